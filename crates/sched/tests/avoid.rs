@@ -16,7 +16,6 @@ fn on(m: &Machine, cpu: u32) -> u32 {
 /// A hog a CPU of four.
 fn hogs() -> (Machine, Vec<EntId>) {
     let mut m = Machine::new(&eevdf(4));
-    m.checking = true;
     let all = (0..4).map(|_| m.spawn(nice(0), HOG)).collect();
     (m, all)
 }
@@ -42,7 +41,6 @@ fn the_running_entity_leaves_at_the_next_tick_and_not_before() {
 #[test]
 fn who_waits_leaves_one_a_tick() {
     let mut m = Machine::new(&eevdf(2));
-    m.checking = true;
     // Six on CPU 1 that may run on either; CPU 0 is busy with a pinned one.
     m.pinned(nice(0), 0, HOG);
     let six: Vec<_> = (0..6).map(|_| m.pinned(nice(0), 1, HOG)).collect();
@@ -64,7 +62,6 @@ fn who_waits_leaves_one_a_tick() {
 #[test]
 fn an_entity_pinned_to_avoided_cpus_stays_and_runs() {
     let mut m = Machine::new(&eevdf(4));
-    m.checking = true;
     let pinned = m.pinned(nice(0), 3, HOG);
     let pair = m.start(
         Attr { policy: nice(0), cpus: cpus(&[2, 3]), group: None },
@@ -85,7 +82,6 @@ fn an_entity_pinned_to_avoided_cpus_stays_and_runs() {
 fn no_wake_up_and_no_start_lands_on_an_avoided_cpu() {
     for cfg in fairs(4) {
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         m.avoid(cpus(&[1, 3]));
         let all: Vec<_> = (0..5)
             .map(|i| {
@@ -103,7 +99,6 @@ fn no_wake_up_and_no_start_lands_on_an_avoided_cpu() {
 #[test]
 fn no_cpu_balances_with_an_avoided_one() {
     let mut m = Machine::new(&eevdf(4));
-    m.checking = true;
     // Pinned to 2 and 3: they stay although avoided, and two wait there while 0 and 1 idle.
     let attr = Attr { policy: nice(0), cpus: cpus(&[2, 3]), group: None };
     m.avoid(cpus(&[2, 3]));
@@ -143,7 +138,6 @@ fn a_cleared_mask_spreads_the_load_again() {
 #[test]
 fn rt_goes_too_and_nobody_pushes_or_pulls_it_back() {
     let mut m = Machine::new(&eevdf(3));
-    m.checking = true;
     let high = m.start(Attr::anywhere(Policy::Fifo(30)), 2, HOG);
     m.run_until(3 * MS + 1);
     assert_eq!(m.level.cpu_of(high), CpuId(2));
@@ -166,7 +160,6 @@ fn rt_goes_too_and_nobody_pushes_or_pulls_it_back() {
 #[test]
 fn deadline_entities_ignore_the_mask() {
     let mut m = Machine::new(&eevdf(2));
-    m.checking = true;
     let dl = Policy::Deadline { runtime_ns: 4 * MS, deadline_ns: 10 * MS, period_ns: 10 * MS };
     let work = Work { run: 3 * MS, sleep: 7 * MS };
     let a = m.start(Attr::anywhere(dl), 1, work);
@@ -180,7 +173,6 @@ fn deadline_entities_ignore_the_mask() {
 #[test]
 fn a_lone_entity_leaves_an_avoided_full_nohz_cpu() {
     let mut m = Machine::new(&eevdf(2));
-    m.checking = true;
     m.level.set_nohz_full(&cpus(&[1]));
     let lone = m.start(Attr::anywhere(nice(0)), 1, HOG);
     m.run_until(10 * MS + 1);
@@ -228,7 +220,6 @@ fn a_mask_without_a_cpu_is_refused() {
 #[test]
 fn an_offline_cpu_is_left_at_once_and_affinity_gives_way() {
     let mut m = Machine::new(&eevdf(4));
-    m.checking = true;
     let all: Vec<_> = (0..3).map(|_| m.pinned(nice(0), 3, HOG)).collect();
     let rt = m.pinned(Policy::Fifo(3), 3, Work { run: MS, sleep: MS });
     let asleep = m.pinned(nice(0), 3, Work { run: MS, sleep: 10_000 * MS });
@@ -261,7 +252,6 @@ proptest! {
         mask in 1u64..15,
     ) {
         let mut m = Machine::new(&fairs(4).nth(fair).expect("six"));
-        m.checking = true;
         let avoided: CpuSet = (0..4).filter(|c| mask >> c & 1 != 0).collect();
         let all: Vec<_> = loads.iter().map(|&(kind, run, own)| {
             let policy = if kind == 0 { Policy::Fifo(1 + own % 3) } else { nice((own % 5) as i8) };

@@ -7,9 +7,7 @@ use vcoop_sched::config::{LevelConfig, Policy, Topology};
 /// A core of two hardware threads.
 fn core() -> Machine {
     let topology = Topology { threads_per_core: 2, cores_per_llc: 1, llcs: 1 };
-    let mut m = Machine::new(&LevelConfig { topology, ..eevdf(2) });
-    m.checking = true;
-    m
+    Machine::new(&LevelConfig { topology, ..eevdf(2) })
 }
 
 fn due(deadline_ns: u64) -> Policy {

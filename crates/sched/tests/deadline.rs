@@ -21,9 +21,7 @@ fn config(cpus: u32, admission: bool, hrtick: bool) -> LevelConfig {
 }
 
 fn machine(cpus: u32) -> Machine {
-    let mut m = Machine::new(&config(cpus, true, true));
-    m.checking = true;
-    m
+    Machine::new(&config(cpus, true, true))
 }
 
 fn switches(m: &Machine, unit: u64) -> Vec<(u64, Option<EntId>)> {
@@ -33,7 +31,6 @@ fn switches(m: &Machine, unit: u64) -> Vec<(u64, Option<EntId>)> {
 #[test]
 fn the_earliest_deadline_runs() {
     let mut m = machine(1);
-    m.logging = true;
     let once = Work { run: 5 * MS, sleep: ASLEEP };
     let late = m.spawn(dl(6 * MS, 100 * MS), once);
     m.run_until(2 * MS);
@@ -60,7 +57,6 @@ fn absolute_deadlines_count_not_periods() {
 fn a_greedy_entity_has_its_bandwidth_and_no_more() {
     for hrtick in [false, true] {
         let mut m = Machine::new(&config(1, true, hrtick));
-        m.checking = true;
         let greedy = m.spawn(dl(2500 * US, 10 * MS), HOG);
         let fair = m.spawn(nice(0), HOG);
         m.run_until(10_000 * MS);
@@ -73,7 +69,6 @@ fn a_greedy_entity_has_its_bandwidth_and_no_more() {
 #[test]
 fn used_up_runtime_waits_for_the_next_period() {
     let mut m = machine(1);
-    m.logging = true;
     let e = m.spawn(dl(2 * MS, 10 * MS), HOG);
     m.run_until(5 * MS);
     assert!(m.level.is_throttled(e) && m.level.nr_running(CpuId(0)) == 1);
@@ -85,7 +80,6 @@ fn used_up_runtime_waits_for_the_next_period() {
     // Found at ticks instead: 2 ms runs to the tick at 2 ms, and 2.5 ms to the one at 3 ms; half
     // a millisecond less in the next period, which then ends at a tick.
     let mut m = Machine::new(&config(1, true, false));
-    m.logging = true;
     m.spawn(dl(2500 * US, 10 * MS), HOG);
     m.run_until(25 * MS);
     let ends: Vec<_> = m.log.iter().filter(|l| l.2.is_none()).map(|l| l.0 / (100 * US)).collect();
@@ -233,7 +227,6 @@ fn rt_throttling_counts_deadlines_and_spares_them() {
     let mut cfg = config(1, true, true);
     cfg.rt_guard = RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: 1000 * MS };
     let mut m = Machine::new(&cfg);
-    m.checking = true;
     let e = m.spawn(dl(50 * MS, 100 * MS), HOG);
     let rt = m.spawn(Policy::Fifo(1), HOG);
     let fair = m.spawn(nice(0), HOG);
@@ -248,7 +241,6 @@ fn the_fair_server_is_a_deadline_among_others() {
     let mut cfg = config(1, false, true);
     cfg.rt_guard = RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 1000 * MS };
     let mut m = Machine::new(&cfg);
-    m.checking = true;
     // More than admission would grant: with a deadline behind the server's, then one ahead of it.
     let e = m.spawn(dl(4000 * MS, 4000 * MS), HOG);
     let fair = m.spawn(nice(0), HOG);
@@ -285,7 +277,6 @@ proptest! {
     fn nobody_misses_on_one_cpu(set in sets(), starts in proptest::collection::vec(0u64..5000, 7)) {
         prop_assert!(set.iter().map(|s| s.0 * 1_000_000 / s.1).sum::<u64>() <= 1_000_000);
         let mut m = Machine::new(&config(1, false, true));
-        m.checking = true;
         // FIFO work does not get in their way either.
         m.spawn(Policy::Fifo(99), HOG);
         let mut releases = Vec::new();
@@ -328,7 +319,6 @@ proptest! {
         cpus in 2u32..4, shares in proptest::collection::vec(10u64..90, 1..6)
     ) {
         let mut m = Machine::new(&config(cpus, true, true));
-        m.checking = true;
         m.spawn(nice(0), HOG);
         let mut admitted = Vec::new();
         for share in shares {

@@ -9,9 +9,7 @@ use vcoop_sched::{EntId, Leave};
 fn machine(release: EevdfRelease) -> Machine {
     let mut cfg = config(1, Fair::Eevdf(EevdfTunables::of(release, 2)));
     cfg.tick_ns = 4 * MS;
-    let mut m = Machine::new(&cfg);
-    m.checking = true;
-    m
+    Machine::new(&cfg)
 }
 
 #[test]

@@ -8,7 +8,6 @@ use vcoop_sched::{Attr, CpuId, CpuSet};
 fn nice_weights_on_one_cpu() {
     for cfg in fairs(1) {
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         let a = m.spawn(nice(0), HOG);
         let b = m.spawn(nice(5), HOG);
         let c = m.spawn(nice(-5), HOG);
@@ -64,7 +63,6 @@ fn groups_share_by_their_weight() {
     for mut cfg in fairs(1) {
         cfg.groups = vec![1024, 2048];
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         let member = |m: &mut Machine, g, n| -> Vec<_> {
             let attr = Attr { policy: nice(0), cpus: CpuSet::EMPTY, group: g };
             (0..n).map(|_| m.start(attr.clone(), 0, HOG)).collect()
@@ -110,7 +108,6 @@ fn sleepers_do_not_gain_by_sleeping() {
     // 1 ms of work every 2 ms against a hog: at most half the CPU, and not much less.
     for cfg in fairs(1) {
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         let hog = m.spawn(nice(0), HOG);
         let duty = m.spawn(nice(0), Work { run: MS, sleep: MS });
         m.run_for(20_000 * MS);

@@ -122,7 +122,6 @@ proptest! {
     fn nothing_is_lost((cfg, ents, ops) in scenario()) {
         let cpus = cfg.topology.cpus();
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         let mut stolen = 0;
         let ids: Vec<EntId> = ents
             .iter()

@@ -10,8 +10,6 @@ const SERVER: RtGuard = RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 10
 #[test]
 fn fifo_runs_by_priority_then_by_arrival() {
     let mut m = Machine::new(&eevdf(1));
-    m.checking = true;
-    m.logging = true;
     let once = Work { run: 5 * MS, sleep: 1_000_000 * MS };
     let low = m.spawn(Policy::Fifo(10), once);
     let a = m.spawn(Policy::Fifo(20), once);
@@ -50,8 +48,6 @@ fn a_preempted_entity_keeps_its_turn() {
 #[test]
 fn round_robin_rotates_every_100_ms() {
     let mut m = Machine::new(&eevdf(1));
-    m.checking = true;
-    m.logging = true;
     let all: Vec<_> = (0..3).map(|_| m.spawn(Policy::Rr(5), HOG)).collect();
     m.run_until(600 * MS - 1);
     let order: Vec<_> = m.log.iter().map(|l| (l.0 / MS, l.2.unwrap())).collect();
@@ -87,7 +83,6 @@ fn waking_rt_preempts_fair_at_once_and_where_it_is() {
 #[test]
 fn the_most_urgent_run_on_two_cpus() {
     let mut m = Machine::new(&eevdf(2));
-    m.checking = true;
     let a = m.spawn(Policy::Fifo(10), HOG);
     let b = m.spawn(Policy::Fifo(20), HOG);
     assert!(m.level.is_running(a) && m.level.is_running(b));
@@ -108,7 +103,6 @@ fn the_most_urgent_run_on_two_cpus() {
 #[test]
 fn a_waking_equal_looks_for_a_lesser_cpu() {
     let mut m = Machine::new(&eevdf(3));
-    m.checking = true;
     let first = m.pinned(Policy::Fifo(10), 0, HOG);
     let second = m.start(Attr::anywhere(Policy::Fifo(10)), 0, HOG);
     assert!(m.level.is_running(first) && m.level.is_running(second));
@@ -126,7 +120,6 @@ fn throttling_leaves_50_ms_in_a_second() {
     let mut cfg = cfs(1);
     cfg.rt_guard = THROTTLE;
     let mut m = Machine::new(&cfg);
-    m.checking = true;
     let rt = m.spawn(Policy::Fifo(50), HOG);
     let fair = m.spawn(nice(0), HOG);
     m.run_for(970 * MS);
@@ -142,7 +135,6 @@ fn throttling_idles_the_cpu_if_nothing_else_is_there() {
     let mut cfg = cfs(1);
     cfg.rt_guard = THROTTLE;
     let mut m = Machine::new(&cfg);
-    m.checking = true;
     m.spawn(Policy::Rr(50), HOG);
     m.run_for(10_000 * MS);
     assert_ratio(m.tasks.busy[0], 10_000 * MS, 0.95, 0.2);
@@ -153,7 +145,6 @@ fn the_fair_server_feeds_the_starved() {
     let mut cfg = eevdf(1);
     cfg.rt_guard = SERVER;
     let mut m = Machine::new(&cfg);
-    m.checking = true;
     let rt = m.spawn(Policy::Fifo(50), HOG);
     let fair = m.spawn(nice(0), HOG);
     m.run_for(949 * MS);
@@ -207,7 +198,6 @@ fn the_fair_server_stays_away_while_fair_is_served() {
     let mut cfg = eevdf(1);
     cfg.rt_guard = SERVER;
     let mut m = Machine::new(&cfg);
-    m.logging = true;
     // RT takes 80 %; the rest is more than the server would grant.
     let rt = m.spawn(Policy::Fifo(50), Work { run: 8 * MS, sleep: 2 * MS });
     let fair = m.spawn(nice(0), HOG);
@@ -226,7 +216,6 @@ fn boost_and_unboost_keep_the_fair_share() {
     // An entity that spends some time as RT returns to its old place among the fair.
     for cfg in [cfs(1), eevdf(1)] {
         let mut m = Machine::new(&cfg);
-        m.checking = true;
         let a = m.spawn(nice(0), HOG);
         let b = m.spawn(nice(0), HOG);
         let mut boosted = 0;
@@ -246,7 +235,6 @@ fn boost_and_unboost_keep_the_fair_share() {
 #[test]
 fn raising_and_lowering_a_queued_entity() {
     let mut m = Machine::new(&eevdf(1));
-    m.checking = true;
     let ids: Vec<EntId> = (0..3).map(|_| m.spawn(Policy::Fifo(10), HOG)).collect();
     m.set_policy(ids[2], Policy::Fifo(11));
     assert_eq!(m.current(0), Some(ids[2]));

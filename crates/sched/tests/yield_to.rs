@@ -9,7 +9,6 @@ fn the_target_is_next_if_that_is_fair() {
     for config in [cfs(1), eevdf(1)] {
         let build = || {
             let mut m = Machine::new(&config);
-            m.checking = true;
             let all: Vec<_> = (0..5).map(|_| m.spawn(Policy::NORMAL, HOG)).collect();
             m.run_for(200 * MS);
             (m, all)

@@ -23,8 +23,6 @@ pub struct Machine {
     tick_ns: Ns,
     /// Every switch: when, where, to whom.
     pub log: Vec<(Ns, CpuId, Option<EntId>)>,
-    pub logging: bool,
-    pub checking: bool,
     pub throttles: u32,
 }
 
@@ -70,8 +68,6 @@ impl Machine {
             ticks: vec![0; n],
             tick_ns: cfg.tick_ns,
             log: Vec::new(),
-            logging: false,
-            checking: false,
             throttles: 0,
         }
     }
@@ -229,7 +225,7 @@ impl Machine {
             // The tick starts again on its grid.
             self.ticks[cpu.index()] = (self.now / self.tick_ns + 1) * self.tick_ns;
         }
-        if self.logging && before != next {
+        if before != next {
             self.log.push((self.now, cpu, next));
         }
     }
@@ -251,9 +247,7 @@ impl Machine {
                     _ => {}
                 }
             }
-            if self.checking {
-                self.level.check();
-            }
+            self.level.check();
             if kicked.is_empty() {
                 return;
             }
