@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Ns, Target};
+use crate::named;
 
 /// VMs that are created one batch after the other (a boot storm).
 ///
@@ -40,23 +41,15 @@ pub struct StormPlan {
     pub density: Option<DensityPlan>,
 }
 
-/// What a VM of a storm has reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Milestone {
-    /// VMStart: its vCPUs begin to run.
-    Start,
-    /// VMLogin: its boot program is done.
-    Login,
-}
-
-impl Milestone {
-    /// Name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Login => "login",
-        }
+named! {
+    /// What a VM of a storm has reached.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Milestone {
+        /// VMStart: its vCPUs begin to run.
+        Start = "start",
+        /// VMLogin: its boot program is done.
+        Login = "login",
     }
 }
 

@@ -35,11 +35,7 @@ impl ClassKind {
     }
 
     fn word(self) -> &'static str {
-        match self {
-            Self::Linux => "linux",
-            Self::Credit1 => "credit1",
-            Self::PowerVm => "powervm",
-        }
+        Self::WORDS[self as usize]
     }
 
     /// Refuses a key that means something under this scheduler, on a host that has another.
