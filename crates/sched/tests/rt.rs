@@ -164,7 +164,6 @@ fn a_starved_hog_waits_950_ms_between_services() {
     let mut cfg = eevdf(1);
     (cfg.rt_guard, cfg.tick_ns) = (SERVER, 4 * MS);
     let mut m = Machine::new(&cfg);
-    m.logging = true;
     m.spawn(Policy::Fifo(50), HOG);
     let fair = m.spawn(nice(0), HOG);
     m.run_until(5_000 * MS);
@@ -182,7 +181,6 @@ fn a_light_sleeper_starves_every_other_second() {
     let mut cfg = eevdf(1);
     cfg.rt_guard = SERVER;
     let mut m = Machine::new(&cfg);
-    m.logging = true;
     m.spawn(Policy::Fifo(50), HOG);
     let light = m.spawn(nice(0), Work { run: 100 * US, sleep: 60 * MS });
     m.run_until(12_000 * MS);
