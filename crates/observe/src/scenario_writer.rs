@@ -83,8 +83,9 @@ impl Others {
         if of_all.len() < 2 {
             return BTreeMap::new();
         }
-        let names = of_all.into_iter().flatten().map(|group| (group, plain(&group.name)));
-        names.collect()
+        let mut names = BTreeSet::new();
+        let groups = of_all.into_iter().flatten();
+        groups.map(|group| (group, unlike(&mut names, &group.name))).collect()
     }
 }
 
@@ -119,6 +120,15 @@ fn priority(policy: Option<Policy>) -> i32 {
 fn plain(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     name.chars().take(32).map(letter).collect()
+}
+
+/// A name as a scenario takes it that is none of `names` yet; it becomes one.
+fn unlike(names: &mut BTreeSet<String>, name: &str) -> String {
+    let mut name = plain(name);
+    while !names.insert(name.clone()) {
+        name += "-";
+    }
+    name
 }
 
 impl Scene {
@@ -180,10 +190,7 @@ impl Scene {
         }
         let mut names = BTreeSet::new();
         for (hogs, count) in &others.hogs {
-            let mut name = plain(&hogs.name);
-            while !names.insert(name.clone()) {
-                name += "-";
-            }
+            let name = unlike(&mut names, &hogs.name);
             let policy = &hogs.policy;
             let _ = write!(
                 text,
@@ -508,6 +515,16 @@ mod tests {
             "slack = \"0us\"\ngroup = \"user_slice\"\n",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");
+        }
+        // Names that a scenario cannot tell apart.
+        scene.group = Some(Group { name: "user_slice".to_owned(), weight: 512 });
+        let text = scene.tables("web", 2, &Some);
+        for name in ["user_slice", "user_slice-"] {
+            assert_eq!(
+                text.matches(&format!("[[group]]\nname = \"{name}\"\n")).count(),
+                1,
+                "{text}"
+            );
         }
         scene.group = None;
         let text = scene.tables("web", 2, &Some);

@@ -82,14 +82,11 @@ impl GuardCpu {
         self.due = now + of.period_ns;
     }
 
-    /// When what is left of the runtime just fits into what is left of the period.
-    fn zero_laxity(&self) -> Ns {
-        self.due - self.left.max(0) as Ns
-    }
-
-    /// When the timer has something to do.
+    /// When the timer has something to do: while the server waits, at the zero-laxity point, where what
+    /// is left of the runtime just fits into what is left of the period.
     fn look_at(&self) -> Ns {
-        if self.server == Server::Waiting { self.zero_laxity() } else { self.due }
+        let left = if self.server == Server::Waiting { self.left.max(0) as Ns } else { 0 };
+        self.due - left
     }
 }
 
@@ -279,8 +276,8 @@ impl Guard {
                 c.due = now;
                 return false;
             }
-            Server::Waiting if now + MIN_DEFERRAL < c.zero_laxity() => {
-                c.timer = c.zero_laxity();
+            Server::Waiting if now + MIN_DEFERRAL < c.look_at() => {
+                c.timer = c.look_at();
                 return false;
             }
             Server::Waiting => {
@@ -292,7 +289,7 @@ impl Guard {
                 return false;
             }
             Server::Replenishing if now < c.due => {
-                c.timer = c.due;
+                c.timer = c.look_at();
                 return false;
             }
             Server::Replenishing => {
