@@ -226,6 +226,7 @@ impl LatencyRecord {
     }
 
     /// Books a sample, but for who ran instead and for the worst ones.
+    #[inline]
     pub fn book(&mut self, latency: Ns, parts: &Parts) {
         self.hist.saturating_record(latency);
         self.sum_ns += u128::from(latency);
