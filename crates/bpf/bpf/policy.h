@@ -625,7 +625,7 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 {
 	struct outcome outcome = { NEVER, 0, 0 };
 	__u64 own = NEVER, at, is_look, need = NOTHING;
-	int boosts = 0, lost;
+	int boosts = 0, lost, asleep;
 
 	settle(v, vm, now);
 	note_event(v, vm, now, event, &outcome);
@@ -636,6 +636,8 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 		if (event == EXIT && need == SECTION)
 			v->section_end = plus(v->section_since, v->rules.max_preempt_off);
 	}
+	/* It is boosted across idle, also if what it said on its way there is heard late. */
+	asleep = v->halted && (event == RECHECK || (event == EXIT && need == NOTHING && v->rules.across_idle));
 	JOIN;
 	if (is_reason(v, event)) {
 		v->section_end = NEVER;
@@ -643,7 +645,7 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 		outcome.rechecks = boosts && v->rules.is_dynamic;
 	} else if ((event == HALTED && (v->rules.across_idle || need == URGENT)) || (event == EXIT && need >= SECTION)) {
 		boost(v, vm, now);
-	} else if (is_look && v->rules.is_dynamic && !(event == RECHECK && (need == URGENT || v->halted))) {
+	} else if (is_look && v->rules.is_dynamic && !asleep && !(event == RECHECK && need == URGENT)) {
 		end_boost(v, vm, v->canonical);
 		v->denied += event == EXIT && need == LONG_SECTION && v->status == NORMAL;
 	}

@@ -73,7 +73,7 @@ use crate::vm_shared::VmShared;
 /// | --- | --- | --- |
 /// | `Disabled` | `Enable`, `Registered`: switches on and guest registered | `Normal` |
 /// | `Normal` | `Injected`, `Asked`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
-/// | `Boosted` | `Exit`, `Sampled`, `Notify`, `Recheck` without a reason | `Normal` |
+/// | `Boosted`, awake or not across idle | `Exit`, `Sampled`, `Notify`, `Recheck` without a reason | `Normal` |
 /// | `Boosted` | `Halted` without a reason, boosting across idle off | `Normal` |
 /// | `Boosted` | `Baseline { outranks: true }`, `Refused` | `Normal` |
 /// | `Boosted`, awake | `Timer` with a bucket empty; `Woken` with one empty | `Throttled` |
@@ -280,6 +280,8 @@ impl Dynamic {
                     self.control.deny_long_section(out);
                 }
             }
+            // What it says on its way into idle may be heard when it is there, and boosted across it.
+            Need::None if self.control.is_halted() && self.config.boost_across_idle => {}
             Need::None => {
                 self.control.end(self.canonical, vm, out);
             }

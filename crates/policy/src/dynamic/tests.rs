@@ -220,6 +220,17 @@ fn without_boosting_across_idle_a_halt_ends_the_boost() {
 }
 
 #[test]
+fn what_is_heard_late_does_not_end_a_boost_across_idle() {
+    let mut rig = Rig::new();
+    rig.on(0, Event::Exit(asks()));
+    assert_eq!(rig.status_after(10, Event::Halted(QUIET)), Status::Boosted);
+    // The guest has rung at the end of its urgent task, and was idle when that was heard.
+    assert_eq!(rig.status_after(20, Event::NotifySampled(QUIET)), Status::Boosted);
+    rig.on(30, Event::Woken);
+    assert_eq!(rig.status_after(40, Event::NotifySampled(QUIET)), Status::Normal);
+}
+
+#[test]
 fn empty_bucket_throttles_until_half_full() {
     let mut rig = Rig::new();
     let out = rig.on(0, Event::Exit(asks()));
