@@ -14,6 +14,7 @@ use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
     Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, gettid, run_time,
 };
+use vcoop_window::Number;
 
 use crate::caveats::{self, Note, Throttled};
 use crate::cpu_use::{CpuUse, Used};
@@ -341,8 +342,17 @@ impl Observation {
         used.vm += silent;
         used.idle += used.unknown.saturating_sub(silent);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
-        let scene = self.scene(&mut window, to);
+        let number = |v: &Vcpu| Number { index: v.index, kvm_id: v.kvm_id };
+        let numbers: Vec<Number> = self.subject.vcpus.iter().map(number).collect();
+        let urgent = window.urgent.take().map(|u| u.end(&self.subject.name, &numbers, ns));
+        let counts = urgent.as_ref().and_then(|urgent| urgent.as_ref().ok()).map(|u| &*u.by_vcpu);
+        let scene = self.scene(&mut window, to, counts);
         let mut observed = self.observed(window, used, ns, cost_ns);
+        match urgent {
+            None => {}
+            Some(Ok(urgent)) => observed.recording.latencies.push(urgent.latency),
+            Some(Err(why)) => observed.notes.push(Note::new(why.to_owned(), None)),
+        }
         for (vcpu, delay) in self.subject.vcpus.iter().zip(delays) {
             let key = (self.subject.probe(vcpu), "run_delay".to_owned());
             let value = 100.0 * delay as f64 / ns as f64;
@@ -360,12 +370,14 @@ impl Observation {
         Ok(observed)
     }
 
-    /// What everybody did in a window up to `to`, if that was kept.
-    fn scene(&mut self, window: &mut Window, to: u64) -> Option<Scene> {
+    /// What everybody did in a window up to `to`, if that was kept. `urgent`: how often urgent tasks of a guest that says so
+    /// were woken on each vCPU.
+    fn scene(&mut self, window: &mut Window, to: u64, urgent: Option<&[u64]>) -> Option<Scene> {
         let history = self.history.as_mut()?;
         history.look();
         let vcpus = self.subject.vcpus.iter().zip(&mut window.followers);
-        let vcpus = vcpus.map(|(vcpu, follower)| SceneVcpu {
+        let vcpus = vcpus.enumerate().map(|(i, (vcpu, follower))| SceneVcpu {
+            urgent: urgent.and_then(|counts| counts.get(i).copied()).unwrap_or(0),
             tid: vcpu.tid,
             cpus: affinity(vcpu.tid).unwrap_or_default(),
             policy: Attributes::get(vcpu.tid).map_or(Policy::NORMAL, |own| own.to_policy()),
@@ -374,6 +386,7 @@ impl Observation {
         Some(Scene {
             vm: self.subject.name.clone(),
             vcpus: vcpus.collect(),
+            cooperates: urgent.is_some(),
             events: std::mem::take(&mut history.events),
             people: history.people.clone(),
             observer: gettid(),
@@ -415,11 +428,6 @@ impl Observation {
             latencies.extend([follower.woken, follower.preempted]);
         }
         let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
-        match window.urgent.map(|urgent| urgent.end(name, ns)) {
-            None => {}
-            Some(Ok(record)) => latencies.push(record),
-            Some(Err(why)) => notes.push(Note::new(why.to_owned(), None)),
-        }
         put(name, "cpu", "cpu", time(all.running));
         put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
         let mut exits: BTreeMap<Reason, u64> = BTreeMap::new();

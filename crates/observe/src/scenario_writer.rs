@@ -3,6 +3,7 @@
 //!
 //! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, since exits and the guest's kernel
 //!   are in what the thread ran. What the thread waited for a CPU is left out: the simulated host makes its own waits.
+//!   As many of its runs as a driver in the guest says are an urgent task's.
 //! - A thread that never slept becomes a hog with its policy and CPUs.
 //! - All others become captures, one for each group and each set of CPUs that threads may use, as a
 //!   capture has none of its own.
@@ -37,6 +38,68 @@ pub(crate) struct SceneVcpu {
     pub(crate) cpus: Vec<u32>,
     pub(crate) policy: Policy,
     pub(crate) steps: Vec<Step>,
+    /// How often a timer woke an urgent task of the guest on it, as far as the guest says so.
+    pub(crate) urgent: u64,
+}
+
+/// A vCPU's steps as those of two tasks of its guest.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Split {
+    urgent: Vec<Step>,
+    rest: Vec<Step>,
+}
+
+impl SceneVcpu {
+    /// The tasks of its guest: name, policy in the guest, and steps. `i`: its number.
+    fn tasks(&self, i: usize) -> impl Iterator<Item = (String, &'static str, Vec<Step>)> {
+        let Split { urgent, rest } = self.split();
+        let tasks =
+            [(format!("vcpu{i}-urgent"), "fifo 50", urgent), (format!("vcpu{i}"), "other", rest)];
+        tasks.into_iter().filter(|(_, _, steps)| steps.iter().any(|s| matches!(s, Step::Run(_))))
+    }
+
+    fn sleeps(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Sleep(_))).count()
+    }
+
+    fn runs(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Run(_)))
+    }
+
+    /// Which of its runs were urgent the host cannot see: as many as the guest says, evenly spread.
+    fn split(&self) -> Split {
+        let all = self.sleeps().max(1) as u64;
+        let urgent = self.urgent.min(all);
+        let mut split = Split::default();
+        let mut woken = 0;
+        for step in &self.steps {
+            let Split { urgent: ours, rest } = &mut split;
+            let is_urgent = (woken + 1) * urgent / all > woken * urgent / all;
+            let (ran, other) = if is_urgent { (ours, rest) } else { (rest, ours) };
+            match *step {
+                Step::Run(ns) => {
+                    add(ran, Step::Run(ns));
+                    add(other, Step::Sleep(ns));
+                }
+                Step::Sleep(ns) => {
+                    add(ran, Step::Sleep(ns));
+                    add(other, Step::Sleep(ns));
+                    woken += 1;
+                }
+            }
+        }
+        split
+    }
+}
+
+/// Adds a step to those before; one like the last is more of it.
+fn add(steps: &mut Vec<Step>, step: Step) {
+    match (steps.last_mut(), step) {
+        (Some(Step::Run(before)), Step::Run(ns)) | (Some(Step::Sleep(before)), Step::Sleep(ns)) => {
+            *before += ns;
+        }
+        _ => steps.push(step),
+    }
 }
 
 /// A VM, and the load beside it, in a window.
@@ -44,6 +107,8 @@ pub(crate) struct SceneVcpu {
 pub struct Scene {
     pub(crate) vm: String,
     pub(crate) vcpus: Vec<SceneVcpu>,
+    /// Its guest has a driver, which says how often urgent tasks were woken.
+    pub cooperates: bool,
     pub(crate) events: Vec<Kept>,
     pub(crate) people: BTreeMap<Tid, Person>,
     /// The thread that observed.
@@ -148,7 +213,7 @@ impl Scene {
         let pins = self.vcpus.iter().map(|v| list(&v.cpus).unwrap_or_else(|| "all".to_owned()));
         let policies = self.vcpus.iter().map(|v| policy_text(v.policy));
         let (pins, policies) = (quoted(pins.collect()), quoted(policies.collect()));
-        let (vm, n) = (&self.vm, self.vcpus.len());
+        let (vm, n, cooperates) = (&self.vm, self.vcpus.len(), self.cooperates);
         let others = self.others();
         let groups = others.groups(self.group.as_ref());
         let in_group = |group: &Option<Group>| {
@@ -157,7 +222,7 @@ impl Scene {
         };
         let mut text = format!(
             "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
-             tick_hz = {GUEST_TICK_HZ}\ncooperative = false\nwaits = true\n"
+             tick_hz = {GUEST_TICK_HZ}\ncooperative = {cooperates}\nwaits = true\n"
         );
         text += &in_group(&self.group);
         let kept_off = |cpu: u32| self.vcpus.iter().all(|v| !v.cpus.contains(&cpu));
@@ -167,21 +232,39 @@ impl Scene {
         }
         // Writing to a string does not fail.
         for (i, vcpu) in self.vcpus.iter().enumerate() {
-            let runs = vcpu.steps.iter().any(|step| matches!(step, Step::Run(_)));
-            let sleeps = vcpu.steps.iter().any(|step| matches!(step, Step::Sleep(_)));
-            let _ = match (runs, sleeps) {
+            let _ = match (vcpu.runs(), vcpu.sleeps()) {
                 (false, _) => write!(text, "\n# vCPU {i} slept all the time.\n"),
-                (true, false) => write!(
-                    text,
-                    "\n# vCPU {i} never slept.\n[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"hog\"\n\
-                     cpus = \"{i}\"\n"
-                ),
-                (true, true) => write!(
-                    text,
-                    "\n[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"capture\"\n\
-                     file = \"{stem}-vcpu{i}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"other\"\n\
-                     slack = \"0us\"\nof_vcpu = true\n"
-                ),
+                (true, 0) => {
+                    let _ = write!(text, "\n# vCPU {i} never slept.\n");
+                    if vcpu.urgent > 0 {
+                        let n = vcpu.urgent;
+                        let _ = writeln!(
+                            text,
+                            "# A timer woke urgent tasks {n} times. For how long they ran is not known: none is here."
+                        );
+                    }
+                    write!(
+                        text,
+                        "[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"hog\"\ncpus = \"{i}\"\n"
+                    )
+                }
+                (true, sleeps) => {
+                    if vcpu.urgent > 0 {
+                        let n = vcpu.urgent;
+                        let _ = write!(
+                            text,
+                            "\n# A timer woke urgent tasks {n} times; vCPU {i} was woken {sleeps} times."
+                        );
+                    }
+                    vcpu.tasks(i).try_for_each(|(task, policy, _)| {
+                        write!(
+                            text,
+                            "\n[[vm.task]]\nname = \"{task}\"\nkind = \"capture\"\n\
+                             file = \"{stem}-{task}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"{policy}\"\n\
+                             slack = \"0us\"\nof_vcpu = true\n"
+                        )
+                    })
+                }
             };
         }
         for (group, name) in &groups {
@@ -242,10 +325,12 @@ impl Scene {
     pub fn captures(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         for (i, vcpu) in self.vcpus.iter().enumerate() {
-            let runs = vcpu.steps.iter().any(|step| matches!(step, Step::Run(_)));
-            let sleeps = vcpu.steps.iter().any(|step| matches!(step, Step::Sleep(_)));
-            if runs && sleeps {
-                files.push((format!("-vcpu{i}.txt.gz"), script(i, &vcpu.steps)));
+            if vcpu.runs() && vcpu.sleeps() > 0 {
+                let tasks = vcpu.tasks(i);
+                files
+                    .extend(tasks.map(|(task, _, steps)| {
+                        (format!("-{task}.txt.gz"), script(&task, &steps))
+                    }));
             }
         }
         for (i, members) in self.others().captured.values().enumerate() {
@@ -373,11 +458,11 @@ fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: Who) {
     );
 }
 
-/// A vCPU's steps as a trace of a CPU that it has to itself.
-fn script(vcpu: usize, steps: &[Step]) -> String {
+/// A task's steps as a trace of a CPU that it has to itself.
+fn script(task: &str, steps: &[Step]) -> String {
     let mut text = String::from("# tracer: nop\n");
     let idle = || (0, (String::new(), NICE_0));
-    let own = || (1, (format!("vcpu{vcpu}"), NICE_0));
+    let own = || (1, (task.to_owned(), NICE_0));
     let mut at = 0;
     for step in steps {
         match step {
@@ -429,15 +514,24 @@ mod tests {
                     cpus: vec![0],
                     policy: Policy::Rr(7),
                     steps: vec![Step::Run(2 * MS), Step::Sleep(3 * MS), Step::Run(MS)],
+                    urgent: 0,
                 },
                 SceneVcpu {
                     tid: 15,
                     cpus: vec![0, 1],
                     policy: Policy::NORMAL,
                     steps: vec![Step::Run(MS)],
+                    urgent: 0,
                 },
-                SceneVcpu { tid: 16, cpus: vec![1], policy: Policy::Idle, steps: Vec::new() },
+                SceneVcpu {
+                    tid: 16,
+                    cpus: vec![1],
+                    policy: Policy::Idle,
+                    steps: Vec::new(),
+                    urgent: 0,
+                },
             ],
+            cooperates: false,
             events: vec![
                 switch(1, 1, 7, true, 5),
                 switch(2, 1, 5, true, 7),
@@ -499,6 +593,53 @@ mod tests {
         // CPUs by the scenario's numbers.
         let text = scene().tables("web", 9, &|cpu| Some(8 - cpu));
         assert!(text.contains("pin = [\"8\", \"7-8\", \"7\"]"), "{text}");
+    }
+
+    #[test]
+    fn a_guest_that_says_so_has_urgent_tasks() {
+        let mut scene = scene();
+        let text = scene.tables("web", 2, &Some);
+        assert!(text.contains("cooperative = false") && !text.contains("fifo"), "{text}");
+        scene.cooperates = true;
+        let text = scene.tables("web", 2, &Some);
+        assert!(text.contains("cooperative = true") && !text.contains("fifo"), "{text}");
+        scene.vcpus.iter_mut().for_each(|vcpu| vcpu.urgent = 1);
+        let text = scene.tables("web", 2, &Some);
+        for line in [
+            "file = \"web-vcpu0-urgent.txt.gz\"\ncpus = \"0\"\npolicy = \"fifo 50\"\n",
+            "# vCPU 1 never slept.\n# A timer woke urgent tasks 1 times.",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn runs_are_urgent_as_often_as_the_guest_says() {
+        let steps = (1..=5).flat_map(|n| [Step::Sleep(10 * n), Step::Run(n)]).collect();
+        let vcpu = |urgent| SceneVcpu {
+            tid: 5,
+            cpus: vec![0],
+            policy: Policy::NORMAL,
+            steps: Vec::clone(&steps),
+            urgent,
+        };
+        let none = vcpu(0).split();
+        assert_eq!((none.rest, none.urgent), (vcpu(0).steps, vec![Step::Sleep(165)]));
+        let two = vcpu(2).split();
+        let (sleep, run) = (Step::Sleep, Step::Run);
+        assert_eq!(two.urgent.iter().filter(|s| matches!(s, Step::Run(_))).count(), 2);
+        assert_eq!(two.rest.iter().filter(|s| matches!(s, Step::Run(_))).count(), 3);
+        let span = |steps: &[Step]| {
+            steps
+                .iter()
+                .map(|s| match s {
+                    Step::Run(ns) | Step::Sleep(ns) => ns,
+                })
+                .sum::<u64>()
+        };
+        assert_eq!((span(&two.urgent), span(&two.rest)), (165, 165));
+        assert_eq!(two.urgent[..2], [sleep(10 + 1 + 20), run(2)], "{two:?}");
+        assert_eq!(vcpu(9).split().rest, [sleep(165)]);
     }
 
     #[test]

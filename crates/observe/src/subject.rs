@@ -20,6 +20,8 @@ pub struct Missing {
 pub struct Vcpu {
     /// Number of the vCPU in its VM.
     pub index: u32,
+    /// KVM's number of it, if that is known.
+    pub kvm_id: Option<u32>,
     /// Its thread.
     pub tid: Tid,
     /// When the thread started, in clock ticks since the host's boot.
@@ -51,6 +53,7 @@ impl Subject {
         let tid = |tid: u32| tid.cast_signed();
         let vcpu = |v: &vcoop_vmm::VcpuThread| Vcpu {
             index: v.index,
+            kvm_id: v.kvm_id,
             tid: tid(v.thread.tid),
             start: v.thread.start_time,
         };

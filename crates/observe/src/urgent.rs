@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
 use vcoop_policy::config::Ns;
-use vcoop_window::{Latencies, Window};
+use vcoop_window::{Latencies, Number, Window};
 
 /// Most samples that a guest is believed to have taken in a window.
 const MOST_PER_S: u64 = 1_000_000;
@@ -16,6 +16,15 @@ pub(crate) struct Urgent {
     before: Latencies,
 }
 
+/// What the guest's urgent tasks did in a window.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// From when the timers that woke them were due until they ran.
+    pub(crate) latency: LatencyRecord,
+    /// How often on each vCPU.
+    pub(crate) by_vcpu: Vec<u64>,
+}
+
 impl Urgent {
     /// `None`: its guest has no driver.
     pub(crate) fn begin(pid: u32) -> Option<Self> {
@@ -24,8 +33,8 @@ impl Urgent {
         Some(Self { window, before })
     }
 
-    /// What the guest's urgent tasks have waited since; or why that is not known.
-    pub(crate) fn end(&self, vm: &str, ns: Ns) -> Result<LatencyRecord, &'static str> {
+    /// What the guest's urgent tasks have done since; or why that is not known.
+    pub(crate) fn end(&self, vm: &str, vcpus: &[Number], ns: Ns) -> Result<Served, &'static str> {
         let now = Latencies::read(&self.window).ok_or("the guest's driver has gone")?;
         let new = now.since(&self.before).ok_or("the guest's driver was loaded anew")?;
         let count = new.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
@@ -44,6 +53,8 @@ impl Urgent {
             ran_instead: Vec::new(),
         };
         record.worst = new.iter().rev().take(1).map(worst).collect();
-        Ok(record)
+        let of_slot = |slot| now.of_slot(slot).wrapping_sub(self.before.of_slot(slot));
+        let slots = self.window.slots_of(vcpus).into_iter();
+        Ok(Served { latency: record, by_vcpu: slots.map(|slot| slot.map_or(0, of_slot)).collect() })
     }
 }

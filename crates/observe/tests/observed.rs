@@ -56,7 +56,7 @@ impl Worker {
 
     fn vcpu(&self, index: u32) -> Vcpu {
         let start = Stat::open(self.tid).unwrap().start().unwrap();
-        Vcpu { index, tid: self.tid, start }
+        Vcpu { index, kvm_id: None, tid: self.tid, start }
     }
 }
 

@@ -1,16 +1,17 @@
 //! The latencies that a guest's driver has counted.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use vcoop_abi::window::{LATENCY_BUCKETS, latency_from};
 use vcoop_threads::Ns;
 
 use crate::map::Window;
 
-/// Counts of all vCPUs of a window at one time. They are the guest's word.
+/// Counts of the vCPUs of a window at one time. They are the guest's word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
-    counts: Box<[u64; LATENCY_BUCKETS]>,
+    /// By slot.
+    counts: Vec<[u64; LATENCY_BUCKETS]>,
     /// The driver's registration that they belong to.
     registration: u64,
 }
@@ -22,14 +23,12 @@ impl Latencies {
         if !side.is_registered() {
             return None;
         }
-        let mut counts = Box::new([0_u64; LATENCY_BUCKETS]);
-        for slot in 0..side.vcpus.bounded(window.slots()) {
-            let Some(page) = window.guest(slot) else { continue };
-            for (sum, count) in counts.iter_mut().zip(&page.report.latency) {
-                *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
-            }
-        }
-        Some(Self { counts, registration: side.registration.bounded(u64::MAX) })
+        let slots = 0..side.vcpus.bounded(window.slots());
+        let load = |bucket: &AtomicU64| bucket.load(Ordering::Relaxed);
+        let counts = slots
+            .map_while(|slot| window.guest(slot))
+            .map(|page| page.report.latency.each_ref().map(load));
+        Some(Self { counts: counts.collect(), registration: side.registration.bounded(u64::MAX) })
     }
 
     /// How many of each latency came since an earlier reading: the middle of its bucket in nanoseconds,
@@ -39,8 +38,17 @@ impl Latencies {
             return None;
         }
         let middle = |bucket| latency_from(bucket).midpoint(latency_from(bucket + 1));
-        let both = self.counts.iter().zip(before.counts.iter()).enumerate();
-        let new = both.map(|(bucket, (now, before))| (middle(bucket), now.wrapping_sub(*before)));
+        let sum = |of: &Self, bucket: usize| {
+            of.counts.iter().fold(0_u64, |sum, slot| sum.wrapping_add(slot[bucket]))
+        };
+        let new = (0..LATENCY_BUCKETS)
+            .map(|bucket| (middle(bucket), sum(self, bucket).wrapping_sub(sum(before, bucket))));
         Some(new.filter(|(_, count)| *count > 0).collect())
+    }
+
+    /// How many came on a vCPU up to this reading.
+    pub fn of_slot(&self, slot: u64) -> u64 {
+        let slot = usize::try_from(slot).ok().and_then(|slot| self.counts.get(slot));
+        slot.map_or(0, |counts| counts.iter().fold(0, |sum, count| sum.wrapping_add(*count)))
     }
 }

@@ -25,7 +25,7 @@ pub use clock::Clock;
 pub use examine::{Examined, examine};
 pub use find::{address, find};
 pub use latency::Latencies;
-pub use map::Window;
+pub use map::{Number, Window};
 pub use server::{Offer, Server};
 
 /// Held by a test whose window a driver registers in, or that looks for such windows: it would find those of others in the

@@ -37,6 +37,30 @@ unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
+/// By what numbers a VMM and KVM know a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The VMM's.
+    pub index: u32,
+    /// KVM's, if it is known.
+    pub kvm_id: Option<u32>,
+}
+
+fn slots_of(vcpus: &[Number], online: &[(u64, u32)]) -> Vec<Option<u64>> {
+    let exact = vcpus.iter().all(|vcpu| vcpu.kvm_id.is_some());
+    let mut by_id: Vec<(u32, u64)> = online.iter().map(|(slot, id)| (*id, *slot)).collect();
+    by_id.sort_unstable();
+    let mut order: Vec<usize> = (0..vcpus.len()).collect();
+    order.sort_unstable_by_key(|place| vcpus[*place].index);
+    let mut slots = vec![None; vcpus.len()];
+    for (rank, place) in order.into_iter().enumerate() {
+        let own = |(id, _): &&(u32, u64)| Some(*id) == vcpus[place].kvm_id;
+        let found = if exact { by_id.iter().find(own) } else { by_id.get(rank) };
+        slots[place] = found.map(|(_, slot)| *slot);
+    }
+    slots
+}
+
 impl Window {
     /// Maps the window that begins at `offset` of a file, which may be as long as it likes.
     ///
@@ -155,6 +179,12 @@ impl Window {
         (0..side.vcpus.bounded(self.slots)).filter_map(identity).collect()
     }
 
+    /// The slots of vCPUs with these numbers: by KVM's, which is the APIC id; where one of those is not known, vCPUs and slots are
+    /// both taken in their order, which is how QEMU numbers them.
+    pub fn slots_of(&self, vcpus: &[Number]) -> Vec<Option<u64>> {
+        slots_of(vcpus, &self.online())
+    }
+
     /// Says that the host is there, with its words as they are in a page of zeroes, and how to ring it.
     pub fn offer(&self, doorbell: Doorbell) {
         for slot in 0..self.slots {
@@ -195,7 +225,7 @@ impl Drop for Window {
 
 #[cfg(test)]
 mod tests {
-    use super::Window;
+    use super::{Number, Window, slots_of};
     use std::sync::atomic::Ordering;
     use vcoop_abi::window::{Doorbell, Identity};
     use vcoop_abi::{Header, Status, Word};
@@ -205,6 +235,17 @@ mod tests {
         file.set_len(bytes).unwrap();
         let window = Window::map(&file, 0).unwrap();
         (file, window)
+    }
+
+    #[test]
+    fn vcpus_and_slots_meet_by_apic_id_or_in_their_order() {
+        let number = |index, kvm_id| Number { index, kvm_id };
+        let online = [(0, 0), (1, 4), (2, 1)];
+        let vcpus = [number(0, Some(4)), number(1, Some(1)), number(2, Some(9))];
+        assert_eq!(slots_of(&vcpus, &online), [Some(1), Some(2), None]);
+        let vcpus = [number(1, None), number(0, None), number(2, Some(4)), number(3, None)];
+        assert_eq!(slots_of(&vcpus, &online), [Some(2), Some(0), Some(1), None]);
+        assert_eq!(slots_of(&vcpus, &[]), [None; 4]);
     }
 
     #[test]

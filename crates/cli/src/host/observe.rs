@@ -179,6 +179,11 @@ impl Asked {
         }
         let seconds = plan.duration_ns as f64 / 1e9;
         let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
+        let urgent = if scene.cooperates {
+            "    \"Of a vCPU's runs as many were urgent as the guest's driver says; which ones is not known\",\n"
+        } else {
+            ""
+        };
         let text = |policies: &[&str]| {
             let policies = policies.iter().map(|policy| format!("{policy:?}"));
             let policies = policies.collect::<Vec<_>>().join(", ");
@@ -189,7 +194,7 @@ impl Asked {
              assumptions = [\n\
              \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
              \x20   \"A vCPU wakes up when it did; a sleep of another thread stays as long as it was\",\n\
-             \x20   \"Of a thread's control groups only the top one counts, or its session (sched_autogroup)\",\n\
+             \x20   \"Of a thread's control groups only the top one counts, or its session (sched_autogroup)\",\n{urgent}\
              ]\n\n[compare]\npolicy = [{policies}]\n\n{}\n{tables}",
                 (plan.duration_ns / 1_000_000).max(1),
                 here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),
@@ -203,7 +208,10 @@ impl Asked {
             Failure::run(format!("{file}: {wrong}\n{found}"))
         })?;
         // A VM that is pinned, or has more vCPUs than the host has CPUs, is not pinned otherwise.
-        let can_be = |policy: &&str| scenario.plans(Some(&[(*policy).to_owned()])).is_ok();
+        let can_be = |policy: &&str| {
+            (scene.cooperates || *policy != DYNAMIC)
+                && scenario.plans(Some(&[(*policy).to_owned()])).is_ok()
+        };
         let policies: Vec<&str> = ASKED.into_iter().filter(can_be).collect();
         std::fs::write(&self.file, text(&policies)).map_err(|e| failed(&self.file, &e))?;
         let (n, file) = (captures.len(), quoted(&file));
@@ -230,8 +238,11 @@ fn may_use_all(here: &ThisHost, subject: &Subject) -> Result<(), Failure> {
     }
 }
 
-/// Policies that a scenario of an observed VM compares, of those that its guest need not help with.
-const ASKED: [&str; 5] = ["vanilla", "wake-boost", "static", "pinned", "isolated"];
+/// Policies that a scenario of an observed VM compares, if they can be.
+const ASKED: [&str; 6] = ["vanilla", "wake-boost", DYNAMIC, "static", "pinned", "isolated"];
+
+/// The one that a guest has to help with.
+const DYNAMIC: &str = "dynamic";
 
 /// The VM as a scenario and its plan, under the policy in force.
 fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {

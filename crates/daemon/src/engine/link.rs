@@ -8,7 +8,7 @@ use vcoop_abi::{GuestArea, Hints, Intent, Remote, Status, Word, window};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::deadline;
 use vcoop_vmm::VcpuThread;
-use vcoop_window::{Clock, Window};
+use vcoop_window::{Clock, Number, Window};
 
 use super::Shares;
 use crate::port::Page;
@@ -84,7 +84,8 @@ impl Link {
     /// vCPUs is forgotten, and found out again. `threads`: their numbers here.
     pub(super) fn changed(&mut self, threads: &[VcpuThread]) -> bool {
         let now = registration(&self.window);
-        let slots = slots(threads, &self.window.online());
+        let number = |of: &VcpuThread| Number { index: of.index, kvm_id: of.kvm_id };
+        let slots = self.window.slots_of(&threads.iter().map(number).collect::<Vec<_>>());
         let same = self.registration == now
             && self.vcpus.iter().map(|of| of.slot).eq(slots.iter().copied());
         if same {
@@ -251,26 +252,9 @@ fn sent(area: &GuestArea) -> u64 {
     area.read_remote().decode::<Remote>().count
 }
 
-/// The slots of threads: by KVM's number, which is the APIC id; where that is not known, both are taken
-/// in their order, which is how QEMU numbers them.
-fn slots(threads: &[VcpuThread], online: &[(u64, u32)]) -> Vec<Option<u64>> {
-    let exact = threads.iter().all(|thread| thread.kvm_id.is_some());
-    let mut by_id: Vec<(u32, u64)> = online.iter().map(|(slot, id)| (*id, *slot)).collect();
-    by_id.sort_unstable();
-    let mut order: Vec<usize> = (0..threads.len()).collect();
-    order.sort_unstable_by_key(|place| threads[*place].index);
-    let mut slots = vec![None; threads.len()];
-    for (rank, place) in order.into_iter().enumerate() {
-        let own = |(id, _): &&(u32, u64)| Some(*id) == threads[place].kvm_id;
-        let found = if exact { by_id.iter().find(own) } else { by_id.get(rank) };
-        slots[place] = found.map(|(_, slot)| *slot);
-    }
-    slots
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Deadline, Link, slots};
+    use super::{Deadline, Link};
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -286,16 +270,6 @@ mod tests {
     fn thread(index: u32, kvm_id: Option<u32>) -> VcpuThread {
         let thread = Thread { tid: 100 + index, start_time: 1, comm: String::new() };
         VcpuThread { index, kvm_id, thread, source: Source::ThreadName }
-    }
-
-    #[test]
-    fn threads_and_slots_meet_by_apic_id_or_in_their_order() {
-        let online = [(0, 0), (1, 4), (2, 1)];
-        let threads = [thread(0, Some(4)), thread(1, Some(1)), thread(2, Some(9))];
-        assert_eq!(slots(&threads, &online), [Some(1), Some(2), None]);
-        let threads = [thread(1, None), thread(0, None), thread(2, Some(4)), thread(3, None)];
-        assert_eq!(slots(&threads, &online), [Some(2), Some(0), Some(1), None]);
-        assert_eq!(slots(&threads, &[]), [None; 4]);
     }
 
     /// A guest with one vCPU, whose TSC is this host's time in nanoseconds.
