@@ -5,7 +5,7 @@ use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
 use vcoop_model::profile::CostKey;
 use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_sched::config::{Fair, RtGuard, Topology};
+use vcoop_sched::config::{Bandwidth, Fair, RtGuard, Topology};
 
 /// This host: its CPUs and its kernel's scheduler as they are. What mechanisms cost is the plans' word
 /// (`--calibration` has it measured).
@@ -81,18 +81,17 @@ impl ThisHost {
                 fair.delay_dequeue
             ),
         };
-        let guard = |kind: &str, runtime: u64, period: u64| {
+        let guard = |kind: &str, of: Bandwidth| {
+            let (runtime, period) = (of.runtime_ns, of.period_ns);
             format!(
                 "rt_guard = \"{kind}\"\nrt_runtime = \"{runtime}ns\"\nrt_period = \"{period}ns\"\n"
             )
         };
         let guard = match facts.rt_guard.value {
             RtGuard::Off => "rt_guard = \"off\"\n".to_owned(),
-            RtGuard::Throttle { runtime_ns, period_ns } => guard("throttle", runtime_ns, period_ns),
-            RtGuard::FairServer { runtime_ns, period_ns } => {
-                guard("fair-server", runtime_ns, period_ns)
-            }
-            RtGuard::Both { runtime_ns, period_ns } => guard("both", runtime_ns, period_ns),
+            RtGuard::Throttle(of) => guard("throttle", of),
+            RtGuard::FairServer(of) => guard("fair-server", of),
+            RtGuard::Both(of) => guard("both", of),
         };
         let (cpus, hz, rr) = (self.cpus(), facts.hz(), facts.rr_slice_ns.value);
         format!(

@@ -107,7 +107,7 @@ fn linux(topology: Topology) -> LevelConfig {
         tick_ns: 4_000_000,
         fair: Fair::Eevdf(EevdfTunables::for_cpus(topology.cpus())),
         rr_slice_ns: 100_000_000,
-        rt_guard: RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 },
+        rt_guard: RtGuard::FAIR_SERVER,
         dl: DlConfig::default(),
         balance: Balance::default(),
         groups: Vec::new(),

@@ -18,7 +18,7 @@ fn config(cpus: u32, fair: Fair, groups: usize) -> LevelConfig {
         tick_ns: 1_000_000,
         fair,
         rr_slice_ns: 100_000_000,
-        rt_guard: RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 },
+        rt_guard: RtGuard::FAIR_SERVER,
         dl: DlConfig::default(),
         balance: Balance::default(),
         groups: vec![1024; groups],

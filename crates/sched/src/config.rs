@@ -64,57 +64,49 @@ fn scale(cpus: u32) -> u64 {
 pub enum RtGuard {
     /// Nothing (`sched_rt_runtime_us = -1`).
     Off,
-    /// RT throttling per CPU: `runtime` of RT in each `period` (kernels before 6.12: 950/1000 ms).
-    Throttle {
-        /// RT time allowed in a period.
-        runtime_ns: Ns,
-        /// The period.
-        period_ns: Ns,
-    },
-    /// The fair server (6.12 and later: 50 ms in each 1000 ms, deferred): starved fair entities
-    /// get `runtime` in each `period`, at its zero-laxity point.
-    FairServer {
-        /// Fair time granted in a period.
-        runtime_ns: Ns,
-        /// The period.
-        period_ns: Ns,
-    },
-    /// Both (6.12 and later with `CONFIG_RT_GROUP_SCHED`): RT throttling, and a fair server with
-    /// what throttling leaves of the period.
-    Both {
-        /// RT time allowed in a period; the rest is the fair server's runtime.
-        runtime_ns: Ns,
-        /// The period of both.
-        period_ns: Ns,
-    },
+    /// RT throttling per CPU: so much RT in each period (kernels before 6.12).
+    Throttle(Bandwidth),
+    /// The fair server (6.12 and later, deferred): starved fair entities get so much in each period,
+    /// at its zero-laxity point.
+    FairServer(Bandwidth),
+    /// Both (6.12 and later with `CONFIG_RT_GROUP_SCHED`): RT throttling by this, and a fair server with
+    /// what it leaves of the period.
+    Both(Bandwidth),
 }
 
 impl RtGuard {
+    /// RT throttling by the kernel's default.
+    pub const THROTTLE: Self =
+        Self::Throttle(Bandwidth { runtime_ns: 950_000_000, period_ns: 1_000_000_000 });
+
+    /// The fair server by the kernel's default.
+    pub const FAIR_SERVER: Self =
+        Self::FairServer(Bandwidth { runtime_ns: 50_000_000, period_ns: 1_000_000_000 });
+
     /// RT time allowed in a period, if RT is throttled.
     pub fn throttle(self) -> Option<Bandwidth> {
         match self {
-            Self::Throttle { runtime_ns, period_ns } | Self::Both { runtime_ns, period_ns } => {
-                Some(Bandwidth { runtime_ns, period_ns })
-            }
-            Self::Off | Self::FairServer { .. } => None,
+            Self::Throttle(rt) | Self::Both(rt) => Some(rt),
+            Self::Off | Self::FairServer(_) => None,
         }
     }
 
     /// Fair time granted in a period, if there is a fair server.
     pub fn fair_server(self) -> Option<Bandwidth> {
         match self {
-            Self::FairServer { runtime_ns, period_ns } => Some(Bandwidth { runtime_ns, period_ns }),
-            Self::Both { runtime_ns, period_ns } => {
+            Self::FairServer(fair) => Some(fair),
+            Self::Both(Bandwidth { runtime_ns, period_ns }) => {
                 let left = period_ns.saturating_sub(runtime_ns);
                 (left > 0).then_some(Bandwidth { runtime_ns: left, period_ns })
             }
-            Self::Off | Self::Throttle { .. } => None,
+            Self::Off | Self::Throttle(_) => None,
         }
     }
 }
 
 /// So much time in each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Bandwidth {
     /// The time.
     pub runtime_ns: Ns,

@@ -321,7 +321,7 @@ mod tests {
     const C: CpuId = CpuId(0);
 
     fn server() -> Guard {
-        Guard::new(RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 1000 * MS }, 1)
+        Guard::new(RtGuard::FAIR_SERVER, 1)
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn overrun_is_paid_back() {
-        let kind = RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: 1000 * MS };
+        let kind = RtGuard::THROTTLE;
         let mut g = Guard::new(kind, 1);
         assert!(g.rt_started(0, C));
         assert!(!g.charge_rt(C, 950 * MS));
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn throttling_serves_fair_work_before_the_server_has_to() {
-        let kind = RtGuard::Both { runtime_ns: 950 * MS, period_ns: 1000 * MS };
+        let kind = RtGuard::Both(Bandwidth { runtime_ns: 950 * MS, period_ns: 1000 * MS });
         let mut g = Guard::new(kind, 1);
         assert!(g.rt_started(0, C));
         assert!(g.fair_started(0, C));

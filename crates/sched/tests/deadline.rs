@@ -225,7 +225,7 @@ fn who_falls_out_of_the_class_makes_way_for_better_rt() {
 #[test]
 fn rt_throttling_counts_deadlines_and_spares_them() {
     let mut cfg = config(1, true, true);
-    cfg.rt_guard = RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: 1000 * MS };
+    cfg.rt_guard = RtGuard::THROTTLE;
     let mut m = Machine::new(&cfg);
     let e = m.spawn(dl(50 * MS, 100 * MS), HOG);
     let rt = m.spawn(Policy::Fifo(1), HOG);
@@ -239,7 +239,7 @@ fn rt_throttling_counts_deadlines_and_spares_them() {
 #[test]
 fn the_fair_server_is_a_deadline_among_others() {
     let mut cfg = config(1, false, true);
-    cfg.rt_guard = RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 1000 * MS };
+    cfg.rt_guard = RtGuard::FAIR_SERVER;
     let mut m = Machine::new(&cfg);
     // More than admission would grant: with a deadline behind the server's, then one ahead of it.
     let e = m.spawn(dl(4000 * MS, 4000 * MS), HOG);

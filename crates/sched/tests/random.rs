@@ -2,7 +2,7 @@
 
 use crate::driver::{HOG, MS, Machine, US, Work, cfs, eevdf, fairs, nice};
 use proptest::prelude::*;
-use vcoop_sched::config::{DlConfig, Fair, LevelConfig, Policy, RtGuard, Topology};
+use vcoop_sched::config::{Bandwidth, DlConfig, Fair, LevelConfig, Policy, RtGuard, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};
 
 #[derive(Clone, Debug)]
@@ -73,9 +73,9 @@ fn base() -> impl Strategy<Value = LevelConfig> {
     ];
     let guard = prop_oneof![
         Just(RtGuard::Off),
-        Just(RtGuard::Throttle { runtime_ns: 9 * MS, period_ns: 10 * MS }),
-        Just(RtGuard::FairServer { runtime_ns: MS, period_ns: 10 * MS }),
-        Just(RtGuard::Both { runtime_ns: 9 * MS, period_ns: 10 * MS }),
+        Just(RtGuard::Throttle(Bandwidth { runtime_ns: 9 * MS, period_ns: 10 * MS })),
+        Just(RtGuard::FairServer(Bandwidth { runtime_ns: MS, period_ns: 10 * MS })),
+        Just(RtGuard::Both(Bandwidth { runtime_ns: 9 * MS, period_ns: 10 * MS })),
     ];
     let dl = (any::<bool>(), any::<bool>())
         .prop_map(|(admission, hrtick)| DlConfig { admission, hrtick });
@@ -276,9 +276,9 @@ proptest! {
         let mut cfg = eevdf(1);
         let (runtime_ns, period_ns) = (50 * MS, 1000 * MS);
         cfg.rt_guard = if server {
-            RtGuard::FairServer { runtime_ns, period_ns }
+            RtGuard::FairServer(Bandwidth { runtime_ns, period_ns })
         } else {
-            RtGuard::Throttle { runtime_ns: period_ns - runtime_ns, period_ns }
+            RtGuard::Throttle(Bandwidth { runtime_ns: period_ns - runtime_ns, period_ns })
         };
         let mut m = Machine::new(&cfg);
         let fair = m.spawn(nice(19), HOG);

@@ -4,8 +4,8 @@ use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
 use vcoop_sched::config::{Policy, RtGuard};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note};
 
-const THROTTLE: RtGuard = RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: 1000 * MS };
-const SERVER: RtGuard = RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 1000 * MS };
+const THROTTLE: RtGuard = RtGuard::THROTTLE;
+const SERVER: RtGuard = RtGuard::FAIR_SERVER;
 
 #[test]
 fn fifo_runs_by_priority_then_by_arrival() {

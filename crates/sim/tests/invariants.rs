@@ -17,7 +17,7 @@ use vcoop_model::profile::{Noise, NoiseBy};
 use vcoop_model::quantiles::Quantiles;
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
-use vcoop_sched::config::{Policy, RtGuard, Topology};
+use vcoop_sched::config::{Bandwidth, Policy, RtGuard, Topology};
 
 fn dist() -> impl Strategy<Value = Dist> {
     prop_oneof![
@@ -425,9 +425,9 @@ fn scenario() -> impl Strategy<Value = Plan> {
                     let mut host = if modern { eevdf(cpus) } else { cfs(cpus) };
                     host.rt_guard = [
                         RtGuard::Off,
-                        RtGuard::Throttle { runtime_ns: 95 * MS, period_ns: 100 * MS },
-                        RtGuard::FairServer { runtime_ns: 5 * MS, period_ns: 100 * MS },
-                        RtGuard::Both { runtime_ns: 95 * MS, period_ns: 100 * MS },
+                        RtGuard::Throttle(Bandwidth { runtime_ns: 95 * MS, period_ns: 100 * MS }),
+                        RtGuard::FairServer(Bandwidth { runtime_ns: 5 * MS, period_ns: 100 * MS }),
+                        RtGuard::Both(Bandwidth { runtime_ns: 95 * MS, period_ns: 100 * MS }),
                     ][guard];
                     host.groups = vec![1024, 512];
                     let mut p = plan(host, if costly { dear() } else { free() });

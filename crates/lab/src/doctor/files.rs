@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vcoop_sched::config::RtGuard;
+use vcoop_sched::config::{Bandwidth, RtGuard};
 
 use super::Finding;
 use crate::environment::find_in_path;
@@ -61,30 +61,22 @@ fn smt(root: &Root) -> Finding {
 }
 
 fn guard(facts: &HostFacts) -> Finding {
-    let ms = |ns: u64| ns / 1_000_000;
     let source = &facts.rt_guard.source;
+    let of = |what: &str, Bandwidth { runtime_ns, period_ns }: Bandwidth, more: &str| {
+        let ms = |ns: u64| ns / 1_000_000;
+        let (runtime, period) = (ms(runtime_ns), ms(period_ns));
+        let told = format!("{what}, {runtime} of {period} ms{more} ({source})");
+        Finding::ok("starvation guard", told)
+    };
     match facts.rt_guard.value {
         RtGuard::Off => Finding::limited(
             "starvation guard",
             format!("none: a real-time vCPU can hold its CPU for ever ({source})"),
             "echo 950000 > /proc/sys/kernel/sched_rt_runtime_us",
         ),
-        RtGuard::Throttle { runtime_ns, period_ns } => Finding::ok(
-            "starvation guard",
-            format!("RT throttling, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
-        ),
-        RtGuard::FairServer { runtime_ns, period_ns } => Finding::ok(
-            "starvation guard",
-            format!("fair server, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
-        ),
-        RtGuard::Both { runtime_ns, period_ns } => Finding::ok(
-            "starvation guard",
-            format!(
-                "RT throttling, {} of {} ms, and the fair server ({source})",
-                ms(runtime_ns),
-                ms(period_ns)
-            ),
-        ),
+        RtGuard::Throttle(rt) => of("RT throttling", rt, ""),
+        RtGuard::FairServer(fair) => of("fair server", fair, ""),
+        RtGuard::Both(rt) => of("RT throttling", rt, ", and the fair server"),
     }
 }
 

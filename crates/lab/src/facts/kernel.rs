@@ -7,7 +7,7 @@ use flate2::read::GzDecoder;
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Preemption};
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::{CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard};
+use vcoop_sched::config::{Bandwidth, CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard};
 
 use super::{Fact, Root};
 
@@ -213,16 +213,12 @@ pub(super) fn rt_guard(root: &Root, release: Release, config: &Config) -> Fact<R
         return match rt_limit(root) {
             Some((runtime, period)) if runtime >= period => Fact::read(RtGuard::Off, from),
             Some((runtime_ns, period_ns)) => {
-                Fact::read(RtGuard::Throttle { runtime_ns, period_ns }, from)
+                Fact::read(RtGuard::Throttle(Bandwidth { runtime_ns, period_ns }), from)
             }
             None if root.text("proc/sys/kernel/sched_rt_runtime_us").as_deref() == Some("-1") => {
                 Fact::read(RtGuard::Off, from)
             }
-            None => {
-                let (runtime_ns, period_ns) = (950_000_000, 1_000_000_000);
-                let guard = RtGuard::Throttle { runtime_ns, period_ns };
-                Fact::inferred(guard, "the kernel's default")
-            }
+            None => Fact::inferred(RtGuard::THROTTLE, "the kernel's default"),
         };
     }
     let of =
@@ -230,19 +226,19 @@ pub(super) fn rt_guard(root: &Root, release: Release, config: &Config) -> Fact<R
     let server = of("runtime");
     if let Some((runtime_ns, period_ns)) = rt_limit(root).filter(|&(r, p)| groups && r < p) {
         let (guard, server) = match server {
-            Some(0) => (RtGuard::Throttle { runtime_ns, period_ns }, "no fair server"),
-            _ => (RtGuard::Both { runtime_ns, period_ns }, "fair server since 6.12"),
+            Some(0) => (RtGuard::Throttle(Bandwidth { runtime_ns, period_ns }), "no fair server"),
+            _ => (RtGuard::Both(Bandwidth { runtime_ns, period_ns }), "fair server since 6.12"),
         };
         return Fact::read(guard, &format!("{from}, CONFIG_RT_GROUP_SCHED; {server}"));
     }
     match (server, of("period")) {
         (Some(0), _) => Fact::read(RtGuard::Off, "/sys/kernel/debug/sched/fair_server"),
         (Some(runtime_ns), Some(period_ns)) if period_ns > 0 => Fact::read(
-            RtGuard::FairServer { runtime_ns, period_ns },
+            RtGuard::FairServer(Bandwidth { runtime_ns, period_ns }),
             "/sys/kernel/debug/sched/fair_server",
         ),
         _ => Fact::inferred(
-            RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 },
+            RtGuard::FAIR_SERVER,
             "Linux since 6.12 has the fair server; its defaults",
         ),
     }

@@ -1,4 +1,4 @@
-use vcoop_sched::config::EevdfRelease;
+use vcoop_sched::config::{Bandwidth, EevdfRelease};
 use vcoop_testing::Tree;
 
 use super::*;
@@ -78,7 +78,7 @@ fn debugfs_wins_where_it_can_be_read() {
     assert_eq!(facts.preemption.value, Preemption::Lazy);
     let Fair::Eevdf(eevdf) = facts.fair.value else { panic!("EEVDF since 6.6") };
     assert_eq!((eevdf.base_slice_ns, eevdf.delay_dequeue), (3_000_000, true));
-    let guard = RtGuard::FairServer { runtime_ns: 20_000_000, period_ns: 500_000_000 };
+    let guard = RtGuard::FairServer(Bandwidth { runtime_ns: 20_000_000, period_ns: 500_000_000 });
     assert_eq!((facts.rt_guard.value, facts.rt_guard.read), (guard, true));
     assert_eq!(facts.hz(), 250);
 }
@@ -92,13 +92,12 @@ fn a_kernel_with_rt_groups_throttles_beside_its_fair_server() {
         ("boot/config-6.18.44", "CONFIG_RT_GROUP_SCHED=y\n"),
     ];
     let of = |files: &[(&str, &str)]| read(&Tree::with(files), &[0], None).rt_guard.value;
-    let (runtime_ns, period_ns) = (950_000_000, 1_000_000_000);
-    assert_eq!(of(&files), RtGuard::Both { runtime_ns, period_ns });
+    assert_eq!(of(&files), RtGuard::THROTTLE.throttle().map(RtGuard::Both).unwrap());
     let server = ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "0\n");
     let without = [&files[..], &[server]].concat();
-    assert_eq!(of(&without), RtGuard::Throttle { runtime_ns, period_ns });
-    let fair = RtGuard::FairServer { runtime_ns: 50_000_000, period_ns };
-    assert_eq!(of(&files[..3]), fair, "without groups the sysctl does not throttle");
+    assert_eq!(of(&without), RtGuard::THROTTLE);
+    let told = "without groups the sysctl does not throttle";
+    assert_eq!(of(&files[..3]), RtGuard::FAIR_SERVER, "{told}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     const MS: Ns = 1_000_000;
-    const SERVER: RtGuard = RtGuard::FairServer { runtime_ns: 50 * MS, period_ns: 1000 * MS };
+    const SERVER: RtGuard = RtGuard::FAIR_SERVER;
 
     /// How many entities of one percent fit.
     fn fit(guard: RtGuard, cpus: u32) -> u32 {

@@ -465,9 +465,9 @@ fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     cfg.topology.validate()?;
     let guard = match cfg.rt_guard {
         RtGuard::Off => (1, 1),
-        RtGuard::Throttle { runtime_ns, period_ns }
-        | RtGuard::FairServer { runtime_ns, period_ns }
-        | RtGuard::Both { runtime_ns, period_ns } => (runtime_ns, period_ns),
+        RtGuard::Throttle(of) | RtGuard::FairServer(of) | RtGuard::Both(of) => {
+            (of.runtime_ns, of.period_ns)
+        }
     };
     let (min_gran, latency) = match cfg.fair {
         crate::config::Fair::Cfs(c) => (c.min_granularity_ns, c.sched_latency_ns),

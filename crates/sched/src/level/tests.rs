@@ -2,7 +2,8 @@
 
 use super::Level;
 use crate::config::{
-    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, Bandwidth, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard,
+    Topology,
 };
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
 use alloc::vec;
@@ -131,7 +132,7 @@ fn impossible_configs_are_refused() {
     assert_eq!(refused(|c| c.topology.llcs = 1025), ConfigError::CpuCount { cpus: 1025 });
     assert_eq!(refused(|c| c.tick_ns = 0), ConfigError::Zero { field: "tick_ns" });
     assert_eq!(
-        refused(|c| c.rt_guard = RtGuard::Throttle { runtime_ns: 2, period_ns: 1 }),
+        refused(|c| c.rt_guard = RtGuard::Throttle(Bandwidth { runtime_ns: 2, period_ns: 1 })),
         ConfigError::RuntimeOverPeriod { runtime_ns: 2, period_ns: 1 }
     );
     assert_eq!(

@@ -13,7 +13,8 @@ use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::recording::Recording;
 use vcoop_sched::config::{
-    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, Bandwidth, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard,
+    Topology,
 };
 pub(crate) use vcoop_testing::rig::{latency, scalar, scalar_or_zero};
 
@@ -94,7 +95,7 @@ pub(crate) fn level(cpus: u32, fair: Fair) -> LevelConfig {
         tick_ns: MS,
         fair,
         rr_slice_ns: 100 * MS,
-        rt_guard: RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: S },
+        rt_guard: RtGuard::Throttle(Bandwidth { runtime_ns: 950 * MS, period_ns: S }),
         // Tests confine what they like.
         dl: DlConfig { admission: false, hrtick: false },
         balance: Balance::default(),

@@ -1,8 +1,8 @@
 //! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, RtGuard,
-    Topology,
+    Balance, Bandwidth, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig,
+    RtGuard, Topology,
 };
 
 use crate::diagnostic::{Collector, Span};
@@ -260,29 +260,19 @@ impl SchedKeys {
             },
             |guard| guard.value,
         );
-        let period_ns = self.rt_period.as_ref().map_or(1_000_000_000, |k| k.value.0);
-        let share = |parts: Ns| period_ns / 1000 * parts;
-        let runtime = |default: Ns| self.rt_runtime.as_ref().map_or(default, |k| k.value.0);
-        let (runtime_ns, guard) = match kind {
+        let (guard, default): (fn(Bandwidth) -> RtGuard, Ns) = match kind {
             GuardKind::Off => {
                 for key in [&self.rt_runtime, &self.rt_period].into_iter().flatten() {
                     errors.error(key.span, "with rt_guard = \"off\" this has no meaning");
                 }
                 return RtGuard::Off;
             }
-            GuardKind::Throttle => {
-                let runtime_ns = runtime(share(950));
-                (runtime_ns, RtGuard::Throttle { runtime_ns, period_ns })
-            }
-            GuardKind::Both => {
-                let runtime_ns = runtime(share(950));
-                (runtime_ns, RtGuard::Both { runtime_ns, period_ns })
-            }
-            GuardKind::FairServer => {
-                let runtime_ns = runtime(share(50));
-                (runtime_ns, RtGuard::FairServer { runtime_ns, period_ns })
-            }
+            GuardKind::Throttle => (RtGuard::Throttle, 950),
+            GuardKind::Both => (RtGuard::Both, 950),
+            GuardKind::FairServer => (RtGuard::FairServer, 50),
         };
+        let period_ns = self.rt_period.as_ref().map_or(1_000_000_000, |k| k.value.0);
+        let runtime_ns = self.rt_runtime.as_ref().map_or(period_ns / 1000 * default, |k| k.value.0);
         if runtime_ns > period_ns
             && let Some(key) = self.rt_runtime.as_ref().or(self.rt_period.as_ref())
         {
@@ -290,7 +280,7 @@ impl SchedKeys {
             let message = format!("rt_runtime {runtime} is more than its period {period}");
             errors.error_help(key.span, message, "rt_runtime goes up to rt_period");
         }
-        guard
+        guard(Bandwidth { runtime_ns, period_ns })
     }
 }
 

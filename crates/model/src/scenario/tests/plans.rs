@@ -132,12 +132,12 @@ fn tunables_scale_with_cpus_and_guards_follow_the_class() {
     let eevdf = level(&[]);
     let Fair::Eevdf(tunables) = eevdf.fair else { panic!() };
     assert_eq!(tunables.base_slice_ns, 2_100_000, "0.7 ms times 3 at four CPUs");
-    let fair_server = RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 };
+    let fair_server = RtGuard::FAIR_SERVER;
     assert_eq!(eevdf.rt_guard, fair_server);
     let cfs = level(&["host.sched.fair=cfs", "host.sched.sched_latency=10ms"]);
     let Fair::Cfs(tunables) = cfs.fair else { panic!() };
     assert_eq!((tunables.sched_latency_ns, tunables.min_granularity_ns), (10_000_000, 2_250_000));
-    let throttle = RtGuard::Throttle { runtime_ns: 950_000_000, period_ns: 1_000_000_000 };
+    let throttle = RtGuard::THROTTLE;
     assert_eq!(cfs.rt_guard, throttle);
 }
 
