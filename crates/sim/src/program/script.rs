@@ -7,6 +7,9 @@ use vcoop_model::plan::{Mode, Step};
 use super::Op;
 use crate::queue::Ns;
 
+/// As far as a script that keeps time may be behind: what is later does not catch up, or a vCPU that is starved never would.
+const MOST_BEHIND_NS: Ns = 100_000_000;
+
 /// [`Program::Script`](vcoop_model::plan::Program::Script) in execution.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
@@ -24,7 +27,7 @@ impl Script {
     }
 
     /// Wakes up at the times of the capture from now on, however long it was held up, as a vCPU does whose guest sets
-    /// timers. A time that has passed is missed, and the ones after it are later by as much.
+    /// timers. Where such a time has passed it goes on at once, and the times after it stay as they were.
     pub(super) fn keep_time(&mut self) {
         self.due = Some(0);
     }
@@ -44,8 +47,9 @@ impl Script {
                 Op::Run { ns, mode: Mode::User }
             }
             Step::Sleep(ns) => {
-                let at = self.due.map_or(now + ns, |due| now.max(due + ns));
-                self.due = self.due.map(|_| at);
+                let due = self.due.map(|due| (due + ns).max(now.saturating_sub(MOST_BEHIND_NS)));
+                let at = due.map_or(now + ns, |due| due.max(now));
+                self.due = due;
                 Op::SleepUntil { at, sample: false }
             }
             Step::Wait(timeout) => Op::Wait { timeout },

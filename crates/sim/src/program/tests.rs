@@ -184,6 +184,26 @@ fn an_action_is_its_bursts_with_calls_between_them() {
 }
 
 #[test]
+fn a_vcpu_that_was_held_up_is_in_time_again() {
+    let ms = 1_000_000;
+    let steps = Arc::new(vec![Step::Run(5 * ms), Step::Sleep(10 * ms)]);
+    let mut r = runner(&Program::Script { steps, repeat: true }).of_vcpu();
+    let mut sleeps_until = |now| {
+        r.next(now * ms);
+        match r.next(now * ms) {
+            Op::SleepUntil { at, .. } => at / ms,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(sleeps_until(5), 15);
+    // Later than its next time: it misses that one, and no other.
+    assert_eq!([41, 42, 47].map(&mut sleeps_until), [41, 45, 60]);
+    // What it was starved of longer ago than 100 ms is over.
+    let missed = (0..).take_while(|_| sleeps_until(10_000) == 10_000).count();
+    assert_eq!(missed, 7);
+}
+
+#[test]
 fn a_script_loops_or_ends() {
     let steps = Arc::new(vec![Step::Run(5), Step::Wake(2), Step::Sleep(7)]);
     let mut r = runner(&Program::Script { steps: Arc::clone(&steps), repeat: true });
