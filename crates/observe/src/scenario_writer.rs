@@ -3,7 +3,7 @@
 //!
 //! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, since exits and the guest's kernel
 //!   are in what the thread ran. What the thread waited for a CPU is left out: the simulated host makes its own waits.
-//!   As many of its runs as a driver in the guest says are an urgent task's.
+//!   As many of its runs become those of an urgent task as a driver in the guest counted.
 //! - A thread that never slept becomes a hog with its policy and CPUs.
 //! - All others become captures, one for each group and each set of CPUs that threads may use, as a
 //!   capture has none of its own.
@@ -66,7 +66,7 @@ impl SceneVcpu {
         self.steps.iter().any(|step| matches!(step, Step::Run(_)))
     }
 
-    /// Which of its runs were urgent the host cannot see: as many as the guest says, evenly spread.
+    /// The host cannot see which of its runs were urgent: as many are as the guest says, evenly spread.
     fn split(&self) -> Split {
         let all = self.sleeps().max(1) as u64;
         let urgent = self.urgent.min(all);
@@ -240,7 +240,7 @@ impl Scene {
                         let n = vcpu.urgent;
                         let _ = writeln!(
                             text,
-                            "# A timer woke urgent tasks {n} times. For how long they ran is not known: none is here."
+                            "# A timer woke urgent tasks {n} times. How long they ran is not known, so they are left out."
                         );
                     }
                     write!(

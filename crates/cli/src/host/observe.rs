@@ -180,7 +180,7 @@ impl Asked {
         let seconds = plan.duration_ns as f64 / 1e9;
         let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
         let urgent = if scene.cooperates {
-            "    \"Of a vCPU's runs as many were urgent as the guest's driver says; which ones is not known\",\n"
+            "    \"As many runs of a vCPU are urgent as the guest's driver counted; which runs they were is not known\",\n"
         } else {
             ""
         };

@@ -92,12 +92,13 @@ fn a_kernel_with_rt_groups_throttles_beside_its_fair_server() {
         ("boot/config-6.18.44", "CONFIG_RT_GROUP_SCHED=y\n"),
     ];
     let of = |files: &[(&str, &str)]| read(&Tree::with(files), &[0], None).rt_guard.value;
-    assert_eq!(of(&files), RtGuard::THROTTLE.throttle().map(RtGuard::Both).unwrap());
+    let rt = Bandwidth { runtime_ns: 950_000_000, period_ns: 1_000_000_000 };
+    assert_eq!(of(&files), RtGuard::Both(rt));
     let server = ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "0\n");
     let without = [&files[..], &[server]].concat();
-    assert_eq!(of(&without), RtGuard::THROTTLE);
-    let told = "without groups the sysctl does not throttle";
-    assert_eq!(of(&files[..3]), RtGuard::FAIR_SERVER, "{told}");
+    assert_eq!(of(&without), RtGuard::Throttle(rt));
+    let fair = RtGuard::FairServer(Bandwidth { runtime_ns: 50_000_000, ..rt });
+    assert_eq!(of(&files[..3]), fair, "without groups the sysctl does not throttle");
 }
 
 #[test]

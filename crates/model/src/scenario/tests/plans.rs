@@ -1,5 +1,5 @@
 use vcoop_policy::config::{Budget, Means};
-use vcoop_sched::config::{Fair, RtGuard};
+use vcoop_sched::config::{Bandwidth, Fair, RtGuard};
 
 use super::*;
 use crate::plan::{Dist, Mode, Phase, PolicyPlan, Program, Target, TimelineAction};
@@ -132,12 +132,13 @@ fn tunables_scale_with_cpus_and_guards_follow_the_class() {
     let eevdf = level(&[]);
     let Fair::Eevdf(tunables) = eevdf.fair else { panic!() };
     assert_eq!(tunables.base_slice_ns, 2_100_000, "0.7 ms times 3 at four CPUs");
-    let fair_server = RtGuard::FAIR_SERVER;
+    let of = |runtime_ns| Bandwidth { runtime_ns, period_ns: 1_000_000_000 };
+    let fair_server = RtGuard::FairServer(of(50_000_000));
     assert_eq!(eevdf.rt_guard, fair_server);
     let cfs = level(&["host.sched.fair=cfs", "host.sched.sched_latency=10ms"]);
     let Fair::Cfs(tunables) = cfs.fair else { panic!() };
     assert_eq!((tunables.sched_latency_ns, tunables.min_granularity_ns), (10_000_000, 2_250_000));
-    let throttle = RtGuard::THROTTLE;
+    let throttle = RtGuard::Throttle(of(950_000_000));
     assert_eq!(cfs.rt_guard, throttle);
 }
 
