@@ -39,6 +39,7 @@ mod group;
 mod history;
 mod observation;
 mod scenario_writer;
+mod scene_vcpu;
 mod subject;
 mod told;
 mod urgent;

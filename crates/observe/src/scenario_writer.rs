@@ -20,6 +20,7 @@ use vcoop_threads::tsc::Clock;
 use crate::follow::Step;
 use crate::group::Group;
 use crate::history::{Did, Kept, Person};
+use crate::scene_vcpu::SceneVcpu;
 
 /// A thread that used less than this share of the window is no hog.
 const LEAST_HOG: f64 = 0.01;
@@ -29,78 +30,6 @@ const GUEST_TICK_HZ: u32 = 100;
 
 /// Kernel priority of a fair thread with nice 0.
 const NICE_0: i32 = 120;
-
-/// A vCPU of a scene.
-#[derive(Clone, Debug)]
-pub(crate) struct SceneVcpu {
-    pub(crate) tid: Tid,
-    /// CPUs that its thread may use.
-    pub(crate) cpus: Vec<u32>,
-    pub(crate) policy: Policy,
-    pub(crate) steps: Vec<Step>,
-    /// How often a timer woke an urgent task of the guest on it, as far as the guest says so.
-    pub(crate) urgent: u64,
-}
-
-/// A vCPU's steps as those of two tasks of its guest.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Split {
-    urgent: Vec<Step>,
-    rest: Vec<Step>,
-}
-
-impl SceneVcpu {
-    /// The tasks of its guest: name, policy in the guest, and steps. `i`: its number.
-    fn tasks(&self, i: usize) -> impl Iterator<Item = (String, &'static str, Vec<Step>)> {
-        let Split { urgent, rest } = self.split();
-        let tasks =
-            [(format!("vcpu{i}-urgent"), "fifo 50", urgent), (format!("vcpu{i}"), "other", rest)];
-        tasks.into_iter().filter(|(_, _, steps)| steps.iter().any(|s| matches!(s, Step::Run(_))))
-    }
-
-    fn sleeps(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step, Step::Sleep(_))).count()
-    }
-
-    fn runs(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Run(_)))
-    }
-
-    /// The host cannot see which of its runs were urgent: as many are as the guest says, evenly spread.
-    fn split(&self) -> Split {
-        let all = self.sleeps().max(1) as u64;
-        let urgent = self.urgent.min(all);
-        let mut split = Split::default();
-        let mut woken = 0;
-        for step in &self.steps {
-            let Split { urgent: ours, rest } = &mut split;
-            let is_urgent = (woken + 1) * urgent / all > woken * urgent / all;
-            let (ran, other) = if is_urgent { (ours, rest) } else { (rest, ours) };
-            match *step {
-                Step::Run(ns) => {
-                    add(ran, Step::Run(ns));
-                    add(other, Step::Sleep(ns));
-                }
-                Step::Sleep(ns) => {
-                    add(ran, Step::Sleep(ns));
-                    add(other, Step::Sleep(ns));
-                    woken += 1;
-                }
-            }
-        }
-        split
-    }
-}
-
-/// Adds a step to those before; one like the last is more of it.
-fn add(steps: &mut Vec<Step>, step: Step) {
-    match (steps.last_mut(), step) {
-        (Some(Step::Run(before)), Step::Run(ns)) | (Some(Step::Sleep(before)), Step::Sleep(ns)) => {
-            *before += ns;
-        }
-        _ => steps.push(step),
-    }
-}
 
 /// A VM, and the load beside it, in a window.
 #[derive(Clone, Debug)]
@@ -482,10 +411,11 @@ fn script(task: &str, steps: &[Step]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scene, SceneVcpu, policy_text, priority};
+    use super::{Scene, policy_text, priority};
     use crate::follow::Step;
     use crate::group::Group;
     use crate::history::{Did, Kept, Person};
+    use crate::scene_vcpu::SceneVcpu;
     use vcoop_capture::{Capture, Limits, Shape};
     use vcoop_model::plan::Step as Replayed;
     use vcoop_policy::thread::Policy;
@@ -611,35 +541,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in\n{text}");
         }
-    }
-
-    #[test]
-    fn runs_are_urgent_as_often_as_the_guest_says() {
-        let steps = (1..=5).flat_map(|n| [Step::Sleep(10 * n), Step::Run(n)]).collect();
-        let vcpu = |urgent| SceneVcpu {
-            tid: 5,
-            cpus: vec![0],
-            policy: Policy::NORMAL,
-            steps: Vec::clone(&steps),
-            urgent,
-        };
-        let none = vcpu(0).split();
-        assert_eq!((none.rest, none.urgent), (vcpu(0).steps, vec![Step::Sleep(165)]));
-        let two = vcpu(2).split();
-        let (sleep, run) = (Step::Sleep, Step::Run);
-        assert_eq!(two.urgent.iter().filter(|s| matches!(s, Step::Run(_))).count(), 2);
-        assert_eq!(two.rest.iter().filter(|s| matches!(s, Step::Run(_))).count(), 3);
-        let span = |steps: &[Step]| {
-            steps
-                .iter()
-                .map(|s| match s {
-                    Step::Run(ns) | Step::Sleep(ns) => ns,
-                })
-                .sum::<u64>()
-        };
-        assert_eq!((span(&two.urgent), span(&two.rest)), (165, 165));
-        assert_eq!(two.urgent[..2], [sleep(10 + 1 + 20), run(2)], "{two:?}");
-        assert_eq!(vcpu(9).split().rest, [sleep(165)]);
     }
 
     #[test]
