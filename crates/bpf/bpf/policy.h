@@ -15,8 +15,8 @@
 #define RULE static inline __attribute__((always_inline))
 
 /*
- * The kernel's verifier follows every path with what is known on it. After this only what memory holds is known, so that
- * paths which have come to the same point are one again.
+ * The kernel's verifier follows every path with what is known on it, and does so for each program that uses the rules. After
+ * this only what memory holds is known, so that paths which have come to the same point are one again.
  */
 #define JOIN __asm__ __volatile__("" ::: "memory")
 
@@ -80,6 +80,23 @@ struct rules {
 	__u64 longest;
 };
 
+/* What a driver does: `at`, unless NEVER, replaces the time of its timer. `rechecks`: it looks at the words again. */
+struct outcome {
+	__u64 at;
+	__u64 cancel;
+	__u64 rechecks;
+};
+
+/* An event, what is to be done about it, what the guest's words amount to, why it is not boosted, whether a boost begins. */
+struct step {
+	__u64 event;
+	struct outcome outcome;
+	__u64 need;
+	__u64 denial;
+	__u64 boosts;
+	__u64 lost;
+};
+
 struct policy {
 	/* What came of it, first, to be found from outside. */
 	__u64 status;
@@ -122,13 +139,8 @@ struct policy {
 	__u64 waking;
 	/* The words were such as an honest guest writes. */
 	__u64 canonical;
-};
-
-/* What a driver does: `at`, unless NEVER, replaces the time of its timer. `rechecks`: it looks at the words again. */
-struct outcome {
-	__u64 at;
-	__u64 cancel;
-	__u64 rechecks;
+	/* Of the last event. In memory, for JOIN. */
+	struct step step;
 };
 
 RULE __u64 lesser(__u64 a, __u64 b)
@@ -316,19 +328,11 @@ RULE void extend(struct policy *v, struct bucket *vm)
 	JOIN;
 }
 
-RULE __u64 start_charging(struct policy *v, struct bucket *vm, __u64 now)
+RULE void start_charging(struct policy *v, struct bucket *vm, __u64 now)
 {
-	__u64 denial;
-
-	if (v->charging)
-		return GRANTED;
-	denial = can_start(v, vm, now);
-	if (denial)
-		return denial;
 	extend(v, vm);
 	v->since = now;
 	v->charging = 1;
-	return GRANTED;
 }
 
 RULE void stop_charging(struct policy *v, struct bucket *vm)
@@ -402,23 +406,26 @@ RULE void start_run(struct policy *v, const struct bucket *vm, __u64 now)
 	v->run_end = plus(now, lesser(v->run_end, v->rules.run >> halvings(vm)));
 }
 
-/* A reason to boost. Whether it is boosted by this call. */
-RULE int boost(struct policy *v, struct bucket *vm, __u64 now)
+/* A reason to boost, or it is awake again and boosted. */
+RULE void boost(struct policy *v, struct bucket *vm, __u64 now)
 {
-	__u64 denial;
+	__u64 resumes = v->status == BOOSTED && v->step.event == WOKEN;
 
-	if (v->status == THROTTLED)
-		v->denied++;
-	if (v->status != NORMAL)
-		return 0;
-	denial = v->halted ? can_start(v, vm, now) : start_charging(v, vm, now);
-	if (denial) {
-		throttle(v, vm, denial);
-		return 0;
+	v->denied += v->status == THROTTLED && v->step.event != WOKEN;
+	if (!resumes && (v->status != NORMAL || v->step.event == WOKEN))
+		return;
+	v->step.denial = v->charging ? GRANTED : can_start(v, vm, now);
+	JOIN;
+	if (v->step.denial) {
+		throttle(v, vm, v->step.denial);
+		return;
 	}
-	v->boosts++;
+	if (!v->halted && !v->charging)
+		start_charging(v, vm, now);
+	JOIN;
+	v->step.boosts = v->status == NORMAL;
+	v->boosts += v->step.boosts;
 	v->status = BOOSTED;
-	return 1;
 }
 
 /* Nothing is left to boost for. `given_back`: its guest says so in words that can be taken for its own. */
@@ -548,7 +555,7 @@ RULE __u64 judge(struct policy *v, const struct words *words, __u64 now)
 }
 
 /* The vCPU has come or gone, or its guest has. */
-RULE void enable(struct policy *v, struct bucket *vm, __u64 now, struct outcome *outcome)
+RULE void enable(struct policy *v, struct bucket *vm, __u64 now)
 {
 	__u64 on = v->attached && (v->registered || !v->rules.is_dynamic);
 
@@ -560,41 +567,39 @@ RULE void enable(struct policy *v, struct bucket *vm, __u64 now, struct outcome 
 		v->status = v->latched ? THROTTLED : NORMAL;
 	} else if (!on && v->status != DISABLED) {
 		restore(v, vm, DISABLED);
-		outcome->cancel = v->timer != NEVER;
+		v->step.outcome.cancel = v->timer != NEVER;
 		v->timer = NEVER;
 	}
 }
 
 /* Whether an interrupt is a reason for a boost. */
-RULE int is_reason(const struct policy *v, enum boost_event event)
+RULE int is_reason(const struct policy *v)
 {
+	__u64 event = v->step.event;
+
 	return (event == INJECTED && v->rules.on_injection) || (event == ASKED && v->rules.on_asking);
 }
 
 /* The state changes by what has happened, before it is known whether there is a reason for a boost. */
-RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event, struct outcome *outcome)
+RULE void note_event(struct policy *v, struct bucket *vm, __u64 now)
 {
-	__u64 denial;
-
-	switch (event) {
+	switch (v->step.event) {
 	case ATTACHED:
 	case LEFT:
-		v->attached = event == ATTACHED;
+		v->attached = v->step.event == ATTACHED;
 		v->halted = 0;
-		enable(v, vm, now, outcome);
 		break;
 	case REGISTERED:
 	case UNREGISTERED:
-		v->registered = event == REGISTERED;
+		v->registered = v->step.event == REGISTERED;
 		v->acked = v->ticket;
 		v->in_section = 0;
-		enable(v, vm, now, outcome);
 		break;
 	case HALTED:
 		v->halted = 1;
 		stop_charging(v, vm);
 		if (v->status != THROTTLED) {
-			outcome->cancel = v->timer != NEVER;
+			v->step.outcome.cancel = v->timer != NEVER;
 			v->timer = NEVER;
 		}
 		v->run_end = NEVER;
@@ -603,18 +608,59 @@ RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_
 	case WOKEN:
 		v->halted = 0;
 		v->waking = v->status == BOOSTED;
-		if (v->status != BOOSTED)
-			break;
-		denial = start_charging(v, vm, now);
-		if (denial)
-			throttle(v, vm, denial);
 		break;
 	case INJECTED:
 	case ASKED:
-		v->ticket += v->status != DISABLED && is_reason(v, event);
+		v->ticket += v->status != DISABLED && is_reason(v);
 		break;
 	default:
 		break;
+	}
+	JOIN;
+	enable(v, vm, now);
+	JOIN;
+}
+
+/* Whether the guest's words are looked at. */
+RULE int is_look(const struct policy *v)
+{
+	__u64 event = v->step.event;
+
+	return v->rules.is_dynamic && (event == HALTED || event == EXIT || event == RECHECK);
+}
+
+/* A boost begins, or ends, by what has happened. */
+RULE void decide(struct policy *v, struct bucket *vm, __u64 now)
+{
+	__u64 event = v->step.event, need = v->step.need;
+	/* It is boosted across idle, also if what it said on its way there is heard late. */
+	int asleep = v->halted && (event == RECHECK || (event == EXIT && need == NOTHING && v->rules.across_idle));
+
+	int across = event == HALTED && (v->rules.across_idle || need == URGENT);
+
+	if (event == WOKEN || is_reason(v) || across || (event == EXIT && need >= SECTION)) {
+		boost(v, vm, now);
+	} else if (is_look(v) && !asleep && !(event == RECHECK && need == URGENT)) {
+		end_boost(v, vm, v->canonical);
+		v->denied += event == EXIT && need == LONG_SECTION && v->status == NORMAL;
+	}
+	JOIN;
+}
+
+/* Sets the time at which it wants to be told next. */
+RULE void set_policy_timer(struct policy *v, struct bucket *vm, __u64 now)
+{
+	__u64 own = NEVER, at;
+
+	if (v->status == BOOSTED && !v->halted)
+		own = lesser(lesser(time_to_empty(&v->bucket), v->lease), left_at_once(v));
+	else if (v->status == THROTTLED)
+		own = greater(recovery(v, vm, now), 1);
+	at = lesser(own == NEVER ? NEVER : plus(now, own), lesser(v->run_end, v->section_end));
+	if (at != NEVER && (v->timer == NEVER || at < v->timer)) {
+		v->timer = at;
+		v->step.outcome.at = at;
+		v->step.outcome.cancel = 0;
 	}
 	JOIN;
 }
@@ -623,45 +669,34 @@ RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_
 RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event,
 			     const struct words *words)
 {
-	struct outcome outcome = { NEVER, 0, 0 };
-	__u64 own = NEVER, at, is_look, need = NOTHING;
-	int boosts = 0, lost, asleep;
-
+	v->step = (struct step){ .event = event, .outcome = { .at = NEVER } };
 	settle(v, vm, now);
-	note_event(v, vm, now, event, &outcome);
-	is_look = event == HALTED || event == EXIT || event == RECHECK;
-	if (is_look && v->rules.is_dynamic && v->status != DISABLED) {
-		need = judge(v, words, now);
+	note_event(v, vm, now);
+	if (is_look(v) && v->status != DISABLED) {
+		v->step.need = judge(v, words, now);
+		JOIN;
 		v->section_end = NEVER;
-		if (event == EXIT && need == SECTION)
+		if (v->step.event == EXIT && v->step.need == SECTION)
 			v->section_end = plus(v->section_since, v->rules.max_preempt_off);
 	}
-	/* It is boosted across idle, also if what it said on its way there is heard late. */
-	asleep = v->halted && (event == RECHECK || (event == EXIT && need == NOTHING && v->rules.across_idle));
-	JOIN;
-	if (is_reason(v, event)) {
+	if (is_reason(v))
 		v->section_end = NEVER;
-		boosts = boost(v, vm, now);
-		outcome.rechecks = boosts && v->rules.is_dynamic;
-	} else if ((event == HALTED && (v->rules.across_idle || need == URGENT)) || (event == EXIT && need >= SECTION)) {
-		boost(v, vm, now);
-	} else if (is_look && v->rules.is_dynamic && !asleep && !(event == RECHECK && need == URGENT)) {
-		end_boost(v, vm, v->canonical);
-		v->denied += event == EXIT && need == LONG_SECTION && v->status == NORMAL;
-	}
 	JOIN;
-	if (!v->rules.is_dynamic && (event == WOKEN || boosts))
+	decide(v, vm, now);
+	if (is_reason(v) && v->step.boosts)
+		v->step.outcome.rechecks = v->rules.is_dynamic;
+	if (!v->rules.is_dynamic && (v->step.event == WOKEN || (is_reason(v) && v->step.boosts)))
 		start_run(v, vm, now);
 	JOIN;
 	/* A timer that is so late is lost, and any event does its work. */
-	lost = event != TIMER && v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now;
-	if (lost) {
+	v->step.lost = v->step.event != TIMER && v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now;
+	if (v->step.lost) {
 		v->timer = NEVER;
-		outcome.cancel = 1;
+		v->step.outcome.cancel = 1;
 	}
 	JOIN;
-	if (lost || event == TIMER)
-		outcome.rechecks |= on_timer(v, vm, now);
+	if (v->step.lost || v->step.event == TIMER)
+		v->step.outcome.rechecks |= on_timer(v, vm, now);
 	JOIN;
 	if (v->status != BOOSTED) {
 		v->run_end = NEVER;
@@ -669,17 +704,8 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 		v->waking = 0;
 	}
 	JOIN;
-	if (v->status == BOOSTED && !v->halted)
-		own = lesser(lesser(time_to_empty(&v->bucket), v->lease), left_at_once(v));
-	else if (v->status == THROTTLED)
-		own = greater(recovery(v, vm, now), 1);
-	at = lesser(own == NEVER ? NEVER : plus(now, own), lesser(v->run_end, v->section_end));
-	if (at != NEVER && (v->timer == NEVER || at < v->timer)) {
-		v->timer = at;
-		outcome.at = at;
-		outcome.cancel = 0;
-	}
-	return outcome;
+	set_policy_timer(v, vm, now);
+	return v->step.outcome;
 }
 
 /* A policy that begins. It is taken to be awake. */
