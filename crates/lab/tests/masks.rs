@@ -140,8 +140,9 @@ fn every_governor_runs_live_and_folds_only_under_contention() -> Outcome {
     })?;
     for policy in ["step", "proportional", "entitlement", "host-hint"] {
         twice(|| {
-            // `step` looks once a second.
-            let r = run(&plan(text, policy, &["duration=3s", "warmup=100ms"]));
+            // They look often enough to fold.
+            let sets = ["duration=1200ms", "warmup=100ms", "vm.guest.governor_interval=200ms"];
+            let r = run(&plan(text, policy, &sets));
             let used = scalar(&r, "guest", "vcpus_used");
             let steal = scalar(&r, "guest", "steal");
             // A host that steals from us is contention, whoever it is.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KvmHost, Output, StockError, program};
 use vcoop_testing::{Kept, Outcome, Skip};
 
@@ -64,6 +65,13 @@ impl Host {
         let output = self.run(command);
         assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
         output.stdout
+    }
+
+    /// A folder of it, here.
+    pub(crate) fn fetch(&self, from: &str) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        self.0.fetch(from, folder.path()).unwrap_or_else(|e| panic!("{from}: {e}"));
+        folder
     }
 
     /// The document that it prints.

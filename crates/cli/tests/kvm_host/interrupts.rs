@@ -129,29 +129,36 @@ const ATTACH: &str = "vcoop attach a --policy wake-boost --set policy.wake-boost
                       --set policy.wake-boost.vm_refill=100% --set policy.wake-boost.vcpu_burst=20ms \
                       --set policy.wake-boost.vm_burst=40ms --set policy.wake-boost.vcpu_refill";
 
-/// Traces some events for some seconds while the policy is in force, with so much of its budget coming back. What
-/// `vcoop attach` says, the thread of its engine, and the trace.
+/// Traces some events, each with its filter, for some seconds while the policy is in force, with so much of its budget
+/// coming back. What `vcoop attach` says, the thread of its engine, and the trace.
 fn traced(
     host: &Host,
     refill: &str,
-    events: &str,
+    events: &[(&str, &str)],
     seconds: u32,
     select: &str,
 ) -> (Value, String, String) {
+    let of = |(event, filter): &(&str, &str)| {
+        format!("echo '{filter}' >events/{event}/filter; echo 1 >events/{event}/enable; ")
+    };
+    let events: String = events.iter().map(of).collect();
     host.sh(&format!(
-        "{ATTACH}={refill} --json >/tmp/attach.json & attach=$!; \
-         until vcoop vms --json >/tmp/vms.json; grep -q fentry /tmp/vms.json; do kill -0 $attach || exit; done; \
-         for t in /proc/$attach/task/*; do grep -q '^engine$' $t/comm && basename $t; done >/tmp/engine; \
+        "rm -rf /tmp/told; mkdir /tmp/told; \
+         {ATTACH}={refill} --json >/tmp/told/attach & attach=$!; \
+         until vcoop vms --json >/tmp/told/vms; grep -q fentry /tmp/told/vms; do kill -0 $attach || exit; done; \
+         for t in /proc/$attach/task/*; do grep -q '^engine$' $t/comm && basename $t; done >/tmp/told/engine; \
          cd /sys/kernel/tracing; echo 0 >tracing_on; echo 16384 >buffer_size_kb; echo >trace; \
-         for e in {events}; do echo 1 >events/$e/enable; done; echo 1 >tracing_on; \
+         {events} echo 1 >tracing_on; \
          sleep {seconds}; echo 0 >tracing_on; echo 0 >events/enable; kill -INT $attach; wait; \
-         {select} trace >/tmp/trace; true"
+         {select} trace >/tmp/told/trace; true"
     ));
-    let told: Value = serde_json::from_str(&host.sh("cat /tmp/attach.json")).unwrap();
-    let vms: Value = serde_json::from_str(&host.sh("cat /tmp/vms.json")).unwrap();
+    let folder = host.fetch("/tmp/told");
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let told: Value = serde_json::from_str(&read("attach")).unwrap();
+    let vms: Value = serde_json::from_str(&read("vms")).unwrap();
     assert_eq!(told["hears"], json!(["BPF", "fentry of KVM"]), "{told}");
     assert_eq!(vms["vms"][0]["heard_by"], told["hears"], "{vms}");
-    (told, host.sh("cat /tmp/engine").trim().to_owned(), host.sh("cat /tmp/trace"))
+    (told, read("engine").trim().to_owned(), read("trace"))
 }
 
 /// Wake-ups find the vCPU boosted, except where it outruns the engine. None is lost.
@@ -161,11 +168,14 @@ fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), Trouble> {
     let waking = r"s/.* sched_waking: \(comm=engine pid=[0-9]* \).*/\1/p";
     let select =
         format!("sed -n -e '/_pid={tid} /{SWITCH}' -e '/_comm=engine /{SWITCH}' -e '{waking}'");
+    let switches = format!(
+        "prev_pid == {tid} || next_pid == {tid} || prev_comm == engine || next_comm == engine"
+    );
+    let events = [("sched/sched_switch", &*switches), ("sched/sched_waking", "comm == engine")];
     let (mut was, mut denied) = (Wakeups::default(), 0);
     while was.all < least {
         // The budget refuses none.
-        let events = "sched/sched_switch sched/sched_waking";
-        let (told, engine, trace) = traced(host, "100%", events, seconds, &select);
+        let (told, engine, trace) = traced(host, "100%", &events, seconds, &select);
         let now = wakeups(&trace, tid, &engine);
         assert!(now.all > 0, "{told}");
         was.all += now.all;
@@ -211,8 +221,15 @@ fn heard(host: &Host) -> Outcome {
     let woken = twice(|| wakeups_are_boosted(host, &threads));
     host.sh("guest a 'while :; do :; done >/dev/null 2>&1 &'");
     let interrupted = twice(|| -> Result<(), Trouble> {
-        let events = "sched/sched_switch timer/hrtimer_expire_entry \
-                      kvm/kvm_apic_accept_irq kvm/kvm_entry";
+        let tid = &threads.vcpu;
+        let switches = format!("prev_pid == {tid} || next_pid == {tid}");
+        let own = format!("common_pid == {tid}");
+        let events = [
+            ("sched/sched_switch", &*switches),
+            ("timer/hrtimer_expire_entry", "function.function == apic_timer_fn"),
+            ("kvm/kvm_apic_accept_irq", &own),
+            ("kvm/kvm_entry", &own),
+        ];
         let own = |event: &str| format!("-e '/CPU.0.KVM-.* {event}: /s/.*/{event}: /p'");
         let select = format!(
             "sed -n -e '/_pid={} /{SWITCH}' -e '/apic_timer_fn/s/.*/function=apic_timer_fn/p' {} {}",
@@ -222,7 +239,7 @@ fn heard(host: &Host) -> Outcome {
         );
         let (mut all, mut heard) = (Preempted::default(), 0);
         while all.expired <= 50 || heard <= 100 {
-            let (told, _, trace) = traced(host, "60%", events, 4, &select);
+            let (told, _, trace) = traced(host, "60%", &events, 4, &select);
             let interrupts = &told["interrupts"];
             let count = |key: &str| interrupts[key].as_u64().unwrap();
             let was = preempted(&trace, &threads.vcpu);

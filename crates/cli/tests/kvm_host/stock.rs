@@ -75,7 +75,7 @@ fn guests_are_helped(host: &Host) -> Outcome {
     // One as libvirt's are, with a window, and one of two vCPUs on a smaller machine without.
     host.sh(&format!(
         "start-guest told {window} >/tmp/told.log 2>&1 & \
-         start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control; \
+         start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control || exit; \
          wait $! || {{ cat /tmp/told.log >&2; exit 1; }}"
     ));
     host.sh("guest told insmod /lib/modules/vcoop.ko");

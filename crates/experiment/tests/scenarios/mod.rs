@@ -613,7 +613,7 @@ fn pinning_costs_a_small_host() {
     let hosts = r#"matrix={"host.pcpus,vm.dom0.vcpus,vm.desktop.count,vm.dom0.task.backend.count"=[[8,4,20,20],[24,6,60,60],[48,8,120,120]],"host.dom0_pin"=["nopin","xpin"]}"#;
     let ratios = |more: &[&str]| {
         let d =
-            run("xen-pinning", &[&["duration=40s", "repeats=4", hosts][..], more].concat(), &[]);
+            run("xen-pinning", &[&["duration=40s", "repeats=2", hosts][..], more].concat(), &[]);
         ["8", "24", "48"].map(|pcpus| {
             let at = |pin| storm(&d, "login_total", "vanilla", &[("host.pcpus", pcpus), pin]);
             at(XPIN) / at(NOPIN)
