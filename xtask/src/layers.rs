@@ -99,6 +99,8 @@ pub(crate) fn build() -> String {
 
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
+    // Tests run in their crates' folders.
+    let root = &std::path::absolute(root).expect("the current folder is known");
     let workspace = workspace();
     let test = |name, args| Layer::new(name, &format!("cargo test {workspace} {args}"));
     let mut layers = vec![
@@ -160,6 +162,24 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         },
     ]);
     layers
+}
+
+/// The layers that are named; or all others, after `--except`; or all.
+///
+/// # Errors
+///
+/// There is none of a name.
+pub(crate) fn chosen(all: Vec<Layer>, args: &[String]) -> Result<Vec<Layer>, String> {
+    let (except, names) = match args.split_first() {
+        Some((first, [])) if first == "--except" => return Err("except which layer?".to_owned()),
+        Some((first, names)) if first == "--except" => (true, names),
+        _ => (args.is_empty(), args),
+    };
+    if let Some(none) = names.iter().find(|name| all.iter().all(|layer| layer.name != **name)) {
+        let there: Vec<&str> = all.iter().map(|layer| &*layer.name).collect();
+        return Err(format!("no layer `{none}`; there are {}", there.join(", ")));
+    }
+    Ok(all.into_iter().filter(|layer| names.contains(&layer.name) != except).collect())
 }
 
 impl Layer {
@@ -317,7 +337,21 @@ fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {
 mod tests {
     use std::path::Path;
 
-    use super::{Tally, fuzz_targets};
+    use super::{Layer, Tally, chosen, fuzz_targets};
+
+    #[test]
+    fn layers_are_named_or_left_out() {
+        let of = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+            let all = ["a", "b", "c"].map(|name| Layer::new(name, "true")).into();
+            chosen(all, &args).map(|some| some.into_iter().map(|l| l.name).collect::<String>())
+        };
+        assert_eq!(of(&[]).unwrap(), "abc");
+        assert_eq!(of(&["c", "a"]).unwrap(), "ac");
+        assert_eq!(of(&["--except", "b"]).unwrap(), "ac");
+        assert!(of(&["--except"]).is_err());
+        assert_eq!(of(&["d"]).unwrap_err(), "no layer `d`; there are a, b, c");
+    }
 
     #[test]
     fn every_fuzz_target_is_built_and_run() {

@@ -65,7 +65,8 @@ fn a_calibrated_profile_is_one_the_simulator_takes() {
     fs::create_dir_all(&dir).unwrap();
     let path = dir.join("host.toml");
     let path = path.to_str().unwrap();
-    let output = run(&["calibrate", "--quick", "--host-only", "--json", "-o", path]);
+    let args = ["calibrate", "--quick", "--host-only", "--noise", "300ms", "--json", "-o", path];
+    let output = run(&args);
     if skipped(&output) {
         return;
     }
