@@ -87,13 +87,17 @@ struct outcome {
 	__u64 rechecks;
 };
 
-/* An event, what is to be done about it, what the guest's words amount to, why it is not boosted, whether a boost begins. */
+/* What an event comes to. */
 struct step {
 	__u64 event;
 	struct outcome outcome;
+	/* What the guest's words amount to. */
 	__u64 need;
+	/* Why it is not boosted. */
 	__u64 denial;
+	/* A boost begins; in the end, by an interrupt. */
 	__u64 boosts;
+	/* The policy's timer has not rung in time. */
 	__u64 lost;
 };
 
@@ -406,13 +410,11 @@ RULE void start_run(struct policy *v, const struct bucket *vm, __u64 now)
 	v->run_end = plus(now, lesser(v->run_end, v->rules.run >> halvings(vm)));
 }
 
-/* A reason to boost, or it is awake again and boosted. */
+/* A reason to boost; or it is boosted, and awake again. */
 RULE void boost(struct policy *v, struct bucket *vm, __u64 now)
 {
-	__u64 resumes = v->status == BOOSTED && v->step.event == WOKEN;
-
-	v->denied += v->status == THROTTLED && v->step.event != WOKEN;
-	if (!resumes && (v->status != NORMAL || v->step.event == WOKEN))
+	v->denied += v->status == THROTTLED;
+	if (v->status != NORMAL && v->step.event != WOKEN)
 		return;
 	v->step.denial = v->charging ? GRANTED : can_start(v, vm, now);
 	JOIN;
@@ -633,12 +635,12 @@ RULE int is_look(const struct policy *v)
 RULE void decide(struct policy *v, struct bucket *vm, __u64 now)
 {
 	__u64 event = v->step.event, need = v->step.need;
+	int resumes = event == WOKEN && v->status == BOOSTED;
+	int across = event == HALTED && (v->rules.across_idle || need == URGENT);
 	/* It is boosted across idle, also if what it said on its way there is heard late. */
 	int asleep = v->halted && (event == RECHECK || (event == EXIT && need == NOTHING && v->rules.across_idle));
 
-	int across = event == HALTED && (v->rules.across_idle || need == URGENT);
-
-	if (event == WOKEN || is_reason(v) || across || (event == EXIT && need >= SECTION)) {
+	if (resumes || is_reason(v) || across || (event == EXIT && need >= SECTION)) {
 		boost(v, vm, now);
 	} else if (is_look(v) && !asleep && !(event == RECHECK && need == URGENT)) {
 		end_boost(v, vm, v->canonical);
@@ -683,9 +685,10 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 		v->section_end = NEVER;
 	JOIN;
 	decide(v, vm, now);
-	if (is_reason(v) && v->step.boosts)
-		v->step.outcome.rechecks = v->rules.is_dynamic;
-	if (!v->rules.is_dynamic && (v->step.event == WOKEN || (is_reason(v) && v->step.boosts)))
+	v->step.boosts = v->step.boosts && is_reason(v);
+	JOIN;
+	v->step.outcome.rechecks = v->step.boosts && v->rules.is_dynamic;
+	if (!v->rules.is_dynamic && (v->step.event == WOKEN || v->step.boosts))
 		start_run(v, vm, now);
 	JOIN;
 	/* A timer that is so late is lost, and any event does its work. */

@@ -95,8 +95,7 @@ fn the_callers_wish_ends_it() -> Outcome {
     let asked = AtomicU32::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
     let host_only = vcoop_lab::available().is_err();
-    let noise_ns = Some(300_000_000);
-    let options = CalibrateOptions { quick: true, host_only, noise_ns, ..Default::default() };
+    let options = CalibrateOptions { quick: true, host_only, ..Default::default() };
     let found = measured(calibrate(options, &stop, &|_| {}))?;
     assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
     assert!(found.costs.iter().all(|c| !c.source.is_empty()));
