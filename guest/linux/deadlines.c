@@ -160,9 +160,9 @@ static void update(struct vcoop_vcpu *vcpu)
 
 void vcoop_deadline_show(struct vcoop_vcpu *vcpu)
 {
-	raw_spin_lock(&vcpu->timers.lock);
+	arch_spin_lock(&vcpu->timers.lock);
 	show(vcpu);
-	raw_spin_unlock(&vcpu->timers.lock);
+	arch_spin_unlock(&vcpu->timers.lock);
 }
 
 static u64 tsc_of(const struct hrtimer_clock_base *base, ktime_t expires)
@@ -181,11 +181,13 @@ void vcoop_timer_start(struct hrtimer *timer)
 	struct vcoop_timers *timers = &vcpu->timers;
 	bool by_task = in_task();
 	bool urgent = by_task && is_urgent(timer, vcoop_task_word(current));
+	/* Of another CPU, perhaps, which goes offline meanwhile. */
+	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
 	struct vcoop_timer *entry;
 
 	if (!urgent && !READ_ONCE(timers->used))
 		return;
-	raw_spin_lock(&timers->lock);
+	arch_spin_lock(&timers->lock);
 	entry = find(timers, timer);
 	if (by_task && !urgent) {
 		if (entry)
@@ -198,12 +200,12 @@ void vcoop_timer_start(struct hrtimer *timer)
 			entry->soft = timer->is_soft;
 			entry->late = false;
 			entry->tsc = tsc_of(timer->base, hrtimer_get_expires(timer));
-		} else if (vcpu->page) {
-			WRITE_ONCE(vcpu->page->report.dropped, ++timers->dropped);
+		} else if (page) {
+			WRITE_ONCE(page->report.dropped, ++timers->dropped);
 		}
 	}
 	update(vcpu);
-	raw_spin_unlock(&timers->lock);
+	arch_spin_unlock(&timers->lock);
 }
 
 static void disarm(struct vcoop_vcpu *vcpu, const struct hrtimer *timer, bool for_good)
@@ -212,7 +214,7 @@ static void disarm(struct vcoop_vcpu *vcpu, const struct hrtimer *timer, bool fo
 
 	if (!READ_ONCE(vcpu->timers.used))
 		return;
-	raw_spin_lock(&vcpu->timers.lock);
+	arch_spin_lock(&vcpu->timers.lock);
 	entry = find(&vcpu->timers, timer);
 	if (entry) {
 		entry->tsc = 0;
@@ -220,7 +222,7 @@ static void disarm(struct vcoop_vcpu *vcpu, const struct hrtimer *timer, bool fo
 			forget(&vcpu->timers, entry);
 		update(vcpu);
 	}
-	raw_spin_unlock(&vcpu->timers.lock);
+	arch_spin_unlock(&vcpu->timers.lock);
 }
 
 /* Some kernels say of a timer that expires that it was cancelled. */
@@ -229,14 +231,17 @@ void vcoop_timer_cancel(struct hrtimer *timer)
 	disarm(vcpu_of(timer), timer, in_task());
 }
 
-/* The callback is about to run, on this CPU: whom it wakes was due when the timer was. */
+/*
+ * The callback is about to run, on this CPU: whom it wakes was due when the timer was. In a softirq it can
+ * be interrupted, and whom the interrupt wakes was not.
+ */
 void vcoop_timer_expire(struct hrtimer *timer)
 {
 	struct vcoop_vcpu *vcpu = this_cpu_ptr(&vcoop_vcpus);
 
 	disarm(vcpu, timer, false);
 	vcpu->due = hrtimer_get_softexpires(timer);
-	vcpu->due_base = timer->base;
+	vcpu->due_base = timer->is_soft ? NULL : timer->base;
 }
 
 void vcoop_timer_expired(void)
@@ -262,7 +267,7 @@ void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft)
 
 	if (!READ_ONCE(timers->used))
 		return;
-	raw_spin_lock(&timers->lock);
+	arch_spin_lock(&timers->lock);
 	before = rdtsc() - vcoop_ns_to_tsc(STALE_NS);
 	while (i < timers->used) {
 		struct vcoop_timer *entry = &timers->timers[i];
@@ -281,7 +286,7 @@ void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft)
 		forget(timers, entry);
 	}
 	update(vcpu);
-	raw_spin_unlock(&timers->lock);
+	arch_spin_unlock(&timers->lock);
 }
 
 /* Before the page is used, and after. */
@@ -289,12 +294,12 @@ void vcoop_deadline_forget(struct vcoop_vcpu *vcpu)
 {
 	struct vcoop_timers *timers = &vcpu->timers;
 
-	raw_spin_lock(&timers->lock);
+	arch_spin_lock(&timers->lock);
 	timers->used = 0;
 	timers->next = 0;
 	timers->shown = 0;
 	timers->published = 0;
 	timers->stale = 0;
 	timers->dropped = 0;
-	raw_spin_unlock(&timers->lock);
+	arch_spin_unlock(&timers->lock);
 }

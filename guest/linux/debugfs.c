@@ -22,10 +22,12 @@ static void show_timers(struct seq_file *file, struct vcoop_timers *timers)
 	unsigned int i, used;
 	unsigned long flags;
 
-	raw_spin_lock_irqsave(&timers->lock, flags);
+	raw_local_irq_save(flags);
+	arch_spin_lock(&timers->lock);
 	used = timers->used;
 	memcpy(copy, timers->timers, sizeof(copy));
-	raw_spin_unlock_irqrestore(&timers->lock, flags);
+	arch_spin_unlock(&timers->lock);
+	raw_local_irq_restore(flags);
 	seq_printf(file, "  timers %u, published %llu, stale %llu, dropped %llu\n", used,
 		   timers->published, timers->stale, timers->dropped);
 	for (i = 0; i < used; i++) {

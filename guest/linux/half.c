@@ -121,6 +121,7 @@ static void note(struct vcoop_half *half, const struct vcoop_event *event,
 		half->cs &= ~VCOOP_CS_PREEMPT_OFF;
 		break;
 	case VCOOP_TASK_SWITCH:
+		half->softirq_owed = false;
 		half->resched_owed = false;
 		half->intent = event->task;
 		if (event->flag)
@@ -137,6 +138,7 @@ static void note(struct vcoop_half *half, const struct vcoop_event *event,
 		half->resched_owed = true;
 		break;
 	case VCOOP_IDLE_ENTER:
+		half->softirq_owed = false;
 		half->resched_owed = false;
 		half->intent = VCOOP_INTENT_IDLE;
 		break;

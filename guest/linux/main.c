@@ -8,6 +8,7 @@
 
 #include <linux/cpuhotplug.h>
 #include <linux/module.h>
+#include <linux/pci.h>
 #include <linux/reboot.h>
 #include <linux/suspend.h>
 #include <asm/processor.h>
@@ -16,6 +17,7 @@
 #include "vcoop.h"
 
 static int hotplug_state;
+static bool unplugged;
 
 static int online(unsigned int cpu)
 {
@@ -32,7 +34,11 @@ static int offline(unsigned int cpu)
 /* From here on there is a driver; the hooks are attached before. */
 static int begin(void)
 {
-	int state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
+	int state;
+
+	if (unplugged)
+		return -ENODEV;
+	state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
 
 	if (state < 0)
 		return state;
@@ -74,6 +80,19 @@ static int on_reboot(struct notifier_block *block, unsigned long action, void *d
 	return NOTIFY_OK;
 }
 
+/* The window goes with its device; what was mapped of it stays so until the module is unloaded. */
+static int on_unplug(struct notifier_block *block, unsigned long action, void *data)
+{
+	if (action != BUS_NOTIFY_DEL_DEVICE || !vcoop_window.device ||
+	    data != &vcoop_window.device->dev)
+		return NOTIFY_DONE;
+	unplugged = true;
+	end();
+	pr_warn("the device of the window is removed: this guest does not take part any more\n");
+	return NOTIFY_OK;
+}
+
+static struct notifier_block unplug_block = { .notifier_call = on_unplug };
 static struct notifier_block suspend_block = { .notifier_call = on_suspend };
 static struct notifier_block reboot_block = { .notifier_call = on_reboot };
 
@@ -87,7 +106,8 @@ static int __init vcoop_init(void)
 		return -ENODEV;
 	}
 	for_each_possible_cpu(cpu)
-		raw_spin_lock_init(&per_cpu_ptr(&vcoop_vcpus, cpu)->timers.lock);
+		per_cpu_ptr(&vcoop_vcpus, cpu)->timers.lock =
+			(arch_spinlock_t)__ARCH_SPIN_LOCK_UNLOCKED;
 	err = vcoop_window_open();
 	if (err)
 		return err;
@@ -103,11 +123,16 @@ static int __init vcoop_init(void)
 	err = register_reboot_notifier(&reboot_block);
 	if (err)
 		goto resume;
+	err = bus_register_notifier(&pci_bus_type, &unplug_block);
+	if (err)
+		goto stay;
 	vcoop_debugfs_init();
 	pr_info("window of %u vCPUs (%s, %#llx), TSC %u kHz\n", vcoop_window.slots,
 		vcoop_window.kind, vcoop_window.address, tsc_khz);
 	return 0;
 
+stay:
+	unregister_reboot_notifier(&reboot_block);
 resume:
 	unregister_pm_notifier(&suspend_block);
 end:
@@ -123,6 +148,7 @@ close:
 static void __exit vcoop_exit(void)
 {
 	vcoop_debugfs_exit();
+	bus_unregister_notifier(&pci_bus_type, &unplug_block);
 	unregister_reboot_notifier(&reboot_block);
 	unregister_pm_notifier(&suspend_block);
 	end();

@@ -187,8 +187,8 @@ static void resync(struct vcoop_vcpu *vcpu)
 
 /*
  * With the run queue's lock held, as are all wake-ups to it. Whom the switch passed over is
- * pending. A task of the RT classes does not wait behind a fair one, unless it is throttled, and
- * then a boost is of no use to it.
+ * pending. A task of the RT classes waits behind a fair one only where the kernel rations RT tasks: it is
+ * throttled, or since 6.12 a server of fair tasks has the CPU. It is not pending then.
  */
 static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 			    struct task_struct *next, unsigned int prev_state)

@@ -54,13 +54,16 @@ MODULE_PARM_DESC(urgent_slice_us, "fair tasks that have asked for a slice of at 
 #ifdef CONFIG_CGROUPS
 static struct cgroup __rcu *urgent_cgroup;
 static char urgent_cgroup_path[256];
+static bool closed;
 
-/* Writers: the lock of the module's parameters. */
+/* Writers: the lock of the module's parameters, which can be written until the module is gone. */
 static int set_cgroup(const char *text, const struct kernel_param *kp)
 {
 	struct cgroup *new = NULL, *old;
 	size_t length = strcspn(text, "\n");
 
+	if (closed)
+		return -ENODEV;
 	if (length >= sizeof(urgent_cgroup_path))
 		return -ENAMETOOLONG;
 	if (length) {
@@ -109,8 +112,12 @@ static bool in_urgent_cgroup(const struct task_struct *task)
 
 void vcoop_tasks_exit(void)
 {
-	struct cgroup *old = rcu_replace_pointer(urgent_cgroup, NULL, true);
+	struct cgroup *old;
 
+	kernel_param_lock(THIS_MODULE);
+	closed = true;
+	old = rcu_replace_pointer(urgent_cgroup, NULL, true);
+	kernel_param_unlock(THIS_MODULE);
 	if (old)
 		cgroup_put(old);
 }

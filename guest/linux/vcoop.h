@@ -50,7 +50,11 @@ struct vcoop_timer {
 };
 
 struct vcoop_timers {
-	raw_spinlock_t lock;	/* taken inside the lock of a timer base */
+	/*
+	 * Taken inside the lock of a timer base. The hooks turn interrupts off without telling lockdep, which
+	 * would take this lock for one that is held with interrupts on.
+	 */
+	arch_spinlock_t lock;
 	u64 next;		/* the earliest; 0: none */
 	u64 shown;		/* what the page says */
 	u64 published;

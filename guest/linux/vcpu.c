@@ -109,9 +109,12 @@ void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu)
 	answer(vcpu, ping);
 }
 
+/* A timeout for ever is the largest time there is, and a product that does not fit is a divide error. */
+#define MOST_NS (1ULL << 58)
+
 u64 vcoop_ns_to_tsc(u64 ns)
 {
-	return mul_u64_u32_div(ns, tsc_khz, NSEC_PER_MSEC);
+	return mul_u64_u32_div(min(ns, MOST_NS), tsc_khz, NSEC_PER_MSEC);
 }
 
 u64 vcoop_tsc_to_ns(u64 tsc)

@@ -153,7 +153,7 @@ static int open_phys(void)
 	return map(address, bytes);
 }
 
-/* The device that is named; else the only one, or the one that a host has marked. */
+/* The device that is named; else the only one. */
 static struct pci_dev *find_device(void)
 {
 	struct pci_dev *device = NULL, *found = NULL;

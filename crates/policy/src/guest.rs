@@ -269,6 +269,8 @@ impl GuestHalf {
             }
             GuestEvent::PreemptOn => self.cs.preempt_off = false,
             GuestEvent::TaskSwitch { next, pending } => {
+                // Softirqs that are still left have been given to a thread.
+                self.softirq_owed = false;
                 self.resched_owed = false;
                 self.intends(Intent { running: next, pending, idle: false });
             }
@@ -280,6 +282,7 @@ impl GuestHalf {
                 }
             }
             GuestEvent::IdleEnter => {
+                self.softirq_owed = false;
                 self.resched_owed = false;
                 self.intends(Intent { idle: true, ..Intent::default() });
             }

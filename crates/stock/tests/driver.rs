@@ -293,6 +293,13 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         window.area(0, offset_of!(GuestArea, deadline_tsc)) == 0
     });
 
+    // Who waits for ever is due later than any host looks ahead.
+    let far = during(
+        || guest.sh("timeout 1 taskset 1 chrt -f 30 sleep 99999999999 || true"),
+        || window.area(0, offset_of!(GuestArea, deadline_tsc)) > 1 << 56,
+    );
+    assert!(far > 0, "a timeout for ever was never seen");
+
     // A task that another CPU wakes is that CPU's word.
     let remote = || Remote::from_word(window.area(1, offset_of!(GuestArea, remote)));
     let before = remote().count;
@@ -510,6 +517,16 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     assert!(refused("phys=0x1000000,0x3000"));
     window.write(0, 0x1234_5678_9abc_def0);
     assert!(refused(""), "the memory is somebody else's");
+    window.write(0, 0);
+
+    // The device is unplugged.
+    guest.load("");
+    guest.sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/device) != 0x1110 ] || echo 1 >$d/remove; done");
+    assert!(!window.is_registered() && !online(0) && !online(1));
+    guest.sh("cyclictest -q -p 80 -i 1000 -l 100; rmmod vcoop; echo 1 >/sys/bus/pci/rescan");
+    guest.load("");
+    assert!(window.is_registered() && online(0) && online(1));
+    guest.sh("rmmod vcoop");
     guest.assert_gone();
     guest.assert_healthy();
     Ok(())
