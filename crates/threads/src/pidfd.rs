@@ -34,7 +34,8 @@ impl PidFd {
         // SAFETY: signal 0 is none; the pointer is allowed to be null.
         let rc =
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), 0, none, 0) };
-        rc == 0
+        // It is there as well where it is another user's, whom we may not signal.
+        rc == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     }
 }
 

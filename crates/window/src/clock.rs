@@ -52,7 +52,7 @@ impl Clock {
     /// How much longer a sample took to be seen than another.
     fn delay(&self, sample: Sample, than: Sample) -> i64 {
         let host = sample.seen.wrapping_sub(than.seen).cast_signed();
-        host - self.ns(sample.tsc.wrapping_sub(than.tsc).cast_signed())
+        host.saturating_sub(self.ns(sample.tsc.wrapping_sub(than.tsc).cast_signed()))
     }
 
     fn ns(&self, ticks: i64) -> i64 {

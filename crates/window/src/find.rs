@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-use vcoop_abi::window::{LEAST_BYTES, RAM_ALIGNMENT};
+use vcoop_abi::window::{LEAST_BYTES, RAM_ALIGNMENT, WindowHeader};
 use vcoop_abi::{Header, Word};
 
 use crate::map::Window;
@@ -16,7 +17,9 @@ const MOST_WINDOW: u64 = 64 << 20;
 /// Most guest memory that is looked through.
 const MOST_RAM: u64 = 4 << 40;
 /// Offset of the guest's header word.
-const GUEST_HEADER: u64 = 64;
+const GUEST_HEADER: u64 = offset_of!(WindowHeader, guest) as u64;
+/// Offset of its word for how many vCPUs it has.
+const GUEST_VCPUS: u64 = offset_of!(WindowHeader, vcpus) as u64;
 
 /// The window of a process whose driver has registered; `None` if it has none.
 ///
@@ -78,15 +81,19 @@ fn look(pid: u32, mapping: &Mapping<'_>) -> Option<Window> {
     if len < LEAST_BYTES {
         return None;
     }
-    let is_window = |offset: u64| {
+    let word = |offset: u64| {
         let mut word = [0; 8];
-        let read = file.read_exact_at(&mut word, offset + GUEST_HEADER);
-        read.is_ok() && Header::from_word(u64::from_le_bytes(word)).is_compatible()
+        file.read_exact_at(&mut word, offset).ok()?;
+        Some(u64::from_le_bytes(word))
+    };
+    let is_window = |offset: u64| {
+        word(offset + GUEST_HEADER).is_some_and(|word| Header::from_word(word).is_compatible())
     };
     let step = if len <= MOST_WINDOW { len } else { RAM_ALIGNMENT };
     let mut offsets = (0..len.min(MOST_RAM)).step_by(usize::try_from(step).ok()?);
     let offset = offsets.find(|offset| is_window(*offset))?;
-    let window = Window::map(&file, offset).ok()?;
+    // In guest memory the window ends with its last vCPU.
+    let window = Window::of_vcpus(&file, offset, word(offset + GUEST_VCPUS)?).ok()?;
     window.guest_side().is_registered().then_some(window)
 }
 
@@ -128,8 +135,9 @@ impl<'a> Mapping<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mapping, address, find};
+    use super::{GUEST_HEADER, GUEST_VCPUS, Mapping, address, find};
     use crate::map::Window;
+    use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::Ordering;
     use vcoop_abi::{Header, Word};
 
@@ -199,14 +207,16 @@ mod tests {
         let me = std::process::id();
         let slots = |w: Option<Window>| w.map(|w| w.slots());
         assert_eq!(slots(find(me).unwrap()), None);
-        let word = Header::OURS.to_word().to_le_bytes();
-        std::os::unix::fs::FileExt::write_all_at(&file, &word, 64).unwrap();
+        let write = |at, word: u64| file.write_all_at(&word.to_le_bytes(), at).unwrap();
+        write(GUEST_HEADER, Header::OURS.to_word());
+        // The file has room for seven; what is behind the third is none of the window's.
+        write(GUEST_VCPUS, 3);
         assert!(guest.guest_side().is_registered());
         match find(me).unwrap() {
             Some(found) => {
                 guest.guest(0).unwrap().area.ack.store(77, Ordering::Release);
                 let ack = found.guest(0).unwrap().area.read().ack.bounded(u64::MAX);
-                assert_eq!((found.slots(), ack), (7, 77));
+                assert_eq!((found.slots(), ack), (3, 77));
             }
             // Following map_files wants a capability.
             None => assert_ne!(rustix::process::geteuid().as_raw(), 0),

@@ -21,6 +21,7 @@ use crate::guard::Guard;
 #[derive(Debug)]
 pub struct Window {
     map: NonNull<u8>,
+    /// Length of the mapping: of whole pages of its file, which may be huge ones.
     bytes: usize,
     slots: u64,
     /// The file as `/proc/PID/maps` names it, and where in it the window begins.
@@ -62,22 +63,29 @@ fn slots_of(vcpus: &[Number], online: &[(u64, u32)]) -> Vec<Option<u64>> {
 }
 
 impl Window {
-    /// Maps the window that begins at `offset` of a file, which may be as long as it likes.
+    /// Maps the window that begins at `offset` of a file and has the rest of it.
     ///
     /// # Errors
     ///
     /// The file is shorter than a window with one vCPU, or cannot be mapped to be written.
     pub fn map(file: &File, offset: u64) -> io::Result<Self> {
+        Self::of_vcpus(file, offset, u64::MAX)
+    }
+
+    /// The same with room for at most so many vCPUs: what is behind it in the file is something else.
+    pub(crate) fn of_vcpus(file: &File, offset: u64, vcpus: u64) -> io::Result<Self> {
         let short = || io::Error::new(io::ErrorKind::UnexpectedEof, "shorter than a window");
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let slots = window::slots(meta.len().saturating_sub(offset));
+        let slots = window::slots(meta.len().saturating_sub(offset)).min(vcpus);
         if slots == 0 || !offset.is_multiple_of(PAGE_SIZE) {
             return Err(short());
         }
-        let bytes = window::guest_page(slots) as usize;
+        // A mapping of huge pages can be given back in whole ones only.
+        let page = meta.blksize().max(PAGE_SIZE) as usize;
+        let bytes = (window::guest_page(slots) as usize).next_multiple_of(page);
         let file_id = (
             u64::from(libc::major(meta.dev())) << 32 | u64::from(libc::minor(meta.dev())),
             meta.ino(),
@@ -115,7 +123,7 @@ impl Window {
 
     /// The file as `/proc/PID/maps` names it, and which bytes of it the window is.
     pub(crate) fn place(&self) -> ((u64, u64), Range<u64>) {
-        (self.file, self.offset..self.offset + self.bytes as u64)
+        (self.file, self.offset..self.offset + window::guest_page(self.slots))
     }
 
     /// Its file became shorter: it reads as zeroes from then on, and nobody sees what is written.
