@@ -22,8 +22,9 @@ struct event { __u64 at; __u32 tid; __u32 what; __u64 lost; };
 #define WANTS_SLEEPS 1
 #define WANTS_INTERRUPTS 2
 
-/* Of the APIC's delivery modes. */
-#define DELIVERS_NMI 4
+/* Of the APIC's delivery modes, as the ICR has them. */
+#define DELIVERY_MODE 0x700
+#define DELIVERS_NMI 0x400
 
 /* TASK_INTERRUPTIBLE, whatever else: an idle vCPU, or a thread that waits for one. */
 #define ASLEEP 1
@@ -176,7 +177,7 @@ int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accept_irq, struct kvm_lapic *apic, int mode)
 {
-	of_vcpu(apic->vcpu, mode == DELIVERS_NMI ? NMI : sender());
+	of_vcpu(apic->vcpu, (mode & DELIVERY_MODE) == DELIVERS_NMI ? NMI : sender());
 	return 0;
 }
 
@@ -189,6 +190,6 @@ int accepted(struct bpf_raw_tracepoint_args *context)
 	__u32 *tid = bpf_map_lookup_elem(&apics, &apic);
 
 	if (tid && *tid != (__u32)who)
-		tell(*tid, (context->args[1] & 7) == DELIVERS_NMI ? NMI : sender());
+		tell(*tid, (context->args[1] & DELIVERY_MODE) == DELIVERS_NMI ? NMI : sender());
 	return 0;
 }

@@ -58,6 +58,8 @@ struct sched_ext_ops {
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	void (*enable)(struct task_struct *p);
 	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
+	void (*cpu_online)(s32 cpu);
+	void (*cpu_offline)(s32 cpu);
 	s32 (*init)(void);
 	void (*exit)(struct scx_exit_info *info);
 	u64 flags;
@@ -474,23 +476,33 @@ struct search { struct task_struct *p; u32 queue; s32 found; };
 static long look_at_cpu(u64 cpu, struct search *search)
 {
 	struct cpu *state = cpu_state(cpu);
-	bool free = state && !state->boosted && queue(cpu) == search->queue;
+	bool fair = state && state->weight && !state->boosted && queue(cpu) == search->queue;
 
-	if (!free || !bpf_cpumask_test_cpu(cpu, search->p->cpus_ptr))
+	if (!fair || !bpf_cpumask_test_cpu(cpu, search->p->cpus_ptr))
 		return 0;
 	search->found = cpu;
 	return 1;
 }
 
-/* A CPU that the thread may use and where nobody is boosted, its own if that is one. */
-static s32 cpu_to_preempt(struct task_struct *p)
-{
-	s32 own = scx_bpf_task_cpu(p);
-	struct search search = { p, queue(own), own };
-	struct cpu *state = cpu_state(own);
+/*
+ * A CPU that the thread may use and where a thread runs that it may preempt, its own if that is one; NOBODY: there is none.
+ * On its own CPU nobody is known to run while it gives that up itself. Where it wakes up, somebody of a higher class has
+ * that CPU then.
+ */
+#define NOBODY -1
 
-	if (!state || !state->boosted || p->nr_cpus_allowed == 1 || p->migration_disabled)
+static s32 cpu_to_preempt(struct task_struct *p, bool wakes)
+{
+	s32 own = scx_bpf_task_cpu(p), idle;
+	struct cpu *state = cpu_state(own);
+	bool waits = state && wakes && !state->weight;
+	struct search search = { p, queue(own), waits ? NOBODY : own };
+
+	if (!state || p->nr_cpus_allowed == 1 || p->migration_disabled || (!state->boosted && !waits))
 		return own;
+	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle >= 0)
+		return idle;
 	bpf_loop(host.cpus, look_at_cpu, &search, 0);
 	return search.found;
 }
@@ -517,12 +529,14 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 		vtime = *reached + MOST_LEAD;
 	}
 	p->scx.dsq_vtime = vtime;
-	if (is_boosted(v)) {
-		cpu = cpu_to_preempt(p);
+	cpu = is_boosted(v) ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
+	if (cpu != NOBODY) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
 		return;
 	}
-	scx_bpf_dsq_insert_vtime(p, of, SLICE, vtime, enq_flags);
+	cpu = scx_bpf_task_cpu(p);
+	/* A boosted one goes to whoever of its queue can take it first. */
+	scx_bpf_dsq_insert_vtime(p, of, SLICE, is_boosted(v) ? *reached - SLICE : vtime, enq_flags);
 	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0)
@@ -691,6 +705,13 @@ void BPF_PROG(vcoop_exit_task, struct task_struct *p, struct scx_exit_task_args 
 	bpf_map_delete_elem(&threads, &tid);
 }
 
+/* They are here because without them the kernel unloads a scheduler when a CPU comes or goes. Any CPU takes from any queue. */
+SEC("struct_ops/vcoop_cpu_online")
+void BPF_PROG(vcoop_cpu_online, s32 cpu) {}
+
+SEC("struct_ops/vcoop_cpu_offline")
+void BPF_PROG(vcoop_cpu_offline, s32 cpu) {}
+
 SEC("struct_ops.s/vcoop_init")
 s32 BPF_PROG(vcoop_init)
 {
@@ -723,6 +744,8 @@ struct sched_ext_ops vcoop_ops = {
 	.quiescent = (void *)vcoop_quiescent,
 	.enable = (void *)vcoop_enable,
 	.exit_task = (void *)vcoop_exit_task,
+	.cpu_online = (void *)vcoop_cpu_online,
+	.cpu_offline = (void *)vcoop_cpu_offline,
 	.init = (void *)vcoop_init,
 	.exit = (void *)vcoop_exit,
 	.timeout_ms = 5000,
@@ -767,7 +790,7 @@ int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 	return 0;
 }
 
-/* The vCPU leaves the guest. KVM reads the guest's clock next. */
+/* The vCPU leaves the guest. KVM reads the guest's clock next, unless it lets it in again at once. */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(left)
 {
@@ -806,8 +829,11 @@ int BPF_PROG(entered, struct kvm_vcpu *kvm)
 		v->untaken = 0;
 	if (!v->page)
 		return 0;
-	v->clock_ns = v->left_at;
-	v->clock_tsc = kvm->arch.last_guest_tsc;
+	/* One that KVM has let in again at once has left more than once since KVM read its clock. */
+	if (v->clock_tsc != kvm->arch.last_guest_tsc) {
+		v->clock_ns = v->left_at;
+		v->clock_tsc = kvm->arch.last_guest_tsc;
+	}
 	v->khz = kvm->arch.virtual_tsc_khz;
 	was = is_boosted(v);
 	listen(v);

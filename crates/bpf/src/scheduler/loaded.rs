@@ -74,6 +74,12 @@ impl Scheduler {
                 remedy: "end it; a host has one",
             });
         }
+        if possible_cpus() > MOST_CPUS {
+            return Err(Missing {
+                what: format!("scx_vcoop has no room for more than {MOST_CPUS} CPUs"),
+                remedy: "a kernel with nr_cpus=1024",
+            });
+        }
         libbpf_rs::set_print(None);
         may_read()
     }
@@ -300,18 +306,24 @@ fn free(of: &[bool]) -> Result<u32, Missing> {
     })
 }
 
+/// The CPUs of a file of the kernel.
+fn list(path: &Path) -> Option<BTreeSet<u32>> {
+    parse_cpu_list(std::fs::read_to_string(path).ok()?.trim())
+}
+
+/// How many CPUs this host may have, by their largest number.
+fn possible_cpus() -> usize {
+    let cpus = list(Path::new("/sys/devices/system/cpu/possible"));
+    cpus.and_then(|cpus| cpus.last().copied()).unwrap_or(0) as usize + 1
+}
+
 /// Tells the program of the host's CPUs: those that share a last-level cache share a queue.
 fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
     let root = Path::new("/sys/devices/system/cpu");
-    let list = |path: &Path| {
-        std::fs::read_to_string(path).ok().and_then(|text| parse_cpu_list(text.trim()))
-    };
-    let cpus = list(&root.join("possible")).and_then(|cpus| cpus.last().copied()).unwrap_or(0)
-        as usize
-        + 1;
+    let cpus = possible_cpus();
     let mut queues: Vec<BTreeSet<u32>> = Vec::new();
     let mut words = vec![0_u32; 3 + MOST_CPUS];
-    for cpu in 0..cpus.min(MOST_CPUS) {
+    for cpu in 0..cpus {
         let cache = root.join(format!("cpu{cpu}/cache"));
         // Without caches to know, all CPUs share one queue.
         let shared = (0..=4)
@@ -325,7 +337,7 @@ fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         });
         words[3 + cpu] = queue as u32;
     }
-    words[0] = cpus.min(MOST_CPUS) as u32;
+    words[0] = cpus as u32;
     words[1] = queues.len() as u32;
     words[2] = may_write().is_ok().into();
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
