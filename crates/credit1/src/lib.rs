@@ -522,6 +522,13 @@ impl Credit1 {
         self.ents[e.index()].stats
     }
 
+    /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
+    pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
+        let ent = &self.ents[e.index()];
+        let waits = matches!(ent.state, State::Queued | State::Parked);
+        if waits { now.saturating_sub(ent.queued_at) } else { 0 }
+    }
+
     fn modern(&self) -> bool {
         self.cfg.version == XenVersion::Current
     }

@@ -395,6 +395,12 @@ impl Pool {
         self.ents[e.index()].stats
     }
 
+    /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
+    pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
+        let ent = &self.ents[e.index()];
+        if ent.state == State::Ready { now.saturating_sub(ent.queued_at) } else { 0 }
+    }
+
     /// Asks a CPU to schedule, once.
     fn kick(&mut self, cpu: u32) {
         let c = &mut self.cpus[cpu as usize];

@@ -561,16 +561,16 @@ impl World<'_> {
                 self.logged_in(v);
                 false
             }
-            Op::Missed(n) => {
+            Op::Missed(missed) => {
                 for probe in [work.probe, work.irq_probe] {
-                    self.probes.missed(probe, n, now);
+                    self.probes.missed(probe, missed);
                 }
                 false
             }
             Op::Glitches { glitches, missed } => {
                 work.glitches += glitches;
                 let probe = work.probe;
-                self.probes.missed(probe, missed, now);
+                self.probes.missed(probe, missed);
                 false
             }
             Op::SetPolicy(policy) => {

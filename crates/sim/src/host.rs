@@ -367,12 +367,10 @@ impl World<'_> {
                     let (sampler, probe) = (work.sampler, work.probe);
                     self.sample(sampler, probe);
                 }
-                Op::Missed(n) => {
-                    self.probes.missed(work.probe, n, now);
-                }
+                Op::Missed(missed) => self.probes.missed(work.probe, missed),
                 Op::Glitches { glitches, missed } => {
                     work.glitches += glitches;
-                    self.probes.missed(work.probe, missed, now);
+                    self.probes.missed(work.probe, missed);
                 }
                 Op::SetPolicy(policy) => {
                     self.host.set_policy(now, EntId(t), policy);

@@ -81,13 +81,13 @@ pub enum Op {
     /// The first instruction after a measured sleep: take the sample.
     Sample,
     /// Periods that passed without a sample.
-    Missed(u64),
-    /// Audio: so many glitches, and so many callbacks without a sample.
+    Missed(Missed),
+    /// Audio: so many glitches, and callbacks without a sample.
     Glitches {
         /// Written too late, or lost.
         glitches: u64,
         /// Lost, or made up for without a sample.
-        missed: u64,
+        missed: Missed,
     },
     /// Change own policy.
     SetPolicy(Policy),
@@ -151,6 +151,27 @@ pub enum Op {
     Reply,
     /// Leave for good.
     Exit,
+}
+
+/// Periods without a sample, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// How many.
+    pub n: u64,
+    /// When the last one was due.
+    pub last: Ns,
+    /// Time between two.
+    pub every: Ns,
+}
+
+impl Missed {
+    /// How many were due at a time or later.
+    pub fn since(self, from: Ns) -> u64 {
+        match self.last.checked_sub(from) {
+            Some(after) => self.n.min(after / self.every.max(1) + 1),
+            None => 0,
+        }
+    }
 }
 
 /// A program in execution.
@@ -218,6 +239,20 @@ impl Runner {
     pub(crate) fn by(self, clock: SkewedClock) -> Self {
         let of_device = matches!(&self.kind, Kind::Audio(audio) if audio.waits_for_device());
         if of_device { self } else { Self { clock, ..self } }
+    }
+
+    /// The same of a task that is to begin at a time, by the host's clock: if it has to wait for its CPU, the periods that it
+    /// waits for count.
+    #[must_use]
+    pub(crate) fn begins(mut self, at: Ns) -> Self {
+        let at = self.clock.shows(at);
+        match &mut self.kind {
+            Kind::Cyclictest(cyclictest) => cyclictest.begins(at),
+            Kind::Audio(audio) => audio.begins(at),
+            Kind::Ping(ping) => ping.begins(at),
+            _ => {}
+        }
+        self
     }
 
     /// The same with the wake-up times of its capture instead of the sleeps, if it has one.
@@ -311,14 +346,19 @@ pub struct Open {
     pub missed: u64,
 }
 
-/// Moves `due` past `now` in whole periods; how many it skipped.
-fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> u64 {
-    if *due > now {
-        return 0;
-    }
-    let n = (now - *due) / period + 1;
+/// The periods that have passed before the first instruction, at `now`, of a program that was to begin at a time: it has
+/// waited for its CPU.
+fn waited(begins: Option<Ns>, now: Ns, every: Ns) -> Missed {
+    let begins = begins.unwrap_or(now);
+    let n = now.saturating_sub(begins) / every.max(1);
+    Missed { n, last: begins + n * every, every }
+}
+
+/// Moves `due` past `now` in whole periods; those that it skipped.
+fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> Missed {
+    let n = now.checked_sub(*due).map_or(0, |late| late / period + 1);
     *due += n * period;
-    n
+    Missed { n, last: due.saturating_sub(period), every: period }
 }
 
 #[cfg(test)]

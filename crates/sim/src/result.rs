@@ -14,6 +14,7 @@ use crate::guest::halt_times::HaltTimes;
 use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
 use crate::machine::Segment;
+use crate::program::Missed;
 use crate::queue::Ns;
 use crate::world::World;
 use crate::xen::fairness;
@@ -72,6 +73,11 @@ struct VmTotals {
 }
 
 impl VmTotals {
+    /// Steal since an earlier moment. A wait that went on then has ended later on another CPU, which was not up yet.
+    fn stolen_since(&self, before: &Self) -> Ns {
+        self.steal_ns.saturating_sub(before.steal_ns)
+    }
+
     /// Together with those of another copy; tasks are left out.
     fn plus(mut self, other: &Self) -> Self {
         self.exec_ns += other.exec_ns;
@@ -149,9 +155,11 @@ impl World<'_> {
             .collect();
         for v in &self.vcpus {
             let vm = &mut vms[v.vm as usize];
-            let stats = self.host.stats(EntId(v.thread));
+            let thread = EntId(v.thread);
+            let stats = self.host.stats(thread);
             vm.exec_ns += stats.exec_ns;
-            vm.steal_ns += stats.wait_ns;
+            // A wait that goes on counts up to here, and what is left of it from here on.
+            vm.steal_ns += stats.wait_ns + self.host.waits_for(now, thread);
             vm.preempted += stats.preempted;
             vm.counters.add(&v.virt.counters);
             vm.advance_ns += v.virt.deadline.advance_ns();
@@ -213,7 +221,7 @@ impl World<'_> {
             put("host", metric, "1/s", (after - before) as f64 / seconds);
         }
         let vms = start.vms.iter().zip(&end.vms);
-        let used = vms.map(|(a, b)| (b.exec_ns - a.exec_ns, b.steal_ns - a.steal_ns));
+        let used = vms.map(|(a, b)| (b.exec_ns - a.exec_ns, b.stolen_since(a)));
         if let Some(error) = fairness::error_of(&self.host, self.plan, used, end.now - start.now) {
             put("host", "fairness_error", "%", error);
         }
@@ -257,7 +265,7 @@ impl World<'_> {
             let all = ns * f64::from(vcpus);
             let exits = |totals: &VmTotals| totals.counters.exits.iter().map(|e| e.n).sum::<u64>();
             put(ALL, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
-            put(ALL, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / all);
+            put(ALL, "steal", "%", 100.0 * b.stolen_since(a) as f64 / all);
             put(ALL, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
             put(ALL, "exits", "1/s", (exits(b) - exits(a)) as f64 / seconds);
             put(ALL, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
@@ -273,7 +281,7 @@ impl World<'_> {
             put(name, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
             let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
             let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
-            put(name, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / (ns * vcpus));
+            put(name, "steal", "%", 100.0 * b.stolen_since(a) as f64 / (ns * vcpus));
             put(name, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
             if copies.iter().any(|vm| self.governors[*vm].is_some()) || b.mask_changes > 0 {
                 let changes = (b.mask_changes - a.mask_changes) as f64;
@@ -357,7 +365,9 @@ impl World<'_> {
             let (Some(runner), true) = (&work.runner, work.probe != NONE) else { continue };
             let Some(begun) = begun else { continue };
             let open = runner.open(begun, start.now, end.now);
-            self.probes.missed(work.probe, open.missed, end.now);
+            // All of them are of the measured time.
+            let missed = Missed { n: open.missed, last: end.now, every: 1 };
+            self.probes.missed(work.probe, missed);
             // One that is late by less than a period is cut off like any other at the end.
             if open.late
                 && let Some(sample) = self.tracks.close(work.sampler, end.now)

@@ -93,6 +93,7 @@ pub(crate) fn build(
             SkewedClock::HOST,
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
+            Some(task.start_ns),
             &mut mail,
         );
         measure(plan, target, &mut work, &mut tracks, &mut probes);
@@ -135,6 +136,7 @@ pub(crate) fn build(
             threads.push(thread);
             vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
         }
+        let started = !in_storm.contains(&(m as u32));
         let own_clock = SkewedClock::of_vm(vm.virt.timer.skew_ppm, seed, m);
         let mut level = Level::new(&vm.level)?;
         level.set_nohz_full(&cpu_set(&vm.virt.nohz_full));
@@ -150,6 +152,7 @@ pub(crate) fn build(
                 own_clock,
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
+                (started && !task.after_login).then_some(task.start_ns),
                 &mut mail,
             );
             let space = vm.tasks.iter().position(|t| process(t) == process(task));
@@ -166,7 +169,6 @@ pub(crate) fn build(
         }
         let virt = VmVirt::new(&vm.virt, &plan.host);
         let ticks = Ticks::new(own_clock.host_time(vm.level.tick_ns), seed, m + 1);
-        let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
             if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
                 clock.set(Event::Lapic(v), at);
@@ -309,10 +311,14 @@ fn work(
     clock: SkewedClock,
     label: u16,
     peers: Option<usize>,
+    begins: Option<Ns>,
     mail: &mut Mailboxes,
 ) -> Work {
     let takes = task.program.takes_messages();
-    let runner = Runner::new(&task.program, rng).by(clock);
+    let mut runner = Runner::new(&task.program, rng).by(clock);
+    if let Some(at) = begins {
+        runner = runner.begins(at);
+    }
     Work {
         mail: if takes { mail.add() } else { NONE },
         runner: Some(if task.of_vcpu { runner.of_vcpu() } else { runner }),

@@ -275,3 +275,22 @@ fn an_idle_vcpus_work_is_not_lost() {
     assert_eq!((l.hist.len() + l.missed) / 10, 500, "every period: {} {}", l.hist.len(), l.missed);
     assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns);
 }
+
+#[test]
+fn an_idle_loop_that_keeps_its_pcpu_costs_one_also_without_a_task() {
+    let cpu = |virt: Virt| {
+        let mut p = plan(eevdf(4), free());
+        let rt = task("t", cyclictest(MS, 0), Policy::Fifo(50), &[0]);
+        let mut vm = vm("g", eevdf(4), vec![rt]);
+        vm.virt = virt;
+        p.vms.push(vm);
+        scalar(&run(&p), "g", "cpu")
+    };
+    let mut stays = guest(GuestIdle::Hlt);
+    stays.exits_off.hlt = true;
+    for virt in [guest(GuestIdle::Poll), stays] {
+        let cpu = cpu(virt);
+        assert!((cpu - 4.0).abs() < 0.01, "{cpu}");
+    }
+    assert!(cpu(guest(GuestIdle::Hlt)) < 0.1);
+}

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::support::*;
-use vcoop_model::plan::{Plan, Program, Step};
+use vcoop_model::plan::{Dist, Plan, Program, Step};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{Policy, RtGuard};
 
 /// A vCPU that sleeps most of the time, on a pCPU with two hogs.
 fn sleeper(policy: Policy) -> Plan {
@@ -129,4 +129,45 @@ fn the_way_out_of_an_idle_state_is_no_steal() {
     let sample = latency(&r, "g.rt");
     assert!(sample.parts_sum[Part::CState as usize] > 60_000 * 700, "it takes C6");
     assert!(scalar(&r, "g", "steal") < 0.01, "{}", scalar(&r, "g", "steal"));
+}
+
+/// A guest that computes, beside a real-time hog that has the pCPU from a time on until another.
+fn taken_away(from: u64, until: u64) -> Plan {
+    let mut host = eevdf(1);
+    host.rt_guard = RtGuard::Off;
+    let mut p = plan(host, free());
+    (p.warmup_ns, p.duration_ns) = (S, S);
+    let once = cycle(Dist::Const(until - from), Dist::Const(100 * S));
+    let mut rt = task("rt", once, Policy::Fifo(90), &[]);
+    rt.start_ns = from;
+    let probe = task("probe", cyclictest(MS, 0), Policy::NORMAL, &[]);
+    p.host_tasks = vec![rt, probe];
+    p.vms = vec![vm("g", eevdf(1), vec![task("hog", hog(), Policy::NORMAL, &[])])];
+    probe_all(&mut p);
+    p
+}
+
+#[test]
+fn steal_and_missed_periods_are_those_of_the_measured_time() {
+    // The wait begins in the warm-up, or goes on at the end, or both.
+    for (from, until, stolen) in [
+        (500 * MS, 1_500 * MS, 50.0),
+        (1_500 * MS, 2_500 * MS, 50.0),
+        (500 * MS, 2_500 * MS, 100.0),
+    ] {
+        let r = run(&taken_away(from, until));
+        let (steal, cpu) = (scalar(&r, "g", "steal"), scalar(&r, "g", "cpu"));
+        assert!((steal - stolen).abs() < 1.0, "{from} to {until}: {steal} %");
+        assert!((cpu * 100.0 + steal - 100.0).abs() < 1.0, "{from} to {until}: {cpu} CPU");
+        let missed = of(&r, "host.probe", "latency").missed as f64;
+        assert!((missed / 10.0 - stolen).abs() < 1.0, "{from} to {until}: {missed} of 1000");
+    }
+}
+
+#[test]
+fn a_probe_that_has_to_wait_for_its_first_turn_has_missed_periods() {
+    let mut p = taken_away(0, 1_800 * MS);
+    p.host_tasks[1].start_ns = MS;
+    let missed = of(&run(&p), "host.probe", "latency").missed;
+    assert!((795..=805).contains(&missed), "{missed} of 1000");
 }

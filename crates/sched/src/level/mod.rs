@@ -430,6 +430,15 @@ impl Level {
         self.ents[e.index()].stats
     }
 
+    /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
+    pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
+        let ent = &self.ents[e.index()];
+        let c = &self.cpus[ent.cpu.index()];
+        // A CPU that leaves an idle state has nobody wait until it is up.
+        let waits = ent.state == State::Queued && c.curr != NONE;
+        if waits { now.saturating_sub(ent.queued_at.max(c.up_at)) } else { 0 }
+    }
+
     fn topology(&self) -> &Topology {
         &self.cfg.topology
     }

@@ -6,6 +6,7 @@ use vcoop_model::trace_event::SampleEvent;
 
 use crate::attribution::track::{NONE, Sample};
 use crate::observe::spans::Spans;
+use crate::program::Missed;
 use crate::queue::Ns;
 
 const WORST: usize = LatencyRecord::WORST;
@@ -143,11 +144,9 @@ impl Probe {
         }
     }
 
-    /// Counts periods without a sample.
-    fn missed(&mut self, n: u64, now: Ns) {
-        if now >= self.start {
-            self.record.missed += n;
-        }
+    /// Counts periods without a sample, those of the measured time.
+    fn missed(&mut self, missed: Missed) {
+        self.record.missed += missed.since(self.start);
     }
 
     /// The samples one by one, if a view asked for them.
@@ -230,9 +229,9 @@ impl Probes {
     }
 
     /// Counts periods without a sample. A task that nobody probes has the probe [`NONE`].
-    pub(crate) fn missed(&mut self, probe: u32, n: u64, now: Ns) {
+    pub(crate) fn missed(&mut self, probe: u32, missed: Missed) {
         if probe != NONE {
-            self.probes[probe as usize].missed(n, now);
+            self.probes[probe as usize].missed(missed);
         }
     }
 
@@ -308,9 +307,10 @@ mod tests {
             let sample = Sample { due, latency: 30, parts: &parts, ran_instead: &[20, 10] };
             probes.record(probe, &sample, due + 30, &mut nobody);
         }
-        probes.missed(probe, 3, 90);
-        probes.missed(probe, 2, 110);
-        probes.missed(NONE, 1, 110);
+        // The third is of the warm-up, until 100.
+        probes.missed(probe, Missed { n: 3, last: 120, every: 20 });
+        probes.missed(probe, Missed { n: 1, last: 90, every: 20 });
+        probes.missed(NONE, Missed { n: 1, last: 110, every: 20 });
         let (records, scatters) = probes.finish(&plan);
         let [record] = &records[..] else { panic!("{records:?}") };
         assert_eq!((record.hist.len(), record.missed), (2, 2));

@@ -242,6 +242,11 @@ impl Scheduler {
         either!(self, s => s.stats(e))
     }
 
+    /// [`Level::waits_for`].
+    pub(crate) fn waits_for(&self, now: Ns, e: EntId) -> Ns {
+        either!(self, s => s.waits_for(now, e))
+    }
+
     /// The credit scheduler, if it is one.
     pub(crate) fn credit1(&self) -> Option<&Credit1> {
         match self {

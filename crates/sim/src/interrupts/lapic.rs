@@ -10,15 +10,19 @@ use vcoop_sched::{CpuId, EntId};
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::guest::vcpu_virt::{VmVirt, wants};
+use crate::guest::vcpu_virt::{IdleWay, VmVirt, wants};
 use crate::machine::{Irq, Segment, Vcpu, vector};
 use crate::queue::Ns;
 use crate::ticks::Ticks;
 use crate::world::World;
 
-/// The first deadline of a vCPU that boots halted at `now`: when the host's timer fires for it.
+/// The first deadline of a vCPU that boots halted at `now`: when the host's timer fires for it. One whose idle loop keeps its
+/// pCPU begins with that at once, also if it never has a task.
 pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> Option<Ns> {
-    vcpu.programmed = vcpu.timers.next();
+    vcpu.programmed = match virt.idle {
+        IdleWay::Halt | IdleWay::Haltpoll(false) => vcpu.timers.next(),
+        IdleWay::Rest | IdleWay::Poll | IdleWay::Haltpoll(true) => now.max(1),
+    };
     if virt.mode == TimerMode::Periodic {
         vcpu.programmed = ticks.after(vcpu.cpu.0, now);
     }

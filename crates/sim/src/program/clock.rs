@@ -2,7 +2,7 @@
 
 use vcoop_model::rng::Stream;
 
-use super::Op;
+use super::{Missed, Op};
 use crate::queue::Ns;
 
 const BILLION: u64 = 1_000_000_000;
@@ -53,6 +53,10 @@ impl SkewedClock {
         if self.is_host() { op } else { self.converted(op) }
     }
 
+    fn of_host(self, missed: Missed) -> Missed {
+        Missed { last: self.host_time(missed.last), ..missed }
+    }
+
     #[cold]
     fn converted(self, op: Op) -> Op {
         match op {
@@ -60,6 +64,10 @@ impl SkewedClock {
             Op::WaitDevice { due } => Op::WaitDevice { due: self.host_time(due) },
             Op::Wait { timeout } => Op::Wait { timeout: self.host_time(timeout) },
             Op::Respond { due } => Op::Respond { due: self.host_time(due) },
+            Op::Missed(missed) => Op::Missed(self.of_host(missed)),
+            Op::Glitches { glitches, missed } => {
+                Op::Glitches { glitches, missed: self.of_host(missed) }
+            }
             Op::BusyUntil { at } => Op::BusyUntil { at: self.host_time(at) },
             op => op,
         }

@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, LockKind, Mode, Section, Target};
 
-use super::{Op, Open, skip_past};
+use super::{Missed, Op, Open, skip_past, waited};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -108,20 +108,30 @@ pub(super) struct Ping {
     phase: Dist,
     server: (Target, u32),
     work: Dist,
+    begins: Option<Ns>,
     due: Ns,
     at: Trip,
 }
 
 impl Ping {
     pub(super) fn new(interval: Ns, phase: Dist, server: (Target, u32), work: Dist) -> Self {
-        Self { interval, phase, server, work, due: 0, at: Trip::Start }
+        Self { interval, phase, server, work, begins: None, due: 0, at: Trip::Start }
+    }
+
+    pub(super) fn begins(&mut self, at: Ns) {
+        self.begins = Some(at);
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         let (then, op) = match self.at {
             Trip::Start => {
                 self.due = now + self.interval + rng.draw(&self.phase);
-                (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+                match waited(self.begins, now, self.interval) {
+                    Missed { n: 0, .. } => {
+                        (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+                    }
+                    missed => (Trip::Arm, Op::Missed(missed)),
+                }
             }
             Trip::Arm => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
             Trip::Woken => {
@@ -135,7 +145,9 @@ impl Ping {
                 // A closed loop: what fell due before now had no call, whatever held it up.
                 self.due += self.interval;
                 match skip_past(&mut self.due, self.interval, now) {
-                    0 => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
+                    Missed { n: 0, .. } => {
+                        (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+                    }
                     missed => (Trip::Arm, Op::Missed(missed)),
                 }
             }

@@ -27,7 +27,7 @@ fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
     assert_eq!(r.next(140), Op::SleepUntil { at: 200, sample: true });
     assert_eq!(r.next(460), Op::Sample);
     assert_eq!(r.next(460), run(10));
-    assert_eq!(r.next(470), Op::Missed(2)); // 300 and 400
+    assert_eq!(r.next(470), missed(2, 400)); // 300 and 400
     assert_eq!(r.next(470), Op::SleepUntil { at: 500, sample: true });
     // Woken in time, held up in its work until 1250: one late sample for 600, and the periods
     // that were over when that one was taken are missed.
@@ -38,8 +38,29 @@ fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
     assert_eq!(r.open(0, 1000, 1250), late(2), "of the measured time");
     assert_eq!(r.next(1250), Op::Sample);
     r.next(1250);
-    assert_eq!(r.next(1260), Op::Missed(6)); // 700 to 1200
+    assert_eq!(r.next(1260), missed(6, 1200)); // 700 to 1200
     assert_eq!(r.next(1260), Op::SleepUntil { at: 1300, sample: true });
+}
+
+fn missed(n: u64, last: Ns) -> Op {
+    Op::Missed(Missed { n, last, every: 100 })
+}
+
+#[test]
+fn periods_missed_before_the_measured_time_do_not_count() {
+    let missed = Missed { n: 5, last: 1_000, every: 100 };
+    for (from, n) in [(0, 5), (600, 5), (601, 4), (1_000, 1), (1_001, 0)] {
+        assert_eq!(missed.since(from), n, "{from}");
+    }
+}
+
+#[test]
+fn periods_that_pass_before_a_probe_has_its_cpu_are_missed() {
+    let (work, phase) = (Dist::Const(10), Dist::Const(0));
+    let cyclictest = Program::Cyclictest { interval_ns: 100, absolute: true, work, phase };
+    let mut r = runner(&cyclictest).begins(50);
+    assert_eq!(r.next(970), missed(9, 950)); // 150 to 950
+    assert_eq!(r.next(970), Op::SleepUntil { at: 1070, sample: true });
 }
 
 fn late(missed: u64) -> Open {
@@ -87,13 +108,19 @@ fn audio_glitches_when_written_later_than_its_buffer_lasts() {
     r.next(250);
     r.next(250);
     // Written at 320, due 200 + 100: a glitch; the next is due 300, behind: no sample.
-    assert_eq!(r.next(320), Op::Glitches { glitches: 1, missed: 1 });
+    assert_eq!(
+        r.next(320),
+        Op::Glitches { glitches: 1, missed: Missed { n: 1, last: 300, every: 100 } }
+    );
     assert_eq!(r.next(320), run(30));
     assert_eq!(r.next(350), Op::WaitDevice { due: 400 });
     r.next(750);
     r.next(750);
     // Due 400, written 780: late. 500 and 600 were lost whole; 700 can still be written.
-    assert_eq!(r.next(780), Op::Glitches { glitches: 3, missed: 3 });
+    assert_eq!(
+        r.next(780),
+        Op::Glitches { glitches: 3, missed: Missed { n: 3, last: 700, every: 100 } }
+    );
     assert_eq!(r.next(780), run(30));
     assert_eq!(r.next(790), Op::WaitDevice { due: 800 });
 }
@@ -122,7 +149,7 @@ fn a_ping_is_a_closed_loop_on_a_fixed_grid() {
     r.next(480);
     assert_eq!(r.open(0, 0, 480), Open { missed: 2, ..Open::default() });
     r.next(480);
-    assert_eq!(r.next(490), Op::Missed(2)); // 320 and 420
+    assert_eq!(r.next(490), missed(2, 420)); // 320 and 420
     assert_eq!(r.next(490), sleep(520));
     assert_eq!(r.open(0, 0, 510), Open::default());
 }
