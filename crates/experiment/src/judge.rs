@@ -236,6 +236,8 @@ pub struct Cost {
     pub beyond_noise: bool,
     /// How far it is beyond its limit, as a natural logarithm of the ratio; `None`: within it.
     pub excess: Option<f64>,
+    /// Whether it is beyond its limit and noise could be the reason.
+    pub unsure: bool,
 }
 
 /// What the rule says of a policy.
@@ -301,7 +303,8 @@ impl Judgement {
         all.fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The costs in words: those beyond noise, or that there is none and the largest of the rest.
+    /// The costs in words: those beyond noise, or that there is none and the largest of the rest. Those beyond their
+    /// limit that noise can explain are never left out.
     pub fn price(&self) -> String {
         let real: Vec<&str> = self
             .costs
@@ -310,7 +313,14 @@ impl Judgement {
             .map(|c| c.text.as_str())
             .collect();
         if !real.is_empty() {
-            return format!("It costs: {}", real.join(", "));
+            let unsure = self.costs.iter().filter(|c| c.unsure).map(|c| c.text.as_str());
+            let unsure: Vec<&str> = unsure.collect();
+            let more = if unsure.is_empty() {
+                String::new()
+            } else {
+                format!(". Beyond its limit, perhaps by chance: {}", unsure.join(", "))
+            };
+            return format!("It costs: {}{more}", real.join(", "));
         }
         match self.costs.first() {
             None => {
@@ -329,11 +339,13 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
     // `worse`: ratio and limit turned so that more is worse.
     let mut one = |change: &Change, worse: [f64; 2], beyond: bool, always: bool| {
         let [weight, limit] = worse;
-        let excessive = whose == Whose::Others && (beyond || few) && weight > limit;
-        if always || excessive {
+        let beyond_limit = whose == Whose::Others && weight > limit;
+        let excessive = beyond_limit && (beyond || few);
+        let unsure = beyond_limit && !excessive;
+        if always || beyond_limit {
             let excess = excessive.then(|| libm::log(weight / limit));
             let text = change.words();
-            costs.push(Cost { text, whose, weight, beyond_noise: beyond, excess });
+            costs.push(Cost { text, whose, weight, beyond_noise: beyond, excess, unsure });
         }
     };
     if let Some(mean) = &effect.mean {
@@ -351,7 +363,7 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
         let excess = Some(libm::log(now / (before + limits.missed).max(1e-9)));
         // A share has no ratio where there was none: worse than any that has one.
         let (text, weight) = (effect.misses(baseline), f64::INFINITY);
-        costs.push(Cost { text, whose, weight, beyond_noise: true, excess });
+        costs.push(Cost { text, whose, weight, beyond_noise: true, excess, unsure: false });
     }
     costs
 }
@@ -414,6 +426,12 @@ mod tests {
         let noisy = Effect { work: change(0.9, [0.7, 1.1]), ..work(0.9, 10) };
         assert_eq!(judged(noisy.clone(), &usual), 0, "within noise");
         assert_eq!(judged(Effect { repeats: 4, ..noisy }, &usual), 1, "few repeats show no noise");
+        // It is said all the same, beside costs that are sure.
+        let p99 = Some(Change { name: "p99".to_owned(), ..change(218.0, [0.3, 280.0]).unwrap() });
+        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
+        let judged_both = Judgement::new(&[probe, work(0.97, 10)], "vanilla", &usual);
+        assert!(judged_both.too_much().is_empty());
+        assert!(judged_both.price().ends_with("by chance: p99 218x"), "{}", judged_both.price());
         let starved = Effect { work: None, missed: [0.0, 1.0], ..work(1.0, 10) };
         assert_eq!(judged(starved, &usual), 1);
     }
