@@ -31,7 +31,7 @@ use host::{
 const EXIT: &str = "\
 Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
 4 a condition of --fail-if is true; 5 some points of a sweep failed (their rows say why);
-130 interrupted (what was measured until then is still printed).";
+130 interrupted (what was measured until then is still printed; tune and capacity have nothing).";
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
 #[derive(Debug, Parser)]
@@ -81,7 +81,7 @@ pub(crate) enum Command {
     Observe(ObserveArgs),
     /// Compare policies on a running VM, in turns.
     Compare(CompareArgs),
-    /// Hold the driver of a running VM's guest against the protocol of the shared page.
+    /// Check the driver in a running VM's guest against the protocol of the shared page.
     Conformance(ConformanceArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
     Attach(AttachArgs),
@@ -110,7 +110,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct MayCost {
     /// What the best policy may cost others, compared with the baseline: mean=1.1x and p99=1.25x of a
-    /// host probe, missed=1% more of its periods, work=0.95x of a load's left
+    /// host probe, missed=1% more of its periods, work=0.95x of a load's work kept
     #[arg(long = "may-cost", value_name = "NAME=LIMIT", value_delimiter = ',', value_parser = may_cost)]
     changes: Vec<String>,
 }

@@ -79,7 +79,8 @@ fn words(found: &Diff, all: bool) -> String {
     for row in &found.rows {
         match row.differs() {
             Some(false) if !all => hidden += 1,
-            None if !all => silent += usize::from(row.values[0] != row.values[1]),
+            None if !all && row.values[0] == row.values[1] => hidden += 1,
+            None if !all => silent += 1,
             _ => {
                 if row.place() != place {
                     place = row.place();

@@ -165,7 +165,12 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
             Failure::usage(dir_is("it is no folder; name one"))
         }
         _ => Failure::run(dir_is(&format!("cannot make it: {e}"))),
-    })
+    })?;
+    // Asked before time is spent on what it is to hold.
+    let probe = dir.join(format!(".vcoop-{}.part", std::process::id()));
+    fs::write(&probe, "")
+        .and_then(|()| fs::remove_file(&probe))
+        .map_err(|e| Failure::run(dir_is(&format!("cannot write there: {e}"))))
 }
 
 /// Whether there is a place for a file that `-o` names: asked before time is spent on what it is to hold.

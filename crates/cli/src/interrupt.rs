@@ -17,14 +17,23 @@ pub(crate) fn end_flag() -> &'static AtomicBool {
 /// The flag Ctrl-C sets. The first one asks the run to end and to show what it has; the second
 /// ends the process at once.
 pub(crate) fn stop_flag() -> &'static AtomicBool {
+    flag("what was measured follows")
+}
+
+/// The same for what has no result before its end.
+pub(crate) fn stop_flag_of_search() -> &'static AtomicBool {
+    flag("a search that is cut short has no result")
+}
+
+fn flag(and: &'static str) -> &'static AtomicBool {
     // Without a handler Ctrl-C still ends the process, only less politely. A second call finds the
     // handler in place.
-    let _ = ctrlc::set_handler(|| {
+    let _ = ctrlc::set_handler(move || {
         if STOP.swap(true, Ordering::Relaxed) {
             crate::watch::restore();
             std::process::exit(130);
         }
-        note("vcoop: stopping; what was measured follows (Ctrl-C again to end at once)");
+        note(&format!("vcoop: stopping; {and} (Ctrl-C again to end at once)"));
     });
     &STOP
 }

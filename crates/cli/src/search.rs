@@ -18,7 +18,7 @@ use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
-use crate::interrupt::stop_flag;
+use crate::interrupt::stop_flag_of_search;
 use crate::output::{self, note, print, style};
 use crate::scenario::{refuse, source, threads};
 
@@ -157,7 +157,7 @@ fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
 fn look(bench: &Bench) -> Result<Document, Failure> {
     let mut plans = [bench.plan(&[], BASELINE).map_err(refuse)?];
     plans[0].repeats = 1;
-    bench.run(&mut plans, stop_flag()).map_err(failure)
+    bench.run(&mut plans, stop_flag_of_search()).map_err(failure)
 }
 
 fn limits(args: &SearchArgs, known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
@@ -172,7 +172,7 @@ fn progress(quiet: bool, text: &str) {
 }
 
 pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
-    let stop = stop_flag();
+    let stop = stop_flag_of_search();
     let bench = bench(&args.search)?;
     let quiet = args.search.quiet;
     let look = look(&bench)?;
@@ -463,7 +463,7 @@ impl Vary {
 }
 
 pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
-    let stop = stop_flag();
+    let stop = stop_flag_of_search();
     let bench = bench(&args.search)?;
     let quiet = args.search.quiet;
     let scenario = bench.scenario(&[]).map_err(refuse)?;

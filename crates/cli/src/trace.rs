@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -102,7 +102,11 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
             let mut trace = TextTrace::new(BufWriter::new(out), plan.warmup_ns, window);
             let ran = backend.run(run.watched(&mut trace));
             let to = path.as_deref().unwrap_or(Path::new("stdout"));
-            (ran, format!("{} lines", trace.finish().map_err(|e| cannot_write(to, &e))?))
+            let lines = trace.finish().map_err(|e| match e.kind() {
+                ErrorKind::BrokenPipe if path.is_none() => Failure::ClosedPipe,
+                _ => cannot_write(to, &e),
+            })?;
+            (ran, format!("{lines} lines"))
         }
     };
     let (ran, written) = what;
@@ -111,7 +115,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)\n";
         print(&format!(
-            "{}: {} to {} of {} on {}, policy {}, seed {}: {written}\n{}",
+            "{}: {} to {} of {} on {}, policy {}, seed {}: {written}{}\n{}",
             path.display(),
             time(window.0),
             time(window.1),
@@ -119,6 +123,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
             backend.name(),
             plan.policy_name,
             plan.seed,
+            if stopped() { ", until it was interrupted" } else { "" },
             if args.text { "" } else { hint }
         ))?;
     }

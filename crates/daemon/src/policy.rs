@@ -3,7 +3,7 @@
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
-use vcoop_model::scenario::{Scenario, Set};
+use vcoop_model::scenario::{POLICIES, Scenario, Set};
 use vcoop_policy::config::{Means, Ns};
 use vcoop_policy::govern::Kind;
 use vcoop_threads::{allowed_cpus, cpu_list};
@@ -42,6 +42,12 @@ pub fn living(vm: &Vm) -> RunningVm {
 /// The policy or a set is not known, or the policy needs what cannot be had from outside of the
 /// guest.
 pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
+    if !POLICIES.contains(&name) {
+        let some = |known: &&str| policy(vm, known, &[]).is_ok();
+        let some: Vec<&str> = POLICIES.into_iter().filter(some).collect();
+        let why = format!("there is no policy `{name}`");
+        return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))));
+    }
     let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
     let sets: Vec<Set> =
         sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
@@ -204,7 +210,12 @@ mod tests {
         let why = policy(&vm(), "ratelimit-auto", &[]).unwrap_err().to_string();
         assert!(why.contains("Linux's scheduler has none"), "{why}");
         let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();
-        assert!(why.contains("wake-boost"), "{why}");
+        assert!(
+            why.ends_with(
+                "one of vanilla, wake-boost, dynamic, static, entitlement, host-hint, hotplug"
+            ),
+            "{why}"
+        );
     }
 
     #[test]

@@ -47,6 +47,13 @@ pub fn write(
     for sub in ["hgrm", "histograms"] {
         let sub = folder.join(sub);
         fs::create_dir_all(&sub).map_err(|e| format!("cannot make {}: {e}", sub.display()))?;
+        // Those of a run that is replaced may have other names.
+        for old in fs::read_dir(&sub).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if old.extension().is_some_and(|e| e == "hgrm" || e == "svg") {
+                fs::remove_file(&old)
+                    .map_err(|e| format!("cannot remove {}: {e}", old.display()))?;
+            }
+        }
     }
     for run in &measured.runs {
         let plan = &plans[run.plan];

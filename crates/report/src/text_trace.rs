@@ -151,7 +151,8 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
             }
             Event::Mask { vm, vcpus } => {
                 let name = self.names.vms.get(vm as usize).map_or("?", String::as_str);
-                (String::new(), "mask", format!("{name} uses {vcpus} vCPUs"))
+                let s = if vcpus == 1 { "" } else { "s" };
+                (String::new(), "mask", format!("{name} uses {vcpus} vCPU{s}"))
             }
             Event::TaskSwitch { thread, task, left: why } => {
                 let to = task.map_or_else(|| "(idle)".to_owned(), |task| self.task(thread, task));

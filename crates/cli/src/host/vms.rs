@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use vcoop_abi::Header;
-use vcoop_daemon::config::Windows;
+use vcoop_daemon::config::{Config, USUAL, Windows};
 use vcoop_daemon::{VmId, VmStatus};
 use vcoop_model::running_vm::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
@@ -195,8 +195,9 @@ fn how(name: &str) -> Result<(), Failure> {
         }
     };
     let name = plain_name(name);
-    let socket = Windows::default().socket;
-    let socket = socket.display();
+    // As the daemon of this host is told, as far as this user may read that.
+    let windows = Config::read(Path::new(USUAL)).map_or_else(|_| Windows::default(), |c| c.windows);
+    let socket = windows.socket.display();
     print(&format!(
         "{name}: {now}\n\
          \n\
@@ -207,7 +208,8 @@ fn how(name: &str) -> Result<(), Failure> {
            -chardev socket,id=vcoop,path={socket} -device ivshmem-doorbell,chardev=vcoop,vectors=1\n\
          libvirt, under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-doorbell'/>\n  \
-           <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n\
+           <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n  \
+           QEMU has another user there: [windows] of {USUAL} names a socket and a group for it.\n\
          \n\
          \x20  Without one, the host looks at the guest's words now and then:\n\
          \n\

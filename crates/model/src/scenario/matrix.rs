@@ -89,8 +89,21 @@ fn collect(
                     return;
                 }
             }
+            let twice = values
+                .iter()
+                .enumerate()
+                .find(|(i, value)| values[..*i].iter().any(|other| other.toml() == value.toml()));
+            if let Some((_, value)) = twice {
+                errors.error(value.span, format!("{} is there twice", value.toml()));
+                return;
+            }
             found.push(Axis { paths, span, values: values.clone() });
         }
+        NodeValue::Array(_) => errors.error_help(
+            node.span,
+            format!("`{prefix}` has no value to try"),
+            "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]",
+        ),
         _ => {
             let message = format!("`{prefix}` is {}, not a list of values", node.what());
             let help = "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]";

@@ -159,6 +159,10 @@ fn values(
 ) -> Option<Values> {
     match &node.value {
         NodeValue::Array(items) if !items.is_empty() => Some(Values::List(list(items, errors))),
+        NodeValue::Array(_) => {
+            errors.error(span, format!("`{path}` has no value to try"));
+            None
+        }
         NodeValue::Table(_) => {
             let keys: RangeKeys = read_table(node, errors)?;
             range(&keys, span, grid, errors).map(Values::Range)
@@ -191,7 +195,7 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
         if path.starts_with("matrix") {
             errors.error(span, "a sweep has [axes] instead of a matrix");
         }
-        sets.push(Set::of(&path, &toml(node)));
+        sets.push(Set::of(&path, &node.toml()));
     }
     sets
 }
@@ -200,7 +204,7 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
 pub(super) fn assignments(node: &Node) -> Vec<(String, String)> {
     let mut leaves = Vec::new();
     collect("", node, node.span, &|_| false, &mut leaves);
-    leaves.into_iter().map(|(path, _, node)| (path, toml(node))).collect()
+    leaves.into_iter().map(|(path, _, node)| (path, node.toml())).collect()
 }
 
 /// Leaves of nested tables by path: keys without quotes nest, and the path is put together again.
@@ -229,23 +233,5 @@ fn is_range(node: &Node) -> bool {
 }
 
 fn value(node: &Node) -> AxisValue {
-    AxisValue { toml: toml(node), text: node.text() }
-}
-
-/// A value as TOML has it.
-fn toml(node: &Node) -> String {
-    match &node.value {
-        NodeValue::String(text) => toml::Value::String(text.clone()).to_string(),
-        NodeValue::Float(x) if x.fract() == 0.0 => format!("{x:.1}"),
-        NodeValue::Array(items) => {
-            let items: Vec<String> = items.iter().map(toml).collect();
-            format!("[{}]", items.join(", "))
-        }
-        NodeValue::Table(table) => {
-            let entry = |(key, _, value): &(String, Span, Node)| format!("{key} = {}", toml(value));
-            let entries: Vec<String> = table.entries.iter().map(entry).collect();
-            format!("{{ {} }}", entries.join(", "))
-        }
-        _ => node.text(),
-    }
+    AxisValue { toml: node.toml(), text: node.text() }
 }

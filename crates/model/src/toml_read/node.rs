@@ -93,6 +93,25 @@ impl Node {
         }
     }
 
+    /// The value as TOML has it.
+    pub(crate) fn toml(&self) -> String {
+        match &self.value {
+            NodeValue::String(text) => toml::Value::String(text.clone()).to_string(),
+            NodeValue::Float(x) if x.fract() == 0.0 => format!("{x:.1}"),
+            NodeValue::Array(items) => {
+                let items: Vec<String> = items.iter().map(Self::toml).collect();
+                format!("[{}]", items.join(", "))
+            }
+            NodeValue::Table(table) => {
+                let entry =
+                    |(key, _, value): &(String, Span, Self)| format!("{key} = {}", value.toml());
+                let entries: Vec<String> = table.entries.iter().map(entry).collect();
+                format!("{{ {} }}", entries.join(", "))
+            }
+            _ => self.text(),
+        }
+    }
+
     /// The value as a user would write it, without quotes; for labels of matrix cells.
     pub(crate) fn text(&self) -> String {
         match &self.value {

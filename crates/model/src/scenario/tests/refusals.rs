@@ -370,13 +370,14 @@ fn matrices() {
     let line = "\"vm.guest.vcpu\" = [1, 2]";
     refused_tail(&matrix(line), "\"vm.guest.vcpu\"", "unknown key `vcpu`", "`vcpus`?");
     refused_tail(&matrix("seed = 5"), "5", "not a list of values", "the values to try");
-    refused_tail(&matrix("seed = []"), "[]", "not a list of values", "the values to try");
+    refused_tail(&matrix("seed = []"), "[]", "has no value to try", "the values to try");
+    refused_tail(&matrix("seed = [1, 2, 1]"), "1", "1 is there twice", "");
     refused_tail(&matrix("name = [\"a\"]"), "name", "a matrix cannot vary `name`", "");
     let line = "\"host.tick_hz\" = [100, 0]";
     refused_tail(&matrix(line), "0", "0 is out of range", "from 10 to 10000");
     let line = "\"seed, seed\" = [1]";
     refused_tail(&matrix(line), "\"seed, seed\"", "`seed` is varied twice", "");
-    let many = vec!["1"; 70].join(", ");
+    let many = (10..80).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
     let lines = format!("seed = [{many}]\n\"host.tick_hz\" = [{many}]");
     refused_tail(&matrix(&lines), "\"host.tick_hz\"", "4900 cells, more than 4096", "");
 }
