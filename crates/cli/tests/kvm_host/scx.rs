@@ -56,6 +56,17 @@ fn comes_and_goes(host: &Host) {
     assert_eq!(kernel_threads(host), before);
 }
 
+/// A CPU that goes and comes back does not end the scheduler.
+fn stays_through_hotplug(host: &Host) {
+    let cpu = "/sys/devices/system/cpu/cpu1/online";
+    let state = "cat /sys/kernel/sched_ext/state";
+    let told = host.sh(&format!(
+        "vcoop scx --for 3s --quiet >/dev/null & until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; \
+         echo 0 >{cpu}; {state}; echo 1 >{cpu}; {state}; wait"
+    ));
+    assert_eq!(told, "enabled\nenabled\n");
+}
+
 /// Nanoseconds that threads have had of a CPU.
 fn times(host: &Host, threads: &Threads) -> [f64; 3] {
     let [one, other] = &threads.hogs;
@@ -219,6 +230,8 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
     assert!(with < 15.0 * without, "{with} us, {without} us without");
     let urgent = twice(|| listens_to_the_guest(&host));
+    // Last: who was pinned to that CPU is so no longer.
+    stays_through_hotplug(&host);
     assert_eq!(state(&host), "disabled\n");
     let log = host.sh("dmesg");
     for bad in FAILURES {
