@@ -153,11 +153,6 @@ impl GuestArea {
         }
     }
 
-    /// Host: the header, read once.
-    pub fn read_header(&self) -> FromGuest<u64> {
-        FromGuest::new(self.header.load(Ordering::Acquire))
-    }
-
     /// Host: the words of a boost decision, each read once. Acquire pairs with the guest's release
     /// stores. To decide about a vCPU that is running, call [`fence`](Self::fence) first.
     ///

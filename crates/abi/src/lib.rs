@@ -2,7 +2,7 @@
 //!
 //! A vCPU and its host share a *pair* of areas. The guest writes the [`GuestArea`] and the host
 //! reads it; the host writes the [`HostArea`] and the guest reads it. Every fact is one aligned
-//! little-endian 64-bit word with a single writer, so a reader sees either the old or the new fact
+//! little-endian 64-bit word with a single writer (but for `remote`), so a reader sees either the old or the new fact
 //! and never a mixture, and no fact needs a lock.
 //!
 //! * [`words`]: what a word means, and how it is encoded.
@@ -51,7 +51,7 @@
 //! guest, leaving its urgent work        host, boosting
 //!   store request, intent, cs, ack        store ticket, status = boosted
 //!   full fence                            full fence
-//!   load status                           load request, intent, cs, ack
+//!   load status                           load ack, request, intent, cs
 //!   boosted: notify                       nothing urgent and ack >= ticket: restore
 //! ```
 //!

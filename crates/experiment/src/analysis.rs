@@ -131,8 +131,8 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
 }
 
 fn engine(measured: &Measured) -> Option<Engine> {
-    let digests = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
-    let stats: Vec<_> = digests.filter_map(|digest| digest.engine).collect();
+    let summaries = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
+    let stats: Vec<_> = summaries.filter_map(|summary| summary.engine).collect();
     if stats.is_empty() {
         return None;
     }
@@ -156,9 +156,9 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
     let own = usable(plan, run);
     let base = base.map(|base| usable(plan, base)).unwrap_or_default();
     let mut paired = (Vec::new(), Vec::new());
-    for (repeat, digest) in &own {
+    for (repeat, summary) in &own {
         if let Some((_, other)) = base.iter().find(|(r, _)| r == repeat) {
-            paired.0.push(*digest);
+            paired.0.push(*summary);
             paired.1.push(*other);
         }
     }
@@ -174,13 +174,13 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
     };
     // An interrupted warm-up measured nothing, but says what would have been measured.
     let begun = run.repeats.iter().flatten().next();
-    let Some(any) = own.first().map(|(_, digest)| *digest).or(begun) else { return };
+    let Some(any) = own.first().map(|(_, summary)| *summary).or(begun) else { return };
     for (index, first) in any.latencies.iter().enumerate() {
         let own: Vec<(u32, &Latency)> =
             own.iter().filter_map(|(r, d)| Some((*r, d.latencies.get(index)?))).collect();
-        let side = |digests: &[&'_ RepeatSummary]| -> Vec<Block> {
+        let side = |summaries: &[&'_ RepeatSummary]| -> Vec<Block> {
             let records: Vec<&Latency> =
-                digests.iter().filter_map(|d| d.latencies.get(index)).collect();
+                summaries.iter().filter_map(|d| d.latencies.get(index)).collect();
             blocks(&records)
         };
         let pair = (!paired.0.is_empty())
@@ -193,9 +193,9 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
         }
     }
     for ((probe, metric), first) in &any.scalars {
-        let values = |digests: &mut dyn Iterator<Item = &&RepeatSummary>| -> Vec<f64> {
+        let values = |summaries: &mut dyn Iterator<Item = &&RepeatSummary>| -> Vec<f64> {
             let id = (probe.clone(), metric.clone());
-            digests.filter_map(|d| d.scalars.get(&id)).map(|s| s.value).collect()
+            summaries.filter_map(|d| d.scalars.get(&id)).map(|s| s.value).collect()
         };
         let mine = values(&mut own.iter().map(|(_, d)| d));
         let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
@@ -331,12 +331,12 @@ fn ran_instead(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
 /// The worst samples of a probe over all repeats of a plan, largest first: so many, at most
 /// [`LatencyRecord::WORST`](vcoop_model::recording::LatencyRecord::WORST) are known.
 pub fn worst_of(runs: &PlanRuns, probe: &str, most: usize) -> Vec<Worst> {
-    let of = |digest: &'_ RepeatSummary| digest.latencies.iter().position(|l| l.probe == probe);
+    let of = |summary: &'_ RepeatSummary| summary.latencies.iter().position(|l| l.probe == probe);
     let own: Vec<(u32, &Latency)> = (0..)
         .zip(&runs.repeats)
-        .filter_map(|(repeat, digest)| {
-            let digest = digest.as_ref()?;
-            Some((repeat, &digest.latencies[of(digest)?]))
+        .filter_map(|(repeat, summary)| {
+            let summary = summary.as_ref()?;
+            Some((repeat, &summary.latencies[of(summary)?]))
         })
         .collect();
     worst(&own, most)

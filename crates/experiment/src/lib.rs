@@ -3,8 +3,8 @@
 //! ```text
 //! Plans --runner--> Measured --analysis--> Document --verdict--> Verdict
 //!         |             |                     |
-//!      backend       digest: one repeat    result: what `--json` prints,
-//!                    of one plan, small    what the report draws from
+//!      backend       repeat_summary: one   result: what `--json` prints,
+//!                    repeat, small         what the report draws from
 //!
 //! published --reproduce--> plans, Document --> Reproduction (published against simulated)
 //! ```

@@ -1,6 +1,6 @@
 //! One repeat of one plan, in the form it is kept until all repeats are there.
 //!
-//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The digest keeps their [`Bins`]: some ten
+//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The summary keeps their [`Bins`]: some ten
 //! kilobytes, whatever the simulated time.
 
 use std::collections::BTreeMap;

@@ -89,7 +89,7 @@ pub trait Watch: Sync {
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String>;
 
     /// A run is over; this is what it measured.
-    fn ended(&self, _run: RunId, _digest: &RepeatSummary) {}
+    fn ended(&self, _run: RunId, _summary: &RepeatSummary) {}
 }
 
 /// Everything measured.
@@ -212,9 +212,9 @@ impl Experiment<'_> {
             run.repeats.resize(most, None);
         }
         for (job, slot) in simulated.iter().chain(&live).zip(slots) {
-            let Some((digest, error)) = slot else { continue };
-            measured |= digest.is_some();
-            runs[job.place].repeats[job.repeat as usize] = digest;
+            let Some((summary, error)) = slot else { continue };
+            measured |= summary.is_some();
+            runs[job.place].repeats[job.repeat as usize] = summary;
             failure = failure.or(error);
         }
         if let Some(error) = failure.take_if(|_| !measured) {
@@ -294,13 +294,13 @@ impl Experiment<'_> {
                     Some(engine) => engine.sim_ns >= planned,
                     None => !stopped(),
                 } && failure.is_none();
-                let digest = RepeatSummary::new(recording, complete);
+                let summary = RepeatSummary::new(recording, complete);
                 if let Some(watch) = watch {
-                    watch.ended(run, &digest);
+                    watch.ended(run, &summary);
                 }
                 // Views are those of the first repeat.
-                let digest = if job.repeat == 0 { digest } else { digest.without_views() };
-                (Some(digest), failure.map(failed))
+                let summary = if job.repeat == 0 { summary } else { summary.without_views() };
+                (Some(summary), failure.map(failed))
             }
             Err(cause) => (None, Some(failed(cause))),
         }
