@@ -165,7 +165,10 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
         Show::Number { .. } if found.ratio => {
             vec![format!("Ratios to {baseline}: geometric means over the points of a cell.")]
         }
-        Show::Number { .. } => vec!["Medians over the points of a cell.".to_owned()],
+        Show::Number { .. } => {
+            let unit = found.unit.as_ref().map_or_else(String::new, |unit| format!(", in {unit}"));
+            vec![format!("Medians over the points of a cell{unit}.")]
+        }
     };
     let (points, missing) = (found.points, found.missing);
     if missing > 0 {

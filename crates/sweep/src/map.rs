@@ -97,6 +97,8 @@ pub struct Map {
     pub ratio: bool,
     /// Probe whose numbers are shown, where numbers are.
     pub probe: Option<String>,
+    /// Their unit, where they have one.
+    pub unit: Option<String>,
     /// Points that the sweep has.
     pub points: u32,
     /// Of these, points that the folder does not have.
@@ -187,6 +189,10 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         Show::Best => true,
         Show::Number { column, .. } => column.starts_with("ratio"),
     };
+    let unit = probe.as_ref().filter(|_| !ratio).and_then(|probe| {
+        let unit = &records.iter().find(|r| full_name(r) == *probe)?.unit;
+        (!unit.is_empty()).then(|| unit.clone())
+    });
     let (policies, baseline) = (manifest.policies, manifest.baseline);
     let name = manifest.name;
     Ok(Map {
@@ -198,6 +204,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         baseline,
         ratio,
         probe,
+        unit,
         points,
         missing,
         failed,
@@ -449,6 +456,7 @@ mod tests {
             policy: policy.to_owned(),
             probe: probe.to_owned(),
             metric: "latency".to_owned(),
+            unit: "us".to_owned(),
             repeats: LEAST_REPEATS,
             count: 1000,
             missed,

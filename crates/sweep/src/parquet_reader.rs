@@ -11,8 +11,8 @@ use crate::manifest::{Manifest, Unreadable, part_name};
 use crate::part;
 
 /// Columns that every record has.
-const ALWAYS: [&str; 8] =
-    ["point", "policy", "probe", "metric", "repeats", "count", "missed", "error"];
+const ALWAYS: [&str; 9] =
+    ["point", "policy", "probe", "metric", "unit", "repeats", "count", "missed", "error"];
 
 /// A row: a policy's series at a point, or a point that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Record {
     pub probe: String,
     /// Metric.
     pub metric: String,
+    /// Unit of its numbers, but for ratios.
+    pub unit: String,
     /// Repeats that are in it.
     pub repeats: u32,
     /// Samples of a latency.
@@ -91,6 +93,7 @@ fn record(row: &Row, axes: &[&str], numbers: &[&str]) -> Record {
             "policy" => record.policy = text(field),
             "probe" => record.probe = text(field),
             "metric" => record.metric = text(field),
+            "unit" => record.unit = text(field),
             "repeats" => record.repeats = u32::try_from(whole(field)).unwrap_or(u32::MAX),
             "count" => record.count = whole(field),
             "missed" => record.missed = whole(field),
