@@ -180,6 +180,8 @@ pub struct Runner {
     kind: Kind,
     rng: Stream,
     clock: SkewedClock,
+    /// When it is to begin, until it has.
+    begins: Option<Ns>,
     /// An operation that was asked for and could not be begun.
     held: Option<Op>,
 }
@@ -231,7 +233,7 @@ impl Runner {
                 Kind::Ping(Ping::new(interval_ns, phase, (server, irq_vcpu), work))
             }
         };
-        Self { kind, rng, clock: SkewedClock::HOST, held: None }
+        Self { kind, rng, clock: SkewedClock::HOST, begins: None, held: None }
     }
 
     /// The same by another clock. Device events keep their own time, and so does who waits for them.
@@ -244,15 +246,27 @@ impl Runner {
     /// The same of a task that is to begin at a time, by the host's clock: if it has to wait for its CPU, the periods that it
     /// waits for count.
     #[must_use]
-    pub(crate) fn begins(mut self, at: Ns) -> Self {
-        let at = self.clock.shows(at);
-        match &mut self.kind {
-            Kind::Cyclictest(cyclictest) => cyclictest.begins(at),
-            Kind::Audio(audio) => audio.begins(at),
-            Kind::Ping(ping) => ping.begins(at),
-            _ => {}
-        }
-        self
+    pub(crate) fn begins(self, at: Ns) -> Self {
+        Self { begins: Some(self.clock.shows(at)), ..self }
+    }
+
+    /// The periods that have passed between when it was to begin and its first instruction, at `now`.
+    #[cold]
+    fn begin(&mut self, now: Ns) -> Option<Op> {
+        let begins = self.begins.take()?;
+        let (every, glitches) = match &self.kind {
+            Kind::Cyclictest(cyclictest) => (cyclictest.every(), false),
+            Kind::Audio(audio) => (audio.every(), true),
+            Kind::Ping(ping) => (ping.every(), false),
+            _ => return None,
+        };
+        let n = now.saturating_sub(begins) / every.max(1);
+        let missed = Missed { n, last: begins + n * every, every };
+        (n > 0).then_some(if glitches {
+            Op::Glitches { glitches: n, missed }
+        } else {
+            Op::Missed(missed)
+        })
     }
 
     /// The same with the wake-up times of its capture instead of the sleeps, if it has one.
@@ -271,7 +285,13 @@ impl Runner {
 
     /// The next operation, asked for when the last one is done.
     pub fn next(&mut self, now: Ns) -> Op {
-        let (rng, now) = (&mut self.rng, self.clock.shows(now));
+        let now = self.clock.shows(now);
+        if self.begins.is_some()
+            && let Some(op) = self.begin(now)
+        {
+            return self.clock.on_host(op);
+        }
+        let rng = &mut self.rng;
         let op = match &mut self.kind {
             Kind::Cyclictest(cyclictest) => cyclictest.next(now, rng),
             Kind::Audio(audio) => audio.next(now, rng),
@@ -344,14 +364,6 @@ pub struct Open {
     pub never: Option<Ns>,
     /// Periods of the measured time that have passed without a sample.
     pub missed: u64,
-}
-
-/// The periods that have passed before the first instruction, at `now`, of a program that was to begin at a time: it has
-/// waited for its CPU.
-fn waited(begins: Option<Ns>, now: Ns, every: Ns) -> Missed {
-    let begins = begins.unwrap_or(now);
-    let n = now.saturating_sub(begins) / every.max(1);
-    Missed { n, last: begins + n * every, every }
 }
 
 /// Moves `due` past `now` in whole periods; those that it skipped.

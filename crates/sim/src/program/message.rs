@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, LockKind, Mode, Section, Target};
 
-use super::{Missed, Op, Open, skip_past, waited};
+use super::{Missed, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -108,30 +108,24 @@ pub(super) struct Ping {
     phase: Dist,
     server: (Target, u32),
     work: Dist,
-    begins: Option<Ns>,
     due: Ns,
     at: Trip,
 }
 
 impl Ping {
     pub(super) fn new(interval: Ns, phase: Dist, server: (Target, u32), work: Dist) -> Self {
-        Self { interval, phase, server, work, begins: None, due: 0, at: Trip::Start }
+        Self { interval, phase, server, work, due: 0, at: Trip::Start }
     }
 
-    pub(super) fn begins(&mut self, at: Ns) {
-        self.begins = Some(at);
+    pub(super) fn every(&self) -> Ns {
+        self.interval
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         let (then, op) = match self.at {
             Trip::Start => {
                 self.due = now + self.interval + rng.draw(&self.phase);
-                match waited(self.begins, now, self.interval) {
-                    Missed { n: 0, .. } => {
-                        (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
-                    }
-                    missed => (Trip::Arm, Op::Missed(missed)),
-                }
+                (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
             }
             Trip::Arm => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
             Trip::Woken => {

@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, Mode};
 
-use super::{Missed, Op, Open, skip_past, waited};
+use super::{Missed, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -26,7 +26,6 @@ pub(super) struct Cyclictest {
     absolute: bool,
     work: Dist,
     phase: Dist,
-    begins: Option<Ns>,
     due: Ns,
     woke: Ns,
     at: Stage,
@@ -34,22 +33,17 @@ pub(super) struct Cyclictest {
 
 impl Cyclictest {
     pub(super) fn new(interval: Ns, absolute: bool, work: Dist, phase: Dist) -> Self {
-        let (begins, at) = (None, Stage::Start);
-        Self { interval, absolute, work, phase, begins, due: 0, woke: 0, at }
+        Self { interval, absolute, work, phase, due: 0, woke: 0, at: Stage::Start }
     }
 
-    pub(super) fn begins(&mut self, at: Ns) {
-        self.begins = Some(at);
+    pub(super) fn every(&self) -> Ns {
+        self.interval
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         if self.at == Stage::Start {
             self.due = now + self.interval + rng.draw(&self.phase);
             self.at = Stage::Arm;
-            let missed = waited(self.begins, now, self.interval);
-            if missed.n > 0 {
-                return Op::Missed(missed);
-            }
         } else if self.at == Stage::Worked {
             // A period that was already over at the wake-up is skipped and counted, as cyclictest
             // does: sampling it would count one long stall many times. One that ran out during the
@@ -90,28 +84,23 @@ pub(super) struct Audio {
     buffer: Ns,
     work: Dist,
     device: bool,
-    begins: Option<Ns>,
     due: Ns,
     at: Stage,
 }
 
 impl Audio {
     pub(super) fn new(period: Ns, buffer: Ns, work: Dist, device: bool) -> Self {
-        Self { period, buffer, work, device, begins: None, due: 0, at: Stage::Start }
+        Self { period, buffer, work, device, due: 0, at: Stage::Start }
     }
 
-    pub(super) fn begins(&mut self, at: Ns) {
-        self.begins = Some(at);
+    pub(super) fn every(&self) -> Ns {
+        self.period
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         if self.at == Stage::Start {
             self.due = (now / self.period + 1) * self.period;
             self.at = Stage::Arm;
-            let missed = waited(self.begins, now, self.period);
-            if missed.n > 0 {
-                return Op::Glitches { glitches: missed.n, missed };
-            }
         } else if self.at == Stage::Worked {
             let late = now > self.due + self.buffer;
             self.due += self.period;
