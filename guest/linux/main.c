@@ -39,7 +39,6 @@ static int begin(void)
 	if (unplugged)
 		return -ENODEV;
 	state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
-
 	if (state < 0)
 		return state;
 	hotplug_state = state;
