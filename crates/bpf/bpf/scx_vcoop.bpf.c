@@ -484,13 +484,13 @@ static long look_at_cpu(u64 cpu, struct search *search)
 	return 1;
 }
 
+#define NOBODY -1
+
 /*
  * A CPU that the thread may use and where a thread runs that it may preempt, its own if that is one; NOBODY: there is none.
  * On its own CPU nobody is known to run while it gives that up itself. Where it wakes up, somebody of a higher class has
  * that CPU then.
  */
-#define NOBODY -1
-
 static s32 cpu_to_preempt(struct task_struct *p, bool wakes)
 {
 	s32 own = scx_bpf_task_cpu(p), idle;
@@ -516,7 +516,8 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 	struct cpu *state = cpu_state(cpu);
 	struct vcpu *v = vcpu_of(p->pid);
 	u64 vtime = p->scx.dsq_vtime;
-	s32 idle;
+	bool boosted;
+	s32 to, idle;
 
 	if (!reached || !state)
 		return;
@@ -529,14 +530,14 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 		vtime = *reached + MOST_LEAD;
 	}
 	p->scx.dsq_vtime = vtime;
-	cpu = is_boosted(v) ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
-	if (cpu != NOBODY) {
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
+	boosted = is_boosted(v);
+	to = boosted ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
+	if (to != NOBODY) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
 		return;
 	}
-	cpu = scx_bpf_task_cpu(p);
 	/* A boosted one goes to whoever of its queue can take it first. */
-	scx_bpf_dsq_insert_vtime(p, of, SLICE, is_boosted(v) ? *reached - SLICE : vtime, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, of, SLICE, boosted ? *reached - SLICE : vtime, enq_flags);
 	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0)
