@@ -20,9 +20,16 @@ pub(crate) struct Tally {
     /// Tests that skipped themselves, by reason. Those under `#[ignore]` are none of them: they have a layer
     /// of their own, or another test runs them.
     pub(crate) skipped: BTreeMap<String, u64>,
+    /// What those that failed said: for each the beginning.
+    pub(crate) complaints: Vec<String>,
     /// Of `skipped`, those that the next sum will count as passed.
     unnoticed: u64,
+    /// Lines of the present complaint that may follow.
+    complains: usize,
 }
+
+/// Lines of a complaint that are repeated at the end.
+const COMPLAINT: usize = 20;
 
 impl Tally {
     /// Tests that skipped themselves.
@@ -36,7 +43,18 @@ impl Tally {
     /// - `test NAME ... ignored (REASON)` skipped itself in the harness of `vcoop-testing`.
     /// - `skipped in NAME: REASON` did so in Rust's own harness, which counts it as passed. It may stand
     ///   behind what other threads have printed.
+    /// - `---- NAME ----` or `---- NAME stdout ----` begins what a test that failed has said, up to the list of names
+    ///   under `failures:`.
     fn read(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" ----") {
+            self.complains = COMPLAINT;
+        } else if line == "failures:" {
+            self.complains = 0;
+        }
+        if self.complains > 0 && !line.is_empty() {
+            self.complains -= 1;
+            self.complaints.push(line.to_owned());
+        }
         if let Some(sums) = line.trim().strip_prefix("test result: ") {
             let sum = |word| number_before(sums, word).unwrap_or(0);
             self.passed += sum(" passed").saturating_sub(std::mem::take(&mut self.unnoticed));
@@ -251,27 +269,28 @@ fn fuzz_targets(root: &Path) -> BTreeSet<String> {
     files.filter_map(name).collect()
 }
 
-/// Fetches the kernel of stock guests, too. The tests that need one skip themselves without it.
+/// Fetches the kernel of stock guests, too, and a QEMU for those with several vCPUs. The tests that need one skip
+/// themselves without it.
 fn real_vms() -> Result<(), String> {
     tool("qemu-system-x86_64", &["--version"], "apt-get install qemu-system-x86")?;
     #[cfg(target_os = "linux")]
-    if let Err(error) = vcoop_stock::Kernel::get() {
-        eprintln!("xtask: {error}");
-    }
+    tell([vcoop_stock::Kernel::get().err(), vcoop_stock::Qemu::recent().err()]);
     Ok(())
 }
 
-/// Fetches the kernel of the emulated host and a QEMU that boots it reliably.
+/// Fetches the kernel of the emulated host, too.
 fn kvm_host() -> Result<(), String> {
     real_vms()?;
     #[cfg(target_os = "linux")]
-    for error in [vcoop_stock::KernelTree::newest("6.12").err(), vcoop_stock::Qemu::recent().err()]
-        .into_iter()
-        .flatten()
-    {
+    tell([vcoop_stock::KernelTree::newest("6.12").err()]);
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn tell(errors: impl IntoIterator<Item = Option<vcoop_stock::StockError>>) {
+    for error in errors.into_iter().flatten() {
         eprintln!("xtask: {error}");
     }
-    Ok(())
 }
 
 pub(crate) fn bpf_tools() -> Result<(), String> {
@@ -377,6 +396,17 @@ mod tests {
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured",
         ]);
         assert_eq!((tally.passed, tally.failed, tally.skips()), (14, 3, 0));
+    }
+
+    #[test]
+    fn what_failed_is_repeated() {
+        let mut lines =
+            vec!["test a ... FAILED", "", "failures:", "", "---- a stdout ----", "of no use"];
+        lines.extend(["more"; 30]);
+        lines.extend(["---- b ----", "test panicked: why", "", "failures:", "    a", "    b"]);
+        let complaints = read(&lines).complaints;
+        assert_eq!(complaints[..3], ["---- a stdout ----", "of no use", "more"]);
+        assert_eq!(complaints[20..], ["---- b ----", "test panicked: why"]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs layers, then prints what each came to and the sum, in that order, last.
+/// Runs layers, then prints what each came to, what those that failed said, and the sum, in that order, last.
 fn test(layers: Vec<Layer>) -> anyhow::Result<()> {
     let start = Instant::now();
     // Most of what layers need comes over the network: they get it while the tests are built, and not
@@ -97,6 +97,13 @@ fn test(layers: Vec<Layer>) -> anyhow::Result<()> {
                 println!("{name:<15} {seconds:>4} s  skipped: {why}");
                 skipped += 1;
             }
+        }
+    }
+    for (name, _, outcome) in &results {
+        if let Outcome::Ran(tally) = outcome
+            && !tally.complaints.is_empty()
+        {
+            println!("\n== failed in {name}\n{}", tally.complaints.join("\n"));
         }
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");

@@ -140,7 +140,8 @@ impl Apt {
     /// apt-get, which ends in time.
     fn timed(&self) -> Result<Command, StockError> {
         let mut command = Command::new("timeout");
-        command.arg(DOWNLOAD).arg(program("apt-get", "apt")?).args(&self.options);
+        command.arg(DOWNLOAD).arg(program("apt-get", "apt")?).arg("-oAcquire::Retries=3");
+        command.args(&self.options);
         Ok(command)
     }
 }

@@ -81,9 +81,8 @@ impl KvmHost {
     pub fn start(options: &HostOptions) -> Result<Self, StockError> {
         let tree = KernelTree::newest(&options.series)?;
         let qemu = Qemu::recent()?;
-        // See `vm.rs`; and every cmpxchg16b stops all emulated CPUs for a while. Without it, newer kernels have no
-        // timers for BPF (`kmalloc_nolock` in mm/slub.c).
-        let needs_cx16 = qemu.is_recent() && release::is_from(&tree.release, &[6, 18]);
+        // See `vm.rs`. Without it, newer kernels have no timers for BPF (`kmalloc_nolock` in mm/slub.c).
+        let needs_cx16 = release::is_from(&tree.release, &[6, 18]);
         let files = tempfile::tempdir().map_err(StockError::io("a folder for temporary files"))?;
         let strip = |program: &PathBuf| stripped(program, files.path());
         let mut machine = Options {
@@ -119,7 +118,6 @@ impl KvmHost {
             fs::write(&script, start_guest()).map_err(StockError::file(&script))?;
             machine.files.push((script, "/bin/start-guest".to_owned()));
         }
-        machine.qemu = Some(qemu);
         let vm = match StockVm::start(&machine) {
             Err(error) if error.is_oops() => StockVm::start(&machine)?,
             other => other?,

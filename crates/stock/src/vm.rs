@@ -47,14 +47,8 @@ pub struct Options {
     pub memory_mib: u32,
     /// What executes it.
     pub accel: Accel,
-    /// QEMU; [`Qemu::of_host`] if there is none.
-    pub qemu: Option<Qemu>,
     /// The CPU model and its features, as QEMU takes them; empty for all that the accelerator has.
     pub cpu: String,
-    /// Whether each vCPU of an emulated guest has a thread of its own. Not for guests that load and
-    /// unload modules with hooks again and again: under QEMU 7.2, both vCPUs of one were seen to spin
-    /// where the kernel had patched its code, as if QEMU still ran the breakpoint of the patching.
-    pub thread_per_vcpu: bool,
     /// Whether QEMU names its threads, which is how a VM's vCPUs are told without asking QEMU.
     pub debug_threads: bool,
     /// CPUs for QEMU's own threads; empty for those of the caller. In an emulated guest, timers
@@ -87,9 +81,7 @@ impl Default for Options {
             vcpus: 1,
             memory_mib: 256,
             accel: Accel::Tcg,
-            qemu: None,
             cpu: String::new(),
-            thread_per_vcpu: true,
             debug_threads: true,
             emulator_cpus: Vec::new(),
             vcpu_cpus: Vec::new(),
@@ -118,10 +110,9 @@ pub(crate) struct Paths {
 impl Options {
     /// QEMU's arguments.
     pub(crate) fn arguments(&self, paths: &Paths) -> Vec<String> {
-        // cx16: under `thread=multi`, QEMU 7.2 loses flags after a cmpxchg16b, which crashes most boots.
+        // cx16: a cmpxchg16b stops all emulated vCPUs for a while.
         let (accel, cpu) = match self.accel {
-            Accel::Tcg if self.thread_per_vcpu => ("tcg,thread=multi", "max,-cx16"),
-            Accel::Tcg => ("tcg,thread=single", "max,-cx16"),
+            Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
             Accel::Kvm => ("kvm", "host"),
         };
         let cpu = if self.cpu.is_empty() { cpu } else { &self.cpu };
@@ -166,7 +157,10 @@ impl StockVm {
     ///
     /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
-        let qemu = options.qemu.clone().map_or_else(Qemu::of_host, Ok)?;
+        let qemu = match options.accel {
+            Accel::Tcg => Qemu::for_vcpus(options.vcpus)?,
+            Accel::Kvm => Qemu::of_host()?,
+        };
         let kernel = options.kernel.clone().map_or_else(Kernel::get, Ok)?;
         let dir = tempfile::Builder::new().prefix("vcoop-stock-").tempdir();
         let dir = dir.map_err(StockError::io("a folder for temporary files"))?;

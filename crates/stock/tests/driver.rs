@@ -121,12 +121,11 @@ struct Guest {
 }
 
 impl Guest {
-    fn start(kernel: Kernel, window: &Window, thread_per_vcpu: bool) -> Result<Self, Skip> {
+    fn start(kernel: Kernel, window: &Window) -> Result<Self, Skip> {
         let module = have(kernel.driver())?;
         let scribble = have(guest_program(&Path::new(SOURCES).join("tools/scribble.c")))?;
         let vm = have(StockVm::start(&Options {
             vcpus: 2,
-            thread_per_vcpu,
             kernel: Some(kernel),
             modules: vec![module],
             programs: vec![
@@ -242,7 +241,7 @@ test!("newest", a_newer_guest_tells, || {
 
 fn tells(kernel: Kernel, name: &str) -> Outcome {
     let window = Window::new(name);
-    let guest = Guest::start(kernel, &window, true)?;
+    let guest = Guest::start(kernel, &window)?;
     guest.load("");
     assert!(window.is_registered());
     assert_eq!(window.header(offset_of!(WindowHeader, vcpus)), 2);
@@ -454,7 +453,7 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
 
 test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     let window = Window::new("load");
-    let guest = Guest::start(have(Kernel::get())?, &window, false)?;
+    let guest = Guest::start(have(Kernel::get())?, &window)?;
     window.offer(Status::Boosted);
     // Timers, wake-ups, switches and new tasks, all the time. With a busy loop beside it, the kernel
     // needs a second to attach all hooks.
@@ -534,7 +533,7 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
 
 test!("6.1", a_driver_survives_a_window_that_is_scribbled_over, || -> Outcome {
     let window = Window::new("scribble");
-    let guest = Guest::start(have(Kernel::get())?, &window, true)?;
+    let guest = Guest::start(have(Kernel::get())?, &window)?;
     window.offer(Status::Normal);
     guest.sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/device) = 0x1110 ] && \
          (scribble $d/resource2 1 3 >/tmp/scribbled & ); done; sleep 0.3; \

@@ -1,7 +1,6 @@
 //! `vcoop guest` in a guest: the kernel's own cpusets and CPU hotplug. An emulated guest has no steal,
 //! so a `/proc/stat` is mounted over its own one, and written by the test.
 
-use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,8 +21,6 @@ const CPUS: u32 = 4;
 /// [`Self::is_busy`] on: all else takes several times as long beside them.
 struct Rig {
     vm: StockVm,
-    /// Lines of shell so far.
-    lines: Cell<u32>,
     _program: tempfile::TempDir,
 }
 
@@ -41,7 +38,7 @@ impl Rig {
             programs: vec![stripped(&program)],
             ..options
         };
-        let rig = Self { vm: guest(&options)?, lines: Cell::new(0), _program: program };
+        let rig = Self { vm: guest(&options)?, _program: program };
         rig.sh("mkdir -p /run && mount -t tmpfs tmpfs /run");
         for slice in ["system.slice", "user.slice"] {
             rig.sh(&format!("mkdir /sys/fs/cgroup/{slice}"));
@@ -60,18 +57,9 @@ impl Rig {
         Ok(rig)
     }
 
-    /// What a line of shell prints, which succeeds. Sometimes an emulated guest with several vCPUs
-    /// does not hear a line, or its answer is lost. Then it is asked again, and does it once.
+    /// What a line of shell prints, which succeeds.
     fn sh(&self, line: &str) -> String {
-        let n = self.lines.replace(self.lines.get() + 1);
-        let once = format!(
-            "n=/tmp/line.{n}; if mkdir $n 2>/dev/null; then ( {line} ) >$n/out 2>$n/err; echo $? \
-             >$n/status; fi; cat $n/out; cat $n/err >&2; exit $(cat $n/status)"
-        );
-        let mut answers = (0..3).map(|_| self.vm.run(&once, 30 * SECOND));
-        let output =
-            answers.find_map(|answer| answer.inspect_err(|e| eprintln!("{line}: {e}")).ok());
-        let output = output.unwrap_or_else(|| panic!("{line}: no answer"));
+        let output = self.vm.run(line, 30 * SECOND).unwrap_or_else(|e| panic!("{line}: {e}"));
         assert_eq!(output.status, 0, "{line}\n{}{}", output.stdout, output.stderr);
         output.stdout
     }
