@@ -18,6 +18,7 @@ mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 mod lock;
+mod operation;
 mod sleeping_lock;
 mod spin;
 pub(crate) mod spin_vcpu;
@@ -34,10 +35,9 @@ use vcoop_sched::{CpuId, EntId, Leave, Note};
 use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::Spin;
-use crate::host::{FREE_OPS, FREE_RUN, preemptible};
+use crate::host::{FREE_OPS, preemptible};
 use crate::interrupts::guest_timers::TimerFor;
 use crate::machine::{GuestSegment, Segment, Wait, vector};
-use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -469,196 +469,6 @@ impl World<'_> {
             return true;
         }
         false
-    }
-
-    /// Interprets one operation of the current task; true when the vCPU is busy with it or has
-    /// left guest mode.
-    fn guest_op(&mut self, v: u32, t: u32, spins: bool) -> bool {
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.in_kernel = true;
-        let (vm, track) = (vcpu.vm as usize, vcpu.track);
-        let now = self.clock.now();
-        let work = &mut self.vms[vm].tasks[t as usize];
-        let Some(runner) = work.runner.as_mut() else { return false };
-        let (was, holds) = (work.mode, work.holds);
-        let op = if spins { FREE_RUN } else { runner.next_or_held(now) };
-        let runs = matches!(op, Op::Run { mode: Mode::PreemptOff, .. });
-        if was == Mode::PreemptOff && holds == 0 && !runs {
-            work.mode = Mode::User;
-            self.guest_event(v, GuestEvent::PreemptOn);
-            if !self.vcpus[v as usize].exits.is_empty() {
-                // The kernel tells the host at the end of the section, before anything else.
-                let runner = self.vms[vm].tasks[t as usize].runner.as_mut();
-                runner.into_iter().for_each(|runner| runner.hold(op));
-                return false;
-            }
-        }
-        let work = &mut self.vms[vm].tasks[t as usize];
-        match op {
-            Op::Run { ns, mode } => {
-                let mode = if holds > 0 { Mode::PreemptOff } else { mode };
-                work.left = ns;
-                if work.thread_time.is_some() {
-                    self.runs_for_thread(v, t, ns);
-                }
-                let work = &mut self.vms[vm].tasks[t as usize];
-                work.mode = mode;
-                if mode == Mode::PreemptOff && was != mode {
-                    self.guest_event(v, GuestEvent::PreemptOff);
-                }
-                false
-            }
-            Op::SleepUntil { at, sample } => {
-                if at <= now && !sample {
-                    return false;
-                }
-                work.wait = Wait::Timer;
-                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
-                let fires = at.max(now) + work.slack;
-                if sample {
-                    self.tracks.arm(sampler, track, at, now);
-                    self.tracks.arm(of_irq, track, at, now);
-                }
-                self.guest_sleep(v, t, Some(fires))
-            }
-            Op::WaitDevice { due } => {
-                work.wait = Wait::Device(due);
-                let sampler = work.sampler;
-                // The device interrupts the vCPU it is routed to; the wait is explained there.
-                let track = self.device_track(vm, t).unwrap_or(track);
-                self.tracks.arm(sampler, track, due, now);
-                self.guest_sleep(v, t, None)
-            }
-            Op::Wait { timeout } => {
-                if std::mem::take(&mut work.woken) {
-                    return false;
-                }
-                work.wait = Wait::Peer;
-                self.guest_sleep(v, t, Some(now + timeout))
-            }
-            Op::Wake(peer) => {
-                let peer = work.peers + peer;
-                self.guest_wake_peer(v, peer);
-                false
-            }
-            Op::Sample => {
-                let (sampler, probe) = (work.sampler, work.probe);
-                self.sample(sampler, probe);
-                false
-            }
-            Op::Act => {
-                let sampler = work.sampler;
-                self.tracks.acts(sampler, true, track, now);
-                false
-            }
-            Op::Respond { due } => {
-                let (sampler, probe) = (work.sampler, work.probe);
-                self.sample(sampler, probe);
-                self.storms.responded(self.vms[vm].birth, due, now - due);
-                false
-            }
-            Op::Login => {
-                self.logged_in(v);
-                false
-            }
-            Op::Missed(missed) => {
-                for probe in [work.probe, work.irq_probe] {
-                    self.probes.missed(probe, missed);
-                }
-                false
-            }
-            Op::Glitches { glitches, missed } => {
-                work.glitches += glitches;
-                let probe = work.probe;
-                self.probes.missed(probe, missed);
-                false
-            }
-            Op::SetPolicy(policy) => {
-                self.vms[vm].level.set_policy(now, EntId(t), policy);
-                self.guest_notes(v);
-                if self.vms[vm].nohz {
-                    self.guest_queue_grew(v, v);
-                }
-                false
-            }
-            op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
-                self.guest_call_op(v, t, op)
-            }
-            Op::Remote { ns, irq_vcpu } => {
-                let client = work.client;
-                self.calls.call_remote(client, ns, irq_vcpu, self.tracks.on(track, now));
-                self.vcpus[v as usize].exits.push_back(Exit::Remote(client));
-                false
-            }
-            Op::Begin => {
-                let sampler = work.sampler;
-                self.tracks.begin(sampler, track, now);
-                false
-            }
-            Op::Done => {
-                work.units += 1;
-                false
-            }
-            Op::BusyUntil { at } => {
-                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
-                self.tracks.arm(sampler, track, at, now);
-                self.tracks.arm(of_irq, track, at, now);
-                self.spin(vm, t, Spin::Timer);
-                self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
-                self.guest_program(v);
-                false
-            }
-            Op::Lock(lock) => {
-                self.lock(v, t, lock);
-                false
-            }
-            Op::Unlock(lock) => {
-                self.unlock(v, t, lock);
-                if was == Mode::PreemptOff && holds == 1 {
-                    self.vms[vm].tasks[t as usize].mode = Mode::User;
-                    self.guest_event(v, GuestEvent::PreemptOn);
-                }
-                false
-            }
-            Op::Acquire { lock, kind } => self.acquire(v, t, lock, kind),
-            Op::Release(lock) => {
-                self.release(v, t, lock);
-                false
-            }
-            Op::Ipi { to, wait } => {
-                self.call_function(v, t, to, wait);
-                false
-            }
-            Op::Flush => {
-                self.shoot_down(v, t);
-                false
-            }
-            Op::ReadCstates(n) => {
-                if !self.plan.vms[vm].virt.exits_off.cstate {
-                    let reads = (0..n).map(|_| Exit::CstateRead);
-                    self.vcpus[v as usize].exits.extend(reads);
-                }
-                false
-            }
-            Op::Post { peer, room } => {
-                let to = work.peers + peer;
-                self.guest_post(v, t, to, room)
-            }
-            Op::Reply => {
-                let mail = work.mail;
-                let to = self.mail.correspondent(mail);
-                to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
-            }
-            Op::Receive { sample } => self.guest_receive(v, t, sample),
-            Op::Rogue(step) => {
-                self.violate_protocol(v, t, step);
-                false
-            }
-            Op::Exit => {
-                work.wait = Wait::Dead;
-                self.guest_reschedule(v, Leave::Exit)
-            }
-        }
     }
 
     /// Blocks the current task, with a timer on this vCPU or without. It pays for its way to sleep and back first, as a

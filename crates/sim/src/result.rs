@@ -104,6 +104,42 @@ impl VmTotals {
     }
 }
 
+/// What is found of the time between two moments.
+struct Scalars<'a> {
+    start: &'a Totals,
+    end: &'a Totals,
+    found: BTreeMap<(String, String), Scalar>,
+}
+
+impl Scalars<'_> {
+    fn ns(&self) -> f64 {
+        (self.end.now - self.start.now).max(1) as f64
+    }
+
+    fn seconds(&self) -> f64 {
+        self.ns() / 1e9
+    }
+
+    fn put(&mut self, probe: &str, metric: &str, unit: &'static str, value: f64) {
+        self.found.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+    }
+
+    /// So many in that time.
+    fn rate(&mut self, probe: &str, metric: &str, n: u64) {
+        self.put(probe, metric, "1/s", n as f64 / self.seconds());
+    }
+
+    /// CPU time in that time.
+    fn cpus(&mut self, probe: &str, metric: &str, time: Ns) {
+        self.put(probe, metric, "cpu", time as f64 / self.ns());
+    }
+
+    /// A time, as a part of others.
+    fn share(&mut self, probe: &str, metric: &str, time: Ns, of: f64) {
+        self.put(probe, metric, "%", 100.0 * time as f64 / of);
+    }
+}
+
 /// VMs by report label, in the order of their first copies.
 fn groups(plan: &Plan) -> Vec<(&str, Vec<usize>)> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
@@ -191,164 +227,214 @@ impl World<'_> {
 
     /// The recording of the time between two moments.
     pub(crate) fn finish(mut self, start: &Totals, end: &Totals, cpu_ns: u64) -> Recording {
-        let ns = (end.now - start.now).max(1) as f64;
-        let mut scalars = BTreeMap::new();
-        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
-            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
-        };
-        let seconds = ns / 1e9;
-        let pcpus = self.pcpus.len() as f64;
+        let mut scalars = Scalars { start, end, found: BTreeMap::new() };
+        self.put_host(&mut scalars);
+        self.put_host_tasks(&mut scalars);
+        self.put_vms(&mut scalars);
+        self.respond_open(end.now);
+        self.storms.scalars(end.now, &mut |probe, metric, unit, value| {
+            scalars.put(probe, metric, unit, value);
+        });
+        self.cut_off(start.now, end.now);
+        let views = std::mem::take(&mut self.views);
+        let intervals = views.finish(self.plan.warmup_ns, end.now, |t| self.name_of(t));
+        let (latencies, scatters) = self.probes.finish(self.plan);
+        Recording {
+            latencies,
+            scalars: scalars.found,
+            engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
+            marks: self.storms.finish(),
+            scatters,
+            intervals,
+            policy_events: self.event_counts.finish(),
+            in_use: self.preferred.finish(self.clock.now()),
+            fault: self.fault,
+        }
+    }
+
+    /// Of the pCPUs, the scheduler and the host's devices.
+    fn put_host(&self, scalars: &mut Scalars<'_>) {
+        let Scalars { start, end, .. } = *scalars;
+        let all = scalars.ns() * self.pcpus.len() as f64;
         let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
-        put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
+        scalars.put("host", "cpu", "%", 100.0 * (1.0 - idle / all));
         if self.smt.is_on() {
-            let slowed = (end.slowed_ns - start.slowed_ns) as f64;
-            put("host", "slowed", "%", 100.0 * slowed / (ns * pcpus));
+            scalars.share("host", "slowed", end.slowed_ns - start.slowed_ns, all);
         }
         if self.plan.host.core_scheduling != CoreScheduling::Off {
-            let forced = (end.forced_idle_ns - start.forced_idle_ns) as f64;
-            put("host", "forced_idle", "%", 100.0 * forced / (ns * pcpus));
+            let forced = end.forced_idle_ns - start.forced_idle_ns;
+            scalars.share("host", "forced_idle", forced, all);
         }
         let polled = |totals: &Totals| {
             let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;
             totals.vms.iter().map(of).sum::<Ns>()
         };
         if self.plan.vms.iter().any(|vm| vm.virt.idle.host_polls().max_ns > 0) {
-            let ran = polled(end) - polled(start);
-            put("host", "polling", "%", 100.0 * ran as f64 / (ns * pcpus));
+            scalars.share("host", "polling", polled(end) - polled(start), all);
         }
-        put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
+        scalars.rate("host", "switches", end.switches - start.switches);
         for (&(metric, before), (_, after)) in start.scheduler.iter().zip(&end.scheduler) {
-            put("host", metric, "1/s", (after - before) as f64 / seconds);
+            scalars.rate("host", metric, after - before);
         }
         let vms = start.vms.iter().zip(&end.vms);
         let used = vms.map(|(a, b)| (b.exec_ns - a.exec_ns, b.stolen_since(a)));
         if let Some(error) = fairness::error_of(&self.host, self.plan, used, end.now - start.now) {
-            put("host", "fairness_error", "%", error);
+            scalars.put("host", "fairness_error", "%", error);
         }
         if let Some(driver) = &self.ratelimits {
-            put("host", "ratelimits_set", "1/s", (end.tuned - start.tuned) as f64 / seconds);
+            scalars.rate("host", "ratelimits_set", end.tuned - start.tuned);
             for (m, vm) in self.plan.vms.iter().enumerate() {
-                put(&vm.name, "ratelimit", "us", driver.limit(m) as f64 / 1e3);
+                scalars.put(&vm.name, "ratelimit", "us", driver.limit(m) as f64 / 1e3);
             }
         }
         let counts = start.devices.iter().zip(&end.devices);
         for (device, (a, b)) in self.plan.host.interrupts.iter().zip(counts) {
             let probe = format!("host.{}", device.name);
-            put(&probe, "interrupts", "1/s", (b.0 - a.0) as f64 / seconds);
-            let of = ns * device.cpus.len() as f64;
-            put(&probe, "interrupt_time", "%", 100.0 * (b.1 - a.1) as f64 / of);
+            scalars.rate(&probe, "interrupts", b.0 - a.0);
+            let of = scalars.ns() * device.cpus.len() as f64;
+            scalars.share(&probe, "interrupt_time", b.1 - a.1, of);
         }
+    }
+
+    /// Of the host's own tasks, and of calls.
+    fn put_host_tasks(&self, scalars: &mut Scalars<'_>) {
+        let Scalars { start, end, .. } = *scalars;
         for (i, label) in self.probes.labels().iter().enumerate() {
             let of_vm = self.plan.vms.iter().any(|vm| &vm.label == label);
             if of_vm || is_noise(label) {
                 continue;
             }
-            let done = (end.host_done[i] - start.host_done[i]) as f64;
-            put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+            let probe = format!("host.{label}");
+            scalars.cpus(&probe, "throughput", end.host_done[i] - start.host_done[i]);
             if self.plan.host_tasks.iter().any(|t| &t.label == label && t.program.counts()) {
-                let units = (end.host_units[i] - start.host_units[i]) as f64;
-                put(&format!("host.{label}"), "rate", "1/s", units / seconds);
+                scalars.rate(&probe, "rate", end.host_units[i] - start.host_units[i]);
             }
         }
-        let calls = self.calls.since(self.plan, &start.calls, &end.calls);
-        for ((probe, metric), n) in calls {
-            put(&probe, metric, "1/s", n as f64 / seconds);
+        for ((probe, metric), n) in self.calls.since(self.plan, &start.calls, &end.calls) {
+            scalars.rate(&probe, metric, n);
         }
+    }
+
+    /// Of the VMs: of all together, of those with one label, of their tasks.
+    fn put_vms(&self, scalars: &mut Scalars<'_>) {
         let groups = groups(self.plan);
-        // All together, under a name that no VM can have.
         if groups.len() > 1 {
-            let sum = |totals: &Totals| {
-                totals.vms.iter().fold(VmTotals::default(), |sum, vm| sum.plus(vm))
-            };
-            let (a, b) = (&sum(start), &sum(end));
-            let vcpus = self.plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum::<u32>();
-            let all = ns * f64::from(vcpus);
-            let exits = |totals: &VmTotals| totals.counters.exits.iter().map(|e| e.n).sum::<u64>();
-            put(ALL, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
-            put(ALL, "steal", "%", 100.0 * b.stolen_since(a) as f64 / all);
-            put(ALL, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
-            put(ALL, "exits", "1/s", (exits(b) - exits(a)) as f64 / seconds);
-            put(ALL, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
-            put(ALL, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / all);
+            self.put_all_vms(scalars);
         }
         // Units of work by label: how many VMs' tasks have it, and how many units.
         let mut together: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
-        for (name, copies) in groups {
-            let of = |totals: &Totals| {
-                copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
-            };
-            let (a, b) = (&of(start), &of(end));
-            put(name, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
-            let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
-            let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
-            put(name, "steal", "%", 100.0 * b.stolen_since(a) as f64 / (ns * vcpus));
-            put(name, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
-            if copies.iter().any(|vm| self.governors[*vm].is_some()) || b.mask_changes > 0 {
-                let changes = (b.mask_changes - a.mask_changes) as f64;
-                put(name, "mask_changes", "1/min", changes * 60.0 / seconds);
-                let pushed = (b.pushed_off - a.pushed_off) as f64;
-                put(name, "pushed_off", "1/s", pushed / seconds);
-                put(name, "vcpus_used", "vcpu", (b.used_ns - a.used_ns) as f64 / ns);
-            }
-            let virt = &self.plan.vms[copies[0]].virt;
-            for (metric, unit, value) in b.counters.since(&a.counters).scalars(virt, vcpus, ns) {
-                put(name, &metric, unit, value);
-            }
-            if let (Some(a), Some(b)) = (&a.halts, &b.halts) {
-                for (metric, unit, value) in b.scalars(a, vcpus, ns) {
-                    put(name, &metric, unit, value);
-                }
-            }
-            if virt.timer.advance != AdvanceConfig::None {
-                put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);
-            }
-            for (count, (a, b)) in Count::ALL.iter().zip(a.counts.iter().zip(b.counts)) {
-                // Only guests that call functions or take locks have these.
-                if b > *a {
-                    put(name, count.name(), "1/s", (b - a) as f64 / seconds);
-                }
-            }
-            put(name, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
-            put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
-            put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
-            put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
-            if b.repays {
-                let lowered = (b.lowered_ns - a.lowered_ns) as f64 / (ns * vcpus);
-                put(name, "lowered", "levels", lowered);
-            }
-            // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
-            let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
-            for &vm in &copies {
-                let counts = start.vms[vm].tasks.iter().zip(&end.vms[vm].tasks);
-                for (task, (x, y)) in self.plan.vms[vm].tasks.iter().zip(counts) {
-                    let sum = by_label.entry(&task.label).or_default();
-                    sum.0 += y.0 - x.0;
-                    sum.1 += y.1 - x.1;
-                    sum.2 += y.2 - x.2;
-                    sum.3 |= matches!(task.program, Program::Audio { .. });
-                    sum.4 |= task.program.counts();
-                }
-            }
-            for (label, (done, glitches, units, audio, counts)) in by_label {
-                let probe = format!("{name}.{label}");
-                put(&probe, "throughput", "cpu", done as f64 / ns);
-                if counts {
-                    put(&probe, "rate", "1/s", units as f64 / seconds);
-                    let sum = together.entry(label).or_default();
-                    *sum = (sum.0 + 1, sum.1 + units);
-                }
-                if audio {
-                    put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
-                }
+        for (name, copies) in &groups {
+            self.put_vm(name, copies, scalars);
+            for (label, units) in self.put_tasks(name, copies, scalars) {
+                let sum = together.entry(label).or_default();
+                *sum = (sum.0 + 1, sum.1 + units);
             }
         }
         for (label, (_, units)) in together.into_iter().filter(|(_, (vms, _))| *vms > 1) {
-            put(&format!("{ALL}.{label}"), "rate", "1/s", units as f64 / seconds);
+            scalars.rate(&format!("{ALL}.{label}"), "rate", units);
         }
-        self.respond_open(end.now);
-        self.storms.scalars(end.now, &mut put);
-        // A task that is late when the run ends must not look like one that was never late, nor one that
-        // never ran like one that was not there.
+    }
+
+    fn put_all_vms(&self, scalars: &mut Scalars<'_>) {
+        let sum =
+            |totals: &Totals| totals.vms.iter().fold(VmTotals::default(), |sum, vm| sum.plus(vm));
+        let (a, b) = (&sum(scalars.start), &sum(scalars.end));
+        let vcpus = self.plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum::<u32>();
+        let all = scalars.ns() * f64::from(vcpus);
+        let exits = |totals: &VmTotals| totals.counters.exits.iter().map(|e| e.n).sum::<u64>();
+        scalars.cpus(ALL, "cpu", b.exec_ns - a.exec_ns);
+        scalars.share(ALL, "steal", b.stolen_since(a), all);
+        scalars.rate(ALL, "preemptions", b.preempted - a.preempted);
+        scalars.rate(ALL, "exits", exits(b) - exits(a));
+        scalars.rate(ALL, "boosts", b.boosts - a.boosts);
+        scalars.share(ALL, "boosted", b.boosted_ns - a.boosted_ns, all);
+    }
+
+    /// Of the VMs with one label.
+    fn put_vm(&self, name: &str, copies: &[usize], scalars: &mut Scalars<'_>) {
+        let of = |totals: &Totals| {
+            copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
+        };
+        let (a, b) = (&of(scalars.start), &of(scalars.end));
+        let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
+        let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
+        let ns = scalars.ns();
+        scalars.cpus(name, "cpu", b.exec_ns - a.exec_ns);
+        scalars.share(name, "steal", b.stolen_since(a), ns * vcpus);
+        scalars.rate(name, "preemptions", b.preempted - a.preempted);
+        if copies.iter().any(|vm| self.governors[*vm].is_some()) || b.mask_changes > 0 {
+            let changes = (b.mask_changes - a.mask_changes) as f64;
+            scalars.put(name, "mask_changes", "1/min", changes * 60.0 / scalars.seconds());
+            scalars.rate(name, "pushed_off", b.pushed_off - a.pushed_off);
+            scalars.put(name, "vcpus_used", "vcpu", (b.used_ns - a.used_ns) as f64 / ns);
+        }
+        let virt = &self.plan.vms[copies[0]].virt;
+        for (metric, unit, value) in b.counters.since(&a.counters).scalars(virt, vcpus, ns) {
+            scalars.put(name, &metric, unit, value);
+        }
+        if let (Some(a), Some(b)) = (&a.halts, &b.halts) {
+            for (metric, unit, value) in b.scalars(a, vcpus, ns) {
+                scalars.put(name, &metric, unit, value);
+            }
+        }
+        if virt.timer.advance != AdvanceConfig::None {
+            scalars.put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);
+        }
+        for (count, (a, b)) in Count::ALL.iter().zip(a.counts.iter().zip(b.counts)) {
+            // Only guests that call functions or take locks have these.
+            if b > *a {
+                scalars.rate(name, count.name(), b - a);
+            }
+        }
+        scalars.rate(name, "boosts", b.boosts - a.boosts);
+        scalars.rate(name, "throttles", b.throttles - a.throttles);
+        scalars.rate(name, "denied", b.denied - a.denied);
+        scalars.share(name, "boosted", b.boosted_ns - a.boosted_ns, ns * vcpus);
+        if b.repays {
+            let lowered = (b.lowered_ns - a.lowered_ns) as f64 / (ns * vcpus);
+            scalars.put(name, "lowered", "levels", lowered);
+        }
+    }
+
+    /// Of the tasks of VMs with one label. The units of work of those that count them, by label.
+    fn put_tasks(
+        &self,
+        name: &str,
+        copies: &[usize],
+        scalars: &mut Scalars<'_>,
+    ) -> Vec<(&str, u64)> {
+        // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
+        let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
+        for &vm in copies {
+            let counts = scalars.start.vms[vm].tasks.iter().zip(&scalars.end.vms[vm].tasks);
+            for (task, (x, y)) in self.plan.vms[vm].tasks.iter().zip(counts) {
+                let sum = by_label.entry(&task.label).or_default();
+                sum.0 += y.0 - x.0;
+                sum.1 += y.1 - x.1;
+                sum.2 += y.2 - x.2;
+                sum.3 |= matches!(task.program, Program::Audio { .. });
+                sum.4 |= task.program.counts();
+            }
+        }
+        let mut counted = Vec::new();
+        for (label, (done, glitches, units, audio, counts)) in by_label {
+            let probe = format!("{name}.{label}");
+            scalars.cpus(&probe, "throughput", done);
+            if counts {
+                scalars.rate(&probe, "rate", units);
+                counted.push((label, units));
+            }
+            if audio {
+                let a_minute = glitches as f64 * 60.0 / scalars.seconds();
+                scalars.put(&probe, "glitches", "1/min", a_minute);
+            }
+        }
+        counted
+    }
+
+    /// What is waited for when the run ends. A task that is late then must not look like one that was never late, nor one
+    /// that never ran like one that was not there.
+    fn cut_off(&mut self, start: Ns, end: Ns) {
         let hosts = self
             .threads
             .iter()
@@ -364,45 +450,31 @@ impl World<'_> {
         for (work, begun, waits) in hosts.chain(guests) {
             let (Some(runner), true) = (&work.runner, work.probe != NONE) else { continue };
             let Some(begun) = begun else { continue };
-            let open = runner.open(begun, start.now, end.now);
+            let open = runner.open(begun, start, end);
             // All of them are of the measured time.
-            let missed = Missed { n: open.missed, last: end.now, every: 1 };
+            let missed = Missed { n: open.missed, last: end, every: 1 };
             self.probes.missed(work.probe, missed);
             // One that is late by less than a period is cut off like any other at the end.
             if open.late
-                && let Some(sample) = self.tracks.close(work.sampler, end.now)
+                && let Some(sample) = self.tracks.close(work.sampler, end)
             {
-                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
+                self.probes.record_open(work.probe, &sample, end, &mut self.spans);
             } else if let Some(due) = open.never {
                 // Nobody has followed it: all of it is a wait for its CPU.
                 let mut parts = Parts::default();
-                parts[waits as usize] = end.now - due;
+                parts[waits as usize] = end - due;
                 let nobody = vec![0; self.probes.labels().len() + 1];
-                let (latency, ran_instead) = (end.now - due, &nobody[..]);
+                let (latency, ran_instead) = (end - due, &nobody[..]);
                 let sample = Sample { due, latency, parts: &parts, ran_instead };
-                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
+                self.probes.record_open(work.probe, &sample, end, &mut self.spans);
             }
         }
         for work in self.threads.iter().filter(|t| t.vcpu != NONE).map(|t| &t.work) {
             if work.sampler != NONE
-                && let Some(sample) = self.tracks.close(work.sampler, end.now)
+                && let Some(sample) = self.tracks.close(work.sampler, end)
             {
-                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
+                self.probes.record_open(work.probe, &sample, end, &mut self.spans);
             }
-        }
-        let views = std::mem::take(&mut self.views);
-        let intervals = views.finish(self.plan.warmup_ns, end.now, |t| self.name_of(t));
-        let (latencies, scatters) = self.probes.finish(self.plan);
-        Recording {
-            latencies,
-            scalars,
-            engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
-            marks: self.storms.finish(),
-            scatters,
-            intervals,
-            policy_events: self.event_counts.finish(),
-            in_use: self.preferred.finish(self.clock.now()),
-            fault: self.fault,
         }
     }
 }

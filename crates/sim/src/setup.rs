@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, VmPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
 
@@ -48,154 +48,18 @@ pub(crate) fn build(
     seed: u64,
     housekeeping: Option<u32>,
 ) -> Result<World<'_>, ConfigError> {
-    let mut labels = Labels::default();
-    let mut host = Scheduler::new(&plan.host.sched)?;
     let pcpus = plan.host.sched.cpus();
-    let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
-    let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
-    let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
     let views = Views::new(plan);
-    let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
-    let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
     let mut lines = DeviceLines::new(plan, seed);
-    let mut clock = Clock::new(&Entities {
-        pcpus,
-        vcpus: vcpu_total,
-        threads: threads_total,
-        vms: plan.vms.len() as u32,
-        devices: device_total,
-        remotes,
-        storms: plan.storms.len() as u32,
-        lines: lines.len(),
-        intervals: views.len(),
-    });
-    for task in &plan.host_tasks {
-        labels.of(&task.label);
-    }
-    let vm_labels: Vec<u16> = plan.vms.iter().map(|vm| labels.of(&vm.label)).collect();
-    // One more label than there are names: an idle pCPU.
-    let width = labels.names.len() + 1;
-    let mut tracks = Tracks::new(width, pcpus);
-    let mut probes = Probes::new(plan, labels.names.clone());
-    let mut calls = Calls::default();
-    let mut mail = Mailboxes::default();
-    let servers = probed_servers(plan);
-
-    let mut threads = Vec::new();
+    let mut setup = Setup::new(plan, seed, &views, &lines)?;
     for (i, task) in plan.host_tasks.iter().enumerate() {
-        let home = home(&task.cpus, i as u32, pcpus);
-        let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-        host.try_add(Attr { policy: task.policy, cpus, group: task.group }, home)?;
-        let target = Target::Host(i as u32);
-        let mut work = work(
-            task,
-            Stream::host_task(seed, i),
-            SkewedClock::HOST,
-            labels.of(&task.label),
-            plan.host_tasks.iter().position(|t| t.label == task.label),
-            Some(task.start_ns),
-            &mut mail,
-        );
-        measure(plan, target, &mut work, &mut tracks, &mut probes);
-        (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
-        let tracked = work.sampler != NONE || servers.contains(&target);
-        let track = if tracked { tracks.add_track() } else { NONE };
-        clock.set(Event::Sleep(i as u32), task.start_ns);
-        threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
+        setup.host_task(i, task)?;
     }
-
-    let mut vcpus: Vec<Vcpu> = Vec::new();
-    let mut vms: Vec<Vm> = Vec::new();
     let in_storm: BTreeSet<u32> = plan.storms.iter().flat_map(|s| s.vms.iter().copied()).collect();
-    let mut devices = Devices::default();
     for (m, vm) in plan.vms.iter().enumerate() {
-        let first = vcpus.len() as u32;
-        let n = vm.level.topology.cpus();
-        let own = |p: &ProbePlan| matches!(p.target, Target::Guest { vm, .. } if vm as usize == m);
-        let serves = |s: &Target| matches!(s, Target::Guest { vm, .. } if *vm as usize == m);
-        let probed = vm.waits || plan.probes.iter().any(own) || servers.iter().any(serves);
-        for c in 0..n {
-            let allowed = &vm.vcpu_cpus[c as usize];
-            let home = home(allowed, first + c, pcpus);
-            let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
-            let policy = vm.vcpu_policy[c as usize];
-            let e = host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
-            match plan.host.core_scheduling {
-                CoreScheduling::Off => {}
-                CoreScheduling::Vm => host.set_cookie(e, m as u32 + 1),
-                CoreScheduling::Vcpu => host.set_cookie(e, vcpus.len() as u32 + 1),
-            }
-            // Attribution costs time: only guests that are probed have it.
-            let track = if probed { tracks.add_track() } else { NONE };
-            let mut work = blank(vm_labels[m]);
-            if vm.waits {
-                work.sampler = tracks.add_sampler();
-                work.probe = probes.of_waits(plan, &vm.wait_probe(c));
-            }
-            let thread = Thread { work, vcpu: vcpus.len() as u32, track, last_cpu: NONE };
-            threads.push(thread);
-            vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
-        }
-        let started = !in_storm.contains(&(m as u32));
-        let own_clock = SkewedClock::of_vm(vm.virt.timer.skew_ppm, seed, m);
-        let mut level = Level::new(&vm.level)?;
-        level.set_nohz_full(&cpu_set(&vm.virt.nohz_full));
-        let mut tasks = Vec::new();
-        for (i, task) in vm.tasks.iter().enumerate() {
-            let home = home(&task.cpus, i as u32, n);
-            let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-            level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
-            let target = Target::Guest { vm: m as u32, task: i as u32 };
-            let mut work = work(
-                task,
-                Stream::guest_task(seed, m, i),
-                own_clock,
-                vm_labels[m],
-                vm.tasks.iter().position(|t| t.label == task.label),
-                (started && !task.after_login).then_some(task.start_ns),
-                &mut mail,
-            );
-            let space = vm.tasks.iter().position(|t| process(t) == process(task));
-            work.space = space.unwrap_or(i) as u32;
-            measure(plan, target, &mut work, &mut tracks, &mut probes);
-            (work.client, work.server) = calls.enter(task, target, first, work.sampler);
-            tasks.push(work);
-            if task.after_login {
-                continue;
-            }
-            // The guest boots halted, with a timer for the start of each task.
-            let v = &mut vcpus[(first + home.0) as usize];
-            v.timers.set(TimerFor::Task(i as u32), task.start_ns);
-        }
-        let virt = VmVirt::new(&vm.virt, &plan.host);
-        let ticks = Ticks::new(own_clock.host_time(vm.level.tick_ns), seed, m + 1);
-        for v in (first..first + n).filter(|_| started) {
-            if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
-                clock.set(Event::Lapic(v), at);
-            }
-        }
-        vm.devices.iter().for_each(|device| devices.add(device, m as u32, first, seed));
-        if started {
-            devices.start(m as u32, &mut clock);
-        }
-        let times_interrupts = tasks.iter().any(|work| work.irq_sampler != NONE);
-        vms.push(Vm {
-            level,
-            tasks,
-            first,
-            preemption: vm.preemption,
-            ticks,
-            sync: VmSync::new(vm, &plan.host),
-            virt,
-            shared: plan.policy.shared(0),
-            started,
-            spins: vm.tasks.iter().any(|task| task.program.may_spin()),
-            times_interrupts,
-            nohz: !vm.virt.nohz_full.is_empty(),
-            birth: NONE,
-            halts: (vm.virt.idle.host_polls().max_ns > 0).then(HaltTimes::new),
-        });
+        setup.vm(m, vm, !in_storm.contains(&(m as u32)))?;
     }
+    let Setup { mut host, mut clock, mut calls, mut vcpus, mut vms, .. } = setup;
     let storms = Storms::new(plan, &mut calls, |vm| vms[vm as usize].first);
     for (b, vm) in (0..).zip(storms.vms()) {
         vms[vm as usize].birth = b;
@@ -217,16 +81,16 @@ pub(crate) fn build(
         clock,
         host,
         pcpus: (0..pcpus).map(|_| pcpu()).collect(),
-        threads,
+        threads: setup.threads,
         vcpus,
         vms,
-        devices,
+        devices: setup.devices,
         calls,
-        mail,
+        mail: setup.mail,
         storms,
         views,
-        tracks,
-        probes,
+        tracks: setup.tracks,
+        probes: setup.probes,
         ticks: HostTicks::new(
             Ticks::new(plan.host.sched.tick_ns(), seed, 0),
             cpu_set(&plan.host.nohz_full),
@@ -253,6 +117,239 @@ pub(crate) fn build(
         world.clock.set(Event::Ratelimit, driver.interval());
     }
     Ok(world)
+}
+
+/// What grows with each task and each VM.
+struct Setup<'p> {
+    plan: &'p Plan,
+    seed: u64,
+    labels: Labels,
+    /// Those whose answers to calls are probed.
+    servers: Vec<Target>,
+    host: Scheduler,
+    clock: Clock,
+    threads: Vec<Thread>,
+    vcpus: Vec<Vcpu>,
+    vms: Vec<Vm>,
+    devices: Devices<'p>,
+    calls: Calls,
+    mail: Mailboxes,
+    tracks: Tracks,
+    probes: Probes,
+}
+
+/// Which of the tasks a task is, and what it has from whom it belongs to.
+struct Owned<'p> {
+    target: Target,
+    rng: Stream,
+    clock: SkewedClock,
+    label: &'p str,
+    /// The first of those with its label.
+    peers: Option<usize>,
+    /// When its program begins, if that is known.
+    begins: Option<Ns>,
+    /// The first vCPU of its VM.
+    first: u32,
+}
+
+impl<'p> Setup<'p> {
+    fn new(
+        plan: &'p Plan,
+        seed: u64,
+        views: &Views,
+        lines: &DeviceLines,
+    ) -> Result<Self, ConfigError> {
+        let pcpus = plan.host.sched.cpus();
+        let vcpus = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
+        let tasks = plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
+        let clock = Clock::new(&Entities {
+            pcpus,
+            vcpus,
+            threads: plan.host_tasks.len() as u32 + vcpus,
+            vms: plan.vms.len() as u32,
+            devices: plan.vms.iter().map(|vm| vm.devices.len() as u32).sum(),
+            remotes: tasks.filter(|task| task.program.is_remote()).count() as u32,
+            storms: plan.storms.len() as u32,
+            lines: lines.len(),
+            intervals: views.len(),
+        });
+        let mut labels = Labels::default();
+        let host_labels = plan.host_tasks.iter().map(|task| &task.label);
+        for label in host_labels.chain(plan.vms.iter().map(|vm| &vm.label)) {
+            labels.of(label);
+        }
+        Ok(Self {
+            plan,
+            seed,
+            servers: probed_servers(plan),
+            host: Scheduler::new(&plan.host.sched)?,
+            clock,
+            threads: Vec::new(),
+            vcpus: Vec::new(),
+            vms: Vec::new(),
+            devices: Devices::default(),
+            calls: Calls::default(),
+            mail: Mailboxes::default(),
+            // One more label than there are names: an idle pCPU.
+            tracks: Tracks::new(labels.names.len() + 1, pcpus),
+            probes: Probes::new(plan, labels.names.clone()),
+            labels,
+        })
+    }
+
+    fn host_task(&mut self, i: usize, task: &TaskPlan) -> Result<(), ConfigError> {
+        let home = home(&task.cpus, i as u32, self.plan.host.sched.cpus());
+        let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
+        self.host.try_add(Attr { policy: task.policy, cpus, group: task.group }, home)?;
+        let target = Target::Host(i as u32);
+        let work = self.work(
+            task,
+            Owned {
+                target,
+                rng: Stream::host_task(self.seed, i),
+                clock: SkewedClock::HOST,
+                label: &task.label,
+                peers: self.plan.host_tasks.iter().position(|t| t.label == task.label),
+                begins: Some(task.start_ns),
+                first: 0,
+            },
+        );
+        let tracked = work.sampler != NONE || self.servers.contains(&target);
+        let track = if tracked { self.tracks.add_track() } else { NONE };
+        self.clock.set(Event::Sleep(i as u32), task.start_ns);
+        self.threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
+        Ok(())
+    }
+
+    /// The threads of a VM's vCPUs.
+    fn vcpus(&mut self, m: usize, vm: &VmPlan) -> Result<(), ConfigError> {
+        let first = self.vcpus.len() as u32;
+        let own = |p: &ProbePlan| matches!(p.target, Target::Guest { vm, .. } if vm as usize == m);
+        let serves = |s: &Target| matches!(s, Target::Guest { vm, .. } if *vm as usize == m);
+        let probed =
+            vm.waits || self.plan.probes.iter().any(own) || self.servers.iter().any(serves);
+        for c in 0..vm.level.topology.cpus() {
+            let allowed = &vm.vcpu_cpus[c as usize];
+            let home = home(allowed, first + c, self.plan.host.sched.cpus());
+            let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
+            let policy = vm.vcpu_policy[c as usize];
+            let e = self.host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
+            match self.plan.host.core_scheduling {
+                CoreScheduling::Off => {}
+                CoreScheduling::Vm => self.host.set_cookie(e, m as u32 + 1),
+                CoreScheduling::Vcpu => self.host.set_cookie(e, self.vcpus.len() as u32 + 1),
+            }
+            // Attribution costs time: only guests that are probed have it.
+            let track = if probed { self.tracks.add_track() } else { NONE };
+            let mut work = blank(self.labels.of(&vm.label));
+            if vm.waits {
+                work.sampler = self.tracks.add_sampler();
+                work.probe = self.probes.of_waits(self.plan, &vm.wait_probe(c));
+            }
+            let thread = Thread { work, vcpu: self.vcpus.len() as u32, track, last_cpu: NONE };
+            self.threads.push(thread);
+            self.vcpus.push(vcpu(self.plan, m, c, e.0, home.0, track));
+        }
+        Ok(())
+    }
+
+    /// A VM, which is `started` unless a storm starts it.
+    fn vm(&mut self, m: usize, vm: &'p VmPlan, started: bool) -> Result<(), ConfigError> {
+        let first = self.vcpus.len() as u32;
+        let n = vm.level.topology.cpus();
+        self.vcpus(m, vm)?;
+        let own_clock = SkewedClock::of_vm(vm.virt.timer.skew_ppm, self.seed, m);
+        let mut level = Level::new(&vm.level)?;
+        level.set_nohz_full(&cpu_set(&vm.virt.nohz_full));
+        let mut tasks = Vec::new();
+        for (i, task) in vm.tasks.iter().enumerate() {
+            let home = home(&task.cpus, i as u32, n);
+            let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
+            level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
+            let mut work = self.work(
+                task,
+                Owned {
+                    target: Target::Guest { vm: m as u32, task: i as u32 },
+                    rng: Stream::guest_task(self.seed, m, i),
+                    clock: own_clock,
+                    label: &vm.label,
+                    peers: vm.tasks.iter().position(|t| t.label == task.label),
+                    begins: (started && !task.after_login).then_some(task.start_ns),
+                    first,
+                },
+            );
+            let space = vm.tasks.iter().position(|t| process(t) == process(task));
+            work.space = space.unwrap_or(i) as u32;
+            tasks.push(work);
+            if task.after_login {
+                continue;
+            }
+            // The guest boots halted, with a timer for the start of each task.
+            let v = &mut self.vcpus[(first + home.0) as usize];
+            v.timers.set(TimerFor::Task(i as u32), task.start_ns);
+        }
+        let virt = VmVirt::new(&vm.virt, &self.plan.host);
+        let ticks = Ticks::new(own_clock.host_time(vm.level.tick_ns), self.seed, m + 1);
+        for v in (first..first + n).filter(|_| started) {
+            if let Some(at) = lapic::boots(&mut self.vcpus[v as usize], &virt, &ticks, 0) {
+                self.clock.set(Event::Lapic(v), at);
+            }
+        }
+        for device in &vm.devices {
+            self.devices.add(device, m as u32, first, self.seed);
+        }
+        if started {
+            self.devices.start(m as u32, &mut self.clock);
+        }
+        let times_interrupts = tasks.iter().any(|work| work.irq_sampler != NONE);
+        self.vms.push(Vm {
+            level,
+            tasks,
+            first,
+            preemption: vm.preemption,
+            ticks,
+            sync: VmSync::new(vm, &self.plan.host),
+            virt,
+            shared: self.plan.policy.shared(0),
+            started,
+            spins: vm.tasks.iter().any(|task| task.program.may_spin()),
+            times_interrupts,
+            nohz: !vm.virt.nohz_full.is_empty(),
+            birth: NONE,
+            halts: (vm.virt.idle.host_polls().max_ns > 0).then(HaltTimes::new),
+        });
+        Ok(())
+    }
+
+    /// What a task does, with samplers and probes if the plan asks for them.
+    fn work(&mut self, task: &TaskPlan, of: Owned<'_>) -> Work {
+        let takes = task.program.takes_messages();
+        let mut runner = Runner::new(&task.program, of.rng).by(of.clock);
+        if let Some(at) = of.begins {
+            runner = runner.begins(at);
+        }
+        let mut work = Work {
+            mail: if takes { self.mail.add() } else { NONE },
+            runner: Some(if task.of_vcpu { runner.of_vcpu() } else { runner }),
+            slack: task.timer_slack_ns,
+            thread_time: task.of_vcpu.then_some(0),
+            peers: of.peers.unwrap_or(0) as u32,
+            ..blank(self.labels.of(of.label))
+        };
+        let mut measured = |moment| {
+            let is = |p: &ProbePlan| p.target == of.target && p.moment == moment;
+            let i = self.plan.probes.iter().position(is)?;
+            Some((self.tracks.add_sampler(), self.probes.of_task(self.plan, i)))
+        };
+        if let Some(found) = measured(Moment::Task) {
+            (work.sampler, work.probe) = found;
+        }
+        if let Some(found) = measured(Moment::Interrupt) {
+            (work.irq_sampler, work.irq_probe) = found;
+        }
+        (work.client, work.server) = self.calls.enter(task, of.target, of.first, work.sampler);
+        work
+    }
 }
 
 #[derive(Default)]
@@ -305,47 +402,9 @@ fn blank(label: u16) -> Work {
     }
 }
 
-fn work(
-    task: &TaskPlan,
-    rng: Stream,
-    clock: SkewedClock,
-    label: u16,
-    peers: Option<usize>,
-    begins: Option<Ns>,
-    mail: &mut Mailboxes,
-) -> Work {
-    let takes = task.program.takes_messages();
-    let mut runner = Runner::new(&task.program, rng).by(clock);
-    if let Some(at) = begins {
-        runner = runner.begins(at);
-    }
-    Work {
-        mail: if takes { mail.add() } else { NONE },
-        runner: Some(if task.of_vcpu { runner.of_vcpu() } else { runner }),
-        slack: task.timer_slack_ns,
-        thread_time: task.of_vcpu.then_some(0),
-        peers: peers.unwrap_or(0) as u32,
-        ..blank(label)
-    }
-}
-
 /// The process that a task is a thread of.
 fn process(task: &TaskPlan) -> &str {
     task.process.as_ref().unwrap_or(&task.label)
-}
-
-/// Gives a task samplers and probes if the plan asks for them.
-fn measure(plan: &Plan, target: Target, work: &mut Work, tracks: &mut Tracks, probes: &mut Probes) {
-    let mut of = |moment| {
-        let i = plan.probes.iter().position(|p| p.target == target && p.moment == moment)?;
-        Some((tracks.add_sampler(), probes.of_task(plan, i)))
-    };
-    if let Some(found) = of(Moment::Task) {
-        (work.sampler, work.probe) = found;
-    }
-    if let Some(found) = of(Moment::Interrupt) {
-        (work.irq_sampler, work.irq_probe) = found;
-    }
 }
 
 fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) -> Vcpu {
