@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestArea, Hints, Intent, Remote, Status, Word, window};
+use vcoop_abi::{FromGuest, GuestArea, GuestWords, Hints, Intent, Remote, Status, Word, window};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::deadline;
 use vcoop_vmm::VcpuThread;
@@ -13,9 +13,10 @@ use vcoop_window::{Clock, Number, Window};
 use super::Shares;
 use crate::port::Page;
 
-/// How often a guest may ring: at once, and on average.
-const BELL_BURST: f64 = 50.0;
-const BELLS_PER_S: f64 = 5_000.0;
+/// How many words of vCPUs a guest may have looked at by ringing: at once, beside one of each vCPU, and on average. A
+/// look takes some microseconds of the engine's time, before all else on its CPU.
+const LOOKS_BURST: f64 = 50.0;
+const LOOKS_PER_S: f64 = 5_000.0;
 
 /// How long a guest is not heard that has rung more often.
 pub(super) const DEAF_NS: Ns = 5_000_000;
@@ -36,13 +37,20 @@ pub(super) struct Link {
     ping: u64,
     lead: Ns,
     vcpus: Vec<Of>,
-    bells: f64,
+    /// Looks that are left.
+    looks: f64,
     counted: Ns,
 }
+
+/// What a guest says of a vCPU: its words, its deadline, what others have put on its queue, and the time of its last
+/// answer about the clock, which a vCPU gives before it rings.
+type Said = (GuestWords, [FromGuest<u64>; 3]);
 
 /// A vCPU of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Of {
+    /// What was said at the last look for news.
+    said: Option<Said>,
     /// Its pages.
     slot: Option<u64>,
     /// The last deadline for which it was boosted, as the guest says it.
@@ -75,7 +83,7 @@ impl Link {
             ping: 0,
             lead: deadline::lead(advance),
             vcpus: vec![Of::default(); vcpus],
-            bells: BELL_BURST,
+            looks: LOOKS_BURST,
             counted: now,
         }
     }
@@ -97,7 +105,7 @@ impl Link {
         }
         self.registration = now;
         let remote = |slot| self.window.guest(slot).map_or(0, |page| sent(&page.area));
-        let of = |slot: Option<u64>| Of { slot, served: 0, remote: slot.map_or(0, remote) };
+        let of = |slot: Option<u64>| Of { slot, remote: slot.map_or(0, remote), ..Of::default() };
         self.vcpus = slots.into_iter().map(of).collect();
         true
     }
@@ -233,11 +241,27 @@ impl Link {
         std::mem::replace(&mut self.vcpus[place].served, tsc) != tsc
     }
 
-    /// The guest has rung; whether it may go on.
-    pub(super) fn may_ring(&mut self, now: Ns) -> bool {
+    /// The vCPUs of which the guest has said something since the last call; all, if it has said nothing.
+    pub(super) fn news(&mut self) -> Vec<usize> {
+        let all = 0..self.vcpus.len();
+        let is_new = |place: &usize| {
+            let said = self.pages(*place).map(|page| {
+                let (_, answered) = page.guest.read_pong();
+                let others = [page.guest.read_deadline_tsc(), page.guest.read_remote(), answered];
+                (page.guest.read(), others)
+            });
+            std::mem::replace(&mut self.vcpus[*place].said, said) != said
+        };
+        let new: Vec<usize> = all.clone().filter(is_new).collect();
+        if new.is_empty() { all.collect() } else { new }
+    }
+
+    /// The guest has rung, for so many looks; whether it may go on.
+    pub(super) fn may_ring(&mut self, now: Ns, looks: usize) -> bool {
         let since = now.saturating_sub(std::mem::replace(&mut self.counted, now));
-        self.bells = (self.bells + since as f64 / 1e9 * BELLS_PER_S).min(BELL_BURST) - 1.0;
-        self.bells > 0.0
+        let most = LOOKS_BURST + self.vcpus.len() as f64;
+        self.looks = (self.looks + since as f64 / 1e9 * LOOKS_PER_S).min(most) - looks as f64;
+        self.looks > 0.0
     }
 }
 
@@ -260,7 +284,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use vcoop_abi::window::Identity;
     use vcoop_abi::{Header, Remote, TaskIntent, Word};
-    use vcoop_policy::config::AdvanceConfig;
+    use vcoop_policy::config::{AdvanceConfig, Ns};
     use vcoop_policy::deadline::{LEAD_NS, RESERVE_NS};
     use vcoop_vmm::{Source, Thread, VcpuThread};
     use vcoop_window::Window;
@@ -272,10 +296,10 @@ mod tests {
         VcpuThread { index, kvm_id, thread, source: Source::ThreadName }
     }
 
-    /// A guest with one vCPU, whose TSC is this host's time in nanoseconds.
+    /// A guest, of which one vCPU is there, whose TSC is this host's time in nanoseconds.
     fn guest() -> (Link, Arc<Window>) {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(3 * 4096).unwrap();
+        file.set_len(7 * 4096).unwrap();
         let window = Arc::new(Window::map(&file, 0).unwrap());
         let shares =
             Shares { window: window.clone(), address: None, bell: None, host_khz: 1_000_000 };
@@ -284,7 +308,7 @@ mod tests {
         let page = window.guest(0).unwrap();
         let vcpu = Identity { online: true, apic_id: 0 };
         page.report.vcpu.store(vcpu.to_word(), Ordering::Release);
-        for (offset, value) in [(72, 1), (80, 1_000_000), (88, 5), (64, Header::OURS.to_word())] {
+        for (offset, value) in [(72, 3), (80, 1_000_000), (88, 5), (64, Header::OURS.to_word())] {
             file.write_all_at(&value.to_le_bytes(), offset).unwrap();
         }
         assert!(link.changed(&[thread(0, None)]));
@@ -351,9 +375,31 @@ mod tests {
 
     #[test]
     fn a_guest_that_rings_all_the_time_is_not_heard() {
-        let (mut link, _window) = guest();
-        let heard = (0..1_000).filter(|i| link.may_ring(i * 10_000)).count();
-        assert!((50..=110).contains(&heard), "{heard} in 10 ms");
-        assert!((0..1_000).all(|i| link.may_ring(1_000_000_000 + i * 250_000)));
+        for looks in [1, 3] {
+            let (mut link, _window) = guest();
+            let mut rings = |at| link.may_ring(at, looks);
+            let heard = (0..1_000).filter(|i| rings(i * 10_000)).count() * looks;
+            assert!((45..=110).contains(&heard), "{heard} looks in 10 ms");
+            assert!((0..1_000).all(|i| rings(1_000_000_000 + i * 250_000 * looks as Ns)));
+        }
+    }
+
+    #[test]
+    fn a_ring_is_about_the_vcpus_that_have_said_something() {
+        let (mut link, window) = guest();
+        let threads = [0, 1, 2].map(|index| thread(index, None));
+        for vcpu in 0..3 {
+            let identity = Identity { online: true, apic_id: vcpu };
+            let page = window.guest(vcpu.into()).unwrap();
+            page.report.vcpu.store(identity.to_word(), Ordering::Release);
+        }
+        assert!(link.changed(&threads));
+        assert_eq!(link.news(), [0, 1, 2], "nothing is known");
+        window.guest(1).unwrap().area.deadline_tsc.store(7, Ordering::Release);
+        assert_eq!(link.news(), [1]);
+        window.guest(0).unwrap().area.pong_tsc.store(7, Ordering::Release);
+        window.guest(2).unwrap().area.intent.store(7, Ordering::Release);
+        assert_eq!(link.news(), [0, 2]);
+        assert_eq!(link.news(), [0, 1, 2], "whoever rings wants something");
     }
 }

@@ -35,12 +35,17 @@ impl Inside {
     pub(super) fn rung(&mut self, number: u64) {
         let now = monotonic();
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
-        if !link.may_ring(now) {
+        let news = link.news();
+        if !link.may_ring(now, news.len()) {
             self.hear_bell(number, false);
             self.look_at(number, now + DEAF_NS);
             return;
         }
-        self.heed_all(number, now);
+        if link.is_outdated() {
+            self.heed_all(number, now);
+        } else {
+            news.iter().for_each(|place| self.heed(number, *place, now));
+        }
     }
 
     /// A guest's words are looked at, because it cannot ring, or must not for now.
