@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use vcoop_vmm::Accel;
 
 use crate::control::Output;
-use crate::error::{StockError, is_oops};
+use crate::error::StockError;
 use crate::host::output;
 use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
@@ -195,8 +195,7 @@ impl KvmHost {
 
     /// What its console says of a kernel that failed.
     fn oops(&self) -> Option<StockError> {
-        let console = self.vm.console();
-        is_oops(&console).then_some(StockError::Oops { said: console })
+        self.vm.has_failed().then(|| StockError::Oops { said: self.vm.console() })
     }
 }
 

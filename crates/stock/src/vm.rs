@@ -12,7 +12,7 @@ use vcoop_vmm::qmp::{QmpError, TIMEOUT};
 use vcoop_vmm::{Accel, Proc, Vm};
 
 use crate::control::{Control, Output};
-use crate::error::StockError;
+use crate::error::{StockError, is_oops};
 use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
@@ -221,6 +221,11 @@ impl StockVm {
     /// What its console said.
     pub fn console(&self) -> String {
         self.said("console")
+    }
+
+    /// Whether its kernel failed, as far as its console says.
+    pub fn has_failed(&self) -> bool {
+        is_oops(&self.console())
     }
 
     /// How often it has come up: more than once, if it has booted another kernel itself.

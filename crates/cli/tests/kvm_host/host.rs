@@ -1,5 +1,6 @@
 //! An emulated KVM host with the program, and what it prints.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -42,10 +43,14 @@ impl Host {
         have(KvmHost::start(&options)).map(Self)
     }
 
+    /// Runs a test on a host of its own.
+    pub(crate) fn own(series: &str, test: impl Fn(&Self) -> Outcome) -> Outcome {
+        on(|| Self::start(series), test)?.1
+    }
+
     /// Runs a test on the usual host, which is booted once.
-    pub(crate) fn usual(test: impl FnOnce(&Self) -> Outcome) -> Outcome {
-        let host = USUAL.take_or(|| Self::start("6.12"))?;
-        let outcome = test(&host);
+    pub(crate) fn usual(test: impl Fn(&Self) -> Outcome) -> Outcome {
+        let (host, outcome) = on(|| USUAL.take_or(|| Self::start("6.12")), test)?;
         // Programs, guests and hogs that are left.
         host.sh("killall -KILL vcoop qemu-system-x86_64 2>/dev/null; true");
         host.0.vm().end_loops().unwrap();
@@ -78,6 +83,24 @@ impl Host {
     pub(crate) fn json(&self, command: &str) -> Value {
         let told = self.sh(&format!("{command} --json"));
         serde_json::from_str(&told).unwrap_or_else(|e| panic!("{command}: {e}: {told}"))
+    }
+}
+
+/// Runs a test on a host, and once more on another one if it fails because the kernel of the first did, which an error of
+/// the emulator can make it.
+fn on(
+    host: impl Fn() -> Result<Host, Skip>,
+    test: impl Fn(&Host) -> Outcome,
+) -> Result<(Host, Outcome), Skip> {
+    let mut last = false;
+    loop {
+        let host = host()?;
+        match catch_unwind(AssertUnwindSafe(|| test(&host))) {
+            Ok(outcome) => return Ok((host, outcome)),
+            Err(panic) if last || !host.0.vm().has_failed() => resume_unwind(panic),
+            Err(_) => eprintln!("once more: the host's kernel failed: {}", host.0.vm().console()),
+        }
+        last = true;
     }
 }
 
