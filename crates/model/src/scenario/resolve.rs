@@ -80,28 +80,7 @@ pub(crate) fn resolve(
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
         host::workloads_of(&loads, place, sched, &shares.named, outside.captures, errors);
-    if let Some(load) = loads.first() {
-        let (message, help) = match facts.class {
-            ClassKind::Linux => ("", ""),
-            ClassKind::Credit1 => {
-                ("Xen has no threads of its own that could be loads", "make it a task of dom0")
-            }
-            ClassKind::PowerVm => (
-                "PowerVM's hypervisor has no threads that could be loads",
-                "make it a task of a VM",
-            ),
-        };
-        if !message.is_empty() {
-            errors.error_help(load.common.name.span, message, help);
-        }
-    }
-    let devices = keys.host.value.interrupt.iter().map(|device| &device.name);
-    for device in devices {
-        if loads.iter().any(|load| load.common.name.value == device.value) {
-            let help = "results call both host.NAME: give each a name of its own";
-            errors.error_help(device.span, "a load has this name", help);
-        }
-    }
+    check_loads(keys, &loads, facts.class, errors);
     let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
     match &mut host_plan.sched {
         HostSched::Linux(level) => level.groups = shares.groups,
@@ -115,13 +94,7 @@ pub(crate) fn resolve(
         }
     }
 
-    let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
-    if warmup_ns >= duration_ns {
-        let (warmup, duration) = (show(warmup_ns), show(duration_ns));
-        let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
-        let help = format!("less than the duration, {duration}; --warmup gives another");
-        errors.error_help(keys.warmup.span, message, help);
-    }
+    let (duration_ns, warmup_ns) = times(keys, errors);
     if host_tasks.is_empty() && vms.as_ref().is_none_or(Vec::is_empty) {
         let help = "add [[vm]] with [[vm.task]], or [[load]]";
         errors.error_help(keys.name.span, "there is nothing to run", help);
@@ -161,16 +134,7 @@ pub(crate) fn resolve(
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
     let probes = probes(keys, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
-    if facts.class != ClassKind::Linux {
-        let prefers = facts.class == ClassKind::PowerVm;
-        let keys = keys.at.iter().flat_map(|at| {
-            let boost = at.boost.as_ref().map(|k| ("boost", k.span));
-            let prefer = at.prefer.as_ref().filter(|_| !prefers).map(|k| ("prefer", k.span));
-            [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
-        });
-        keys.flatten()
-            .for_each(|(key, span)| ClassKind::Linux.only(facts.class, key, span, errors));
-    }
+    check_changes(keys, facts.class, errors);
     let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.slices, errors);
     let mut plan = Plan {
         scenario: keys.name.value.0.clone(),
@@ -190,19 +154,95 @@ pub(crate) fn resolve(
         views: Vec::new(),
         slices: 0,
     };
-    if plan.housekeeping().is_none() {
-        let of_vms = keys.vm.iter().map(|vm| &vm.virt.0);
-        // A policy that pins may make room for one.
-        let keeps = |(name, named): &(&String, &Named)| {
-            let mut own = plan.clone();
-            named.pinning.apply(name, &mut own).is_err() || own.housekeeping().is_some()
-        };
-        let of_policies = policies.plans.iter().filter(|(_, named)| named.virt.is_posted());
-        let of_policies = of_policies.filter(|named| !keeps(named));
-        let of_policies = of_policies.map(|(_, named)| &named.virt);
-        virt::refuse_posted(of_vms.chain(of_policies), errors);
-    }
+    check_housekeeping(keys, &plan, &policies, errors);
     deadline::check(keys, &plan, &policies, &compared, errors);
+    check_pins(keys, &plan, &policies, errors);
+    plan.views = storm::views(keys, &plan, errors);
+    let Policies { plans: policies, patches, .. } = policies;
+    Some(Resolved { plan, policies, patches, unfit, compared, baseline })
+}
+
+/// Loads are threads of a host that has some, under names that its devices do not have.
+fn check_loads(
+    keys: &ScenarioKeys,
+    loads: &[&Workload],
+    class: ClassKind,
+    errors: &mut Collector<'_>,
+) {
+    if let Some(load) = loads.first() {
+        let (message, help) = match class {
+            ClassKind::Linux => ("", ""),
+            ClassKind::Credit1 => {
+                ("Xen has no threads of its own that could be loads", "make it a task of dom0")
+            }
+            ClassKind::PowerVm => (
+                "PowerVM's hypervisor has no threads that could be loads",
+                "make it a task of a VM",
+            ),
+        };
+        if !message.is_empty() {
+            errors.error_help(load.common.name.span, message, help);
+        }
+    }
+    let devices = keys.host.value.interrupt.iter().map(|device| &device.name);
+    for device in devices {
+        if loads.iter().any(|load| load.common.name.value == device.value) {
+            let help = "results call both host.NAME: give each a name of its own";
+            errors.error_help(device.span, "a load has this name", help);
+        }
+    }
+}
+
+/// How long is measured, and the warm-up before it.
+fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (u64, u64) {
+    let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
+    if warmup_ns >= duration_ns {
+        let (warmup, duration) = (show(warmup_ns), show(duration_ns));
+        let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
+        let help = format!("less than the duration, {duration}; --warmup gives another");
+        errors.error_help(keys.warmup.span, message, help);
+    }
+    (duration_ns, warmup_ns)
+}
+
+/// Another hypervisor has not all that can be changed while it runs.
+fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'_>) {
+    if class == ClassKind::Linux {
+        return;
+    }
+    let prefers = class == ClassKind::PowerVm;
+    let keys = keys.at.iter().flat_map(|at| {
+        let boost = at.boost.as_ref().map(|k| ("boost", k.span));
+        let prefer = at.prefer.as_ref().filter(|_| !prefers).map(|k| ("prefer", k.span));
+        [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
+    });
+    keys.flatten().for_each(|(key, span)| ClassKind::Linux.only(class, key, span, errors));
+}
+
+/// Interrupts are posted where a pCPU is left for what the host does itself.
+fn check_housekeeping(
+    keys: &ScenarioKeys,
+    plan: &Plan,
+    policies: &Policies,
+    errors: &mut Collector<'_>,
+) {
+    if plan.housekeeping().is_some() {
+        return;
+    }
+    let of_vms = keys.vm.iter().map(|vm| &vm.virt.0);
+    // A policy that pins may make room for one.
+    let keeps = |(name, named): &(&String, &Named)| {
+        let mut own = plan.clone();
+        named.pinning.apply(name, &mut own).is_err() || own.housekeeping().is_some()
+    };
+    let of_policies = policies.plans.iter().filter(|(_, named)| named.virt.is_posted());
+    let of_policies = of_policies.filter(|named| !keeps(named));
+    let of_policies = of_policies.map(|(_, named)| &named.virt);
+    virt::refuse_posted(of_vms.chain(of_policies), errors);
+}
+
+/// Policies that pin vCPUs have pCPUs for them.
+fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &mut Collector<'_>) {
     for name in &keys.compare.value.policy.value {
         let Some(named) = policies.plans.get(&name.value.0) else { continue };
         if named.pinning.span().is_some() {
@@ -213,9 +253,6 @@ pub(crate) fn resolve(
             }
         }
     }
-    plan.views = storm::views(keys, &plan, errors);
-    let Policies { plans: policies, patches, .. } = policies;
-    Some(Resolved { plan, policies, patches, unfit, compared, baseline })
 }
 
 fn profile(
