@@ -134,6 +134,7 @@ pub(crate) fn resolve(
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
     let probes = probes(keys, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
+    check_starts(keys, &loads, end_ns, errors);
     check_changes(keys, facts.class, errors);
     let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.slices, errors);
     let mut plan = Plan {
@@ -203,6 +204,18 @@ fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (u64, u64) {
         errors.error_help(keys.warmup.span, message, help);
     }
     (duration_ns, warmup_ns)
+}
+
+/// What starts does so before the run ends.
+fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &mut Collector<'_>) {
+    let tasks = keys.vm.iter().flat_map(|vm| &vm.task).map(|task| &task.0);
+    for workload in loads.iter().copied().chain(tasks) {
+        let start = &workload.common.start;
+        if start.value.ns >= end_ns && !start.value.login {
+            let message = format!("the run ends at {}, before this", show(end_ns));
+            errors.error(start.span, message);
+        }
+    }
 }
 
 /// Another hypervisor has not all that can be changed while it runs.

@@ -312,6 +312,8 @@ fn probes() {
 fn times_that_contradict() {
     refused("\"100ms\"", "\"2s\"", "\"2s\"", "the warm-up (2s)", "less than the duration, 2s");
     refused("time = \"1s\"", "time = \"3s\"", "\"3s\"", "the run ends at 2100ms", "");
+    let late = "[[load]]\nname = \"late\"\nkind = \"hog\"\nstart = \"3s\"";
+    refused_tail(late, "\"3s\"", "the run ends at 2100ms", "");
     refused("boost = \"off\"", "", "\"1s\"", "an entry switches exactly one thing", "give `boost`");
     let (from, to) = ("boost = \"off\"", "vcpu = 2\npolicy = \"idle\"");
     refused(from, to, "2", "there is no vCPU 2", "from 0 to 1");
