@@ -547,7 +547,7 @@ fn capacity_words(
         let Some(most) = &one.most else {
             let easy = if by_ratio { one.tried.first().map(ratio) } else { None };
             let easy = easy.map_or(from.to_string(), |r| format!("{r:.2} vCPUs a pCPU"));
-            text += &format!("{}: not even {easy}\n", one.policy);
+            text += &format!("{}: not even {easy}, where --vary begins\n", one.policy);
             if let Some(tried) = one.tried.first() {
                 let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
                 let said: Vec<String> =
