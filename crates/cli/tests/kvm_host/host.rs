@@ -15,7 +15,7 @@ pub(crate) const NO_BPF: &str =
     "built without the feature `bpf`; apt-get install clang libelf-dev zlib1g-dev pkg-config";
 
 /// How long the host may take for a command: several times what one takes beside other work on this machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(150);
 
 /// What is missing is a reason to skip; everything else fails.
 pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {

@@ -187,6 +187,8 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
 });
 
 fn is_answered(host: &Host) -> Outcome {
+    // First: who is pinned to that CPU would be so no longer.
+    stays_through_hotplug(host);
     let threads = host.crowd(host.daemon());
     host.sh("guest a insmod /lib/modules/vcoop.ko");
     assert_eq!(state(host), "disabled\n");
@@ -235,8 +237,6 @@ fn is_answered(host: &Host) -> Outcome {
     eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
     assert!(with < 15.0 * without, "{with} us, {without} us without");
     let urgent = twice(|| listens_to_the_guest(host));
-    // Last: who was pinned to that CPU is so no longer.
-    stays_through_hotplug(host);
     assert_eq!(state(host), "disabled\n");
     let log = host.sh("dmesg");
     for bad in FAILURES {
