@@ -252,7 +252,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the pCPUs, the scheduler and the host's devices.
+    /// Numbers of the pCPUs, the scheduler and the host's devices.
     fn put_host(&self, scalars: &mut Scalars<'_>) {
         let Scalars { start, end, .. } = *scalars;
         let all = scalars.ns() * self.pcpus.len() as f64;
@@ -296,7 +296,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the host's own tasks, and of calls.
+    /// Numbers of the host's own tasks, and of calls.
     fn put_host_tasks(&self, scalars: &mut Scalars<'_>) {
         let Scalars { start, end, .. } = *scalars;
         for (i, label) in self.probes.labels().iter().enumerate() {
@@ -315,7 +315,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the VMs: of all together, of those with one label, of their tasks.
+    /// Numbers of all VMs together, of those with one label, and of their tasks.
     fn put_vms(&self, scalars: &mut Scalars<'_>) {
         let groups = groups(self.plan);
         if groups.len() > 1 {
@@ -335,6 +335,7 @@ impl World<'_> {
         }
     }
 
+    /// Numbers of all VMs together, under a name that no VM can have.
     fn put_all_vms(&self, scalars: &mut Scalars<'_>) {
         let sum =
             |totals: &Totals| totals.vms.iter().fold(VmTotals::default(), |sum, vm| sum.plus(vm));
@@ -350,7 +351,7 @@ impl World<'_> {
         scalars.share(ALL, "boosted", b.boosted_ns - a.boosted_ns, all);
     }
 
-    /// Of the VMs with one label.
+    /// Numbers of the VMs with one label.
     fn put_vm(&self, name: &str, copies: &[usize], scalars: &mut Scalars<'_>) {
         let of = |totals: &Totals| {
             copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
@@ -396,7 +397,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the tasks of VMs with one label. The units of work of those that count them, by label.
+    /// Numbers of the tasks of VMs with one label. Returns the units of work of those that count them, by label.
     fn put_tasks(
         &self,
         name: &str,

@@ -138,7 +138,7 @@ struct Setup<'p> {
     probes: Probes,
 }
 
-/// Which of the tasks a task is, and what it has from whom it belongs to.
+/// What a task has from the host or the VM that it belongs to.
 struct Owned<'p> {
     target: Target,
     rng: Stream,

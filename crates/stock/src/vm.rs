@@ -157,10 +157,8 @@ impl StockVm {
     ///
     /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
-        let qemu = match options.accel {
-            Accel::Tcg => Qemu::for_vcpus(options.vcpus)?,
-            Accel::Kvm => Qemu::of_host()?,
-        };
+        let several = options.accel == Accel::Tcg && options.vcpus > 1;
+        let qemu = if several { Qemu::recent()? } else { Qemu::of_host()? };
         let kernel = options.kernel.clone().map_or_else(Kernel::get, Ok)?;
         let dir = tempfile::Builder::new().prefix("vcoop-stock-").tempdir();
         let dir = dir.map_err(StockError::io("a folder for temporary files"))?;

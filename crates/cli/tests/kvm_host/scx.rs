@@ -32,7 +32,7 @@ fn state(host: &Host) -> String {
 /// when no CPU can look at it any more.
 fn kernel_threads(host: &Host) -> String {
     host.sh("sleep 2; for s in $(grep -lx 'PPid:.2' /proc/[0-9]*/status 2>/dev/null); do head -n 1 $s; done 2>/dev/null | \
-             grep -v kworker | sort")
+             grep -v ':.kworker' | sort")
 }
 
 /// The scheduler comes and goes under load, and leaves nothing behind.

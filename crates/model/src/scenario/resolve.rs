@@ -17,7 +17,7 @@ use super::policies::{Named, Policies};
 use super::storm;
 use super::unfit::Unfit;
 use super::virt;
-use crate::diagnostic::{Collector, nearest};
+use crate::diagnostic::{Collector, Span, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
     HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
@@ -195,7 +195,7 @@ fn check_loads(
 }
 
 /// How long is measured, and the warm-up before it.
-fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (u64, u64) {
+fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (Ns, Ns) {
     let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
     if warmup_ns >= duration_ns {
         let (warmup, duration) = (show(warmup_ns), show(duration_ns));
@@ -211,10 +211,16 @@ fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &m
     let tasks = keys.vm.iter().flat_map(|vm| &vm.task).map(|task| &task.0);
     for workload in loads.iter().copied().chain(tasks) {
         let start = &workload.common.start;
-        if start.value.ns >= end_ns && !start.value.login {
-            let message = format!("the run ends at {}, before this", show(end_ns));
-            errors.error(start.span, message);
+        if !start.value.login {
+            check_before_end(start.value.ns, start.span, end_ns, errors);
         }
+    }
+}
+
+/// What is to happen at a time does so before the run ends.
+pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut Collector<'_>) {
+    if at_ns >= end_ns {
+        errors.error(span, format!("the run ends at {}, before this", show(end_ns)));
     }
 }
 
@@ -565,10 +571,7 @@ fn timeline(
 ) -> Vec<TimelineEvent> {
     let mut events = Vec::new();
     for switch in switches {
-        if switch.time.value.0 >= end_ns {
-            let message = format!("the run ends at {}, before this", show(end_ns));
-            errors.error(switch.time.span, message);
-        }
+        check_before_end(switch.time.value.0, switch.time.span, end_ns, errors);
         let vm = match &switch.vm {
             None => vec![None],
             // All copies of a VM.

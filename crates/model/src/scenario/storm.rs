@@ -4,6 +4,7 @@ use super::calls::{self, Named};
 use super::keys::ScenarioKeys;
 use super::keys::storm::{StartText, StormKeys, ViewKeys, ViewKind};
 use super::keys::workload::Kind;
+use super::resolve::check_before_end;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{
     DensityPlan, Milestone, Ns, Plan, ProbePlan, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,
@@ -107,9 +108,8 @@ fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &mu
     if begin_ns < warmup_ns {
         let help = format!("at least {}, or left out", show(warmup_ns));
         errors.error_help(start.span, "it begins before anything is measured", help);
-    } else if begin_ns >= warmup_ns + keys.duration.value.0 {
-        let end = show(warmup_ns + keys.duration.value.0);
-        errors.error(start.span, format!("the run ends at {end}, before this"));
+    } else {
+        check_before_end(begin_ns, start.span, warmup_ns + keys.duration.value.0, errors);
     }
 }
 
