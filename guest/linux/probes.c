@@ -61,16 +61,11 @@ static void flush_waking(struct vcoop_vcpu *vcpu)
 }
 
 /*
- * Where the kernel does not say that it sends the interrupt, a task that wakes another one interrupts
- * itself as soon as it can be: the other one is on its way then. In an interrupt, its end comes soon.
+ * What could not be told with a lock held is told when this interrupt ends, as with all others. It comes as
+ * soon as interrupts are on.
  */
-static void after_waking(struct irq_work *work)
+static void after_locks(struct irq_work *work)
 {
-	unsigned long flags;
-
-	raw_local_irq_save(flags);
-	flush_waking(this_cpu_ptr(&vcoop_vcpus));
-	raw_local_irq_restore(flags);
 }
 
 static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
@@ -263,8 +258,12 @@ static void on_sched_waking(void *data, struct task_struct *task)
 		vcpu->waking.cpu = task_cpu(task);
 		vcpu->waking.task = word;
 		vcpu->waking.tsc = rdtsc();
+		/*
+		 * Where the kernel does not say that it sends the interrupt, the task is on its way as
+		 * soon as this one can be interrupted. In an interrupt, its end comes soon.
+		 */
 		if (!sees_ipis && in_task() && vcpu->waking.cpu != smp_processor_id())
-			irq_work_queue(&vcpu->after_waking);
+			irq_work_queue(&vcpu->after_locks);
 	}
 	raw_local_irq_restore(flags);
 }
@@ -430,10 +429,11 @@ static struct probe probes[] = {
 	NEEDED(irq_handler_entry, on_irq_handler_entry),
 	NEEDED(local_timer_exit, on_local_timer_exit),
 	NEEDED(local_timer_entry, on_vector_entry),
+	NEEDED(irq_work_exit, on_vector_exit),
+	NEEDED(irq_work_entry, on_vector_entry),
 	VECTOR(reschedule),
 	VECTOR(call_function),
 	VECTOR(call_function_single),
-	VECTOR(irq_work),
 	VECTOR(x86_platform_ipi),
 	NEEDED(softirq_exit, on_softirq_exit),
 	NEEDED(softirq_entry, on_softirq_entry),
@@ -458,7 +458,7 @@ int vcoop_probes_attach(void)
 	int i, err;
 
 	for_each_possible_cpu(cpu)
-		init_irq_work(&per_cpu_ptr(&vcoop_vcpus, cpu)->after_waking, after_waking);
+		per_cpu_ptr(&vcoop_vcpus, cpu)->after_locks = IRQ_WORK_INIT_HARD(after_locks);
 	for_each_kernel_tracepoint(find_tracepoint, NULL);
 	for (i = 0; i < ARRAY_SIZE(probes); i++) {
 		struct probe *probe = &probes[i];
@@ -496,7 +496,7 @@ void vcoop_probes_detach(void)
 	/* No CPU is in a hook any more. */
 	tracepoint_synchronize_unregister();
 	for_each_possible_cpu(cpu)
-		irq_work_sync(&per_cpu_ptr(&vcoop_vcpus, cpu)->after_waking);
+		irq_work_sync(&per_cpu_ptr(&vcoop_vcpus, cpu)->after_locks);
 }
 
 void vcoop_probes_show(struct seq_file *file)

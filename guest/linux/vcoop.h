@@ -88,7 +88,8 @@ struct vcoop_vcpu {
 		u16 task;
 		u64 tsc;
 	} waking;
-	struct irq_work after_waking;
+	bool owes_ring;		/* at the end of the next interrupt */
+	struct irq_work after_locks;
 	u64 events;
 	u64 notified;
 	u64 rang;

@@ -46,6 +46,7 @@ void vcoop_vcpu_ring(void)
 {
 	struct vcoop_vcpu *vcpu = this_cpu_ptr(&vcoop_vcpus);
 
+	vcpu->owes_ring = false;
 	if (vcpu->page)
 		answer(vcpu, READ_ONCE(vcpu->host->ping));
 	if (vcoop_ring())
@@ -76,9 +77,19 @@ static bool is_asked_for_idle(const struct vcoop_vcpu *vcpu)
 	return READ_ONCE(host->tell_idle);
 }
 
+/*
+ * A host that is rung may take the boost away at once. A switch holds the lock of its run queue, and
+ * other vCPUs would spin on it until the host lets this one run again.
+ */
+static bool has_lock(const struct vcoop_event *event)
+{
+	return num_online_cpus() > 1 && (event->kind == VCOOP_TASK_SWITCH ||
+					 event->kind == VCOOP_IDLE_ENTER);
+}
+
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 {
-	bool notify;
+	bool notify, asked;
 
 	vcpu->half.expecting = has_deadline_soon(vcpu);
 	notify = vcoop_half_run(&vcpu->half, event, &vcpu->page->area, host_of(vcpu));
@@ -88,12 +99,17 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 	vcoop_vcpu_pong(vcpu);
 	if (READ_ONCE(vcpu->timers.next) != READ_ONCE(vcpu->timers.shown))
 		vcoop_deadline_show(vcpu);
-	if (notify) {
-		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
-		vcoop_vcpu_ring();
-	} else if (event->kind == VCOOP_IDLE_ENTER && is_asked_for_idle(vcpu)) {
-		vcoop_vcpu_ring();
+	asked = event->kind == VCOOP_IDLE_ENTER && is_asked_for_idle(vcpu);
+	if ((notify || asked) && has_lock(event)) {
+		/* The end of that interrupt asks for the end of the boost again, and rings. */
+		vcpu->owes_ring = asked;
+		irq_work_queue(&vcpu->after_locks);
+		return;
 	}
+	if (notify)
+		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
+	if (notify || asked || (vcpu->owes_ring && event->kind == VCOOP_IRQ_EXIT))
+		vcoop_vcpu_ring();
 }
 
 /* The host's question about the clock; both words tell how its own and the guest's differ. */
@@ -223,6 +239,7 @@ void vcoop_vcpu_online(unsigned int cpu)
 	local_irq_save(flags);
 	memset(page, 0, sizeof(*page));
 	vcpu->half.valid = false;
+	vcpu->owes_ring = false;
 	vcpu->remote = 0;
 	vcpu->pong = 0;
 	vcpu->events = 0;
