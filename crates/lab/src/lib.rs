@@ -74,6 +74,7 @@ mod linux {
 
     pub(crate) mod channels;
     pub(crate) mod collect;
+    pub(crate) mod counters;
     pub(crate) mod environment;
     pub(crate) mod event_signal;
     #[cfg(test)]

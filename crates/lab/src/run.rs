@@ -24,7 +24,8 @@ use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, pin};
 
 use crate::channels::Channels;
-use crate::collect::{Collector, Counters, Firing};
+use crate::collect::{Collector, Firing};
+use crate::counters::Counters;
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::host_facts;
@@ -267,7 +268,7 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
     let (mut recording, failure) = live.go(fds, trace.flatten(), stop, observer);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
-        crate::collect::count(u64::from(idle.is_held())),
+        crate::counters::count(u64::from(idle.is_held())),
     );
     match failure {
         Some(error) if recording.latencies.iter().all(|l| l.hist.is_empty()) => Err(error),

@@ -1,5 +1,8 @@
 //! What holds of every run: what goes to stdout, exit codes, files, interruption.
 
+mod files;
+mod refusals;
+
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -103,7 +106,7 @@ fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
 #[test]
 fn a_calibration_works_wherever_something_is_simulated() {
     let dir = tempfile::tempdir().unwrap();
-    let own = include_str!("../../../profiles/xeon-server.toml")
+    let own = include_str!("../../../../profiles/xeon-server.toml")
         .replace("name = \"xeon-server\"", "name = \"own-host\"");
     let (file, trace) = (dir.path().join("own"), dir.path().join("trace"));
     std::fs::write(&file, own).unwrap();
@@ -245,88 +248,6 @@ fn a_closed_pipe_is_no_error() {
     }
 }
 
-#[test]
-fn a_full_disk_is_an_error() {
-    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = vcoop(&["list"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("cannot write to stdout"));
-}
-
-#[test]
-fn out_writes_everything_and_spares_other_results() {
-    let dir = folder("out");
-    let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
-    let result: Value =
-        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
-    assert_eq!(result["schema"], "vcoop.result/1");
-    let plan: Value =
-        serde_json::from_str(&fs::read_to_string(dir.join("plan.json")).unwrap()).unwrap();
-    assert_eq!(plan["cells"].as_array().unwrap().len(), 1);
-    assert!(plan["policies"]["dynamic"].is_object());
-    assert!(fs::read_to_string(dir.join("scenario.toml")).unwrap().contains("busy-host-1"));
-    assert!(fs::read_to_string(dir.join("report.txt")).unwrap().contains("Best here"));
-    // The same scenario again may take its place, another may not.
-    assert!(short(&["--out", path]).status.success());
-    let other = run(&["run", "rogue-guest", "--out", path]);
-    assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("holds a result of scenario busy-host-1"));
-    let result_after: Value =
-        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
-    assert_eq!(result_after["scenario"], "busy-host-1");
-}
-
-#[test]
-fn out_spares_files_of_others() {
-    let dir = folder("foreign");
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("plan.json"), "mine").unwrap();
-    let output = short(&["--out", dir.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert_eq!(fs::read_to_string(dir.join("plan.json")).unwrap(), "mine");
-}
-
-#[test]
-fn out_spares_any_file_of_others_unless_it_is_forced() {
-    let dir = folder("thesis");
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(dir.join("thesis.tex"), "mine").unwrap();
-    let path = dir.to_str().unwrap();
-    let output = short(&["--out", path]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(said.contains("thesis.tex") && said.contains("remedy: "), "{said}");
-    assert!(short(&["--out", path, "--force"]).status.success());
-    assert_eq!(fs::read_to_string(dir.join("thesis.tex")).unwrap(), "mine");
-    // From now on it is ours, too; another scenario takes its place by force alone.
-    assert!(short(&["--out", path]).status.success());
-    let other = ["run", "rogue-guest", "--quiet", "--backend", "sim", "--out", path, "--force"];
-    let other = [&other[..], &["--duration", "50ms", "--warmup", "0s", "--repeats", "1"]].concat();
-    let output = run(&other);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-}
-
-#[test]
-fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
-    let dir = folder("twice");
-    let path = dir.to_str().unwrap();
-    let long = ["run", "busy-host-1", "--backend", "sim", "--quiet", "--duration", "3600s"];
-    let mut first = vcoop(&long).args(["--out", path]).spawn().unwrap();
-    let begun = || begun(&dir) > 0;
-    await_runs(&dir, 1);
-    let second = short(&["--out", path]);
-    first.kill().unwrap();
-    first.wait().unwrap();
-    assert_eq!(second.status.code(), Some(2));
-    let said = text(&second.stderr);
-    assert!(said.contains("written by another process") && said.contains("remedy: "), "{said}");
-    assert!(begun(), "the first one was at work");
-    let output = short(&["--out", path]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(!begun());
-}
-
 /// How many runs that write into a folder have begun.
 fn begun(dir: &Path) -> usize {
     let names = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -341,187 +262,6 @@ fn await_runs(dir: &Path, runs: usize) {
     }
 }
 
-/// Runs with so much memory that what reads without a bound fails, and for so long at most.
-fn bounded(args: &[&str]) -> (Option<i32>, String) {
-    let program = env!("CARGO_BIN_EXE_vcoop");
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program]).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let code = end_of(&mut child);
-    if code.is_none() {
-        child.kill().unwrap();
-    }
-    let output = child.wait_with_output().unwrap();
-    (code, text(&output.stderr).to_owned())
-}
-
-#[test]
-fn endless_files_are_refused_by_every_reader() {
-    let dir = folder("endless");
-    fs::create_dir_all(&dir).unwrap();
-    let pipe = dir.join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let pipe = pipe.to_str().unwrap();
-    let beside = dir.to_str().unwrap();
-    let limit = "guest.cyclictest.p99 < 1ms";
-    for file in ["/dev/zero", pipe, beside] {
-        let capture = format!("load.hog.file={file}");
-        let profile = format!("host.profile={file}");
-        let cases: [&[&str]; 9] = [
-            &["run", file],
-            &["trace", file, "-o", "/dev/null"],
-            &["tune", file, "--slo", limit],
-            &["capacity", file, "--slo", limit],
-            &["capture", file],
-            &["sweep", file, "--dry-run"],
-            &["run", "busy-host-1", "--set", &profile],
-            &[
-                "run",
-                "busy-host-1",
-                "--set",
-                "load.hog.kind=capture",
-                "--set",
-                &capture,
-                "--set",
-                "load.hog.count=1",
-            ],
-            &["run", "busy-host-1", "--calibration", file],
-        ];
-        for args in cases {
-            let (code, said) = bounded(args);
-            assert_eq!(code, Some(2), "{args:?}: {said}");
-            // Diagnostics are laid out in lines.
-            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(said.contains(file), "{args:?}: {said}");
-            assert!(said.contains("not a regular file"), "{args:?}: {said}");
-        }
-    }
-    // A result, and a folder of a sweep.
-    for (name, command) in [
-        ("result.json", &["report", beside][..]),
-        ("manifest.json", &["map", beside, "--rows", "a", "--columns", "b"]),
-    ] {
-        std::os::unix::fs::symlink("/dev/zero", dir.join(name)).unwrap();
-        let (code, said) = bounded(command);
-        assert_eq!(code, Some(2), "{command:?}: {said}");
-        assert!(said.contains(name) && said.contains("remedy: "), "{command:?}: {said}");
-        fs::remove_file(dir.join(name)).unwrap();
-    }
-}
-
-/// Refused as bad usage, with this in the message and with nothing on stdout.
-fn refused(args: &[&str], why: &str) {
-    let output = run(args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains(why), "{args:?}: {said}");
-}
-
-#[test]
-fn places_for_results_that_are_none_are_refused_before_anything_runs() {
-    let dir = folder("places");
-    fs::create_dir_all(&dir).unwrap();
-    let sweep = dir.join("sweep.toml");
-    let axes = "name = \"s\"\nscenario = \"busy-host-1\"\n[axes]\n\"host.tick_hz\" = [250, 1000]\n";
-    fs::write(&sweep, axes).unwrap();
-    let (file, here) = (sweep.to_str().unwrap(), dir.to_str().unwrap());
-    let inside = format!("{file}/inside");
-    for out in [file, &inside] {
-        for args in [
-            &["run", "busy-host-1", "--out", out][..],
-            &["reproduce", "idle-avg", "--out", out],
-            &["sweep", file, "--out", out],
-            &["man", out],
-        ] {
-            refused(args, "is no folder");
-        }
-    }
-    refused(&["report", file], "it is no folder");
-    let nowhere = dir.join("nowhere/x");
-    let map = ["map", here, "--rows", "a", "--columns", "b"];
-    for args in [&["trace", "busy-host-1"][..], &map] {
-        refused(&[args, &["-o", here]].concat(), "it is a folder");
-        refused(&[args, &["-o", nowhere.to_str().unwrap()]].concat(), "there is no such folder");
-    }
-    for (out, why) in [
-        (format!("{file}/"), "it is a folder"),
-        (format!("{file}/x.toml"), "there is no such folder"),
-        (format!("{file}.json"), "ends in .toml"),
-    ] {
-        refused(&["calibrate", "--quick", "--host-only", "-o", &out], why);
-    }
-}
-
-#[test]
-fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
-    let run = |option, value| ["run", "busy-host-1", option, value];
-    refused(&run("--may-cost", "mean=0x"), "write mean=1.1x");
-    refused(&run("--may-cost", "p99=0x"), "write mean=1.1x");
-    refused(&run("--policy", ","), "empty name");
-    for command in ["tune", "capacity"] {
-        let slo = "guest.cyclictest.p99 < 0us";
-        refused(&[command, "busy-host-1", "--slo", slo], "give a limit above zero");
-    }
-    let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
-    refused(&map, "--probe goes with a column");
-}
-
-#[test]
-fn a_series_with_a_damaged_number_is_refused() {
-    let dir = folder("damaged");
-    let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
-    let file = dir.join("result.json");
-    let whole: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    let latency = |s: &Value| s["metric"] == "latency";
-    let first = whole["series"].as_array().unwrap().iter().position(latency).unwrap();
-    for (field, value) in
-        [("p99", Value::from("x")), ("count", Value::from(-1)), ("mean", Value::from(vec![1]))]
-    {
-        let mut damaged = whole.clone();
-        damaged["series"][first][field] = value;
-        fs::write(&file, damaged.to_string()).unwrap();
-        refused(&["report", path], "invalid");
-        refused(&["diff", path, path], "invalid");
-    }
-    let mut damaged = whole.clone();
-    damaged["series"][first]["p90"] = Value::from(-1.5);
-    fs::write(&file, damaged.to_string()).unwrap();
-    refused(&["report", path], "a latency below zero");
-    let mut damaged = whole.clone();
-    damaged["series"][first].as_object_mut().unwrap().remove("count");
-    fs::write(&file, damaged.to_string()).unwrap();
-    refused(&["report", path], "missing field `value`");
-}
-
-#[test]
-fn escapes_in_a_scenario_are_shown_and_not_sent() {
-    let dir = folder("escapes");
-    fs::create_dir_all(&dir).unwrap();
-    let file = dir.join("s.toml");
-    let whole = run(&["list", "scenarios"]);
-    assert!(whole.status.success());
-    let title = "title = \"a\\u001b]0;owned\\u0007b\"";
-    let body = "\n[host]\npcpus = 1\n[[vm]]\nname = \"guest\"\nvcpus = 1\n[[vm.task]]\n\
-                name = \"cyclictest\"\nkind = \"cyclictest\"\ninterval = \"1ms\"\n";
-    fs::write(&file, format!("name = \"s\"\n{title}\n{body}")).unwrap();
-    let path = file.to_str().unwrap();
-    let args = ["--backend", "sim", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
-    let output = run(&[&["run", path][..], &args[..]].concat());
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{err}");
-    assert!(out.contains("a\\u{1b}]0;owned\\u{7}b") && !out.contains('\u{1b}'), "{out}");
-    // A quoted line of a file.
-    fs::write(&file, "name = \u{1b}]0;owned\u{7}\n").unwrap();
-    let output = run(&["run", path]);
-    assert_eq!(output.status.code(), Some(2));
-    let err = text(&output.stderr);
-    assert!(err.contains("\\u{1b}]0;owned") && !err.contains('\u{1b}'), "{err}");
-}
-
 #[test]
 fn a_simulated_triple_fault_fails_the_run_with_what_was_measured() {
     let sets = ["--set", "vm.rogue.task.rogue.mode=triple-fault"];
@@ -534,16 +274,6 @@ fn a_simulated_triple_fault_fails_the_run_with_what_was_measured() {
     let said = text(&output.stderr);
     assert!(said.contains("VM rogue, vCPU ") && said.contains(": triple fault"), "{said}");
     assert!(text(&output.stdout).contains("host.cyclictest"), "what was measured is printed");
-}
-
-#[test]
-fn searches_of_nothing_are_refused() {
-    let base = ["tune", "busy-host-1", "--slo", "guest.cyclictest.p99 < 1ms"];
-    for (option, value) in [("--trials", "0"), ("--confirm", "0"), ("--confirm", "1")] {
-        let output = run(&[&base[..], &[option, value]].concat());
-        assert_eq!(output.status.code(), Some(2), "{option} {value}");
-        assert!(text(&output.stderr).contains("or more"), "{}", text(&output.stderr));
-    }
 }
 
 /// Waits for the end, but not for ever.
@@ -645,120 +375,6 @@ fn captures_are_described() {
     let report = text(&output.stdout);
     assert!(report.starts_with("builtin:build-serve: "), "{report}");
     assert!(report.contains("busiest threads"));
-}
-
-#[test]
-fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
-    // Where there is no KVM, everything.
-    let out = run(&[&["run", "busy-host-1", "--backend", "kvm"], &TOO_BIG[..]].concat());
-    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
-    assert!(out.stdout.is_empty());
-    let said = text(&out.stderr);
-    assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
-}
-
-#[test]
-fn a_report_is_drawn_again_from_its_result() {
-    let dir = folder("report");
-    let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
-    let page = fs::read_to_string(dir.join("report.html")).unwrap();
-    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Best here"));
-    fs::remove_file(dir.join("report.html")).unwrap();
-    let svg = dir.join("svg");
-    let output = run(&["report", path, "--svg", svg.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "");
-    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
-    let pictures = fs::read_dir(&svg).unwrap().count();
-    assert_eq!(pictures, page.matches("<figure").count());
-}
-
-#[test]
-fn results_of_another_version_are_refused() {
-    let dir = folder("report-version");
-    fs::create_dir_all(&dir).unwrap();
-    let path = dir.to_str().unwrap();
-    let refused = |text_of: &str| {
-        fs::write(dir.join("result.json"), text_of).unwrap();
-        let output = run(&["report", path]);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(!dir.join("report.html").exists());
-        text(&output.stderr).to_owned()
-    };
-    let newer = refused(r#"{"schema":"vcoop.result/9"}"#);
-    assert!(newer.contains("vcoop.result/9") && newer.contains("vcoop.result/1"), "{newer}");
-    assert!(refused("[1]").contains("schema none"));
-    assert!(refused("{").contains("is no JSON"));
-    assert!(refused(r#"{"schema":"vcoop.result/1"}"#).contains("missing field"));
-    let empty = folder("report-empty");
-    fs::create_dir_all(&empty).unwrap();
-    let output = run(&["report", empty.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("neither result.json nor reproduce.json"));
-}
-
-#[test]
-fn printed_results_give_charts_where_they_were_asked_to() {
-    let dir = folder("printed");
-    fs::create_dir_all(&dir).unwrap();
-    let path = dir.to_str().unwrap();
-    let drawn = |extra: &[&str]| {
-        let output = short(&[&["--json"], extra].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        fs::write(dir.join("result.json"), &output.stdout).unwrap();
-        let output = run(&["report", path]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let said = text(&output.stderr).to_owned();
-        (said, fs::read_to_string(dir.join("report.html")).unwrap())
-    };
-    let (said, page) = drawn(&[]);
-    assert!(said.contains("most charts are left out") && said.contains("--detail"), "{said}");
-    assert!(page.contains("most charts are missing") && !page.contains("id=\"time\""));
-    let (said, page) = drawn(&["--detail"]);
-    assert!(!said.contains("left out"), "{said}");
-    assert!(!page.contains("most charts are missing") && page.contains("id=\"time\""));
-    let output = short(&["--detail"]);
-    assert_eq!(output.status.code(), Some(2), "it says nothing without --json");
-}
-
-#[test]
-fn a_reproduction_leaves_a_report_too() {
-    let dir = folder("reproduction");
-    let path = dir.to_str().unwrap();
-    let args = ["reproduce", "idle-avg", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
-    let output = run(&[&args[..], &["--out", path]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let page = fs::read_to_string(dir.join("report.html")).unwrap();
-    let json: Value =
-        serde_json::from_str(&fs::read_to_string(dir.join("reproduce.json")).unwrap()).unwrap();
-    for cell in json["cells"].as_array().unwrap() {
-        assert!(page.contains(cell["column"].as_str().unwrap()));
-    }
-    assert_eq!(page.matches("<figure").count(), 2, "a chart a row");
-    assert!(page.contains(json["tables"]["idle-avg"]["title"].as_str().unwrap()));
-    assert!(run(&["report", path]).status.success());
-    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
-}
-
-#[test]
-fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
-    let dir = folder("metrics");
-    fs::create_dir_all(&dir).unwrap();
-    let (file, neighbour) = (dir.join("m.prom"), dir.join("m.part"));
-    fs::write(&file, "old").unwrap();
-    fs::write(&neighbour, "somebody else's").unwrap();
-    assert!(short(&["--quiet", "--metrics", file.to_str().unwrap()]).status.success());
-    let written = fs::read_to_string(&file).unwrap();
-    assert!(written.ends_with("# EOF\n") && !written.starts_with("old"));
-    assert_eq!(fs::read_to_string(&neighbour).unwrap(), "somebody else's");
-    let new = dir.join("new.prom");
-    assert!(!short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).status.success());
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
-    // Standard output, a pipe here.
-    let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("# EOF\n"));
 }
 
 #[test]

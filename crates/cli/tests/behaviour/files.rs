@@ -1,0 +1,194 @@
+//! What is written, and what is spared.
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::{await_runs, begun, folder, run, short, text, vcoop};
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = vcoop(&["list"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write to stdout"));
+}
+
+#[test]
+fn out_writes_everything_and_spares_other_results() {
+    let dir = folder("out");
+    let path = dir.to_str().unwrap();
+    assert!(short(&["--out", path]).status.success());
+    let result: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result["schema"], "vcoop.result/1");
+    let plan: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("plan.json")).unwrap()).unwrap();
+    assert_eq!(plan["cells"].as_array().unwrap().len(), 1);
+    assert!(plan["policies"]["dynamic"].is_object());
+    assert!(fs::read_to_string(dir.join("scenario.toml")).unwrap().contains("busy-host-1"));
+    assert!(fs::read_to_string(dir.join("report.txt")).unwrap().contains("Best here"));
+    // The same scenario again may take its place, another may not.
+    assert!(short(&["--out", path]).status.success());
+    let other = run(&["run", "rogue-guest", "--out", path]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("holds a result of scenario busy-host-1"));
+    let result_after: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result_after["scenario"], "busy-host-1");
+}
+
+#[test]
+fn out_spares_files_of_others() {
+    let dir = folder("foreign");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("plan.json"), "mine").unwrap();
+    let output = short(&["--out", dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read_to_string(dir.join("plan.json")).unwrap(), "mine");
+}
+
+#[test]
+fn out_spares_any_file_of_others_unless_it_is_forced() {
+    let dir = folder("thesis");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("thesis.tex"), "mine").unwrap();
+    let path = dir.to_str().unwrap();
+    let output = short(&["--out", path]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("thesis.tex") && said.contains("remedy: "), "{said}");
+    assert!(short(&["--out", path, "--force"]).status.success());
+    assert_eq!(fs::read_to_string(dir.join("thesis.tex")).unwrap(), "mine");
+    // From now on it is ours, too; another scenario takes its place by force alone.
+    assert!(short(&["--out", path]).status.success());
+    let other = ["run", "rogue-guest", "--quiet", "--backend", "sim", "--out", path, "--force"];
+    let other = [&other[..], &["--duration", "50ms", "--warmup", "0s", "--repeats", "1"]].concat();
+    let output = run(&other);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
+    let dir = folder("twice");
+    let path = dir.to_str().unwrap();
+    let long = ["run", "busy-host-1", "--backend", "sim", "--quiet", "--duration", "3600s"];
+    let mut first = vcoop(&long).args(["--out", path]).spawn().unwrap();
+    let begun = || begun(&dir) > 0;
+    await_runs(&dir, 1);
+    let second = short(&["--out", path]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    let said = text(&second.stderr);
+    assert!(said.contains("written by another process") && said.contains("remedy: "), "{said}");
+    assert!(begun(), "the first one was at work");
+    let output = short(&["--out", path]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!begun());
+}
+
+#[test]
+fn a_report_is_drawn_again_from_its_result() {
+    let dir = folder("report");
+    let path = dir.to_str().unwrap();
+    assert!(short(&["--out", path]).status.success());
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Best here"));
+    fs::remove_file(dir.join("report.html")).unwrap();
+    let svg = dir.join("svg");
+    let output = run(&["report", path, "--svg", svg.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
+    let pictures = fs::read_dir(&svg).unwrap().count();
+    assert_eq!(pictures, page.matches("<figure").count());
+}
+
+#[test]
+fn results_of_another_version_are_refused() {
+    let dir = folder("report-version");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.to_str().unwrap();
+    let refused = |text_of: &str| {
+        fs::write(dir.join("result.json"), text_of).unwrap();
+        let output = run(&["report", path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!dir.join("report.html").exists());
+        text(&output.stderr).to_owned()
+    };
+    let newer = refused(r#"{"schema":"vcoop.result/9"}"#);
+    assert!(newer.contains("vcoop.result/9") && newer.contains("vcoop.result/1"), "{newer}");
+    assert!(refused("[1]").contains("schema none"));
+    assert!(refused("{").contains("is no JSON"));
+    assert!(refused(r#"{"schema":"vcoop.result/1"}"#).contains("missing field"));
+    let empty = folder("report-empty");
+    fs::create_dir_all(&empty).unwrap();
+    let output = run(&["report", empty.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("neither result.json nor reproduce.json"));
+}
+
+#[test]
+fn printed_results_give_charts_where_they_were_asked_to() {
+    let dir = folder("printed");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.to_str().unwrap();
+    let drawn = |extra: &[&str]| {
+        let output = short(&[&["--json"], extra].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::write(dir.join("result.json"), &output.stdout).unwrap();
+        let output = run(&["report", path]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stderr).to_owned();
+        (said, fs::read_to_string(dir.join("report.html")).unwrap())
+    };
+    let (said, page) = drawn(&[]);
+    assert!(said.contains("most charts are left out") && said.contains("--detail"), "{said}");
+    assert!(page.contains("most charts are missing") && !page.contains("id=\"time\""));
+    let (said, page) = drawn(&["--detail"]);
+    assert!(!said.contains("left out"), "{said}");
+    assert!(!page.contains("most charts are missing") && page.contains("id=\"time\""));
+    let output = short(&["--detail"]);
+    assert_eq!(output.status.code(), Some(2), "it says nothing without --json");
+}
+
+#[test]
+fn a_reproduction_leaves_a_report_too() {
+    let dir = folder("reproduction");
+    let path = dir.to_str().unwrap();
+    let args = ["reproduce", "idle-avg", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
+    let output = run(&[&args[..], &["--out", path]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    let json: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("reproduce.json")).unwrap()).unwrap();
+    for cell in json["cells"].as_array().unwrap() {
+        assert!(page.contains(cell["column"].as_str().unwrap()));
+    }
+    assert_eq!(page.matches("<figure").count(), 2, "a chart a row");
+    assert!(page.contains(json["tables"]["idle-avg"]["title"].as_str().unwrap()));
+    assert!(run(&["report", path]).status.success());
+    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
+}
+
+#[test]
+fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
+    let dir = folder("metrics");
+    fs::create_dir_all(&dir).unwrap();
+    let (file, neighbour) = (dir.join("m.prom"), dir.join("m.part"));
+    fs::write(&file, "old").unwrap();
+    fs::write(&neighbour, "somebody else's").unwrap();
+    assert!(short(&["--quiet", "--metrics", file.to_str().unwrap()]).status.success());
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.ends_with("# EOF\n") && !written.starts_with("old"));
+    assert_eq!(fs::read_to_string(&neighbour).unwrap(), "somebody else's");
+    let new = dir.join("new.prom");
+    assert!(!short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).status.success());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
+    // Standard output, a pipe here.
+    let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("# EOF\n"));
+}

@@ -1,0 +1,209 @@
+//! What is refused, and how.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{TOO_BIG, end_of, folder, run, short, text};
+
+/// Runs with so much memory that what reads without a bound fails, and for so long at most.
+fn bounded(args: &[&str]) -> (Option<i32>, String) {
+    let program = env!("CARGO_BIN_EXE_vcoop");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let code = end_of(&mut child);
+    if code.is_none() {
+        child.kill().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    (code, text(&output.stderr).to_owned())
+}
+
+#[test]
+fn endless_files_are_refused_by_every_reader() {
+    let dir = folder("endless");
+    fs::create_dir_all(&dir).unwrap();
+    let pipe = dir.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    let beside = dir.to_str().unwrap();
+    let limit = "guest.cyclictest.p99 < 1ms";
+    for file in ["/dev/zero", pipe, beside] {
+        let capture = format!("load.hog.file={file}");
+        let profile = format!("host.profile={file}");
+        let cases: [&[&str]; 9] = [
+            &["run", file],
+            &["trace", file, "-o", "/dev/null"],
+            &["tune", file, "--slo", limit],
+            &["capacity", file, "--slo", limit],
+            &["capture", file],
+            &["sweep", file, "--dry-run"],
+            &["run", "busy-host-1", "--set", &profile],
+            &[
+                "run",
+                "busy-host-1",
+                "--set",
+                "load.hog.kind=capture",
+                "--set",
+                &capture,
+                "--set",
+                "load.hog.count=1",
+            ],
+            &["run", "busy-host-1", "--calibration", file],
+        ];
+        for args in cases {
+            let (code, said) = bounded(args);
+            assert_eq!(code, Some(2), "{args:?}: {said}");
+            // Diagnostics are laid out in lines.
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(said.contains(file), "{args:?}: {said}");
+            assert!(said.contains("not a regular file"), "{args:?}: {said}");
+        }
+    }
+    // A result, and a folder of a sweep.
+    for (name, command) in [
+        ("result.json", &["report", beside][..]),
+        ("manifest.json", &["map", beside, "--rows", "a", "--columns", "b"]),
+    ] {
+        std::os::unix::fs::symlink("/dev/zero", dir.join(name)).unwrap();
+        let (code, said) = bounded(command);
+        assert_eq!(code, Some(2), "{command:?}: {said}");
+        assert!(said.contains(name) && said.contains("remedy: "), "{command:?}: {said}");
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+}
+
+/// Refused as bad usage, with this in the message and with nothing on stdout.
+fn refused(args: &[&str], why: &str) {
+    let output = run(args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert_eq!(text(&output.stdout), "", "{args:?}");
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(why), "{args:?}: {said}");
+}
+
+#[test]
+fn places_for_results_that_are_none_are_refused_before_anything_runs() {
+    let dir = folder("places");
+    fs::create_dir_all(&dir).unwrap();
+    let sweep = dir.join("sweep.toml");
+    let axes = "name = \"s\"\nscenario = \"busy-host-1\"\n[axes]\n\"host.tick_hz\" = [250, 1000]\n";
+    fs::write(&sweep, axes).unwrap();
+    let (file, here) = (sweep.to_str().unwrap(), dir.to_str().unwrap());
+    let inside = format!("{file}/inside");
+    for out in [file, &inside] {
+        for args in [
+            &["run", "busy-host-1", "--out", out][..],
+            &["reproduce", "idle-avg", "--out", out],
+            &["sweep", file, "--out", out],
+            &["man", out],
+        ] {
+            refused(args, "is no folder");
+        }
+    }
+    refused(&["report", file], "it is no folder");
+    let nowhere = dir.join("nowhere/x");
+    let map = ["map", here, "--rows", "a", "--columns", "b"];
+    for args in [&["trace", "busy-host-1"][..], &map] {
+        refused(&[args, &["-o", here]].concat(), "it is a folder");
+        refused(&[args, &["-o", nowhere.to_str().unwrap()]].concat(), "there is no such folder");
+    }
+    for (out, why) in [
+        (format!("{file}/"), "it is a folder"),
+        (format!("{file}/x.toml"), "there is no such folder"),
+        (format!("{file}.json"), "ends in .toml"),
+    ] {
+        refused(&["calibrate", "--quick", "--host-only", "-o", &out], why);
+    }
+}
+
+#[test]
+fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
+    let run = |option, value| ["run", "busy-host-1", option, value];
+    refused(&run("--may-cost", "mean=0x"), "write mean=1.1x");
+    refused(&run("--may-cost", "p99=0x"), "write mean=1.1x");
+    refused(&run("--policy", ","), "empty name");
+    for command in ["tune", "capacity"] {
+        let slo = "guest.cyclictest.p99 < 0us";
+        refused(&[command, "busy-host-1", "--slo", slo], "give a limit above zero");
+    }
+    let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
+    refused(&map, "--probe goes with a column");
+}
+
+#[test]
+fn a_series_with_a_damaged_number_is_refused() {
+    let dir = folder("damaged");
+    let path = dir.to_str().unwrap();
+    assert!(short(&["--out", path]).status.success());
+    let file = dir.join("result.json");
+    let whole: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let latency = |s: &Value| s["metric"] == "latency";
+    let first = whole["series"].as_array().unwrap().iter().position(latency).unwrap();
+    for (field, value) in
+        [("p99", Value::from("x")), ("count", Value::from(-1)), ("mean", Value::from(vec![1]))]
+    {
+        let mut damaged = whole.clone();
+        damaged["series"][first][field] = value;
+        fs::write(&file, damaged.to_string()).unwrap();
+        refused(&["report", path], "invalid");
+        refused(&["diff", path, path], "invalid");
+    }
+    let mut damaged = whole.clone();
+    damaged["series"][first]["p90"] = Value::from(-1.5);
+    fs::write(&file, damaged.to_string()).unwrap();
+    refused(&["report", path], "a latency below zero");
+    let mut damaged = whole.clone();
+    damaged["series"][first].as_object_mut().unwrap().remove("count");
+    fs::write(&file, damaged.to_string()).unwrap();
+    refused(&["report", path], "missing field `value`");
+}
+
+#[test]
+fn escapes_in_a_scenario_are_shown_and_not_sent() {
+    let dir = folder("escapes");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("s.toml");
+    let whole = run(&["list", "scenarios"]);
+    assert!(whole.status.success());
+    let title = "title = \"a\\u001b]0;owned\\u0007b\"";
+    let body = "\n[host]\npcpus = 1\n[[vm]]\nname = \"guest\"\nvcpus = 1\n[[vm.task]]\n\
+                name = \"cyclictest\"\nkind = \"cyclictest\"\ninterval = \"1ms\"\n";
+    fs::write(&file, format!("name = \"s\"\n{title}\n{body}")).unwrap();
+    let path = file.to_str().unwrap();
+    let args = ["--backend", "sim", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
+    let output = run(&[&["run", path][..], &args[..]].concat());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    assert!(out.contains("a\\u{1b}]0;owned\\u{7}b") && !out.contains('\u{1b}'), "{out}");
+    // A quoted line of a file.
+    fs::write(&file, "name = \u{1b}]0;owned\u{7}\n").unwrap();
+    let output = run(&["run", path]);
+    assert_eq!(output.status.code(), Some(2));
+    let err = text(&output.stderr);
+    assert!(err.contains("\\u{1b}]0;owned") && !err.contains('\u{1b}'), "{err}");
+}
+
+#[test]
+fn searches_of_nothing_are_refused() {
+    let base = ["tune", "busy-host-1", "--slo", "guest.cyclictest.p99 < 1ms"];
+    for (option, value) in [("--trials", "0"), ("--confirm", "0"), ("--confirm", "1")] {
+        let output = run(&[&base[..], &[option, value]].concat());
+        assert_eq!(output.status.code(), Some(2), "{option} {value}");
+        assert!(text(&output.stderr).contains("or more"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
+    // Where there is no KVM, everything.
+    let out = run(&[&["run", "busy-host-1", "--backend", "kvm"], &TOO_BIG[..]].concat());
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    assert!(out.stdout.is_empty());
+    let said = text(&out.stderr);
+    assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
+}
