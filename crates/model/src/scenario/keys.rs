@@ -290,8 +290,8 @@ table! {
 }
 
 table! {
-    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`, `pinned`, `isolated`,
-    /// `ratelimit-auto`) keeps what is not given here; one of another name starts from its `base`.
+    /// A policy. A built-in one (`vanilla`, `dynamic`, `step` and the others of `vcoop list policies`) keeps what
+    /// is not given here; one of another name starts from its `base`.
     pub(crate) struct PolicyKeys {
         /// Policy this one starts from.
         base: Option<At<Prose>>,
