@@ -95,11 +95,6 @@ impl StockError {
         Self::io(path.display().to_string())
     }
 
-    /// Whether a guest did not come up because its kernel failed, which an emulator's error can make it.
-    pub(crate) fn is_oops(&self) -> bool {
-        matches!(self, Self::Ended { said, .. } | Self::NotUp { said, .. } if is_oops(said))
-    }
-
     /// Whether this host lacks something, so that the guest can never be had here.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })

@@ -72,8 +72,7 @@ pub struct KvmHost {
 }
 
 impl KvmHost {
-    /// Boots a host: 10 to 20 s. If the kernel of the host fails (an oops, by an error of the emulator), it is
-    /// booted once more.
+    /// Boots a host: 10 to 20 s, as [`StockVm::start`] does.
     ///
     /// # Errors
     ///
@@ -118,11 +117,7 @@ impl KvmHost {
             fs::write(&script, start_guest()).map_err(StockError::file(&script))?;
             machine.files.push((script, "/bin/start-guest".to_owned()));
         }
-        let vm = match StockVm::start(&machine) {
-            Err(error) if error.is_oops() => StockVm::start(&machine)?,
-            other => other?,
-        };
-        Ok(Self { vm, _files: files })
+        Ok(Self { vm: StockVm::start(&machine)?, _files: files })
     }
 
     /// Runs a line of shell in it; see [`crate::Control::run`].

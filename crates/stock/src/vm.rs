@@ -151,12 +151,31 @@ pub struct StockVm {
 }
 
 impl StockVm {
-    /// Starts QEMU and waits until the guest takes commands: 5 to 10 s where it is emulated.
+    /// Starts QEMU and waits until the guest takes commands: 5 to 10 s where it is emulated. An emulated guest whose kernel
+    /// fails meanwhile, which is an error of the emulator, is booted once more, and stderr says so.
     ///
     /// # Errors
     ///
     /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
+        let mut vm = Self::spawn(options)?;
+        let mut up = vm.wait_until_up(options.boot);
+        if let Err(error) = &up
+            && options.accel == Accel::Tcg
+            && vm.has_failed()
+        {
+            eprintln!("{}: booted once more, as its kernel failed: {error}", options.name);
+            drop(vm);
+            vm = Self::spawn(options)?;
+            up = vm.wait_until_up(options.boot);
+        }
+        up?;
+        // Not before: on a busy host it boots sooner where it likes.
+        vm.place(options)?;
+        Ok(vm)
+    }
+
+    fn spawn(options: &Options) -> Result<Self, StockError> {
         let several = options.accel == Accel::Tcg && options.vcpus > 1;
         let qemu = if several { Qemu::recent()? } else { Qemu::of_host()? };
         let kernel = options.kernel.clone().map_or_else(Kernel::get, Ok)?;
@@ -188,11 +207,7 @@ impl StockVm {
         let qemu = command.spawn().map_err(StockError::io("starting QEMU"))?;
         let control = Control::new(dir.path().join("control"));
         let (name, vcpus) = (options.name.clone(), options.vcpus);
-        let mut vm = Self { qemu, control, name, vcpus, dir };
-        vm.wait_until_up(options.boot)?;
-        // Not before: on a busy host it boots sooner where it likes.
-        vm.place(options)?;
-        Ok(vm)
+        Ok(Self { qemu, control, name, vcpus, dir })
     }
 
     /// Runs a line of shell in the guest; see [`Control::run`].
