@@ -108,6 +108,7 @@ struct policy {
 	__u64 boosts;
 	__u64 throttles;
 	__u64 denied;
+	__u64 too_long;
 	struct bucket bucket;
 	struct rules rules;
 	/* Tokens taken from the VM's bucket and not used yet. */
@@ -390,6 +391,7 @@ RULE void restore(struct policy *v, struct bucket *vm, __u64 status)
 RULE void throttle(struct policy *v, struct bucket *vm, __u64 denial)
 {
 	v->throttles++;
+	v->too_long += denial == BY_LONGEST;
 	v->latched = denial;
 	restore(v, vm, THROTTLED);
 	v->denied++;

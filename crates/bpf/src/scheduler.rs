@@ -86,6 +86,8 @@ pub struct VcpuState {
     pub boosts: u64,
     /// Times the budget ended or prevented a boost.
     pub throttles: u64,
+    /// Of these, those by the account of the longest boost.
+    pub too_long: u64,
     /// Boosts that were due and not given.
     pub denied: u64,
     /// Time boosted and awake, in nanoseconds.

@@ -195,6 +195,9 @@ pub struct VcpuStatus {
     pub denied: u64,
     /// Times the budget ended or prevented a boost.
     pub throttles: u64,
+    /// Of these, those by the account of the longest boost, `longest_boost`.
+    #[serde(default)]
+    pub too_long: u64,
     /// Time boosted and awake, in nanoseconds.
     pub boosted_ns: u64,
     /// Boosted time left, in nanoseconds; null for a policy without a budget.

@@ -11,6 +11,8 @@ pub struct PolicyStats {
     pub notified: u64,
     /// Times the budget ended or prevented a boost and the state became throttled.
     pub throttles: u64,
+    /// Of these, those by the account of the longest boost.
+    pub too_long: u64,
     /// Boosts that were due and not given.
     pub denied: u64,
     /// Boosts that a recheck found without a reason, and ended.

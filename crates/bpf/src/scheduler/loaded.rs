@@ -226,7 +226,8 @@ impl Scheduler {
             boosts: word(3),
             throttles: word(4),
             denied: word(5),
-            budget_left_ns: (word(8).cast_signed().max(0) / MILLION).unsigned_abs(),
+            too_long: word(6),
+            budget_left_ns: (word(9).cast_signed().max(0) / MILLION).unsigned_abs(),
         }
     }
 

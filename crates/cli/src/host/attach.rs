@@ -145,6 +145,14 @@ fn summary(vm: &VmStatus, end: &str) -> String {
              guest{silent}"
         );
     }
+    for v in vcpus.iter().filter(|v| v.too_long > 0) {
+        let (index, throttles, too_long) = (v.index, v.throttles, v.too_long);
+        let _ = writeln!(
+            text,
+            "  vCPU {index}: {too_long} of {throttles} times throttled because boosts lasted longer than \
+             longest_boost allows"
+        );
+    }
     if let Some(of) = interrupts {
         let _ = writeln!(
             text,

@@ -165,6 +165,7 @@ impl Applies for Applier {
         for vcpu in &last.vcpus {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;
+            applied.too_long += vcpu.too_long;
             applied.boosted_ns += vcpu.boosted_ns;
         }
         if last.driven().next().is_none() {

@@ -599,6 +599,7 @@ fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {
         boosts: stats.boosts,
         denied: stats.denied,
         throttles: stats.throttles,
+        too_long: stats.too_long,
         boosted_ns: stats.boosted_ns,
         budget_left_ns: budgeted.then(|| policy.budget_left(now)),
         heard: None,

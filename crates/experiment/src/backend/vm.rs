@@ -48,6 +48,8 @@ pub struct Applied {
     pub boosts: u64,
     /// Times the budget ended or prevented a boost.
     pub throttles: u64,
+    /// Of these, those by the account of the longest boost.
+    pub too_long: u64,
     /// Time boosted and awake.
     pub boosted_ns: Ns,
     /// How long it was in force.
@@ -56,6 +58,50 @@ pub struct Applied {
     pub engine_ns: Option<Ns>,
     /// What told it of sleeps, wake-ups and interrupts.
     pub heard_by: Vec<String>,
+}
+
+/// Throttles a second that are worth a note.
+const MANY_THROTTLES: f64 = 1.0;
+
+/// What a policy did in all runs.
+#[derive(Debug, Default)]
+struct Total {
+    throttles: u64,
+    too_long: u64,
+    for_ns: Ns,
+    heard_by: Vec<String>,
+}
+
+impl Total {
+    fn add(&mut self, applied: &Applied) {
+        self.throttles += applied.throttles;
+        self.too_long += applied.too_long;
+        self.for_ns += applied.for_ns;
+        self.heard_by.clone_from(&applied.heard_by);
+    }
+
+    /// Which budget was too small for what the guest asked for.
+    fn note(&self, policy: &str) -> Option<Note> {
+        let per_second = self.throttles as f64 * 1e9 / self.for_ns.max(1) as f64;
+        if per_second <= MANY_THROTTLES {
+            return None;
+        }
+        let too_long = self.too_long * 2 > self.throttles;
+        let (because, key) = if too_long {
+            ("boosts lasted longer than longest_boost allows", "longest_boost=TIME")
+        } else {
+            ("the budget of a vCPU or of the VM was used up", "vcpu_refill=PART")
+        };
+        Some(Note {
+            evidence: format!(
+                "{policy} was throttled {per_second:.0} times a second, mostly because {because}: \
+                 urgent work went without a boost then"
+            ),
+            remedy: Some(format!(
+                "--set policy.{policy}.{key} allows more, at the cost of other threads of the host"
+            )),
+        })
+    }
 }
 
 /// A VM that runs on this host. A run applies the plan's policy, lets the warm-up pass, and then
@@ -69,8 +115,8 @@ pub struct Vm {
     /// Runs in the meantime.
     command: Option<String>,
     notes: Mutex<Vec<Note>>,
-    /// What told each policy, by its name.
-    heard_by: Mutex<BTreeMap<String, Vec<String>>>,
+    /// What each policy did in all runs, by its name.
+    totals: Mutex<BTreeMap<String, Total>>,
 }
 
 impl Vm {
@@ -82,13 +128,16 @@ impl Vm {
         probes: bool,
         command: Option<String>,
     ) -> Self {
-        let (notes, heard_by) = (Mutex::default(), Mutex::default());
-        Self { found, applies: Mutex::new(applies), probes, command, notes, heard_by }
+        let (notes, totals) = (Mutex::default(), Mutex::default());
+        Self { found, applies: Mutex::new(applies), probes, command, notes, totals }
     }
 
-    /// What could not be seen, and what looking took; each once.
+    /// What could not be seen, what looking took, and which budgets were too small; each once.
     pub fn notes(&self) -> Vec<Note> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.extend(totals.iter().filter_map(|(policy, total)| total.note(policy)));
+        notes
     }
 
     /// The sets of CPUs that its vCPUs may use, each once.
@@ -181,8 +230,9 @@ impl Backend for Vm {
         let mut put = |key: &str, value: String| _ = facts.insert(key.to_owned(), value);
         put("vm", format!("{}, {}, {}, process {}", found.name, found.vmm, found.accel, found.pid));
         put("vm cpus", lists.join("; "));
-        for (policy, by) in &*self.heard_by.lock().unwrap_or_else(PoisonError::into_inner) {
-            put(&format!("{policy} is told by"), by.join(" and "));
+        let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (policy, total) in totals.iter().filter(|(_, t)| !t.heard_by.is_empty()) {
+            put(&format!("{policy} is told by"), total.heard_by.join(" and "));
         }
         facts
     }
@@ -198,10 +248,9 @@ impl Backend for Vm {
         applies.apply(plan)?;
         let measured = self.measure(plan, run.stop, observer);
         let applied = applies.take_back()?;
-        if !applied.heard_by.is_empty() {
-            let mut heard_by = self.heard_by.lock().unwrap_or_else(PoisonError::into_inner);
-            heard_by.insert(plan.policy_name.clone(), applied.heard_by);
-        }
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        totals.entry(plan.policy_name.clone()).or_default().add(&applied);
+        drop(totals);
         let mut recording = measured?;
         let name = Subject::of(&self.found).name;
         let mut put = |metric: &str, unit: &'static str, value: f64| {
@@ -217,5 +266,26 @@ impl Backend for Vm {
             recording.scalars.insert(key, Scalar { unit: "CPU", value });
         }
         Ok((recording, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Total;
+
+    #[test]
+    fn a_budget_that_was_too_small_is_named() {
+        let of = |throttles, too_long| {
+            Total { throttles, too_long, for_ns: 10_000_000_000, ..Total::default() }
+                .note("dynamic")
+        };
+        assert_eq!(of(10, 10), None);
+        let named = |throttles, too_long, rate: &str, key: &str| {
+            let note = of(throttles, too_long).unwrap();
+            assert!(note.evidence.contains(rate), "{note:?}");
+            assert!(note.remedy.as_ref().unwrap().contains(key), "{note:?}");
+        };
+        named(300, 151, " 30 times", "--set policy.dynamic.longest_boost=");
+        named(300, 150, " 30 times", "--set policy.dynamic.vcpu_refill=");
     }
 }

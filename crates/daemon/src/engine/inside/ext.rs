@@ -116,6 +116,7 @@ impl Inside {
             boosts: of.boosts,
             denied: of.denied,
             throttles: of.throttles,
+            too_long: of.too_long,
             boosted_ns: of.boosted_ns,
             deadlines: of.deadlines,
             budget_left_ns: Some(of.budget_left_ns),
