@@ -174,10 +174,6 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             env: vec![("VCOOP_BUILD", workspace.clone().into())],
             ..Layer::new("python-ray", "python3 python/check.py test ray")
         },
-        Layer {
-            needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
-            ..Layer::new("book", "mdbook build docs")
-        },
     ]);
     layers
 }

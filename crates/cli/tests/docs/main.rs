@@ -8,6 +8,7 @@
 //! `<!-- slow output: COMMAND -->` are written when updating, and not checked otherwise.
 
 mod abi;
+mod book;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -320,7 +321,7 @@ fn the_scenario_reference_is_that_of_the_types() {
     }
 }
 
-/// Where a link to a heading goes, as mdBook and GitHub name it.
+/// Where a link to a heading goes, as GitHub names it.
 fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
     let name: String = heading.trim().to_lowercase().chars().filter(kept).collect();
@@ -362,8 +363,7 @@ fn links(text: &str) -> Vec<&str> {
     prose(text).flat_map(of).filter(|link| !link.is_empty()).collect()
 }
 
-/// What `mdbook build` with its link checker would find, where there is no mdBook: each link of a page
-/// leads to a file of the tree and to a heading of it.
+/// For those who read the pages where the sources are: each link leads to a file of the tree and to a heading of it.
 #[test]
 fn links_lead_somewhere() {
     let others = ["python/README.md", "guest/linux/README.md"].map(|name| root().join(name));

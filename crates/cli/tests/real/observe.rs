@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vcoop_stock::{Hogs, Options};
@@ -99,7 +99,9 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     let file = dir.join("asked.toml");
     let file = file.to_str().unwrap();
     let document = |args: &[&str]| -> Result<Value, Trouble> {
+        let began = Instant::now();
         let output = daemon.vcoop(args).output().unwrap();
+        eprintln!("{}: {:.0} s", args[0], began.elapsed().as_secs_f64());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() == Some(3) {
             return Err(Skip::because(error).into());
