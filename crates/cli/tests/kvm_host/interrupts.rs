@@ -28,11 +28,13 @@ struct Wakeups {
     boosted: u32,
     /// ... or before it slept again.
     late: u32,
-    /// ... or not at all, as the engine was awake when the vCPU ran and had not come to it: the sleep was shorter than it
-    /// takes to hear of one, or the engine's CPU stood still.
+    /// ... or not at all, as the engine was awake when the vCPU ran or slept again, and had not come to it: the sleep was
+    /// shorter than it takes to hear of one, or the engine's CPU stood still.
     outrun: u32,
     /// ... or not at all, while the engine slept: it was not told of the sleep, or has done nothing about it.
     lost: u32,
+    /// The line of the trace at which the last of these slept again.
+    lost_at: usize,
 }
 
 /// A field of a line of the trace.
@@ -100,15 +102,19 @@ fn preempted(trace: &str, tid: &str) -> Preempted {
 fn wakeups(trace: &str, tid: &str, engine: &str) -> Wakeups {
     let (mut asleep, mut waits, mut sum) = (false, false, Wakeups::default());
     let (mut engine, mut was_awake) = (Engine::new(engine), true);
-    for line in trace.lines() {
+    for (at, line) in trace.lines().enumerate() {
         engine.hear(line);
         if field(line, "prev_pid=") == tid {
             sum.late += u32::from(waits && is_realtime(line, "prev_prio="));
             waits &= !is_realtime(line, "prev_prio=");
             asleep = sleeps(line);
             if asleep {
-                sum.outrun += u32::from(waits && was_awake);
-                sum.lost += u32::from(waits && !was_awake);
+                let is_awake = was_awake || engine.is_awake;
+                sum.outrun += u32::from(waits && is_awake);
+                if waits && !is_awake {
+                    sum.lost += 1;
+                    sum.lost_at = at;
+                }
                 waits = false;
             }
         } else if field(line, "next_pid=") == tid && asleep {
@@ -178,6 +184,10 @@ fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), Trouble> {
         let (told, engine, trace) = traced(host, "100%", &events, seconds, &select);
         let now = wakeups(&trace, tid, &engine);
         assert!(now.all > 0, "{told}");
+        if now.lost > 0 {
+            let lines = trace.lines().skip(now.lost_at.saturating_sub(20)).take(24);
+            eprintln!("a lost one, of {tid}: {:#?}", lines.collect::<Vec<_>>());
+        }
         was.all += now.all;
         was.boosted += now.boosted;
         was.late += now.late;
@@ -303,15 +313,20 @@ test!("unit", a_trace_tells_which_wake_ups_were_boosted, || {
         out(120, "S"),
         on(91),
     ];
-    let told = |outrun, lost| Wakeups { all: 5, boosted: 2, late: 2, outrun, lost };
-    assert_eq!(wakeups(&lines.concat(), "7", "5"), told(1, 0), "nobody knows of the engine");
-    // The engine is woken in the last but one sleep, and sleeps again before it or after.
-    let engine = |at: usize| {
+    let told =
+        |outrun, lost, lost_at| Wakeups { all: 5, boosted: 2, late: 2, outrun, lost, lost_at };
+    assert_eq!(wakeups(&lines.concat(), "7", "5"), told(1, 0, 0), "nobody knows of the engine");
+    // The engine sleeps, is woken before these lines, and sleeps before those. The vCPU wakes up, and is not boosted, at 14.
+    let engine = |wakes: usize, sleeps: usize| {
         let (woken, slept) =
             ("comm=engine pid=5 \n", switch("5 prev_prio=9 prev_state=S", "9 next_prio=120"));
-        [&lines[..14].concat(), woken, &lines[14..at].concat(), &slept, &lines[at..].concat()]
-            .concat()
+        let (before, between) = (lines[..wakes].concat(), lines[wakes..sleeps].concat());
+        [&slept, &before, woken, &between, &slept, &lines[sleeps..].concat()].concat()
     };
-    assert_eq!(wakeups(&engine(14), "7", "5"), told(0, 1));
-    assert_eq!(wakeups(&engine(15), "7", "5"), told(1, 0));
+    for (wakes, sleeps) in [(14, 14), (15, 15)] {
+        assert_eq!(wakeups(&engine(wakes, sleeps), "7", "5"), told(0, 1, 18));
+    }
+    for (wakes, sleeps) in [(14, 15), (15, 16)] {
+        assert_eq!(wakeups(&engine(wakes, sleeps), "7", "5"), told(1, 0, 0));
+    }
 });
