@@ -104,7 +104,14 @@ impl StockError {
 /// Whether a console tells of a kernel that failed. A stall is one, too: an emulated CPU of which QEMU has lost an interrupt
 /// never takes another one.
 pub(crate) fn is_oops(console: &str) -> bool {
-    ["Oops", "BUG: ", "Kernel panic", "general protection fault", "detected stalls on CPUs"]
-        .iter()
-        .any(|sign| console.contains(sign))
+    [
+        "Oops",
+        "BUG: ",
+        "Kernel panic",
+        "general protection fault",
+        "detected stall",
+        "expedited stall",
+    ]
+    .iter()
+    .any(|sign| console.contains(sign))
 }

@@ -72,7 +72,7 @@ pub struct KvmHost {
 }
 
 impl KvmHost {
-    /// Boots a host: 10 to 20 s, as [`StockVm::start`] does.
+    /// Boots a host, as [`StockVm::start`] does: 5 to 15 s.
     ///
     /// # Errors
     ///
@@ -188,9 +188,14 @@ impl KvmHost {
         output(&mut unpack, &format!("unpacking {from} of the host")).map(drop)
     }
 
-    /// What its console says of a kernel that failed.
+    /// Whether its kernel failed, or the machine has reset itself, either of which an error of the emulator can cause.
+    pub fn has_failed(&self) -> bool {
+        self.vm.has_failed() || self.vm.has_ended()
+    }
+
+    /// What is said of that.
     fn oops(&self) -> Option<StockError> {
-        self.vm.has_failed().then(|| StockError::Oops { said: self.vm.console() })
+        self.has_failed().then(|| StockError::Oops { said: self.vm.last_words() })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -143,7 +144,7 @@ impl Options {
 /// thread that started it.
 #[derive(Debug)]
 pub struct StockVm {
-    qemu: Child,
+    qemu: Mutex<Child>,
     control: Control,
     name: String,
     vcpus: u32,
@@ -207,7 +208,7 @@ impl StockVm {
         let qemu = command.spawn().map_err(StockError::io("starting QEMU"))?;
         let control = Control::new(dir.path().join("control"));
         let (name, vcpus) = (options.name.clone(), options.vcpus);
-        Ok(Self { qemu, control, name, vcpus, dir })
+        Ok(Self { qemu: Mutex::new(qemu), control, name, vcpus, dir })
     }
 
     /// Runs a line of shell in the guest; see [`Control::run`].
@@ -241,6 +242,17 @@ impl StockVm {
         is_oops(&self.console())
     }
 
+    /// Whether QEMU has ended, as it does when an emulated machine resets itself.
+    pub fn has_ended(&self) -> bool {
+        let mut qemu = self.qemu.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(qemu.try_wait(), Ok(None))
+    }
+
+    /// The end of what QEMU and its console said.
+    pub fn last_words(&self) -> String {
+        [self.said("qemu.log"), self.console()].map(|text| end(&text)).concat()
+    }
+
     /// How often it has come up: more than once, if it has booted another kernel itself.
     pub fn boots(&self) -> usize {
         self.console().matches(READY).count()
@@ -258,7 +270,7 @@ impl StockVm {
 
     /// QEMU's process.
     pub fn pid(&self) -> u32 {
-        self.qemu.id()
+        self.qemu.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
     /// QEMU's QMP socket.
@@ -326,16 +338,16 @@ impl StockVm {
         let give_up = Instant::now() + limit;
         loop {
             // Asked first: what it said before it ended is complete then.
-            let ended = self.qemu.try_wait().map_err(StockError::io("waiting for QEMU"))?;
+            let qemu = self.qemu.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let ended = qemu.try_wait().map_err(StockError::io("waiting for QEMU"))?;
             if self.said("console").contains(READY) {
                 return Ok(());
             }
-            let said = || [self.said("qemu.log"), self.said("console")].map(|t| end(&t)).concat();
             if let Some(status) = ended {
-                return Err(StockError::Ended { status, said: said() });
+                return Err(StockError::Ended { status, said: self.last_words() });
             }
             if Instant::now() >= give_up {
-                return Err(StockError::NotUp { limit, said: said() });
+                return Err(StockError::NotUp { limit, said: self.last_words() });
             }
             thread::sleep(LOOK);
         }
@@ -349,8 +361,9 @@ impl StockVm {
 
 impl Drop for StockVm {
     fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        let qemu = self.qemu.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = qemu.kill();
+        let _ = qemu.wait();
     }
 }
 

@@ -97,8 +97,8 @@ fn on(
         let host = host()?;
         match catch_unwind(AssertUnwindSafe(|| test(&host))) {
             Ok(outcome) => return Ok((host, outcome)),
-            Err(panic) if last || !host.0.vm().has_failed() => resume_unwind(panic),
-            Err(_) => eprintln!("once more: the host's kernel failed: {}", host.0.vm().console()),
+            Err(panic) if last || !host.0.has_failed() => resume_unwind(panic),
+            Err(_) => eprintln!("once more: the host failed: {}", host.0.vm().last_words()),
         }
         last = true;
     }
