@@ -248,7 +248,7 @@ impl Layer {
         }
         let ok = child.wait()?.success();
         if tally == Tally::default() {
-            // A layer that is one check: a fuzz campaign, a book that builds.
+            // A layer that is one check: a fuzz campaign.
             tally.passed = u64::from(ok);
         }
         if !ok && tally.failed == 0 {

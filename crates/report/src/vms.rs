@@ -94,8 +94,7 @@ pub struct Vcpu {
 pub struct Thread {
     /// Scheduling policy and its parameters: `SCHED_OTHER nice 0`, `SCHED_FIFO 50`.
     pub policy: Option<String>,
-    /// Who made the thread real-time, as far as it is known: `unknown` of a real-time thread, `None` of
-    /// another.
+    /// Who made the thread real-time: `vcoop` if vcoop has boosted it, `unknown` if somebody else did, `None` if it is not.
     pub realtime_by: Option<&'static str>,
     /// CPUs that it may use, as a list of the kernel's kind: `0-3,7`.
     pub affinity: Option<String>,

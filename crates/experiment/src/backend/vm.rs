@@ -87,10 +87,10 @@ impl Total {
             return None;
         }
         let too_long = self.too_long * 2 > self.throttles;
-        let (because, key) = if too_long {
-            ("boosts lasted longer than longest_boost allows", "longest_boost=TIME")
+        let (because, keys) = if too_long {
+            ("boosts lasted longer than longest_boost allows", "longest_boost")
         } else {
-            ("the budget of a vCPU or of the VM was used up", "vcpu_refill=PART")
+            ("the budget of a vCPU or of the VM was used up", "vcpu_refill and vm_refill")
         };
         Some(Note {
             evidence: format!(
@@ -98,7 +98,7 @@ impl Total {
                  urgent work went without a boost then"
             ),
             remedy: Some(format!(
-                "--set policy.{policy}.{key} allows more, at the cost of other threads of the host"
+                "larger {keys} (--set policy.{policy}.KEY=VALUE) allow more, at the cost of other threads of the host"
             )),
         })
     }
@@ -280,12 +280,12 @@ mod tests {
                 .note("dynamic")
         };
         assert_eq!(of(10, 10), None);
-        let named = |throttles, too_long, rate: &str, key: &str| {
+        let named = |throttles, too_long, keys: &str| {
             let note = of(throttles, too_long).unwrap();
-            assert!(note.evidence.contains(rate), "{note:?}");
-            assert!(note.remedy.as_ref().unwrap().contains(key), "{note:?}");
+            assert!(note.evidence.contains(" 30 times a second"), "{note:?}");
+            assert!(note.remedy.as_ref().unwrap().contains(keys), "{note:?}");
         };
-        named(300, 151, " 30 times", "--set policy.dynamic.longest_boost=");
-        named(300, 150, " 30 times", "--set policy.dynamic.vcpu_refill=");
+        named(300, 151, "longest_boost (--set policy.dynamic.");
+        named(300, 150, "vcpu_refill and vm_refill (--set");
     }
 }
