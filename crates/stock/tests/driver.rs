@@ -142,7 +142,10 @@ impl Guest {
 
     /// What a line of shell prints; it must succeed.
     fn sh(&self, command: &str) -> String {
-        let output = self.vm.run(command, LIMIT).unwrap_or_else(|e| panic!("{command}: {e}"));
+        let output = self
+            .vm
+            .run(command, LIMIT)
+            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.vm.last_words()));
         assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
         output.stdout
     }
