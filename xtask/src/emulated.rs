@@ -183,7 +183,7 @@ fn run_in(
     let status = match attempt(options, command, limit, out) {
         // An error of the emulator while the command ran; one at boot has had its second chance.
         Err(error @ StockError::Oops { .. }) => {
-            eprintln!("xtask: once more, because the host's kernel failed: {error}");
+            eprintln!("xtask: once more: {error}");
             attempt(options, command, limit, out)?
         }
         other => other?,

@@ -43,10 +43,12 @@ pub enum StockError {
         /// The end of what QEMU and the guest's console said.
         said: String,
     },
-    /// A kernel failed.
-    #[error("the kernel failed; its console:\n{said}")]
+    /// A kernel failed, or its machine has reset itself.
+    #[error(
+        "the kernel failed or the machine reset itself; what QEMU and the console said:\n{said}"
+    )]
     Oops {
-        /// What the console said.
+        /// What QEMU and the console said.
         said: String,
     },
     /// The guest gave no answer.

@@ -139,7 +139,7 @@ impl KvmHost {
     ///
     /// # Errors
     ///
-    /// As [`Self::run`]; [`StockError::Oops`] if the host's kernel failed.
+    /// As [`Self::run`]; [`StockError::Oops`] if the host failed.
     pub fn stream(
         &self,
         command: &str,
@@ -195,7 +195,7 @@ impl KvmHost {
 
     /// What is said of that.
     fn oops(&self) -> Option<StockError> {
-        self.has_failed().then(|| StockError::Oops { said: self.vm.last_words() })
+        self.has_failed().then(|| StockError::Oops { said: self.vm.log() })
     }
 }
 

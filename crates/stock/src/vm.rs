@@ -248,9 +248,9 @@ impl StockVm {
         !matches!(qemu.try_wait(), Ok(None))
     }
 
-    /// The end of what QEMU and its console said.
-    pub fn last_words(&self) -> String {
-        [self.said("qemu.log"), self.console()].map(|text| end(&text)).concat()
+    /// What QEMU and its console said.
+    pub fn log(&self) -> String {
+        [self.said("qemu.log"), self.console()].concat()
     }
 
     /// How often it has come up: more than once, if it has booted another kernel itself.
@@ -351,6 +351,11 @@ impl StockVm {
             }
             thread::sleep(LOOK);
         }
+    }
+
+    /// The end of what QEMU and its console said.
+    fn last_words(&self) -> String {
+        [self.said("qemu.log"), self.console()].map(|text| end(&text)).concat()
     }
 
     fn said(&self, file: &str) -> String {

@@ -145,7 +145,7 @@ impl Guest {
         let output = self
             .vm
             .run(command, LIMIT)
-            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.vm.last_words()));
+            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.vm.log()));
         assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
         output.stdout
     }

@@ -62,7 +62,7 @@ impl Host {
     pub(crate) fn run(&self, command: &str) -> Output {
         self.0
             .run(command, LIMIT)
-            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.0.vm().console()))
+            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.0.vm().log()))
     }
 
     /// What a command that succeeds prints.
@@ -98,7 +98,7 @@ fn on(
         match catch_unwind(AssertUnwindSafe(|| test(&host))) {
             Ok(outcome) => return Ok((host, outcome)),
             Err(panic) if last || !host.0.has_failed() => resume_unwind(panic),
-            Err(_) => eprintln!("once more: the host failed: {}", host.0.vm().last_words()),
+            Err(_) => eprintln!("once more: the host failed: {}", host.0.vm().log()),
         }
         last = true;
     }
