@@ -15,17 +15,13 @@ fn values<'p>(page: &'p str, attribute: &str) -> Vec<&'p str> {
     page.split(&mark).skip(1).filter_map(value).collect()
 }
 
-/// The pages of a folder, by their paths from `top`.
-fn rendered(top: &Path, folder: &Path, pages: &mut BTreeMap<String, String>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            rendered(top, &path, pages);
-        } else if path.extension().is_some_and(|end| end == "html") {
-            let name = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
-            pages.insert(name, fs::read_to_string(&path).unwrap());
-        }
-    }
+/// The pages of a book, by their names. They are in one folder, as their sources are.
+fn rendered(folder: &Path) -> BTreeMap<String, String> {
+    let page = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.ends_with(".html").then(|| (name, fs::read_to_string(entry.path()).unwrap()))
+    };
+    fs::read_dir(folder).unwrap().map(Result::unwrap).filter_map(page).collect()
 }
 
 /// The guide is built, and each link of a page leads to a file of the book and to a part of it.
@@ -35,8 +31,7 @@ fn the_book_is_built_and_its_links_lead_somewhere() {
     let mut book = MDBook::load(root().join("docs")).unwrap();
     book.config.build.build_dir.clone_from(&folder);
     book.build().unwrap();
-    let mut pages = BTreeMap::new();
-    rendered(&folder, &folder, &mut pages);
+    let pages = rendered(&folder);
     assert!(pages.len() > 40, "only {} pages", pages.len());
     let ids: BTreeMap<&str, BTreeSet<&str>> = pages
         .iter()
