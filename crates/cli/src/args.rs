@@ -2,9 +2,12 @@
 
 pub(crate) mod host;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser, Subcommand};
 use vcoop_experiment::result::Limits;
 
 use crate::calibrate::CalibrateArgs;
@@ -12,8 +15,10 @@ use crate::capture::CaptureArgs;
 use crate::diff::DiffArgs;
 use crate::doctor::DoctorArgs;
 use crate::explain::ExplainArgs;
+use crate::failure::Failure;
 use crate::list::ListArgs;
 use crate::map::MapArgs;
+use crate::output::note;
 use crate::report::ReportArgs;
 use crate::reproduce::ReproduceArgs;
 use crate::run::RunArgs;
@@ -39,6 +44,33 @@ Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed fa
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Ends without a command: prints help, the version, or what is wrong with the arguments.
+pub(crate) fn end(error: &clap::Error) -> ExitCode {
+    match error.print() {
+        Err(e) if !error.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {
+            return Failure::Run(format!("cannot write to stdout: {e}")).report();
+        }
+        _ => {}
+    }
+    if let Some(variable) = variable_of(error) {
+        note(&format!("  note: the value is that of the environment variable {variable}"));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The environment variable that a wrong value comes from: that of an option that nobody wrote.
+fn variable_of(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = wrong.split([' ', '=']).next()?;
+    if std::env::args().any(|arg| arg.split('=').next() == Some(option)) {
+        return None;
+    }
+    let program = Args::command();
+    let mut options = program.get_subcommands().flat_map(clap::Command::get_arguments);
+    let arg = options.find(|arg| arg.get_env().is_some() && arg.get_long() == option.get(2..))?;
+    Some(arg.get_env()?.to_string_lossy().into_owned())
 }
 
 #[derive(Debug, Subcommand)]

@@ -36,7 +36,11 @@ use args::{Args, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(end) => return args::end(&end),
+    };
+    let done = match args.command {
         Command::Run(args) => run::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -76,7 +76,9 @@ impl Limits {
             "mean" => self.mean = times()?,
             "p99" => self.p99 = times()?,
             "work" => self.work = number('x')?,
-            "missed" if value.ends_with('%') => self.missed = number('%')? / 100.0,
+            "missed" if value.ends_with('%') => {
+                self.missed = number('%').ok().filter(|x| *x <= 100.0).ok_or_else(wrong)? / 100.0;
+            }
             _ => return Err(wrong()),
         }
         Ok(())
@@ -392,7 +394,9 @@ mod tests {
         }
         assert_eq!(limits, Limits { mean: 1.5, p99: 2.0, missed: 0.05, work: 0.5 });
         assert!(limits.words().contains("its p99 2.00x"), "{}", limits.words());
-        for wrong in ["p99", "p98=1x", "p99=-1x", "missed=0.5", "mean=nan", "work=1%", ""] {
+        for wrong in
+            ["p99", "p98=1x", "p99=-1x", "missed=0.5", "missed=101%", "mean=nan", "work=1%", ""]
+        {
             assert!(limits.set(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,7 +1,7 @@
 //! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, LatencySeries, Params, Series};
+use vcoop_experiment::result::{Document, Interval, Key, LatencySeries, Params, Series};
 use vcoop_experiment::result::{EXEC_METRIC, VM};
 use vcoop_experiment::verdict;
 
@@ -115,10 +115,21 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         }
     }
     for guest in probes_with(document, cell, "started") {
-        rows.push(density_row(document, cell, guest));
-        for (metric, word) in [("start_mean", "VMStart mean"), ("login_mean", "VMLogin mean")] {
-            let label = format!("{guest} {word}");
-            rows.push(scalar_row(document, cell, label, guest, metric, Better::Less));
+        let row = |word: &str, metric, better| {
+            scalar_row(document, cell, format!("{guest} {word}"), guest, metric, better)
+        };
+        let of = |policy: &str, metric: &str| {
+            let is = |key: &Key| key.probe == guest && key.metric == metric && key.policy == policy;
+            document.scalars().find(|s| s.key.is_in(cell) && is(&s.key)).and_then(|s| s.value)
+        };
+        // How many VMs the host carries; where not every repeat passed the limit, at least so many.
+        let open = |policy: &str| of(policy, "limit_passed") < Some(1.0);
+        rows.push(bounded(document, row("density", "density", Better::More), open));
+        for (word, metric, reached) in
+            [("VMStart mean", "start_mean", "started"), ("VMLogin mean", "login_mean", "logged_in")]
+        {
+            let open = |policy: &str| of(policy, reached) < of(policy, "asked");
+            rows.push(bounded(document, row(word, metric, Better::Less), open));
         }
     }
     let host = |label: &str, metric| {
@@ -191,19 +202,10 @@ fn latency_row<'d>(
     Row { label, better: Better::Less, entries }
 }
 
-/// How many VMs the host carries; where not every repeat passed the limit, at least so many.
-fn density_row(document: &Document, cell: &(String, Params), guest: &str) -> Row {
-    let label = format!("{guest} density");
-    let mut row = scalar_row(document, cell, label, guest, "density", Better::More);
+/// The row, with the values of policies marked that are lower bounds.
+fn bounded(document: &Document, mut row: Row, is_bound: impl Fn(&str) -> bool) -> Row {
     for (policy, entry) in document.policies.iter().zip(&mut row.entries) {
-        let is = |key: &vcoop_experiment::result::Key| {
-            key.is_in(cell)
-                && key.probe == guest
-                && key.metric == "limit_passed"
-                && key.policy == *policy
-        };
-        let passed = document.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
-        if let (Some(entry), Some(..1.0)) = (entry, passed) {
+        if let Some(entry) = entry.as_mut().filter(|_| is_bound(policy)) {
             entry.text = format!(">= {}", entry.text);
         }
     }

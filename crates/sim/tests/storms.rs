@@ -434,6 +434,7 @@ fn a_storm_that_is_not_over_says_how_far_it_got() {
     let r = run(&p);
     assert_eq!(scalar(&r, "desktop", "logged_in"), 2.0);
     assert_eq!(scalar(&r, "desktop", "started"), 3.0);
+    assert_eq!(scalar(&r, "desktop", "asked"), 3.0);
     assert_eq!(scalar(&r, "desktop", "login_total"), (login * 11 / 4) as f64 / 1e9);
     // The third counts as far as it has come.
     let mean = (login * 11 / 4) as f64 / 3.0 / 1e9;

@@ -9,10 +9,12 @@ use super::{await_runs, begun, folder, run, short, text, vcoop};
 
 #[test]
 fn a_full_disk_is_an_error() {
-    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = vcoop(&["list"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("cannot write to stdout"));
+    for args in [&["list"][..], &["--help"], &["run", "--help"], &["--version"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = vcoop(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(text(&output.stderr).contains("cannot write to stdout"));
+    }
 }
 
 #[test]

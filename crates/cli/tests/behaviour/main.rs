@@ -47,6 +47,14 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
+fn times_of_vms_that_are_not_there_at_the_end_are_marked() {
+    let storm = ["xen-bootstorm", "--policy", "vanilla", "--repeats", "1", "--duration", "2s"];
+    let output = run(&[&["run"], &storm[..]].concat());
+    let words = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("VMLogin mean >= "), "{words}");
+}
+
+#[test]
 fn json_is_all_there_is_on_stdout_and_jobs_change_nothing() {
     let document = |jobs| {
         let output = short(&["--json", "--jobs", jobs]);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{TOO_BIG, end_of, folder, run, short, text};
+use super::{TOO_BIG, end_of, folder, run, short, text, vcoop};
 
 /// Runs with so much memory that what reads without a bound fails, and for so long at most.
 fn bounded(args: &[&str]) -> (Option<i32>, String) {
@@ -133,6 +133,18 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     }
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
+}
+
+#[test]
+fn a_wrong_value_from_the_environment_is_said_to_be_from_there() {
+    let said = |args: &[&str]| {
+        let output = vcoop(args).env("VCOOP_BACKEND", "qemu").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr).contains("environment variable VCOOP_BACKEND")
+    };
+    assert!(said(&["run", "busy-host"]));
+    assert!(!said(&["run", "busy-host", "--backend", "xen"]));
+    assert!(!said(&["run", "busy-host", "--backend=xen"]));
 }
 
 #[test]

@@ -261,13 +261,15 @@ impl<'p> Storms<'p> {
         self.marks
     }
 
-    /// What became of each storm, by its label. A VM that has been asked for and is not there when the
-    /// run ends counts as far as it has come: a lower bound, as `started` and `logged_in` show.
+    /// What became of each storm, by its label. A VM that has been `asked` for and is not there when the
+    /// run ends counts as far as it has come: where `started` or `logged_in` is less, times are lower bounds.
     pub(crate) fn scalars(&self, end: Ns, put: &mut impl FnMut(&str, &str, &'static str, f64)) {
         let plan = self.plan;
         for (storm, s) in plan.storms.iter().zip(&self.all) {
             let births = &self.births[s.first as usize..][..storm.vms.len()];
             let seconds = |ns: Ns| ns as f64 / 1e9;
+            let asked = births.iter().filter(|b| b.requested.is_some()).count();
+            put(&storm.label, "asked", "count", asked as f64);
             let mut milestone = |reached: &str, name: &str, at: fn(&Birth) -> Option<Ns>| {
                 let there = births.iter().filter(|b| at(b).is_some()).count();
                 put(&storm.label, reached, "count", there as f64);
