@@ -92,14 +92,19 @@ fn boosted_time_is_given_back() -> Outcome {
     twice(|| {
         let vanilla = run(&plan(BUSY, "vanilla", &[]));
         let dynamic = run(&plan(BUSY, "dynamic", &["policy.dynamic.repay=true"]));
-        let p90 = |r| latency(r, "guest.cyclictest").hist.value_at_quantile(0.9);
-        let load = |r| scalar(r, "host.hog", "throughput");
+        let p90 = |r: &Recording| latency(r, "guest.cyclictest").hist.value_at_quantile(0.9);
+        let load = |r: &Recording| scalar(r, "host.hog", "throughput");
         let lowered = scalar(&dynamic, "guest", "lowered");
         let ok = p90(&vanilla) > 3 * p90(&dynamic)
             && load(&dynamic) > 0.75 * load(&vanilla)
             && lowered > 0.1;
-        let told = format!("p90 {} ns, {lowered} levels, load {}", p90(&dynamic), load(&dynamic));
-        if ok { Ok(()) } else { Err(told) }
+        let of = |r: &Recording| {
+            let [cpu, steal, boosted] = ["cpu", "steal", "boosted"].map(|m| scalar(r, "guest", m));
+            let (p90, load) = (p90(r), load(r));
+            format!("p90 {p90} ns, load {load}, guest {cpu}, steal {steal}, boosted {boosted}")
+        };
+        let told = || format!("{}; {}; {lowered} levels", of(&vanilla), of(&dynamic));
+        if ok { Ok(()) } else { Err(told()) }
     })
 }
 
