@@ -11,8 +11,11 @@ impl FairClass {
         }
         for (g, group) in self.groups.iter().enumerate() {
             let of = |rq: &&super::queue::Rq| rq.group == g as u32;
-            let load: u64 = self.rqs.iter().filter(of).map(|rq| rq.load).sum();
-            assert_eq!(load, group.load, "load of group {g}");
+            for rq in self.rqs.iter().filter(of) {
+                assert_eq!(rq.load, group.on[rq.cpu as usize].queued, "load of group {g}");
+            }
+            let load: u64 = group.on.iter().map(|on| on.queued).sum();
+            assert_eq!(load, group.load.queued, "load of group {g} on all CPUs");
         }
     }
 

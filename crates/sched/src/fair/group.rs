@@ -1,20 +1,28 @@
 //! Groups: one level of cgroups.
 //!
 //! A group has a weight as a whole. On each CPU an entity of the root queue stands for it, with
-//! that part of the weight which corresponds to the group's load there:
+//! that part of the weight which corresponds to the group's load there (`calc_group_shares`):
 //!
 //! ```text
-//! weight on a CPU = weight * load on that CPU / load on all CPUs
+//! weight on a CPU = weight * load on that CPU / (load on that CPU + average load on the others)
 //! ```
 //!
-//! The kernel takes running averages of the loads; here they are what is queued now. The weight
-//! follows when the group's load on that CPU changes and on each tick there, so that a change on
-//! one CPU reaches the others a tick later.
+//! The load on that CPU is what is queued there, or its average if that is more. Averages forget half in
+//! 33 ms, as the kernel's do (PELT); the kernel's stand still for up to a millisecond, and for longer on
+//! idle CPUs, and these do not. The weight follows when the group's load on that CPU changes and on each
+//! tick there, so that a change on one CPU reaches the others a tick later.
+
+use alloc::vec;
+use alloc::vec::Vec;
 
 use super::queue::Rq;
 use super::{FairClass, weight};
 use crate::CpuId;
+use crate::config::Ns;
 use crate::heap::NONE;
+
+/// In this time an average forgets half: 32 periods of 1024 * 1024 ns (`LOAD_AVG_PERIOD`).
+const HALF_LIFE: f64 = (32 << 20) as f64;
 
 /// A group of the level.
 #[derive(Clone, Debug)]
@@ -22,12 +30,55 @@ pub(crate) struct Group {
     /// Weight of the whole.
     pub(crate) weight: u64,
     /// Weight of its entities on all CPUs.
-    pub(crate) load: u64,
+    pub(crate) load: Load,
+    /// The same for each CPU.
+    pub(crate) on: Vec<Load>,
 }
 
 impl Group {
-    pub(crate) fn new(w: u64) -> Self {
-        Self { weight: w << weight::SHIFT, load: 0 }
+    pub(crate) fn new(w: u64, cpus: usize) -> Self {
+        Self { weight: w << weight::SHIFT, load: Load::default(), on: vec![Load::default(); cpus] }
+    }
+
+    /// Another load on `cpu`.
+    #[inline]
+    pub(super) fn set_load(&mut self, now: Ns, cpu: u32, load: u64) {
+        let on = &mut self.on[cpu as usize];
+        let all = self.load.queued - on.queued + load;
+        on.set(now, load);
+        self.load.set(now, all);
+    }
+
+    /// The part of its weight that it has on `cpu`.
+    fn weight_on(&self, now: Ns, cpu: u32) -> u64 {
+        let on = &self.on[cpu as usize];
+        let average = on.average(now);
+        let here = average.max(on.queued as f64);
+        let others = (self.load.average(now) - average).max(0.0);
+        let part = (self.weight as f64 * here / (here + others).max(1.0)) as u64;
+        part.max(weight::MIN_GROUP << weight::SHIFT).min(self.weight)
+    }
+}
+
+/// What is queued, and its average.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    pub(crate) queued: u64,
+    /// The average at `since`.
+    average: f64,
+    since: Ns,
+}
+
+impl Load {
+    /// All loads follow the same rule, so the average of a sum is the sum of the averages.
+    fn average(&self, now: Ns) -> f64 {
+        let queued = self.queued as f64;
+        let kept = libm::exp2(-(now.saturating_sub(self.since) as f64) / HALF_LIFE);
+        queued + (self.average - queued) * kept
+    }
+
+    fn set(&mut self, now: Ns, queued: u64) {
+        *self = Self { queued, average: self.average(now), since: now };
     }
 }
 
@@ -53,11 +104,8 @@ impl FairClass {
         if rq.se == NONE || rq.nr == 0 {
             return;
         }
-        let group = &self.groups[rq.group as usize];
-        let part = u128::from(group.weight) * u128::from(rq.load) / u128::from(group.load.max(1));
-        let least = weight::MIN_GROUP << weight::SHIFT;
-        let new = (part as u64).max(least).min(group.weight);
         let (g, cpu) = (rq.se as usize, rq.cpu);
+        let new = self.groups[rq.group as usize].weight_on(self.clock, cpu);
         if new != self.ses[g].weight {
             self.reweight(cpu, g, new);
         }
@@ -84,5 +132,35 @@ impl FairClass {
                 self.update_group_weight(r as usize);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_goes_where_the_load_is_and_follows_within_its_half_life() {
+        let one = 1024 << weight::SHIFT;
+        let half_life = HALF_LIFE as Ns;
+        let mut group = Group::new(1024, 4);
+        let parts = |group: &Group, now, cpu| group.weight_on(now, cpu) >> weight::SHIFT;
+        // Alone, it has all of it at once.
+        group.set_load(0, 0, one);
+        assert_eq!(parts(&group, 0, 0), 1024);
+        // Another CPU's average counts, not what is queued there just now.
+        let later = 100 * half_life;
+        group.set_load(later, 1, one);
+        assert_eq!(parts(&group, later, 1), 512);
+        assert_eq!(parts(&group, later, 0), 1024, "CPU 1 has no past");
+        let (a, b) = (later + half_life, later + 2 * half_life);
+        assert_eq!([parts(&group, a, 0), parts(&group, b, 0)], [682, 585]);
+        // A queue that has emptied is forgotten by halves.
+        group.set_load(2 * later, 0, 0);
+        assert_eq!(parts(&group, 2 * later, 1), 512);
+        assert_eq!(parts(&group, 2 * later + half_life, 1), 682);
+        assert_eq!(parts(&group, 3 * later, 1), 1024);
+        // Nothing anywhere has ever been: the least there is.
+        assert_eq!(parts(&Group::new(1024, 4), later, 2), weight::MIN_GROUP);
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct FairClass {
     ses: Vec<Se>,
     tasks: Vec<Task>,
     kind: Fair,
+    /// The time, where groups have averages.
+    pub(crate) clock: Ns,
     /// Heap position of each Se; [`NONE`] if it is not in a heap.
     pos: Vec<u32>,
     base_slice: Ns,
@@ -67,6 +69,7 @@ impl FairClass {
         let cpus = cfg.topology.cpus() as usize;
         Self {
             kind: cfg.fair,
+            clock: 0,
             tick_ns: cfg.tick_ns,
             base_slice: match cfg.fair {
                 Fair::Cfs(c) => c.min_granularity_ns,
@@ -76,7 +79,7 @@ impl FairClass {
             pos: Vec::new(),
             rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE)).collect(),
             tasks: Vec::new(),
-            groups: cfg.groups.iter().map(|&w| Group::new(w)).collect(),
+            groups: cfg.groups.iter().map(|&w| Group::new(w, cpus)).collect(),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
         }

@@ -199,7 +199,7 @@ impl FairClass {
         let rq = &mut self.rqs[r];
         rq.load += w;
         if rq.group != NONE {
-            self.groups[rq.group as usize].load += w;
+            self.groups[rq.group as usize].set_load(self.clock, rq.cpu, rq.load);
         }
     }
 
@@ -208,7 +208,7 @@ impl FairClass {
         let rq = &mut self.rqs[r];
         rq.load -= w;
         if rq.group != NONE {
-            self.groups[rq.group as usize].load -= w;
+            self.groups[rq.group as usize].set_load(self.clock, rq.cpu, rq.load);
         }
     }
 

@@ -158,6 +158,7 @@ impl Level {
     /// or a throttling budget can end here.
     #[inline]
     pub fn charge(&mut self, now: Ns, cpu: CpuId) {
+        self.fair.clock = now;
         let c = &mut self.cpus[cpu.index()];
         let elapsed = now.saturating_sub(c.charged_to);
         if c.curr == NONE || elapsed == 0 {
@@ -488,6 +489,7 @@ impl Level {
         ent.state = State::Queued;
         match ent.class {
             ClassId::Fair => {
+                self.fair.clock = now;
                 self.fair.enqueue(cpu, e, how);
                 self.count_fair(now, e, cpu, true);
             }
