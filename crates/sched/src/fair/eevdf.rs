@@ -173,7 +173,8 @@ impl FairClass {
             return rq.curr as usize;
         };
         // Somebody yielded to it (PICK_BUDDY).
-        if rq.next != NONE && eligible(self.ses[rq.next as usize].vruntime) {
+        let buddy = rq.next != NONE && t.release.rules().picks_buddy;
+        if buddy && eligible(self.ses[rq.next as usize].vruntime) {
             return rq.next as usize;
         }
         let mut curr = NONE;

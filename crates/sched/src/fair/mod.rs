@@ -417,7 +417,11 @@ impl Class for FairClass {
         let s = self.se_of(e);
         let r = self.ses[s].rq as usize;
         match self.kind {
-            Fair::Cfs(_) => self.rqs[r].skip = s as u32,
+            // The group that it is of is passed over as well (`set_skip_buddy`).
+            Fair::Cfs(_) => {
+                self.rqs[r].skip = s as u32;
+                self.rqs[cpu.index()].skip = self.root_se(s) as u32;
+            }
             Fair::Eevdf(t) => self.yield_eevdf(r, s, &t),
         }
     }

@@ -143,8 +143,8 @@ impl FairClass {
         let root = self.root_se(s);
         for s in [s, root] {
             let r = self.ses[s].rq as usize;
-            // A group that runs has its turn already.
-            if self.rqs[r].curr != s as u32 {
+            // A group that runs has its turn already; under CFS it is the one that yields, and goes on for this one.
+            if self.rqs[r].curr != s as u32 || !self.is_eevdf() {
                 self.rqs[r].next = s as u32;
             }
         }

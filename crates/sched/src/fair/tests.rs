@@ -7,6 +7,7 @@ use crate::config::{
     RtGuard, Topology,
 };
 use crate::{CpuId, EntId};
+use alloc::vec;
 use alloc::vec::Vec;
 
 pub(super) const CPU: CpuId = CpuId(0);
@@ -175,6 +176,46 @@ fn cfs_yield_lets_a_close_second_go_first() {
     assert_eq!(c.pick(CPU), Some(EntId(1)));
     c.ses[0].vruntime -= 3 * MS as i64;
     assert_eq!(c.pick(CPU), Some(EntId(0)), "5 ms behind: too unfair to skip");
+}
+
+#[test]
+fn cfs_yield_passes_over_the_group_too_unless_it_is_to_a_task_of_that_group() {
+    let mut c = FairClass::new(&LevelConfig {
+        topology: Topology::flat(1),
+        tick_ns: MS,
+        fair: Fair::Cfs(CfsTunables::for_cpus(BIG)),
+        rr_slice_ns: 100 * MS,
+        rt_guard: RtGuard::Off,
+        dl: DlConfig::default(),
+        balance: Balance::default(),
+        groups: vec![1024, 1024],
+    });
+    for (e, group) in [(0, 0), (1, 0), (2, 1)] {
+        c.add(EntId(e), Policy::NORMAL, Some(group));
+        start(&mut c, e);
+    }
+    run(&mut c, 0);
+    // Its group is ahead, so that only a yield gives the CPU away.
+    let group = c.root_se(0);
+    c.ses[group].vruntime -= MS as i64;
+    c.ses[0].vruntime -= MS as i64;
+    assert_eq!(c.pick(CPU), Some(EntId(0)));
+    let mut given = c.clone();
+    c.yield_current(CPU, EntId(0));
+    assert_eq!(c.pick(CPU), Some(EntId(2)));
+    given.favour(EntId(1));
+    given.yield_current(CPU, EntId(0));
+    assert_eq!(given.pick(CPU), Some(EntId(1)));
+}
+
+#[test]
+fn eevdf_looks_at_who_was_yielded_to_since_it_knows_slices() {
+    for (release, picked) in [(EevdfRelease::V6_6, 0), (EevdfRelease::V6_12, 2)] {
+        let mut c = eevdf(EevdfTunables::of(release, 8), &[Policy::NORMAL; 3]);
+        (0..3).for_each(|e| put(&mut c, e, 0, 10 + i64::from(e)));
+        c.favour(EntId(2));
+        assert_eq!(c.pick(CPU), Some(EntId(picked)), "{release:?}");
+    }
 }
 
 #[test]
