@@ -193,6 +193,17 @@ fn a_posted_timer_is_waited_out_where_it_is_fired() {
 }
 
 #[test]
+fn an_oneshot_hrtimer_is_not_advanced() {
+    let of = |advance| {
+        let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Hlt);
+        virt.timer.mode = TimerMode::Oneshot;
+        virt.timer.advance = advance;
+        span(&run(&alone(virt)))
+    };
+    assert_eq!(of(AdvanceConfig::Fixed(1_000)), of(AdvanceConfig::None));
+}
+
+#[test]
 fn a_guest_that_waits_for_its_deadline_has_its_interrupt_there() {
     // Entry and injection are over when it is due: what is left is the handler and the way to the task.
     let mut virt = timer(GuestTimer::Exitless, GuestIdle::Poll);

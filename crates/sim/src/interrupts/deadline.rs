@@ -1,6 +1,6 @@
 //! The deadline of a vCPU: in which mode the guest's timer runs, and how early the host's fires for it.
 
-use vcoop_model::plan::virt::{TimerMode, TimerVirt};
+use vcoop_model::plan::virt::{GuestTimer, TimerMode, TimerVirt};
 use vcoop_model::profile::Cpu;
 use vcoop_policy::TimerAdvance;
 use vcoop_policy::config::AdvanceConfig;
@@ -33,10 +33,16 @@ pub(crate) struct Deadline {
 
 impl Deadline {
     pub(crate) fn new(timer: &TimerVirt, tick_ns: Ns, cpu: Option<Cpu>) -> Self {
+        // KVM advances TSC deadlines, and what stands on the preemption timer (`start_sw_tscdeadline`,
+        // `vmx_set_hv_timer`).
+        let hv = timer.source == Some(GuestTimer::HvTimer);
+        let early =
+            timer.advance != AdvanceConfig::None && (timer.mode == TimerMode::TscDeadline || hv);
+        let advance = if early { timer.advance } else { AdvanceConfig::None };
         Self {
             mode: timer.mode,
-            advance: TimerAdvance::new(timer.advance, cpu.map_or(1_000_000, |cpu| cpu.tsc_khz)),
-            early: timer.advance != AdvanceConfig::None,
+            advance: TimerAdvance::new(advance, cpu.map_or(1_000_000, |cpu| cpu.tsc_khz)),
+            early,
             // KVM lets none be shorter (`min_timer_period_us`).
             period: tick_ns.max(200_000),
             range: Range::new(cpu, timer.tsc_ratio_ppm),
