@@ -309,8 +309,8 @@ pub(crate) fn build(
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
     machine.exits_off(virt::exits_off(vm))?;
-    if let Some(poll) = vm.virt.idle.host_poll {
-        machine.poll_halts(poll.max_ns)?;
+    if virt::says_how_to_poll(vm) {
+        machine.poll_halts(vm.virt.idle.host_polls_in_force().max_ns)?;
     }
     let exitless = is_exitless(plan, vm);
     let cooperates = vm.cooperative && matches!(plan.policy, PolicyPlan::Dynamic(_));

@@ -82,7 +82,7 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
         let why = "how KVM's polling adapts is told to its module: halt_poll_ns_grow and others";
         return refuse(format!("halt polling of VM {}", vm.name), why);
     }
-    if vm.virt.idle.host_poll.is_some() && kvm.check_extension_raw(KVM_CAP_HALT_POLL.into()) == 0 {
+    if says_how_to_poll(vm) && kvm.check_extension_raw(KVM_CAP_HALT_POLL.into()) == 0 {
         return missing("a VM's own halt polling".to_owned(), "use Linux 5.10 or later");
     }
     let offered = kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into());
@@ -94,6 +94,12 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
         return missing(what, "measure on a host whose KVM and CPU can");
     }
     Ok(())
+}
+
+/// Whether KVM is told for how long to poll for halted vCPUs of a VM. One that polls by haltpoll wants no poll; Linux says
+/// so by an MSR, for which the lab's guest has its VMM.
+pub(crate) fn says_how_to_poll(vm: &VmPlan) -> bool {
+    vm.virt.idle.host_poll.is_some() || vm.virt.idle.guest == GuestIdle::Haltpoll
 }
 
 /// Exits that can be off, by KVM's bit.

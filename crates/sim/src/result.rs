@@ -269,7 +269,7 @@ impl World<'_> {
             let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;
             totals.vms.iter().map(of).sum::<Ns>()
         };
-        if self.plan.vms.iter().any(|vm| vm.virt.idle.host_polls().max_ns > 0) {
+        if self.plan.vms.iter().any(|vm| vm.virt.idle.host_polls_in_force().max_ns > 0) {
             scalars.share("host", "polling", polled(end) - polled(start), all);
         }
         scalars.rate("host", "switches", end.switches - start.switches);

@@ -316,7 +316,7 @@ impl<'p> Setup<'p> {
             times_interrupts,
             nohz: !vm.virt.nohz_full.is_empty(),
             birth: NONE,
-            halts: (vm.virt.idle.host_polls().max_ns > 0).then(HaltTimes::new),
+            halts: (vm.virt.idle.host_polls_in_force().max_ns > 0).then(HaltTimes::new),
         });
         Ok(())
     }

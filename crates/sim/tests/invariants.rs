@@ -132,6 +132,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                     interrupted: threshold % 3 == 0,
                     queue_heads: threshold % 5 == 0,
                 },
+                preempted_unseen: window % 2 == 0,
             };
             (IpiVirt { path, pv_tlb, pv_yield }, spin, pause)
         },

@@ -1,10 +1,11 @@
 //! Locks, IPIs and spinning: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::{Candidates, IpiPath, SpinLocks};
+use vcoop_model::plan::virt::{Candidates, IpiPath, SpinLocks, SpinVirt};
 use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Plan, Program, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
+use vcoop_policy::config::HostPollConfig;
 use vcoop_sched::config::Policy;
 
 fn run_for(ns: Ns, mode: Mode) -> Act {
@@ -156,6 +157,22 @@ fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
     assert_eq!(yields(true, false), 0.0, "nobody else wants the kicker's pCPU");
 }
 
+#[test]
+fn a_halt_at_a_lock_is_polled_for_and_a_kick_ends_the_poll() {
+    let of = |host_poll| {
+        let mut p = machine(2, &[0, 1], vec![locker(30 * US); 2]);
+        p.vms[0].virt.spin.locks = SpinLocks::Pv;
+        p.vms[0].virt.spin.threshold_ns = 5 * US;
+        p.vms[0].virt.idle.host_poll = Some(host_poll);
+        run(&p)
+    };
+    let (asleep, polled) = (of(HostPollConfig::OFF), of(HostPollConfig::KVM));
+    let switches = |r| scalar(r, "host", "switches");
+    assert!(scalar(&polled, "guest", "halt_polls.won") > 1_000.0);
+    let (slept, spun) = (switches(&asleep), switches(&polled));
+    assert!(spun < 0.1 * slept, "{spun} and {slept} switches");
+}
+
 fn sections(kind: LockKind, us: Ns, think: Ns, flush_every: u32) -> Program {
     let section = Section { lock: 0, kind, time: Dist::Const(us * US), flush_every };
     let mut acts = vec![user(think), Act::Begin];
@@ -213,20 +230,23 @@ fn a_mutex_is_spun_for_while_its_holder_runs() {
 }
 
 #[test]
-fn a_paravirtual_guest_does_not_spin_for_a_mutex_whose_holder_is_preempted() {
+fn nobody_spins_for_a_mutex_whose_holder_is_known_to_be_preempted() {
     // A hog shares the pCPU of one of them.
-    let of = |pv_locks| {
+    let of = |locks, preempted_unseen| {
         let mut p = machine(2, &[0, 1], vec![sections(LockKind::Mutex, 500, 100, 0); 2]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
         p.vms[0].virt.exits_off.pause = true;
-        p.vms[0].virt.spin.locks = if pv_locks { SpinLocks::Pv } else { SpinLocks::Queued };
+        p.vms[0].virt.spin = SpinVirt { locks, preempted_unseen, ..p.vms[0].virt.spin };
         let r = run(&p);
         let l = latency(&r, "guest.t1");
         l.parts_sum[Part::LockWait as usize] as f64 / l.hist.len() as f64
     };
-    let (native, pv) = (of(false), of(true));
-    assert!(native > 500_000.0, "{native}");
-    assert!(pv < 0.6 * native, "{pv} spun, {native} where nobody knows");
+    let blind = of(SpinLocks::Queued, true);
+    assert!(blind > 500_000.0, "{blind}");
+    for (locks, unseen) in [(SpinLocks::Queued, false), (SpinLocks::Pv, true)] {
+        let told = of(locks, unseen);
+        assert!(told < 0.6 * blind, "{told} spun, {blind} where nobody knows");
+    }
 }
 
 #[test]

@@ -72,6 +72,16 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
 }
 
 #[test]
+fn a_guest_that_polls_by_haltpoll_has_its_host_not_poll() {
+    let mut virt = host_polls();
+    virt.idle.guest = GuestIdle::Haltpoll;
+    let (both, own) =
+        (run(&alone(150 * US, virt)), run(&alone(150 * US, guest(GuestIdle::Haltpoll))));
+    assert_eq!(scalar_or_zero(&both, "g", "halt_poll"), 0.0);
+    assert_eq!(mean(&both, "g.t"), mean(&own, "g.t"));
+}
+
+#[test]
 fn halts_and_polls_have_their_quantiles() {
     let mut virt = host_polls();
     virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });

@@ -153,6 +153,12 @@ impl IdleVirt {
     pub fn host_polls(&self) -> HostPollConfig {
         self.host_poll.unwrap_or(HostPollConfig::OFF)
     }
+
+    /// The same, once the guest has its say: one that polls by haltpoll has its host not poll
+    /// (`MSR_KVM_POLL_CONTROL`, which Linux writes since 5.3).
+    pub fn host_polls_in_force(&self) -> HostPollConfig {
+        if self.guest == GuestIdle::Haltpoll { HostPollConfig::OFF } else { self.host_polls() }
+    }
 }
 
 impl Default for IdleVirt {

@@ -4,7 +4,6 @@
 //! lock is read for too long. With paravirtual locks the guest knows of a vCPU without a pCPU, too
 //! (`vcpu_is_preempted`). Whatever ends a wait, the task asks for the lock once more when it runs.
 
-use vcoop_model::plan::virt::SpinLocks;
 use vcoop_model::plan::{LockKind, Mode};
 
 use crate::attribution::track::NONE;
@@ -69,7 +68,7 @@ impl World<'_> {
     /// Whether the guest knows that the vCPU of a task has no pCPU.
     fn is_known_to_be_away(&self, vm: usize, t: u32) -> bool {
         let away = || self.vcpus[self.home_of(vm, t) as usize].pcpu == NONE;
-        self.vms[vm].sync.spin.locks == SpinLocks::Pv && away()
+        self.vms[vm].sync.spin.sees_preempted() && away()
     }
 
     /// The current task of a vCPU spins for a sleeping lock: whether it goes on with that. Else it asks once more.

@@ -118,7 +118,7 @@ impl Counters {
             }
         }
         all.push(rate("exits", self.exits.iter().map(|exits| exits.n).sum()));
-        if virt.idle.host_polls().max_ns > 0 {
+        if virt.idle.host_polls_in_force().max_ns > 0 {
             all.push(rate("halt_polls.won", self.polls_won));
             all.push(rate("halt_polls.lost", self.polls_lost));
             all.push(share("halt_poll", self.poll_won_ns + self.poll_lost_ns));

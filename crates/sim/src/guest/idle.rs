@@ -56,7 +56,8 @@ impl World<'_> {
     /// In the kernel with a vCPU that is polled for.
     pub(crate) fn poll_goes_on(&mut self, p: u32, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        let (woken, track, until) = (vcpu.irr != 0, vcpu.track, vcpu.virt.host_poll.until());
+        let (kicked, track) = (vcpu.spin.is_kicked(), vcpu.track);
+        let (woken, until) = (vcpu.irr != 0 || kicked, vcpu.virt.host_poll.until());
         if woken {
             self.poll_ends(v, true);
             self.tend(v);

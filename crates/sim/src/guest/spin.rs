@@ -249,9 +249,14 @@ impl World<'_> {
     }
 
     fn kick(&mut self, v: u32) {
-        self.vcpus[v as usize].spin.kick();
-        if self.vcpus[v as usize].halted {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.spin.kick();
+        if vcpu.halted {
             self.unhalt(v, self.waker());
+        } else if vcpu.polling {
+            // KVM polls at any HLT, and a kick is an event to it (`kvm_vcpu_has_events`).
+            let p = vcpu.pcpu;
+            self.poll_sees(p);
         }
     }
 
@@ -275,7 +280,7 @@ impl World<'_> {
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
         }
-        if self.vms[vm].sync.spin.locks == SpinLocks::Pv {
+        if self.vms[vm].sync.spin.sees_preempted() {
             self.is_preempted(vm, t);
         }
         let work = &self.vms[vm].tasks[t as usize];

@@ -67,6 +67,11 @@ impl SpinVcpu {
         std::mem::take(&mut self.kicked)
     }
 
+    /// The same; the kick is still to be taken.
+    pub(crate) fn is_kicked(&self) -> bool {
+        self.parks && self.kicked
+    }
+
     /// A halt at a pv lock is over, whatever ended it. True if there was one.
     pub(crate) fn unparks(&mut self) -> bool {
         let parks = std::mem::take(&mut self.parks);

@@ -154,7 +154,7 @@ impl VmVirt {
                 GuestIdle::Mwait => IdleWay::Rest,
             },
             mwait: virt.idle.guest == GuestIdle::Mwait,
-            host_polls: virt.idle.host_polls().max_ns > 0,
+            host_polls: virt.idle.host_polls_in_force().max_ns > 0,
         }
     }
 }
@@ -178,7 +178,7 @@ impl VcpuVirt {
         Box::new(Self {
             counters: Counters::default(),
             deadline: Deadline::new(&virt.timer, level.tick_ns, plan.host.cpu),
-            host_poll: HostPoll::new(virt.idle.host_polls()),
+            host_poll: HostPoll::new(virt.idle.host_polls_in_force()),
             guest_poll: GuestPoll::new(virt.idle.guest_poll),
             idle_governor: IdleGovernor::default(),
         })

@@ -217,7 +217,7 @@ impl World<'_> {
             return false;
         }
         let vcpu = &self.vcpus[v as usize];
-        let polls = self.vms[vcpu.vm as usize].virt.host_polls && !parks;
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls;
         if vcpu.hv_at != Ns::MAX {
             self.hv_to_sw(v);
         }

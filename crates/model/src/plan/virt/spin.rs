@@ -51,6 +51,16 @@ pub struct SpinVirt {
     /// Whom the host yields to.
     #[serde(default, skip_serializing_if = "Candidates::are_usual")]
     pub candidates: Candidates,
+    /// The guest does not know which of its vCPUs have no pCPU, unless its spinlocks are paravirtual.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub preempted_unseen: bool,
+}
+
+impl SpinVirt {
+    /// Whether the guest knows which of its vCPUs have no pCPU (`vcpu_is_preempted`).
+    pub fn sees_preempted(&self) -> bool {
+        self.locks == SpinLocks::Pv || !self.preempted_unseen
+    }
 }
 
 /// What a guest's spinlocks are.
@@ -115,6 +125,7 @@ impl Default for SpinVirt {
             ple_grow: 2,
             handoff_ns: 100,
             candidates: Candidates::default(),
+            preempted_unseen: false,
         }
     }
 }

@@ -107,6 +107,9 @@ shared_keys! {
         /// Who releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
         /// 5.4; needs spinlocks = "pv". Default: false.
         yield_queue_heads: bool,
+        /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time: nobody spins then for a
+        /// mutex or rwsem whose owner is. Default: true; Linux before 5.18 knows it with spinlocks = "pv" only.
+        vcpu_is_preempted: bool,
         /// Time until a vCPU that spins sees what another one wrote. Default: 100ns.
         spin_handoff: Time,
     }
@@ -121,6 +124,7 @@ impl SpinKeys {
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
         set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| Some(time.0));
         set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
+        set(&self.vcpu_is_preempted, &mut virt.spin.preempted_unseen, |known| !*known);
         let to = &mut virt.spin.candidates;
         set(&self.yield_in_kernel, &mut to.in_kernel, |on| *on);
         set(&self.yield_interrupted, &mut to.interrupted, |on| *on);
