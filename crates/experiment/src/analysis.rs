@@ -291,6 +291,10 @@ fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
         if !enough(ppm) {
             return None;
         }
+        // Nothing is left of it, and of nothing no logarithm.
+        if mine.blocks() > 1 && at(&ones, ppm) == 0.0 {
+            return Some([0.0; 2]);
+        }
         let ends = match ppm {
             Some(ppm) => stats::interval_of_quantiles(mine, base, ppm),
             None => stats::interval(mine.blocks(), |w| quotient(mine.mean(w), base.mean(w))),
@@ -409,6 +413,11 @@ fn comes_and_goes(values: &[f64]) -> bool {
     values.contains(&0.0)
 }
 
+/// Whether values are zero in every repeat.
+fn is_gone(values: &[f64]) -> bool {
+    !values.is_empty() && values.iter().all(|value| *value == 0.0)
+}
+
 /// The interval of a mean over repeats.
 fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
     match per {
@@ -438,7 +447,10 @@ fn interval_of_ratio(
                 return stats::interval_of_count_ratio(&mine, &base);
             }
         }
-        None if comes_and_goes(mine) || comes_and_goes(base) => return None,
+        None if comes_and_goes(base) => return None,
+        // What each repeat has none of leaves nothing to chance.
+        None if is_gone(mine) => return (mine.len() > 1).then_some([0.0; 2]),
+        None if comes_and_goes(mine) => return None,
         None => {}
     }
     let (mine, base) = folded;

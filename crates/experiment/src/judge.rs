@@ -30,6 +30,9 @@ pub const LEAST_REPEATS: u32 = 5;
 /// Ratios nearer to 1 than this are no difference, however sharp: it is what two decimals show.
 const LEAST_DIFFERENCE: f64 = 0.005;
 
+/// A smaller ratio counts as this one in a mean: a latency of a nanosecond beside one of a millisecond.
+const LEAST_RATIO: f64 = 1e-6;
+
 /// Share of missed periods that is worth a word.
 const LEAST_MISSED: f64 = 0.001;
 
@@ -264,7 +267,7 @@ impl Judgement {
             let [before, now] = effect.missed;
             starved |= is_starved(now) && !is_starved(before);
             let Some(change) = effect.counted() else { continue };
-            logs.push(libm::log(change.ratio.max(f64::MIN_POSITIVE)));
+            logs.push(libm::log(change.ratio.max(LEAST_RATIO)));
             if now >= LEAST_MISSED {
                 missed.push(effect.misses(baseline));
             }
@@ -305,6 +308,18 @@ impl Judgement {
         all.fold(f64::NEG_INFINITY, f64::max)
     }
 
+    /// Series of the guests that are clearly worse, in words.
+    pub fn worse(effects: &[Effect], baseline: &str) -> Vec<String> {
+        let guests = effects.iter().filter(|effect| effect.whose == Whose::Guest);
+        let worse = guests.filter_map(|effect| {
+            let [before, now] = effect.missed;
+            let starved = is_starved(now) && !is_starved(before);
+            let change = effect.counted().filter(|change| clearly_above(change.interval));
+            change.map(Change::words).or_else(|| starved.then(|| effect.misses(baseline)))
+        });
+        worse.take(MOST_SHOWN).collect()
+    }
+
     /// The costs in words: those beyond noise, or that there is none and the largest of the rest. Those beyond their
     /// limit that noise can explain are never left out.
     pub fn price(&self) -> String {
@@ -328,7 +343,11 @@ impl Judgement {
             None => {
                 "Its cost to the host was not measured: the scenario has no host probe".to_owned()
             }
-            Some(most) => format!("No cost is beyond noise; the largest is {}", most.text),
+            Some(most) => {
+                let unsure = self.costs.iter().skip(1).filter(|c| c.unsure);
+                let more: String = unsure.map(|c| format!(", {}", c.text)).collect();
+                format!("No cost is beyond noise; the largest is {}{more}", most.text)
+            }
         }
     }
 }

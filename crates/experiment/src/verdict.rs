@@ -103,10 +103,14 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         );
         return done(None, text);
     }
-    let judged = others.iter().map(|policy| {
+    let of = |policy: &str| {
         let each: Vec<_> = cells.iter().map(|cell| effects(document, cell, policy)).collect();
-        (*policy, Judgement::new(&Effect::together(&each), base, &document.limits))
-    });
+        Effect::together(&each)
+    };
+    let all: Vec<(&str, Vec<Effect>)> = others.iter().map(|policy| (*policy, of(policy))).collect();
+    let judged = all
+        .iter()
+        .map(|(policy, effects)| (*policy, Judgement::new(effects, base, &document.limits)));
     let mut found: Vec<(&str, f64, Judgement)> = judged
         .filter(|(_, judgement)| judgement.improves)
         .filter_map(|(policy, judgement)| Some((policy, judgement.gain?, judgement)))
@@ -114,7 +118,19 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
     found.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
     let best = found.iter().find(|(.., judgement)| judgement.too_much().is_empty());
     match (best, found.first()) {
-        (None, None) => done(None, format!("no policy differs from {base} beyond noise")),
+        (None, None) => {
+            let worse = all.iter().filter_map(|(policy, effects)| {
+                let worse = Judgement::worse(effects, base);
+                (!worse.is_empty())
+                    .then(|| format!("{policy} makes it worse: {}", worse.join(", ")))
+            });
+            let worse: Vec<String> = worse.collect();
+            let text = match worse.is_empty() {
+                true => format!("no policy differs from {base} beyond noise"),
+                false => format!("no policy helps the guest beyond noise; {}", worse.join("; ")),
+            };
+            done(None, text)
+        }
         (None, Some((first, _, judgement))) => {
             let excess = judgement.too_much().join(", ");
             let (shown, limits) = (&judgement.shown, document.limits.words());

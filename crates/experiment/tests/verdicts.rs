@@ -83,6 +83,42 @@ fn a_load_that_loses_a_tenth_is_too_much() {
 }
 
 #[test]
+fn a_load_that_has_nothing_left_is_too_much() {
+    fn load(policy: &str) -> f64 {
+        if policy == "vanilla" { 1.5 } else { 0.0 }
+    }
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
+    assert!(verdict.text.contains("1.50 CPU -> 0 CPU (0x)"), "{}", verdict.text);
+}
+
+#[test]
+fn a_latency_of_which_nothing_is_left_is_better() {
+    fn law(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+        let gone = policy == "dynamic" && !probe.starts_with("host.");
+        if gone { vec![0; 2000] } else { usual("vanilla", probe, seed) }
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best.as_deref(), Some("dynamic"), "{}", verdict.text);
+}
+
+#[test]
+fn policies_that_are_worse_are_told() {
+    fn law(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+        let law = usual("vanilla", probe, seed);
+        let times = if policy == "static" { 3 } else { 1 };
+        law.into_iter().map(|ns| ns * times).collect()
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let text = of(&FAKE, 10).verdicts.remove(0).text;
+    let told = "no policy helps the guest beyond noise; static makes it worse: guest.";
+    assert!(text.starts_with(told) && !text.contains("dynamic"), "{text}");
+}
+
+#[test]
 fn missing_more_periods_is_not_better() {
     fn missed(policy: &str) -> u64 {
         if policy == "vanilla" { 1 } else { 500 }

@@ -18,7 +18,7 @@ fn judged(series: &LatencySeries) -> (String, bool, (&'static str, Tone)) {
         return (String::new(), false, ("", Tone::Plain));
     };
     let intervals = series.ratio_ci95.unwrap_or_default();
-    let mean = ratios.p99.is_none();
+    let mean = ratios.p99.is_none() && ratios.mean.is_some();
     let (ratio, interval) =
         if mean { (ratios.mean, intervals.mean) } else { (ratios.p99, intervals.p99) };
     let star = if mean { "*" } else { "" };
@@ -50,7 +50,10 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         out.push_str(&style.wrap(&format!("  {note}"), 2));
     }
     if in_cell.iter().any(|series| judged(series).1) {
-        out.push_str(&style.wrap("  *: ratio of means, because there is no p99", 2));
+        out.push_str(&style.wrap(
+            "  *: ratio of means, because p99s have none (too few samples, or the baseline's is 0)",
+            2,
+        ));
     }
     out
 }
