@@ -224,7 +224,8 @@ fn a_boost_never_lowers_a_thread() {
         p.vms = vec![g];
         probe_all(&mut p);
         let r = run(&p);
-        assert!(scalar(&r, "g", "steal") < 1.0);
+        // RT throttling holds both for at most 50 ms of each second.
+        assert!(scalar(&r, "g", "steal") < 5.5);
         latency(&r, "g.cyclictest").hist.value_at_quantile(0.99)
     };
     let vanilla = steal(PolicyPlan::Vanilla);

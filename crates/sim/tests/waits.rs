@@ -6,7 +6,7 @@ use crate::support::*;
 use vcoop_model::plan::{Dist, Plan, Program, Step};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::{Bandwidth, Policy, RtGuard};
 
 /// A vCPU that sleeps most of the time, on a pCPU with two hogs.
 fn sleeper(policy: Policy) -> Plan {
@@ -118,6 +118,27 @@ fn what_a_vcpus_thread_did_begins_when_it_did() {
     // The host's task holds it up some 500 times, and the guest's timers ring all the same.
     assert!((3_990..=4_001).contains(&thread), "{thread}");
     assert!(task < 3_980, "{task}");
+}
+
+#[test]
+fn a_vcpu_that_is_throttled_on_an_idle_pcpu_is_stolen_from() {
+    let throttled = RtGuard::Throttle(Bandwidth { runtime_ns: S / 2, period_ns: S });
+    for (policy, cpu) in [
+        (Policy::Fifo(50), 0.5),
+        (Policy::Deadline { runtime_ns: 3 * MS, deadline_ns: 10 * MS, period_ns: 10 * MS }, 0.3),
+    ] {
+        let mut host = eevdf(1);
+        host.rt_guard = throttled;
+        let mut p = plan(host, free());
+        p.duration_ns = 4 * S;
+        let mut guest = vm("g", eevdf(1), vec![task("hog", hog(), Policy::NORMAL, &[])]);
+        guest.vcpu_policy = vec![policy];
+        p.vms = vec![guest];
+        let r = run(&p);
+        let [had, steal] = ["cpu", "steal"].map(|metric| scalar(&r, "g", metric));
+        assert!((had - cpu).abs() < 0.01, "{policy:?}: {had}");
+        assert!((steal - (1.0 - cpu) * 100.0).abs() < 1.0, "{policy:?}: {steal} %");
+    }
 }
 
 #[test]

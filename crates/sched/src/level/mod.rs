@@ -90,6 +90,8 @@ struct Cpu {
     charged_to: Ns,
     /// When it last left an idle state.
     up_at: Ns,
+    /// When it last began to idle.
+    idle_since: Ns,
     /// Reported stolen, not yet seen by a charge.
     stolen: Ns,
     /// Runnable entities, the running one included.
@@ -165,6 +167,21 @@ pub struct Level {
     open_cores: Option<CpuSet>,
 }
 
+impl Cpu {
+    /// Whether an entity that waits since then was left waiting when the CPU began to idle: it is throttled, or may not
+    /// run beside what the CPU's core runs.
+    #[inline]
+    fn keeps(&self, queued_at: Ns) -> bool {
+        queued_at <= self.idle_since && self.idle_since > 0
+    }
+
+    /// From when its wait counts.
+    #[inline]
+    fn waits_since(&self, queued_at: Ns) -> Ns {
+        if self.keeps(queued_at) { queued_at } else { queued_at.max(self.up_at) }
+    }
+}
+
 impl Level {
     /// Builds an idle level.
     ///
@@ -178,6 +195,7 @@ impl Level {
             kicked: Kicked::No,
             charged_to: 0,
             up_at: 0,
+            idle_since: 0,
             stolen: 0,
             nr_rt: 0,
             nr_dl: 0,
@@ -435,8 +453,8 @@ impl Level {
         let ent = &self.ents[e.index()];
         let c = &self.cpus[ent.cpu.index()];
         // A CPU that leaves an idle state has nobody wait until it is up.
-        let waits = ent.state == State::Queued && c.curr != NONE;
-        if waits { now.saturating_sub(ent.queued_at.max(c.up_at)) } else { 0 }
+        let waits = ent.state == State::Queued && (c.curr != NONE || c.keeps(ent.queued_at));
+        if waits { now.saturating_sub(c.waits_since(ent.queued_at)) } else { 0 }
     }
 
     fn topology(&self) -> &Topology {

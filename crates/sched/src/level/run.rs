@@ -397,13 +397,16 @@ impl Level {
             self.guard.charge_idle(now, cpu, now - c.charged_to);
         }
         c.curr = next.map_or(NONE, |n| n.0);
+        if next.is_none() && prev.is_some() {
+            c.idle_since = now;
+        }
         c.charged_to = now;
         c.stolen = 0;
         if let Some(n) = next {
             let ent = &mut self.ents[n.index()];
             ent.state = State::Running;
             ent.stats.switches_in += 1;
-            ent.stats.wait_ns += now - ent.queued_at.max(c.up_at);
+            ent.stats.wait_ns += now - c.waits_since(ent.queued_at);
             match ent.class {
                 ClassId::Fair => self.fair.set_next(cpu, n),
                 ClassId::Rt => self.rt.set_next(cpu, n),
