@@ -57,6 +57,8 @@ pub(crate) struct Vcpu {
     pub(crate) slot: usize,
     /// Boosted as long as the policy is in force.
     pub(crate) for_life: bool,
+    /// Time of the last call of its policy.
+    pub(crate) called: Ns,
     /// When its policy timer is among what is due.
     pub(crate) armed: Option<Ns>,
     /// When its next deadline is.
@@ -90,8 +92,7 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) due: Due,
     /// Its pages, where its guest cooperates.
     pub(crate) page: Option<Page<'a>>,
-    /// What the policy is told about began at this time, and it may be told so: no policy of this VM
-    /// was called since.
+    /// What the policy is told about began at this time, and it may be told so: it was not called since.
     pub(crate) since: Ns,
 }
 

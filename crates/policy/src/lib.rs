@@ -66,7 +66,8 @@
 //!
 //! 1. One thread at a time calls a vCPU's policy, and the actions of a call have taken effect, in
 //!    their order, before the next call for that vCPU. With several threads: a lock held over both.
-//! 2. Times never go back between calls for one VM. An earlier time is read as the latest seen.
+//! 2. Times never go back between calls for one vCPU. An earlier time is read as the latest seen. Between vCPUs of a VM
+//!    they may: what is heard of late is charged from where it began.
 //! 3. [`Event::Timer`] comes at the armed time or later, never before. Lateness is charged: it
 //!    becomes debt in the bucket.
 //! 4. [`Action::Ticket`] is carried out before the interrupt becomes visible to the guest.

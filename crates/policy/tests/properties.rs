@@ -8,7 +8,7 @@ use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::thread::{Policy, attributes};
-use vcoop_policy::{HostPolicy, Injection, Rest, VmShared};
+use vcoop_policy::{Event, HostPolicy, Injection, Rest, VmShared};
 
 const VCPUS: usize = 3;
 
@@ -476,6 +476,43 @@ fn the_budget_grants_what_is_given_back() {
     assert!(fair <= grant && fair >= grant * 9 / 10, "{fair} of {grant}");
     let rogue = boosted_in_a_second(false);
     assert!(rogue >= 3_000_000 && rogue <= grant / 3, "{rogue} of {grant}");
+}
+
+/// Several vCPUs that run at once, each of which is heard of after a while: all pay from where they began, for
+/// themselves and for their VM.
+#[test]
+fn vcpus_that_are_heard_of_late_are_each_charged_from_their_begin() {
+    let (own, all) = (Budget { burst_ns: 1 << 40, refill_ppm: 0 }, 800_000);
+    let vm_budget = Budget { burst_ns: all, refill_ppm: 0 };
+    let config = WakeBoostConfig {
+        means: MEANS[0],
+        run_ns: 500_000,
+        vcpu_budget: own,
+        vm_budget,
+        boost_on_injection: false,
+        repay: false,
+        rest_slice_ns: None,
+    };
+    let halted = Event::Halted(GuestWords::SILENT);
+    let mut vm = VmShared::new(vm_budget, 0);
+    let mut policies: Vec<HostPolicy> = (0..4).map(|_| HostPolicy::wake_boost(config, 0)).collect();
+    for policy in &mut policies {
+        policy.on(0, Event::Enable, &mut vm);
+        policy.on(0, halted, &mut vm);
+    }
+    // Heard of at 1.0, 1.01, ... ms; each has run since 250 us before.
+    for (policy, i) in policies.iter_mut().zip(0..) {
+        policy.on(750_000 + i * 10_000, Event::Woken, &mut vm);
+    }
+    for policy in &mut policies {
+        policy.on(1_050_000, halted, &mut vm);
+    }
+    let charged: u64 = policies.iter().map(|policy| policy.stats().boosted_ns).sum();
+    assert_eq!(charged, 300_000 + 290_000 + 280_000 + 270_000);
+    for policy in &mut policies {
+        policy.on(1_100_000, Event::Woken, &mut vm);
+    }
+    assert!(policies.iter().all(|policy| !policy.is_boosted()), "the VM has used its budget up");
 }
 
 /// A thread that had its CPU alone for a minute, or waited for a minute, before the policy came has

@@ -57,8 +57,6 @@ struct AttachedVm {
     policy: String,
     since: Ns,
     plan: Box<Plan>,
-    /// Time of the last call of a policy.
-    called: Ns,
     shared: VmShared,
     /// Those that are driven; of the others, what they were last, and why they are left alone.
     vcpus: Vec<Result<Vcpu, VcpuStatus>>,
@@ -288,8 +286,8 @@ impl Inside {
         self.drive_at(number, place, monotonic(), what)
     }
 
-    /// The same about something that happened at a time. No policy's time goes back, so it may count
-    /// from a later one.
+    /// The same about something that happened at a time. No vCPU's time goes back, so it may count from a later
+    /// one. That of its VM does: several of them run at once, and each is charged from where it began.
     fn drive_at<R>(
         &mut self,
         number: u64,
@@ -298,10 +296,11 @@ impl Inside {
         what: impl FnOnce(&mut VcpuPort<'_>) -> R,
     ) -> Option<R> {
         let vm = self.vms.get_mut(&number)?;
-        vm.called = vm.called.max(at);
-        let (due, since) = (Due::Policy(number, place), vm.called);
+        let due = Due::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
         let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
+        vcpu.called = vcpu.called.max(at);
+        let since = vcpu.called;
         let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
         let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since };
         let result = what(&mut port);
@@ -436,12 +435,7 @@ impl Inside {
                     });
                     self.await_deadline(number, place);
                 }
-                Due::Deadline(number, place) => {
-                    if let Some(vcpu) = self.vcpu_mut(number, place) {
-                        vcpu.awaits = None;
-                    }
-                    self.await_deadline(number, place);
-                }
+                Due::Deadline(number, place) => self.meet_deadline(number, place),
                 Due::Look(number) => self.look(number),
                 Due::Govern(number) => self.govern(number),
                 Due::Account(number) => {

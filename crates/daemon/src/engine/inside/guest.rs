@@ -109,6 +109,23 @@ impl Inside {
         self.await_deadline(number, place);
     }
 
+    /// The time has come to boost a vCPU for its deadline. A guest may have another one by now; one that puts it off all
+    /// the time is looked at as rarely as one that rings all the time.
+    pub(super) fn meet_deadline(&mut self, number: u64, place: usize) {
+        if let Some(vcpu) = self.vcpu_mut(number, place) {
+            vcpu.awaits = None;
+        }
+        self.await_deadline(number, place);
+        let now = monotonic();
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let (Some(link), Some(Ok(vcpu))) = (&mut vm.link, vm.vcpus.get_mut(place)) else { return };
+        let Some(at) = vcpu.awaits.filter(|_| !link.may_ring(now, 1)) else { return };
+        let later = at.max(now + DEAF_NS);
+        self.dues.remove(&(at, Due::Deadline(number, place)));
+        self.dues.insert((later, Due::Deadline(number, place)));
+        vcpu.awaits = Some(later);
+    }
+
     /// A vCPU whose guest has a deadline is boosted shortly before.
     pub(super) fn await_deadline(&mut self, number: u64, place: usize) {
         let now = monotonic();
