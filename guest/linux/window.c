@@ -3,6 +3,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/io.h>
 #include <linux/ioport.h>
 #include <linux/jiffies.h>
@@ -228,6 +229,22 @@ int vcoop_window_open(void)
 	return open_pci();
 }
 
+/*
+ * A host that has the window in this guest's memory writes to it until it sees that the driver has gone, and says so by its
+ * header word. One that does not answer may write still: its pages are not given back.
+ */
+static bool host_lets_go(struct vcoop_window_header *header)
+{
+	unsigned int tries;
+
+	for (tries = 0; READ_ONCE(header->host); tries++) {
+		if (tries == 100)
+			return false;
+		msleep(20);
+	}
+	return true;
+}
+
 void vcoop_window_close(void)
 {
 	struct vcoop_window *w = &vcoop_window;
@@ -237,10 +254,13 @@ void vcoop_window_close(void)
 	kernel_param_lock(THIS_MODULE);
 	w->header = NULL;
 	kernel_param_unlock(THIS_MODULE);
-	if (!strcmp(w->kind, "ram"))
+	if (strcmp(w->kind, "ram"))
+		memunmap(base);
+	else if (host_lets_go(base))
 		free_pages((unsigned long)base, w->order);
 	else
-		memunmap(base);
+		pr_warn("the host has not let go of the window: %lu KiB stay allocated\n",
+			(PAGE_SIZE << w->order) >> 10);
 	if (!w->device)
 		return;
 	if (w->doorbells)

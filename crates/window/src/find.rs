@@ -93,7 +93,14 @@ fn look(pid: u32, mapping: &Mapping<'_>) -> Option<Window> {
     let mut offsets = (0..len.min(MOST_RAM)).step_by(usize::try_from(step).ok()?);
     let offset = offsets.find(|offset| is_window(*offset))?;
     // In guest memory the window ends with its last vCPU.
-    let window = Window::of_vcpus(&file, offset, word(offset + GUEST_VCPUS)?).ok()?;
+    let vcpus = word(offset + GUEST_VCPUS)?;
+    let is_of_its_own = step == len;
+    let window = if is_of_its_own {
+        Window::of_vcpus(&file, offset, vcpus)
+    } else {
+        Window::lent(&file, offset, vcpus)
+    };
+    let window = window.ok()?;
     window.guest_side().is_registered().then_some(window)
 }
 

@@ -30,6 +30,10 @@ pub struct Window {
     guard: Guard,
     /// This side has said that it is there.
     offered: AtomicBool,
+    /// It is in memory of the guest's own, lent for as long as its driver is registered.
+    lent: bool,
+    /// That is over: nothing more is written.
+    returned: AtomicBool,
 }
 
 // SAFETY: the mapping is this value's own until it is dropped, and everything that is handed out of it
@@ -72,7 +76,15 @@ impl Window {
         Self::of_vcpus(file, offset, u64::MAX)
     }
 
-    /// The same with room for at most so many vCPUs: what is behind it in the file is something else.
+    /// The window that a driver has put into its guest's own memory, with room for at most so many vCPUs: what is behind
+    /// it is something else, and it is the guest's again when the driver has gone.
+    pub(crate) fn lent(file: &File, offset: u64, vcpus: u64) -> io::Result<Self> {
+        let mut window = Self::of_vcpus(file, offset, vcpus)?;
+        window.lent = true;
+        Ok(window)
+    }
+
+    /// A window of its own file, with room for at most so many vCPUs.
     pub(crate) fn of_vcpus(file: &File, offset: u64, vcpus: u64) -> io::Result<Self> {
         let short = || io::Error::new(io::ErrorKind::UnexpectedEof, "shorter than a window");
         let meta = file.metadata()?;
@@ -112,8 +124,9 @@ impl Window {
             unsafe { libc::munmap(map, bytes) };
             return Err(io::Error::other("too many windows"));
         };
-        let offered = AtomicBool::new(false);
-        Ok(Self { map, bytes, slots, file: file_id, offset, guard, offered })
+        let [offered, returned] = [false; 2].map(AtomicBool::new);
+        let lent = false;
+        Ok(Self { map, bytes, slots, file: file_id, offset, guard, offered, lent, returned })
     }
 
     /// How many vCPUs it has room for.
@@ -148,9 +161,26 @@ impl Window {
         Some(unsafe { self.map.add(offset).cast().as_ref() })
     }
 
-    /// What the host writes of a vCPU; `None` beyond the window.
+    /// Whether the window is this side's to write. A guest's driver that goes says so in the window, and takes the memory
+    /// back once it is told, by the last word that is written, that this has been seen.
+    fn is_ours(&self) -> bool {
+        if !self.lent {
+            return true;
+        }
+        if self.returned.load(Ordering::Relaxed) {
+            return false;
+        }
+        let registered = self.guest_side().is_registered();
+        if !registered && !self.returned.swap(true, Ordering::Relaxed) {
+            self.header().host.store(0, Ordering::Release);
+        }
+        registered
+    }
+
+    /// What the host writes of a vCPU; `None` beyond the window, and where it is the guest's own memory again.
     pub fn host(&self, slot: u64) -> Option<&HostArea> {
-        let offset = (slot < self.slots).then(|| window::host_page(slot) as usize)?;
+        let offset =
+            (slot < self.slots && self.is_ours()).then(|| window::host_page(slot) as usize)?;
         // SAFETY: as above.
         Some(unsafe { self.map.add(offset).cast().as_ref() })
     }
@@ -209,6 +239,9 @@ impl Window {
             words.iter().for_each(|word| word.store(0, Ordering::Release));
             host.header.store(Header::OURS.to_word(), Ordering::Release);
         }
+        if !self.is_ours() {
+            return;
+        }
         self.header().doorbell.store(doorbell.to_word(), Ordering::Release);
         self.header().host.store(Header::OURS.to_word(), Ordering::Release);
         self.offered.store(true, Ordering::Relaxed);
@@ -217,7 +250,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if self.offered.load(Ordering::Relaxed) {
+        if self.offered.load(Ordering::Relaxed) && self.is_ours() {
             self.header().host.store(0, Ordering::Release);
             for slot in 0..self.slots {
                 if let Some(host) = self.host(slot) {
@@ -234,6 +267,7 @@ impl Drop for Window {
 #[cfg(test)]
 mod tests {
     use super::{Number, Window, slots_of};
+    use std::os::unix::fs::FileExt;
     use std::sync::atomic::Ordering;
     use vcoop_abi::window::{Doorbell, Identity};
     use vcoop_abi::{Header, Status, Word};
@@ -278,6 +312,29 @@ mod tests {
         drop(host);
         assert_eq!(guest.host(3).unwrap().status(), Status::Disabled);
         assert_eq!(guest.header().host.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn memory_that_a_guest_has_taken_back_is_not_written() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let guest = Window::map(&file, 0).unwrap();
+        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        let host = Window::lent(&file, 0, 7).unwrap();
+        host.offer(Doorbell::default());
+        assert!(guest.has_host() && host.host(3).is_some());
+        // The driver goes, hears that this was seen, and uses the memory for something else.
+        guest.header().guest.store(0, Ordering::Release);
+        assert!(host.host(3).is_none());
+        assert_eq!(guest.header().host.load(Ordering::Acquire), 0);
+        let words: Vec<u8> = (0..1 << 16).map(|i| i as u8).collect();
+        file.write_all_at(&words, 0).unwrap();
+        host.offer(Doorbell::default());
+        assert!(host.host(3).is_none());
+        drop(host);
+        let mut after = vec![0; words.len()];
+        file.read_exact_at(&mut after, 0).unwrap();
+        assert!(after == words);
     }
 
     #[test]
