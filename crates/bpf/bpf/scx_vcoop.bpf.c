@@ -288,6 +288,32 @@ static u64 current_vtime(const struct cpu *cpu)
 	return cpu->vtime + ran * WEIGHT / (cpu->weight ? cpu->weight : WEIGHT);
 }
 
+/*
+ * A virtual time near what its queue has reached: who slept for long, or comes from a queue that is behind, has no more than
+ * a slice before the others, and nobody is so far behind them that it would wait for long. A vCPU pays later what it is spared.
+ */
+static u64 bounded(struct vcpu *v, u64 vtime, u64 reached)
+{
+	if (before(vtime, reached - SLICE))
+		return reached - SLICE;
+	if (!before(reached + MOST_LEAD, vtime))
+		return vtime;
+	if (v)
+		v->debt = lesser(v->debt + vtime - reached - MOST_LEAD, MOST_DEBT);
+	return reached + MOST_LEAD;
+}
+
+/* The same for who runs on a CPU, while others of its queue go on. */
+static void catch_up(struct cpu *cpu, u32 of)
+{
+	u64 *reached = bpf_map_lookup_elem(&queues, &of);
+
+	if (!reached || !before(current_vtime(cpu), *reached - SLICE))
+		return;
+	cpu->vtime = *reached - SLICE;
+	cpu->since = bpf_ktime_get_ns();
+}
+
 static bool is_boosted(const struct vcpu *v)
 {
 	return v && v->policy.status == BOOSTED;
@@ -521,14 +547,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 
 	if (!reached || !state)
 		return;
-	/* Who slept for long has no more than a slice before the others. */
-	if (before(vtime, *reached - SLICE))
-		vtime = *reached - SLICE;
-	if (before(*reached + MOST_LEAD, vtime)) {
-		if (v)
-			v->debt = lesser(v->debt + vtime - *reached - MOST_LEAD, MOST_DEBT);
-		vtime = *reached + MOST_LEAD;
-	}
+	vtime = bounded(v, vtime, *reached);
 	p->scx.dsq_vtime = vtime;
 	boosted = is_boosted(v);
 	to = boosted ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
@@ -597,6 +616,7 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 	}
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+		catch_up(state, of);
 		if (is_boosted(v) || !has_earlier(cpu, of, current_vtime(state))) {
 			prev->scx.slice = SLICE;
 			return;
@@ -641,7 +661,8 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 
 	if (!state || !reached)
 		return;
-	state->vtime = p->scx.dsq_vtime;
+	/* Who was given an idle CPU has not been in a queue. */
+	state->vtime = bounded(v, p->scx.dsq_vtime, *reached);
 	state->since = bpf_ktime_get_ns();
 	state->weight = p->scx.weight ? p->scx.weight : WEIGHT;
 	state->boosted = is_boosted(v);

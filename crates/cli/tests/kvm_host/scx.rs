@@ -69,6 +69,20 @@ fn stays_through_hotplug(host: &Host) {
     assert_eq!(told, "enabled\nenabled\n");
 }
 
+/// One that slept while others of its queue ran for seconds takes an idle CPU, and makes nobody wait there for what it has
+/// not had.
+fn makes_nobody_wait_behind_one_that_slept(host: &Host) {
+    let told = host.sh("mkfifo /tmp/never; vcoop scx --quiet >/dev/null & pid=$!; \
+         until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; \
+         sh -c 'read -t 6 x <>/tmp/never; while :; do :; done' & slept=$!; hogs=; \
+         for i in 1 2 3 4; do sh -c 'while :; do :; done' & hogs=\"$hogs $!\"; done; \
+         sleep 5.5; kill $hogs; sleep 1; on=$(cut -d ' ' -f 39 /proc/$slept/stat); \
+         cut -d ' ' -f 1 /proc/uptime; taskset $((1 << on)) true; cut -d ' ' -f 1 /proc/uptime; \
+         kill $slept $pid; wait");
+    let times: Vec<f64> = told.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(times[1] - times[0] < 0.5, "another one waited for {:.2} s", times[1] - times[0]);
+}
+
 /// Nanoseconds that threads have had of a CPU.
 fn times(host: &Host, threads: &Threads) -> [f64; 3] {
     let [one, other] = &threads.hogs;
@@ -189,6 +203,7 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
 fn is_answered(host: &Host) -> Outcome {
     // First: who is pinned to that CPU would be so no longer.
     stays_through_hotplug(host);
+    makes_nobody_wait_behind_one_that_slept(host);
     let threads = host.crowd(host.daemon());
     host.sh("guest a insmod /lib/modules/vcoop.ko");
     assert_eq!(state(host), "disabled\n");
