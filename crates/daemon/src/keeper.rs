@@ -28,7 +28,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
@@ -288,38 +289,56 @@ struct Held {
 pub fn run(journal: &Path) -> io::Result<()> {
     let slots = Slots::map(io::stdout())?;
     outlive();
+    serve(io::stdin(), &slots, journal)
+}
+
+/// Hears the owner until that has ended or died.
+fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
     let mut held: BTreeMap<usize, Held> = BTreeMap::new();
-    let (mut bytes, mut stdin) = (Vec::new(), io::stdin().lock());
+    let mut bytes = Vec::new();
     let mut next_look = Instant::now() + LOOK;
     loop {
         let left = next_look.saturating_duration_since(Instant::now());
         let timeout = rustix::time::Timespec::try_from(left).unwrap_or_default();
         let timeout = (!held.is_empty()).then_some(&timeout);
-        let ready = match poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], timeout) {
+        let ready = match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], timeout) {
             Ok(ready) => ready > 0,
-            Err(rustix::io::Errno::INTR) => false,
+            Err(Errno::INTR) => false,
             Err(e) => return Err(e.into()),
         };
         if ready {
-            let mut some = [0; MOST_LINE];
-            // An owner that was killed resets the connection.
-            let n = stdin.read(&mut some).unwrap_or(0);
-            bytes.extend_from_slice(&some[..n]);
+            let goes_on = read(&pipe, &mut bytes);
             while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = bytes.drain(..=end).collect();
                 if listen(&mut held, &String::from_utf8_lossy(&line)) {
                     return Ok(());
                 }
             }
-            if n == 0 {
+            if !goes_on {
                 restore_all(&held, journal);
                 return Ok(());
             }
         }
         if Instant::now() >= next_look {
-            look(&slots, &mut held);
+            look(slots, &mut held);
             next_look = Instant::now() + LOOK;
         }
+    }
+}
+
+/// Reads some of what the owner has said; whether it lives. The pipe itself is read: what a buffer of stdin's held
+/// back, `poll` would not tell of.
+fn read(pipe: impl AsFd, bytes: &mut Vec<u8>) -> bool {
+    let mut some = [0; MOST_LINE];
+    match rustix::io::read(pipe, &mut some) {
+        Ok(n) => {
+            bytes.extend_from_slice(&some[..n]);
+            n > 0
+        }
+        // It has not been read, and is still there.
+        Err(Errno::INTR | Errno::AGAIN) => true,
+        // An owner that was killed resets the connection.
+        Err(_) => false,
     }
 }
 
@@ -404,9 +423,19 @@ fn restore_all(held: &BTreeMap<usize, Held>, journal: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
     use std::sync::atomic::AtomicU64;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
-    use super::{BOOSTED, GRACE_NS, LOOK, Ns, RAN_NS, Slot, Stall};
+    use vcoop_threads::{Captured, gettid};
+
+    use super::{
+        BOOSTED, GRACE_NS, LOOK, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall, serve,
+    };
 
     const LOOK_NS: Ns = LOOK.as_nanos() as Ns;
 
@@ -444,5 +473,24 @@ mod tests {
             assert_eq!(slot.stall(look * LOOK_NS, look * LOOK_NS / 8, &mut since), None);
         }
         assert!(slot.stall(0, 2_000 * LOOK_NS, &mut since).is_some(), "without a word");
+    }
+    #[test]
+    fn a_backlog_longer_than_one_read_is_heard_to_its_end() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(OFFSET + Slots::BYTES as u64).unwrap();
+        let slots = Slots::map(&file).unwrap();
+        let (mut owner, pipe) = UnixStream::pair().unwrap();
+        let me = Captured::of(gettid()).unwrap();
+        let (mut all, mut slot) = (String::new(), 0);
+        while all.len() < MOST_LINE + 1_000 {
+            all += &format!("hold {slot} {}\n", me.baseline());
+            slot += 1;
+        }
+        all += "end\n";
+        owner.write_all(all.as_bytes()).unwrap();
+        let (tell, ended) = mpsc::channel();
+        thread::spawn(move || tell.send(serve(pipe, &slots, Path::new("/nowhere"))));
+        // The owner goes on, so the end is heard by that line alone.
+        ended.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
     }
 }
