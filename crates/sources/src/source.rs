@@ -89,7 +89,9 @@ impl Source {
         let full = |why: Missing| Error::of("bpf", io::Error::other(why));
         events.watch(tid, || stat.is_asleep()).map_err(full)?;
         let token = EventData::new_u64(SEVERAL as u64);
-        match epoll::add(epoll, events.ready(), token, EventFlags::IN) {
+        // Edge-triggered: a record that is begun and not yet written makes the ring readable, but cannot be taken.
+        // Whoever waits would spin, for ever if that keeps the writer from its CPU.
+        match epoll::add(epoll, events.ready(), token, EventFlags::IN | EventFlags::ET) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(e) => Err(Error::of("epoll_ctl", e.into())),
         }
@@ -244,6 +246,7 @@ mod tests {
         what_is_not_fetched_is_bounded_and_it_goes_on_after_that,
         what_is_asked_for_before_the_kernel_has_done_with_the_last_is_heard,
         short_runs_wake_nobody_until_they_add_up,
+        what_is_not_taken_wakes_once,
     );
 
     fn by_perf() -> Result<Source, Skip> {
@@ -445,6 +448,34 @@ mod tests {
         assert!(wakes < 190, "{wakes} {heard:?}");
         let runs = heard.iter().filter(|what| **what == What::Runs).count();
         assert!(runs >= 1, "{heard:?}");
+        Ok(())
+    }
+    fn what_is_not_taken_wakes_once(get: Get) -> Result<(), Skip> {
+        let (listen, listens) = mpsc::channel::<()>();
+        let work = move || {
+            spin(Duration::from_millis(5));
+            while listens.try_recv().is_err() {}
+            thread::sleep(Duration::from_millis(1));
+        };
+        let (mut source, poll, tid, thread) = watched(get, 0, work)?;
+        let (mut heard, began) = (Vec::new(), Instant::now());
+        while heard.is_empty() && began.elapsed() < PATIENCE {
+            follow(&mut source, tid, |h| heard.push(h.what));
+        }
+        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
+        listen.send(()).unwrap();
+        thread.join().unwrap();
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let mut several = 0;
+        for _ in 0..5 {
+            let mut events = Vec::with_capacity(4);
+            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+            several += events.iter().filter(|e| e.data.u64() == 0).count();
+        }
+        assert!(several <= 1, "woken {several} times for the same");
+        heard.clear();
+        take(&mut source, tid, |h| heard.push(h.what));
+        assert!(heard.contains(&What::Sleeps), "{heard:?}");
         Ok(())
     }
 }

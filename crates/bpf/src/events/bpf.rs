@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{
@@ -247,10 +248,14 @@ impl Events {
         self.watched.keys().copied()
     }
 
-    /// What happened since the last call, in order.
+    /// What happened since the last call, in order. What is not there yet makes [`ready`](Self::ready) readable anew.
     pub fn take(&mut self) -> Vec<Event> {
+        // The kernel wakes for a record only if it sees that all before it are taken. One that was written while this
+        // took the one before is missed by both, unless that is seen before the ring is looked at for the last time.
         // Negative if the kernel's words make no sense, which `event` judges for itself.
-        let _ = self.ring.consume_raw();
+        while self.ring.consume_raw() > 0 {
+            fence(Ordering::SeqCst);
+        }
         std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
