@@ -315,7 +315,7 @@ fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
                 }
             }
             if !goes_on {
-                restore_all(&held, journal);
+                restore_all(held, journal);
                 return Ok(());
             }
         }
@@ -364,9 +364,15 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
         ("end", _) => return true,
         ("drop", Ok(slot)) => _ = held.remove(&slot),
         ("hold", Ok(slot)) if slot < MOST_SLOTS => {
-            if let Some(captured) = Baseline::parse(thread).and_then(Captured::again) {
-                let times = RunTimes::open(captured.baseline().tid).ok();
-                held.insert(slot, Held { captured, times, since: None });
+            match Baseline::parse(thread).map(Captured::again) {
+                Some(Ok(Some(captured))) => {
+                    let times = RunTimes::open(captured.baseline().tid).ok();
+                    held.insert(slot, Held { captured, times, since: None });
+                }
+                // It has ended.
+                Some(Ok(None)) => {}
+                Some(Err(why)) => eprintln!("vcoop keeper: not watched: {thread}: {why}"),
+                None => eprintln!("vcoop keeper: not understood: {line:?}"),
             }
         }
         _ => eprintln!("vcoop keeper: not understood: {line:?}"),
@@ -400,7 +406,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
 }
 
 /// The owner is gone.
-fn restore_all(held: &BTreeMap<usize, Held>, journal: &Path) {
+fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
     let mut whole = true;
     for thread in held.values() {
         if let Err(why) = thread.captured.restore() {
@@ -409,6 +415,8 @@ fn restore_all(held: &BTreeMap<usize, Held>, journal: &Path) {
         }
     }
     eprintln!("vcoop keeper: the owner has died; {} threads have what they had", held.len());
+    // Their files may be all that this process can open, and the journal's threads want some, too.
+    drop(held);
     // What the pipe did not say any more; mostly it has all of it already.
     match Journal::read(journal) {
         Ok(mut left) => {

@@ -94,11 +94,21 @@ impl Captured {
     }
 
     /// The thread of a baseline that was written down; `None` if it has ended.
-    pub fn again(baseline: Baseline) -> Option<Self> {
-        let stat = Stat::open(baseline.tid).ok()?;
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: it may not be looked at, or there is no room for another file.
+    pub fn again(baseline: Baseline) -> Result<Option<Self>, Error> {
+        let stat = match Stat::open(baseline.tid) {
+            Ok(stat) => stat,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                return Ok(None);
+            }
+            Err(source) => return Err(Error { call: "open /proc/TID/stat", source }),
+        };
         let pidfd = PidFd::of(baseline.tid).ok();
         // Asked last: both files are of the thread that began then.
-        (stat.start() == Some(baseline.start)).then_some(Self { stat, pidfd, baseline })
+        Ok((stat.start() == Some(baseline.start)).then_some(Self { stat, pidfd, baseline }))
     }
 
     /// The same without the thread's CPUs, for who does not change them: somebody else may.
@@ -301,8 +311,8 @@ mod tests {
         let captured = Captured::of(tid).unwrap();
         let mut other = captured.baseline().clone();
         other.start += 1;
-        assert!(Captured::again(other).is_none(), "another thread of this number");
-        assert!(Captured::again(captured.baseline().clone()).is_some());
+        assert!(Captured::again(other).unwrap().is_none(), "another thread of this number");
+        assert!(Captured::again(captured.baseline().clone()).unwrap().is_some());
         drop(leave);
         thread.join().unwrap();
         assert!((0..6_000).any(|_| {
@@ -310,10 +320,31 @@ mod tests {
             !captured.is_alive()
         }));
         assert_eq!(captured.restore().unwrap(), Restored::Gone);
-        assert!(Captured::again(captured.baseline().clone()).is_none());
+        assert!(Captured::again(captured.baseline().clone()).unwrap().is_none());
         assert!(
             Captured::of(tid).is_err() && Captured::of(0).is_err() && Captured::of(-1).is_err()
         );
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_looked_at_has_not_ended() {
+        let (tid, _leave, _) = thread(|| ());
+        let baseline = Captured::of(tid).unwrap().baseline().clone();
+        let again = thread::spawn(move || {
+            // SAFETY: this thread has files of its own from here on; nobody else's are changed.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let mut all = Vec::new();
+            // Some systems have so high a limit that no test gets there.
+            while all.len() < 1 << 20
+                && let Ok(file) = std::fs::File::open("/dev/null")
+            {
+                all.push(file);
+            }
+            (all.len() < 1 << 20).then(|| Captured::again(baseline).map(|c| c.is_some()))
+        });
+        if let Some(again) = again.join().unwrap() {
+            assert_eq!(again.unwrap_err().source.raw_os_error(), Some(libc::EMFILE));
+        }
     }
 
     #[test]

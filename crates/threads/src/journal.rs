@@ -204,8 +204,10 @@ impl Journal {
         let mut outcomes = Vec::with_capacity(self.contents.threads.len());
         self.contents.threads.retain(|tid, thread| {
             let outcome = match Captured::again(thread.clone()) {
-                Some(captured) => captured.restore(),
-                None => Ok(Restored::Gone),
+                Ok(Some(captured)) => captured.restore(),
+                Ok(None) => Ok(Restored::Gone),
+                // It may live, changed: it stays written down.
+                Err(why) => Err(NotRestored { tid: *tid, attributes: Some(why), affinity: None }),
             };
             let left = outcome.is_err();
             outcomes.push((*tid, outcome));
