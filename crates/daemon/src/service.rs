@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
-use vcoop_service::FolderError;
 use vcoop_service::metrics::Listen;
+use vcoop_service::{FolderError, accepted};
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
@@ -91,6 +92,8 @@ impl Service {
     ///
     /// [`PlaceError`]; [`FolderError::Busy`] if there is an owner.
     pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
+        // First: the keeper inherits it.
+        raise_files();
         let place = Place::take(dir)?;
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
@@ -205,12 +208,19 @@ impl Drop for Service {
     }
 }
 
+/// Each vCPU takes some files, and the usual 1024 are for programs that call select(2), which none here does.
+fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // What the kernel does not allow is felt when files run out, and said then.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
     for stream in listener.incoming() {
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else { continue };
+        let Some(stream) = accepted(stream) else { continue };
         if shared.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
             continue;
@@ -361,5 +371,20 @@ impl Shared {
         let host_khz = *HOST_KHZ.get_or_init(measured_khz);
         let address = vcoop_window::address(pid, &window).ok().flatten();
         window.guest_side().is_registered().then_some(Shares { window, address, bell, host_khz })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::raise_files;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    #[test]
+    fn as_many_files_as_may_be_can_be_opened() {
+        let limit = getrlimit(Resource::Nofile);
+        let lower = limit.current.map(|files| files - 1);
+        setrlimit(Resource::Nofile, Rlimit { current: lower, ..limit }).unwrap();
+        raise_files();
+        assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
     }
 }

@@ -16,6 +16,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+use crate::accepted;
+
 /// So long a client may take to ask, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest request.
@@ -56,11 +58,15 @@ pub fn serve(
     match listen {
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
-            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &page)))?;
+            named.spawn(move || {
+                listener.incoming().filter_map(accepted).for_each(|s| greet(&s, &page))
+            })?;
         }
         Listen::Unix(path) => {
             let listener = bind(path)?;
-            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &page)))?;
+            named.spawn(move || {
+                listener.incoming().filter_map(accepted).for_each(|s| greet(&s, &page))
+            })?;
         }
     }
     Ok(())

@@ -33,6 +33,10 @@ const MOST: usize = 256;
 /// How long a client may take to read what it is told.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// After a connection that could not be had, as without room for another file: it is still there, and asking for it
+/// again at once would take a CPU.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Version of the protocol.
 const VERSION: i64 = 0;
 /// Our number among the peers, and the client's.
@@ -133,7 +137,10 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
         if stop.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else { continue };
+        let Ok(stream) = stream else {
+            thread::sleep(PAUSE);
+            continue;
+        };
         lock(all).retain(|_, connection| connection.lives());
         if lock(all).len() >= MOST {
             continue;
