@@ -178,6 +178,17 @@ pub(crate) struct Keeper {
     pipe: UnixStream,
     slots: Slots,
     held: BTreeMap<usize, Baseline>,
+    program: Program,
+}
+
+/// What is run with a journal's path.
+pub(crate) type Program = fn(&Path) -> Command;
+
+/// This program again.
+fn itself(journal: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("keeper").arg(journal);
+    command
 }
 
 impl Keeper {
@@ -187,11 +198,16 @@ impl Keeper {
     ///
     /// It does not start.
     pub(crate) fn start(place: &Place) -> io::Result<Self> {
+        Self::start_as(itself, place)
+    }
+
+    /// The same with another program.
+    pub(crate) fn start_as(program: Program, place: &Place) -> io::Result<Self> {
         let lock = place.lock();
         lock.set_len(OFFSET + Slots::BYTES as u64)?;
         let slots = Slots::map(lock)?;
-        let (child, pipe) = spawn(lock, &place.journal_path())?;
-        Ok(Self { child, pipe, slots, held: BTreeMap::new() })
+        let (child, pipe) = spawn(program, lock, &place.journal_path())?;
+        Ok(Self { child, pipe, slots, held: BTreeMap::new(), program })
     }
 
     /// Becomes readable when the process ends.
@@ -206,7 +222,7 @@ impl Keeper {
     /// It does not start.
     pub(crate) fn again(&mut self, place: &Place) -> io::Result<()> {
         let _ = self.child.wait();
-        (self.child, self.pipe) = spawn(place.lock(), &place.journal_path())?;
+        (self.child, self.pipe) = spawn(self.program, place.lock(), &place.journal_path())?;
         let held: Vec<_> = self.held.iter().map(|(slot, b)| (*slot, b.clone())).collect();
         held.iter().try_for_each(|(slot, baseline)| self.say(*slot, baseline))
     }
@@ -262,11 +278,10 @@ impl Keeper {
     }
 }
 
-fn spawn(lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
+fn spawn(program: Program, lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The pipe and the lock are its stdin and stdout: nothing else has to be handed down.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("keeper").arg(journal);
+    let mut command = program(journal);
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(lock.try_clone()?));
     let child = command.stderr(Stdio::inherit()).spawn()?;
     Ok((child, ours))

@@ -6,6 +6,8 @@ mod govern;
 mod guest;
 mod interrupts;
 mod rest;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -440,7 +442,7 @@ impl Inside {
                 Due::Govern(number) => self.govern(number),
                 Due::Account(number) => {
                     self.account(number);
-                    self.dues.insert((now + ACCOUNT_NS, due));
+                    self.due_again(number, now + ACCOUNT_NS, due);
                 }
                 Due::Check(number) => {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
@@ -448,10 +450,17 @@ impl Inside {
                     self.meet(number);
                     self.check_rest(number);
                     self.check_scheduler();
-                    self.dues.insert((next_check(now), due));
+                    self.due_again(number, next_check(now), due);
                 }
                 Due::Rest => self.rest(),
             }
+        }
+    }
+
+    /// The same is due for a VM later, unless what was done has found that it has ended.
+    fn due_again(&mut self, number: u64, at: Ns, due: Due) {
+        if self.vms.contains_key(&number) {
+            self.dues.insert((at, due));
         }
     }
 

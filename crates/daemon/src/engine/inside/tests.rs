@@ -1,0 +1,80 @@
+//! The engine with VMs that are threads of the test, and with other programs as its keeper.
+
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::event::epoll;
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+use vcoop_model::running_vm::RunningVm;
+use vcoop_threads::{Captured, gettid};
+use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
+
+use super::Inside;
+use crate::engine::{self, Target};
+use crate::keeper::{Keeper, Program};
+use crate::place::Place;
+use crate::policy::policy;
+use crate::port::Due;
+use crate::protocol::VmId;
+
+/// A keeper that does nothing until its owner ends.
+fn idle(_: &std::path::Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec cat >/dev/null"]);
+    command
+}
+
+/// An engine in a folder, which nobody commands.
+fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<engine::Command>) {
+    let place = Place::take(&dir.path().join("run")).unwrap();
+    let (journal, _) = place.journal().unwrap();
+    let keeper = Keeper::start_as(keeper, &place).unwrap();
+    let (commands, orders) = mpsc::channel();
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
+    (Inside::new(orders, poll, timer, keeper, journal, place), commands)
+}
+
+/// A VM with one vCPU: this thread. Its policy does nothing.
+fn target(tid: i32) -> Target {
+    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+    let start_time = Captured::of(tid).unwrap().baseline().start;
+    let thread = Thread { tid: tid.cast_unsigned(), start_time, comm: String::new() };
+    let vcpu = VcpuThread { index: 0, kvm_id: None, thread, source: Source::ThreadName };
+    Target {
+        vm: VmId { pid: std::process::id(), start_ticks: 1, name: running.name.clone() },
+        accel: Accel::Kvm,
+        vcpus: vec![vcpu],
+        plan: Box::new(policy(&running, "vanilla", &[]).unwrap()),
+        timers: None,
+        shares: None,
+    }
+}
+
+#[test]
+fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let (tell, told) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let vcpu = thread::spawn(move || {
+        tell.send(gettid()).unwrap();
+        let _ = left.recv();
+    });
+    inside.attach(target(told.recv().unwrap())).unwrap();
+    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    let captured = Captured::of(vm.vcpus[0].as_ref().unwrap().tid()).unwrap();
+    drop(leave);
+    vcpu.join().unwrap();
+    // Who joins may be told before the kernel has done with it.
+    while captured.is_alive() {
+        thread::yield_now();
+    }
+    inside.dues.clear();
+    inside.dues.extend([(1, Due::Check(number)), (2, Due::Account(number))]);
+    inside.act();
+    assert!(inside.vms.is_empty(), "it has ended");
+    assert!(inside.dues.is_empty(), "{:?}", inside.dues);
+    inside.keeper.end();
+}
