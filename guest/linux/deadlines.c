@@ -143,7 +143,7 @@ static void show(struct vcoop_vcpu *vcpu)
 	if (vcoop_is_disabled(status))
 		return;
 	WRITE_ONCE(timers->shown, timers->next);
-	smp_store_release(&page->area.deadline_tsc, timers->next);
+	virt_store_release(&page->area.deadline_tsc, timers->next);
 	if (!timers->next)
 		return;
 	WRITE_ONCE(page->report.deadlines, ++timers->published);

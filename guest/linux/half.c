@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The guest half's state machine; see half.h. */
+/*
+ * The guest half's state machine; see half.h. Barriers are virt_ ones: to the words
+ * of the page the host is another CPU, also where the kernel is built for one.
+ */
 #ifdef __KERNEL__
 #include <asm/barrier.h>
 #else
-#define smp_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define smp_load_acquire(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
-#define smp_store_release(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+#define virt_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define virt_load_acquire(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+#define virt_store_release(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
 #endif
 
 #include "half.h"
@@ -231,8 +234,8 @@ struct vcoop_view vcoop_view_of(const struct vcoop_host_area *host)
 	struct vcoop_view view = { .status = VCOOP_STATUS_DISABLED };
 
 	if (host) {
-		view.status = smp_load_acquire(&host->status);
-		view.ticket = smp_load_acquire(&host->ticket);
+		view.status = virt_load_acquire(&host->status);
+		view.ticket = virt_load_acquire(&host->ticket);
 	}
 	return view;
 }
@@ -242,13 +245,13 @@ static void store(const struct vcoop_half *half, unsigned int stores,
 		  struct vcoop_guest_area *guest)
 {
 	if (stores & VCOOP_STORE_INTENT)
-		smp_store_release(&guest->intent, half->shown.intent);
+		virt_store_release(&guest->intent, half->shown.intent);
 	if (stores & VCOOP_STORE_CS)
-		smp_store_release(&guest->cs, half->shown.cs);
+		virt_store_release(&guest->cs, half->shown.cs);
 	if (stores & VCOOP_STORE_REQUEST)
-		smp_store_release(&guest->request, half->shown.request);
+		virt_store_release(&guest->request, half->shown.request);
 	if (stores & VCOOP_STORE_ACK)
-		smp_store_release(&guest->ack, half->shown.ack);
+		virt_store_release(&guest->ack, half->shown.ack);
 }
 
 bool vcoop_half_run(struct vcoop_half *half, const struct vcoop_event *event,
@@ -262,7 +265,7 @@ bool vcoop_half_run(struct vcoop_half *half, const struct vcoop_event *event,
 	if (!(stores & VCOOP_CHECK))
 		return false;
 	/* Pairs with the host's, between its status and its look at these words. */
-	smp_mb();
+	virt_mb();
 	view = vcoop_view_of(host);
 	stores = vcoop_half_check(half, &view);
 	store(half, stores, guest);

@@ -38,7 +38,7 @@ static void answer(struct vcoop_vcpu *vcpu, u64 ping)
 {
 	vcpu->pong = ping;
 	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
-	smp_store_release(&vcpu->page->area.pong, ping);
+	virt_store_release(&vcpu->page->area.pong, ping);
 }
 
 /* A host that is rung looks at once: no other answer about the clock is as good. */
@@ -73,7 +73,7 @@ static bool is_asked_for_idle(const struct vcoop_vcpu *vcpu)
 
 	if (!host)
 		return false;
-	smp_mb();
+	virt_mb();
 	return READ_ONCE(host->tell_idle);
 }
 
@@ -269,10 +269,10 @@ void vcoop_vcpu_offline(unsigned int cpu)
 	vcoop_deadline_forget(vcpu);
 	/* First: what follows are not words of a vCPU any more. */
 	WRITE_ONCE(page->report.vcpu, cpu_physical_id(cpu));
-	smp_store_release(&page->area.header, 0);
-	smp_store_release(&page->area.intent, 0);
-	smp_store_release(&page->area.cs, 0);
-	smp_store_release(&page->area.request, VCOOP_REQUEST_NONE);
-	smp_store_release(&page->area.deadline_tsc, 0);
+	virt_store_release(&page->area.header, 0);
+	virt_store_release(&page->area.intent, 0);
+	virt_store_release(&page->area.cs, 0);
+	virt_store_release(&page->area.request, VCOOP_REQUEST_NONE);
+	virt_store_release(&page->area.deadline_tsc, 0);
 	local_irq_restore(flags);
 }

@@ -292,13 +292,13 @@ void vcoop_window_register(void)
 	WRITE_ONCE(header->tsc_khz, tsc_khz);
 	WRITE_ONCE(header->registration, rdtsc_ordered());
 	/* Last: a host that sees it sees all that was stored before. */
-	smp_store_release(&header->guest, VCOOP_HEADER);
+	virt_store_release(&header->guest, VCOOP_HEADER);
 	vcoop_ring();
 }
 
 void vcoop_window_unregister(void)
 {
-	smp_store_release(&vcoop_window.header->guest, 0);
+	virt_store_release(&vcoop_window.header->guest, 0);
 	vcoop_ring();
 }
 
