@@ -102,14 +102,15 @@ static int __init vcoop_init(void)
 
 	if (!boot_cpu_has(X86_FEATURE_TSC) || !tsc_khz) {
 		pr_err("needs a time stamp counter of a known rate\n");
-		return -ENODEV;
+		err = -ENODEV;
+		goto exit;
 	}
 	for_each_possible_cpu(cpu)
 		per_cpu_ptr(&vcoop_vcpus, cpu)->timers.lock =
 			(arch_spinlock_t)__ARCH_SPIN_LOCK_UNLOCKED;
 	err = vcoop_window_open();
 	if (err)
-		return err;
+		goto exit;
 	err = vcoop_probes_attach();
 	if (err)
 		goto close;
@@ -140,6 +141,8 @@ detach:
 	vcoop_probes_detach();
 close:
 	vcoop_window_close();
+exit:
+	/* Parameters are set before this function is called: one may hold a cgroup. */
 	vcoop_tasks_exit();
 	return err;
 }
