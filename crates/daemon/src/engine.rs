@@ -9,7 +9,7 @@ mod link;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -93,6 +93,8 @@ pub(crate) struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while `scx_vcoop` is loaded for a VM: a host has one.
     loading: Mutex<()>,
+    /// Why the thread could not go on, where that is known.
+    why: Arc<OnceLock<String>>,
 }
 
 impl Engine {
@@ -110,10 +112,12 @@ impl Engine {
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&poll, keeper.ends(), EventData::new_u64(KEEPER), EventFlags::IN)?;
-        let inside = Inside::new(orders, poll, timer, keeper, journal, place);
+        let why = Arc::new(OnceLock::new());
+        let inside = Inside::new(orders, poll, timer, keeper, journal, place, why.clone());
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;
-        Ok(Self { commands, wake, thread: Mutex::new(Some(thread)), loading: Mutex::new(()) })
+        let (thread, loading) = (Mutex::new(Some(thread)), Mutex::new(()));
+        Ok(Self { commands, wake, thread, loading, why })
     }
 
     /// Gives everything back, and ends the thread.
@@ -129,6 +133,18 @@ impl Engine {
     pub(crate) fn is_alive(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// How it has ended, for people.
+    pub(crate) fn end_of(&self) -> String {
+        match self.why.get() {
+            Some(why) => format!("the engine has ended: {why}"),
+            None => "the engine has ended; the keeper gives everything back".to_owned(),
+        }
+    }
+
+    fn dead(&self) -> Refusal {
+        Refusal::from(self.end_of())
     }
 
     fn order(&self, command: Command) -> bool {
@@ -161,7 +177,7 @@ impl Engine {
         if matches!(decided_there(&target.plan.policy), Some(Rules::Dynamic(_))) {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
-        let loaded = self.ask(Command::Schedules).ok_or_else(dead)?;
+        let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;
         // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();
         self.apply(target, scheduler.map_err(Refusal::missing)?)
@@ -169,7 +185,7 @@ impl Engine {
 
     fn apply(&self, target: Target, scheduler: Option<Scheduler>) -> Result<VmStatus, Refusal> {
         self.ask(|answer| Command::Attach(Box::new(target), scheduler.map(Box::new), answer))
-            .unwrap_or_else(|| Err(dead()))
+            .unwrap_or_else(|| Err(self.dead()))
     }
 
     /// Takes a policy back; how it was until then. `None`: there was none.
@@ -183,12 +199,8 @@ impl Engine {
     ///
     /// The engine has ended.
     pub(crate) fn status(&self) -> Result<Status, Refusal> {
-        self.ask(Command::Status).ok_or_else(dead)
+        self.ask(Command::Status).ok_or_else(|| self.dead())
     }
-}
-
-fn dead() -> Refusal {
-    Refusal::from("the engine has ended".to_owned())
 }
 
 impl Drop for Engine {

@@ -57,6 +57,10 @@ pub const RAN_NS: Ns = 20_000_000;
 
 /// Real-time priority of the keeper. It sleeps, and must not wait for anybody when it does not.
 const PRIORITY: u8 = 99;
+/// A keeper that has lived for less is one that dies at once, and so many of these on end are not replaced.
+const LIVES: Duration = Duration::from_secs(1);
+const MOST_SHORT: u32 = 3;
+
 /// Most threads of an owner.
 pub(crate) const MOST_SLOTS: usize = 4096;
 /// Longest message.
@@ -179,6 +183,9 @@ pub(crate) struct Keeper {
     slots: Slots,
     held: BTreeMap<usize, Baseline>,
     program: Program,
+    /// When the process was started, and how many before it have died at once.
+    began: Instant,
+    short: u32,
 }
 
 /// What is run with a journal's path.
@@ -207,7 +214,8 @@ impl Keeper {
         lock.set_len(OFFSET + Slots::BYTES as u64)?;
         let slots = Slots::map(lock)?;
         let (child, pipe) = spawn(program, lock, &place.journal_path())?;
-        Ok(Self { child, pipe, slots, held: BTreeMap::new(), program })
+        let (held, began) = (BTreeMap::new(), Instant::now());
+        Ok(Self { child, pipe, slots, held, program, began, short: 0 })
     }
 
     /// Becomes readable when the process ends.
@@ -219,9 +227,14 @@ impl Keeper {
     ///
     /// # Errors
     ///
-    /// It does not start.
+    /// It does not start, or those before have died at once.
     pub(crate) fn again(&mut self, place: &Place) -> io::Result<()> {
         let _ = self.child.wait();
+        self.short = if self.began.elapsed() < LIVES { self.short + 1 } else { 0 };
+        if self.short >= MOST_SHORT {
+            return Err(io::Error::other("it ends as soon as it has begun"));
+        }
+        self.began = Instant::now();
         (self.child, self.pipe) = spawn(self.program, place.lock(), &place.journal_path())?;
         let held: Vec<_> = self.held.iter().map(|(slot, b)| (*slot, b.clone())).collect();
         held.iter().try_for_each(|(slot, baseline)| self.say(*slot, baseline))
@@ -268,6 +281,12 @@ impl Keeper {
         self.held.remove(&slot);
         // A process that has ended takes care of nobody.
         let _ = writeln!(self.pipe, "drop {slot}");
+    }
+
+    /// Somebody ends the process.
+    #[cfg(test)]
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it lives");
     }
 
     /// Everything has been given back: the process ends.

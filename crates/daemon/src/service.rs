@@ -123,6 +123,11 @@ impl Service {
         self.shared.engine.is_alive()
     }
 
+    /// How it has ended, for people.
+    pub fn end_of_engine(&self) -> String {
+        self.shared.engine.end_of()
+    }
+
     /// Serves metrics as long as the process lives.
     ///
     /// # Errors

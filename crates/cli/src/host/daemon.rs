@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         }
         follower.look();
         if !service.is_alive() {
-            return Err(Failure::run("the engine has ended; the keeper gives everything back"));
+            return Err(Failure::run(service.end_of_engine()));
         }
         tell(&[NotifyState::Watchdog]);
         thread::sleep(LOOK);

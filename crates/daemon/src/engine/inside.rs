@@ -12,6 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
@@ -127,6 +128,8 @@ pub(super) struct Inside {
     heard: Heard,
     /// What governors go by.
     own: Own,
+    /// Why it could not go on.
+    why: Arc<OnceLock<String>>,
 }
 
 impl Inside {
@@ -138,6 +141,7 @@ impl Inside {
         keeper: Keeper,
         journal: Journal,
         place: Place,
+        why: Arc<OnceLock<String>>,
     ) -> Self {
         Self {
             orders,
@@ -158,6 +162,7 @@ impl Inside {
             next: 0,
             heard: Heard::default(),
             own: Own::default(),
+            why,
         }
     }
 
@@ -181,7 +186,7 @@ impl Inside {
                 match event.data.u64() {
                     WAKE => ends |= self.obey(),
                     TIMER => self.rings_at = 0,
-                    KEEPER => self.keeper_ended(),
+                    KEEPER => ends |= self.keeper_ended(),
                     PRESSURE => self.pressed(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
@@ -528,16 +533,18 @@ impl Inside {
         }
     }
 
-    /// Somebody has ended the keeper. Without one nothing may be boosted.
-    fn keeper_ended(&mut self) {
-        let again = self.keeper.again(&self.place).is_ok();
-        let added = again && {
+    /// Somebody has ended the keeper; whether the engine has to end as well, because without one nothing may be boosted.
+    fn keeper_ended(&mut self) -> bool {
+        let again = self.keeper.again(&self.place).and_then(|()| {
             let token = EventData::new_u64(KEEPER);
-            epoll::add(&self.poll, self.keeper.ends(), token, EventFlags::IN).is_ok()
-        };
-        if !added {
-            self.detach_all();
-        }
+            Ok(epoll::add(&self.poll, self.keeper.ends(), token, EventFlags::IN)?)
+        });
+        let Err(why) = again else { return false };
+        let why = format!("its keeper has ended and cannot be started again: {why}");
+        tracing::error!("{why}");
+        // Set once.
+        let _ = self.why.set(why);
+        true
     }
 
     /// How a VM is, with the thread that delivers its timers.

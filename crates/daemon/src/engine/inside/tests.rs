@@ -1,17 +1,19 @@
 //! The engine with VMs that are threads of the test, and with other programs as its keeper.
 
+use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
-use rustix::event::epoll;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_threads::{Captured, gettid};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
-use crate::engine::{self, Target};
+use crate::engine::{self, KEEPER, Target};
 use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
@@ -19,7 +21,7 @@ use crate::port::Due;
 use crate::protocol::VmId;
 
 /// A keeper that does nothing until its owner ends.
-fn idle(_: &std::path::Path) -> Command {
+fn idle(_: &Path) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "exec cat >/dev/null"]);
     command
@@ -33,7 +35,9 @@ fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<eng
     let (commands, orders) = mpsc::channel();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
-    (Inside::new(orders, poll, timer, keeper, journal, place), commands)
+    let token = EventData::new_u64(KEEPER);
+    epoll::add(&poll, keeper.ends(), token, EventFlags::IN).unwrap();
+    (Inside::new(orders, poll, timer, keeper, journal, place, Arc::default()), commands)
 }
 
 /// A VM with one vCPU: this thread. Its policy does nothing.
@@ -76,5 +80,53 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     inside.act();
     assert!(inside.vms.is_empty(), "it has ended");
     assert!(inside.dues.is_empty(), "{:?}", inside.dues);
+    inside.keeper.end();
+}
+
+/// A keeper that ends at once.
+fn gone(_: &Path) -> Command {
+    Command::new("true")
+}
+
+/// One that is there once.
+fn once(journal: &Path) -> Command {
+    Command::new(journal.with_file_name("../once"))
+}
+
+#[test]
+fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
+    for program in [gone as Program, once] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("once");
+        std::os::unix::fs::symlink("/bin/true", &file).unwrap();
+        let (mut inside, _commands) = engine(&dir, program);
+        std::fs::remove_file(&file).unwrap();
+        let (tell, told) = mpsc::channel();
+        let (_leave, left) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = left.recv();
+        });
+        // Whether it is attached depends on when the keeper ends.
+        let _ = inside.attach(target(told.recv().unwrap()));
+        let why = inside.why.clone();
+        let (tell, ended) = mpsc::channel();
+        thread::spawn(move || {
+            inside.live();
+            let _ = tell.send(());
+        });
+        ended.recv_timeout(Duration::from_secs(10)).expect("it ends");
+        assert!(why.get().is_some_and(|why| why.contains("cannot be started again")), "{why:?}");
+        assert!(!dir.path().join("run/threads.journal").exists(), "all was given back");
+    }
+}
+
+#[test]
+fn a_keeper_that_has_lived_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    inside.keeper.kill();
+    assert!(!inside.keeper_ended());
+    assert!(inside.why.get().is_none());
     inside.keeper.end();
 }
