@@ -104,7 +104,11 @@ impl Engine {
     ///
     /// The keeper, or the thread, does not start.
     pub(crate) fn start(place: Place, journal: Journal) -> io::Result<Self> {
-        let keeper = Keeper::start(&place)?;
+        Self::with(Keeper::start(&place)?, place, journal)
+    }
+
+    /// The same with a keeper that has been started.
+    pub(crate) fn with(keeper: Keeper, place: Place, journal: Journal) -> io::Result<Self> {
         let (commands, orders) = mpsc::channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

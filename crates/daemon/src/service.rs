@@ -102,16 +102,7 @@ impl Service {
         let engine = Engine::start(place, journal).map_err(at)?;
         let listener = UnixListener::bind(&socket).map_err(at)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(at)?;
-        let shared = Arc::new(Shared {
-            engine,
-            proc: Proc::default(),
-            windows: OnceLock::new(),
-            owners: Mutex::default(),
-            detached: Mutex::default(),
-            connections: AtomicU64::new(0),
-            next: AtomicU64::new(1),
-            stop: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(engine));
         let (clients, own) = (shared.clone(), listener.try_clone().map_err(at)?);
         let named = thread::Builder::new().name("control".to_owned());
         let accepts = named.spawn(move || accept(&clients, &listener)).map_err(at)?;
@@ -244,6 +235,19 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
 }
 
 impl Shared {
+    fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            proc: Proc::default(),
+            windows: OnceLock::new(),
+            owners: Mutex::default(),
+            detached: Mutex::default(),
+            connections: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            stop: AtomicBool::new(false),
+        }
+    }
+
     fn owners(&self) -> MutexGuard<'_, BTreeMap<VmId, Owner>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -289,9 +293,12 @@ impl Shared {
                 Err(why) => Response::Refused(why),
             },
             Request::Detach { vm } => {
-                if let Some(Owner::Rule(..)) = self.owners().remove(&vm) {
+                // Whoever takes back what it has applied itself leaves the VM to the rules; what somebody else takes back,
+                // a rule must not apply again. Noted before the VM is nobody's, which a look at it may find at once.
+                if self.owners().get(&vm).is_some_and(|owner| owner != me) {
                     self.detached().insert(vm.clone());
                 }
+                self.owners().remove(&vm);
                 match self.engine.detach(vm.clone()) {
                     Some(status) => Response::Detached(Box::new(status)),
                     None => {
@@ -381,7 +388,13 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::raise_files;
+    use std::process::Command;
+
+    use super::{Owner, Shared, raise_files};
+    use crate::engine::Engine;
+    use crate::keeper::Keeper;
+    use crate::place::Place;
+    use crate::protocol::{Request, VmId};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     #[test]
@@ -391,5 +404,36 @@ mod tests {
         setrlimit(Resource::Nofile, Rlimit { current: lower, ..limit }).unwrap();
         raise_files();
         assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
+    }
+
+    #[test]
+    fn a_vm_that_somebody_else_detaches_is_let_be_whoever_held_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::take(&dir.path().join("run")).unwrap();
+        let (journal, _) = place.journal().unwrap();
+        let idle = |_: &std::path::Path| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec cat >/dev/null"]);
+            command
+        };
+        let keeper = Keeper::start_as(idle, &place).unwrap();
+        let engine = Engine::with(keeper, place, journal).unwrap();
+        let shared = Shared::new(engine);
+        let vm = VmId { pid: 1, start_ticks: 1, name: "web".to_owned() };
+        let rule = Owner::Rule("static".to_owned(), Vec::new());
+        let [first, second] = [1, 2].map(Owner::Connection);
+        for (holds, let_be) in [(rule, true), (first.clone(), true), (second.clone(), false)] {
+            shared.owners().insert(vm.clone(), holds.clone());
+            shared.detached().clear();
+            shared.answer(Request::Detach { vm: vm.clone() }, &second);
+            assert_eq!(shared.detached().contains(&vm), let_be, "{holds:?}");
+            assert!(shared.owners().is_empty());
+        }
+        shared.owners().insert(vm.clone(), first.clone());
+        shared.release(&first);
+        assert!(
+            shared.owners().is_empty() && shared.detached().is_empty(),
+            "it has ended by itself"
+        );
     }
 }
