@@ -78,7 +78,7 @@ struct MetricsKeys {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WindowsKeys {
-    socket: PathBuf,
+    socket: Option<PathBuf>,
     group: Option<String>,
 }
 
@@ -119,6 +119,7 @@ impl Config {
         });
         let windows = match file.windows {
             Some(WindowsKeys { socket, group: name }) => {
+                let socket = socket.unwrap_or_else(|| Windows::default().socket);
                 Windows { socket, group: name.as_deref().map(group).transpose()? }
             }
             None => Windows::default(),

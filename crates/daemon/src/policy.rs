@@ -3,7 +3,7 @@
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
-use vcoop_model::scenario::{POLICIES, Scenario, Set};
+use vcoop_model::scenario::{POLICIES, Scenario, Set, is_of_virtualisation};
 use vcoop_policy::config::{Means, Ns};
 use vcoop_policy::govern::Kind;
 use vcoop_threads::{allowed_cpus, cpu_list};
@@ -48,15 +48,47 @@ pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan
         let why = format!("there is no policy `{name}`");
         return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))));
     }
+    are_settings_of(&[name], sets)?;
     let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
-    let sets: Vec<Set> =
+    let parsed: Vec<Set> =
         sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
     let text = vm.scenario(&[name.to_owned()]);
-    let scenario = Scenario::parse(&vm.name, &text, &sets, &NoCaptures).map_err(diagnosed)?;
+    let scenario = Scenario::parse(&vm.name, &text, &parsed, &NoCaptures).map_err(diagnosed)?;
     let plan = scenario.plans(None).map_err(diagnosed)?.into_iter().next();
     let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
     fits(&plan)?;
     Ok(plan)
+}
+
+/// Whether sets are settings of these policies: what else a scenario has describes a simulation, and does nothing here.
+///
+/// # Errors
+///
+/// One is none.
+pub fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
+    for set in sets {
+        let path = set.split('=').next().unwrap_or(set).trim();
+        let key = policies
+            .iter()
+            .find_map(|name| path.strip_prefix("policy.")?.strip_prefix(name)?.strip_prefix('.'));
+        let Some(key) = key else {
+            let name = policies.iter().find(|name| **name != "vanilla").unwrap_or(&"NAME");
+            let why = format!("`{path}` is no setting of a policy that is applied");
+            return Err(Refused(format!("{why}\n  remedy: policy.{name}.KEY=VALUE")));
+        };
+        if is_of_machine(key) {
+            return Err(Refused(format!(
+                "`{key}` is how a VM is run, and vcoop changes that of no VM that runs\n  remedy: leave it out; \
+                 `vcoop run` simulates it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a key of a policy's table is one of a VM's, which a simulated policy can change as well.
+fn is_of_machine(key: &str) -> bool {
+    key == "load_cpus" || is_of_virtualisation(key) && !key.starts_with("governor")
 }
 
 /// What a guest without a driver can be given, in words.
@@ -243,5 +275,17 @@ mod tests {
         let why = set("policy.wake-boost.means=\"fifo 90\"").unwrap_err().to_string();
         assert!(why.contains("up to 89"), "{why}");
         assert!(set("policy.wake-boost.runn=1ms").is_err());
+        let refused = [
+            "policy.wake-boost.timer=hv-timer",
+            "policy.wake-boost.halt_poll=1ms",
+            "policy.wake-boost.load_cpus=others",
+            "policy.dynamic.longest_boost=1ms",
+            "host.pcpus=3",
+            "vm.web.vcpu_policy=\"fifo 3\"",
+        ];
+        for text in refused {
+            let why = set(text).unwrap_err().to_string();
+            assert!(why.starts_with('`') && why.contains("remedy"), "{text}: {why}");
+        }
     }
 }

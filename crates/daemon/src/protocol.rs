@@ -69,12 +69,20 @@ pub struct Refusal {
     pub why: String,
     /// This host lacks something, or this user may not use it.
     pub missing: bool,
+    /// No such thing can be asked for, of any VM.
+    #[serde(default)]
+    pub usage: bool,
 }
 
 impl Refusal {
     /// This host lacks something.
     pub(crate) fn missing(why: impl fmt::Display) -> Self {
-        Self { why: why.to_string(), missing: true }
+        Self { missing: true, ..Self::from(why.to_string()) }
+    }
+
+    /// No such thing can be asked for.
+    pub(crate) fn usage(why: impl fmt::Display) -> Self {
+        Self { usage: true, ..Self::from(why.to_string()) }
     }
 
     /// The same, of a part of what was asked for.
@@ -85,7 +93,7 @@ impl Refusal {
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, missing: false }
+        Self { why, missing: false, usage: false }
     }
 }
 

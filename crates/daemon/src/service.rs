@@ -349,9 +349,9 @@ impl Shared {
                 vm.name
             )));
         }
-        let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
+        let plan = policy::policy(&policy::living(vm), policy, sets).map_err(Refusal::usage)?;
         if matches!(plan.policy, PolicyPlan::Vanilla) && plan.governor(0).is_none() {
-            return Err(Refusal::from(format!(
+            return Err(Refusal::usage(format!(
                 "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
                 vm.name
             )));

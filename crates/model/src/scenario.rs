@@ -46,6 +46,11 @@ pub use set::Set;
 /// The patches that a policy's `patches` can name.
 pub use vcoop_credit1::{NamedPatch, patches};
 
+/// Whether a key of a policy's table says how VMs are virtualised, as a VM's own does.
+pub fn is_of_virtualisation(key: &str) -> bool {
+    keys::virt::VirtKeys::has(key)
+}
+
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;

@@ -33,6 +33,9 @@ struct Document {
 pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let stop = end_flag();
     let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
+    if length == Some(0) {
+        return Err(Failure::usage("--for: it is no time at all"));
+    }
     let length = length.map(Duration::from_nanos);
     let vm = living::find(&args.vm)?;
     let id = VmId::of(&vm);

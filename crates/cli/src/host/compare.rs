@@ -18,7 +18,7 @@ use crate::host::living::{self, Owner};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, command_line, measured, refuse_twice};
-use crate::scenario::{Overrides, refuse};
+use crate::scenario::{Overrides, refuse, time};
 
 /// Dropped at the beginning of each round: a policy's budgets fill up, and its threads get the shares of
 /// CPU time that it gives them.
@@ -28,6 +28,15 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     stop_flag();
     let found = living::find(&args.vm)?;
     refuse_twice(&args.policy)?;
+    let policies: Vec<&str> = args.policy.iter().map(String::as_str).collect();
+    vcoop_daemon::are_settings_of(&policies, &args.sets).map_err(Failure::usage)?;
+    if time("--each", &args.each)? <= time("the warm-up", WARMUP)? {
+        let why = format!("--each: more than {WARMUP}, which is dropped at the start of each turn");
+        return Err(Failure::usage(why));
+    }
+    if args.rounds == 0 {
+        return Err(Failure::usage("--rounds: at least 1"));
+    }
     let text = vcoop_daemon::living(&found).scenario(&args.policy);
     let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
     let rounds = Some(args.rounds.to_string());

@@ -108,7 +108,8 @@ fn connect(dir: &Path) -> Result<Option<Client>, Failure> {
 fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
     let gone = |e| Failure::Run(format!("the vcoop that applies policies does not answer: {e}"));
     match client.ask(request).map_err(gone)? {
-        Response::Refused(Refusal { why, missing: true }) => Err(Failure::Missing(why)),
+        Response::Refused(Refusal { why, missing: true, .. }) => Err(Failure::Missing(why)),
+        Response::Refused(Refusal { why, usage: true, .. }) => Err(Failure::Usage(why)),
         Response::Refused(Refusal { why, .. }) => Err(Failure::Run(why)),
         response => Ok(response),
     }

@@ -140,9 +140,15 @@ fn entry(
     Entry { vm: vm.clone(), cells }
 }
 
+/// What a look takes is not to be what is shown.
+const SHORTEST: Duration = Duration::from_millis(100);
+
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let every = time("--every", &args.every)?;
-    let every = Duration::from_nanos(every).max(Duration::from_millis(100));
+    let every = Duration::from_nanos(every);
+    if every < SHORTEST {
+        return Err(Failure::usage("--every: at least 100ms"));
+    }
     let mut looker = Looker::default();
     if args.once || !io::stderr().is_terminal() {
         looker.look()?;

@@ -33,6 +33,9 @@ macro_rules! shared_keys {
         }
 
         impl $name {
+            /// All keys.
+            pub(crate) const KEYS: &[&str] = &[$( stringify!($key) ),*];
+
             /// These keys, and what they lack from `under`.
             pub(crate) fn over(self, under: Self) -> Self {
                 Self { $( $key: self.$key.or(under.$key), )* }
@@ -123,6 +126,11 @@ macro_rules! groups {
                 let mut all = Vec::new();
                 $( all.extend(self.$group.0.given()); )+
                 all
+            }
+
+            /// Whether this is one of the keys.
+            pub(crate) fn has(key: &str) -> bool {
+                [$( <$keys>::KEYS ),+].concat().contains(&key)
             }
 
             /// Puts what is written over what there is.
