@@ -46,6 +46,10 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let (scenario, plan) = plan(&args.single, &overrides, args.common.quiet)?;
     let probe = args.probe.as_deref();
     let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
+    if probes.is_empty() {
+        let why = "no task measures a latency, so there is nothing to explain";
+        return Err(Failure::usage(format!("{}: {why}", scenario.name)));
+    }
     if let Some(probe) = probe.filter(|probe| !probes.contains(probe)) {
         let guess = closest(probe, &probes).map(|p| format!("did you mean {p}? "));
         let guess = guess.unwrap_or_default();

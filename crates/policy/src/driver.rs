@@ -91,7 +91,8 @@ pub trait Port {
 pub enum SetError<E> {
     /// The host does not give it now, and may later: the policy goes on without.
     Refused(E),
-    /// It failed, and everything ends.
+    /// It failed. What else the policy wants is done all the same, so that guest and timer have what it believes; then
+    /// the call fails.
     Failed(E),
 }
 
@@ -373,44 +374,60 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
         port.called(&before, &actions);
     }
     let mut rechecks = false;
+    let mut failed = None;
     for &action in &actions {
-        match action {
-            Action::Ticket(ticket) => port.store_ticket(ticket),
-            Action::Status(status) => port.store_status(status),
+        let done = match action {
+            Action::Ticket(ticket) => {
+                port.store_ticket(ticket);
+                Ok(())
+            }
+            Action::Status(status) => {
+                port.store_status(status);
+                Ok(())
+            }
             Action::Boost(means) => {
                 if core::mem::take(&mut fires) {
                     port.fire()?;
                 }
                 let boosted = port.driver().attributes(Some(means));
-                if !set(port, boosted)? {
-                    call(port, Event::Refused, false)?;
+                match set(port, boosted) {
+                    Ok(false) => call(port, Event::Refused, false),
+                    done => done.map(drop),
                 }
             }
             Action::Rest(_) => {
                 let v = port.driver();
                 let rested = (!v.policy.is_boosted()).then(|| v.attributes(None));
-                if let Some(rested) = rested {
-                    set(port, rested)?;
-                }
+                rested.map_or(Ok(()), |rested| set(port, rested).map(drop))
             }
             Action::Restore => {
                 let rested = port.driver().attributes(None);
-                // Refused: somebody else has taken the reservation it had. It is boosted no longer.
-                if !set(port, rested)? {
-                    set(port, Policy::NORMAL)?;
+                match set(port, rested) {
+                    // Somebody else has taken the reservation it had. It is boosted no longer.
+                    Ok(false) => set(port, Policy::NORMAL).map(drop),
+                    done => done.map(drop),
                 }
             }
             Action::ArmTimer(at) => {
                 port.driver().timer = Some(at);
                 port.arm(Some(at));
+                Ok(())
             }
             Action::CancelTimer => {
                 port.driver().timer = None;
                 port.arm(None);
+                Ok(())
             }
-            Action::Recheck => rechecks = true,
-            Action::Denied(_) => {}
-        }
+            Action::Recheck => {
+                rechecks = true;
+                Ok(())
+            }
+            Action::Denied(_) => Ok(()),
+        };
+        failed = failed.or(done.err());
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     if fires {
         port.fire()?;

@@ -58,6 +58,8 @@ struct Thread {
     policy: Policy,
     baseline: Policy,
     refuses: bool,
+    /// Somebody else has changed it.
+    foreign: bool,
     halted: bool,
     status: Status,
     ticket: u64,
@@ -125,6 +127,9 @@ impl Port for RigPort<'_> {
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<()>> {
         assert!(self.thread().exists, "set without a thread");
+        if self.thread().foreign {
+            return Err(SetError::Failed(()));
+        }
         let boosts = is_boost(policy);
         if boosts && self.thread().refuses {
             return Err(SetError::Refused(()));
@@ -156,6 +161,7 @@ impl Rig {
             policy: BASELINES[0],
             baseline: BASELINES[0],
             refuses: false,
+            foreign: false,
             halted: false,
             status: Status::Disabled,
             ticket: 0,
@@ -476,6 +482,25 @@ fn the_budget_grants_what_is_given_back() {
     assert!(fair <= grant && fair >= grant * 9 / 10, "{fair} of {grant}");
     let rogue = boosted_in_a_second(false);
     assert!(rogue >= 3_000_000 && rogue <= grant / 3, "{rogue} of {grant}");
+}
+
+/// A boost that cannot be taken back, because somebody else has changed the thread: the guest and the timer have what the
+/// policy believes.
+#[test]
+fn what_else_a_policy_wants_is_done_where_its_thread_cannot_be_set() {
+    let mut rig = rig(Budget { burst_ns: 3_000_000, refill_ppm: 100_000 }, false);
+    rig.words = GuestWords::from_raw(0, 0, 2, 0);
+    rig.op(0, Op::Exit);
+    assert_eq!(rig.threads[0].status, Status::Boosted);
+    let ends = rig.threads[0].timer.unwrap();
+    // The check that a restore comes first is for threads that can be set.
+    rig.threads[0].policy = BASELINES[0];
+    rig.threads[0].foreign = true;
+    rig.now = ends;
+    assert!(driver::timer(&mut RigPort { rig: &mut rig, v: 0 }).is_err());
+    assert!(!rig.drivers[0].policy().is_boosted());
+    assert_eq!(rig.threads[0].status, Status::Throttled);
+    assert!(rig.threads[0].timer.is_some_and(|at| at > ends));
 }
 
 /// Several vCPUs that run at once, each of which is heard of after a while: all pay from where they began, for

@@ -1,6 +1,6 @@
 //! `vcoop compare`: policies in turns on a VM that goes on running.
 
-use vcoop_daemon::{Request, Response, VmId};
+use vcoop_daemon::{Request, Response, VmId, are_settings_of};
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_experiment::runner::Experiment;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let found = living::find(&args.vm)?;
     refuse_twice(&args.policy)?;
     let policies: Vec<&str> = args.policy.iter().map(String::as_str).collect();
-    vcoop_daemon::are_settings_of(&policies, &args.sets).map_err(Failure::usage)?;
+    are_settings_of(&policies, &args.sets).map_err(Failure::usage)?;
     if time("--each", &args.each)? <= time("the warm-up", WARMUP)? {
         let why = format!("--each: more than {WARMUP}, which is dropped at the start of each turn");
         return Err(Failure::usage(why));
@@ -151,7 +151,10 @@ impl Applies for Applier {
         if matches!(plan.policy, PolicyPlan::Vanilla) {
             return Ok(());
         }
-        let (vm, policy, sets) = (self.vm.clone(), plan.policy_name.clone(), self.sets.clone());
+        let (vm, policy) = (self.vm.clone(), plan.policy_name.clone());
+        // Those of the other policies are for their turns.
+        let own = |set: &&String| are_settings_of(&[&policy], &[(*set).clone()]).is_ok();
+        let sets = self.sets.iter().filter(own).cloned().collect();
         self.engine_ns = self.engine();
         self.owner.ask(&Request::Attach { vm, policy, sets }).map_err(Failure::text)?;
         self.in_force = true;

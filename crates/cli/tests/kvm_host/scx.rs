@@ -210,7 +210,7 @@ fn is_answered(host: &Host) -> Outcome {
     host.sh("guest a 'cyclictest -q -m -p 80 -i 4300 >/dev/null 2>&1 &'");
     comes_and_goes(host);
     let refused = host.run("vcoop attach a --policy static --set policy.static.means=ext --for 1s");
-    assert_eq!(refused.status, 1, "{}{}", refused.stdout, refused.stderr);
+    assert_eq!(refused.status, 2, "{}{}", refused.stdout, refused.stderr);
     assert!(refused.stderr.contains("wake-boost and dynamic"), "{}", refused.stderr);
 
     let sets = [

@@ -178,7 +178,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let refused = rig.vcoop(&["attach", rig.name(), "--policy", "vanilla"]).output().unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
     let remedy = format!("vcoop detach {}", rig.name());
-    assert!(refused.status.code() == Some(1) && why.contains(&remedy), "{why}");
+    assert!(refused.status.code() == Some(2) && why.contains(&remedy), "{why}");
 
     // What this host lacks has an exit code of its own, and so has what this user may not do.
     let blind =

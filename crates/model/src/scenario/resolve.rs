@@ -200,7 +200,7 @@ fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (Ns, Ns) {
     if warmup_ns >= duration_ns {
         let (warmup, duration) = (show(warmup_ns), show(duration_ns));
         let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
-        let help = format!("less than the duration, {duration}; --warmup gives another");
+        let help = format!("less than the duration, {duration}; --set warmup=TIME gives another");
         errors.error_help(keys.warmup.span, message, help);
     }
     (duration_ns, warmup_ns)
