@@ -22,6 +22,16 @@ pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
     duration(text).map_err(refuse)
 }
 
+/// A time that something lasts.
+pub(crate) fn length(option: &str, text: &str) -> Result<Ns, Failure> {
+    match time(option, text)? {
+        0 => Err(Failure::usage(format!(
+            "{option}: it is no time at all; write it like 500ms or 1.5s"
+        ))),
+        ns => Ok(ns),
+    }
+}
+
 /// Where a scenario's text came from, and the text.
 #[derive(Debug)]
 pub(crate) struct Source {

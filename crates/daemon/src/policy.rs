@@ -67,11 +67,8 @@ pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan
 /// One is none.
 pub fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
     for set in sets {
-        let path = set.split('=').next().unwrap_or(set).trim();
-        let key = policies
-            .iter()
-            .find_map(|name| path.strip_prefix("policy.")?.strip_prefix(name)?.strip_prefix('.'));
-        let Some(key) = key else {
+        let Some(key) = policies.iter().find_map(|name| setting_of(name, set)) else {
+            let path = set.split('=').next().unwrap_or(set).trim();
             let name = policies.iter().find(|name| **name != "vanilla").unwrap_or(&"NAME");
             let why = format!("`{path}` is no setting of a policy that is applied");
             return Err(Refused(format!("{why}\n  remedy: policy.{name}.KEY=VALUE")));
@@ -84,6 +81,12 @@ pub fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused
         }
     }
     Ok(())
+}
+
+/// The key of a policy that `policy.NAME.KEY=VALUE` sets; `None`: it is about something else.
+pub fn setting_of<'s>(policy: &str, set: &'s str) -> Option<&'s str> {
+    let path = set.split('=').next()?.trim();
+    path.strip_prefix("policy.")?.strip_prefix(policy)?.strip_prefix('.')
 }
 
 /// Whether a key of a policy's table is one of a VM's, which a simulated policy can change as well.

@@ -254,6 +254,8 @@ pub struct Judgement {
     pub improves: bool,
     /// What is clearly better for the guests, and what they miss, in words.
     pub shown: String,
+    /// What is clearly worse for the guests, in words.
+    pub worse: Vec<String>,
     /// Costs, worst first.
     pub costs: Vec<Cost>,
 }
@@ -262,10 +264,14 @@ impl Judgement {
     /// By what the policy does, against the baseline of this name.
     pub fn new(effects: &[Effect], baseline: &str, limits: &Limits) -> Self {
         let (mut logs, mut better, mut missed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut starved = false;
+        let (mut starved, mut worse) = (false, Vec::new());
         for effect in effects.iter().filter(|effect| effect.whose == Whose::Guest) {
             let [before, now] = effect.missed;
-            starved |= is_starved(now) && !is_starved(before);
+            let starves = is_starved(now) && !is_starved(before);
+            starved |= starves;
+            let change = effect.counted().filter(|change| clearly_above(change.interval));
+            let starves = || starves.then(|| effect.misses(baseline));
+            worse.extend(change.map(Change::words).or_else(starves));
             let Some(change) = effect.counted() else { continue };
             logs.push(libm::log(change.ratio.max(LEAST_RATIO)));
             if now >= LEAST_MISSED {
@@ -286,6 +292,7 @@ impl Judgement {
         let gain = (!logs.is_empty() && !starved).then_some(mean);
         let improves = gain.is_some_and(|gain| gain < 1.0) && !better.is_empty();
         better.truncate(MOST_SHOWN);
+        worse.truncate(MOST_SHOWN);
         let mut shown = better.join(", ");
         for text in missed {
             shown += &format!("; {text}");
@@ -294,7 +301,7 @@ impl Judgement {
         let mut costs: Vec<Cost> =
             costs.flat_map(|effect| costs_of(effect, baseline, limits)).collect();
         costs.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        Self { gain, improves, shown, costs }
+        Self { gain, improves, shown, worse, costs }
     }
 
     /// Costs beyond the limits, in words: no policy is recommended that has one.
@@ -306,18 +313,6 @@ impl Judgement {
     pub fn excess(&self) -> f64 {
         let all = self.costs.iter().filter_map(|c| c.excess);
         all.fold(f64::NEG_INFINITY, f64::max)
-    }
-
-    /// Series of the guests that are clearly worse, in words.
-    pub fn worse(effects: &[Effect], baseline: &str) -> Vec<String> {
-        let guests = effects.iter().filter(|effect| effect.whose == Whose::Guest);
-        let worse = guests.filter_map(|effect| {
-            let [before, now] = effect.missed;
-            let starved = is_starved(now) && !is_starved(before);
-            let change = effect.counted().filter(|change| clearly_above(change.interval));
-            change.map(Change::words).or_else(|| starved.then(|| effect.misses(baseline)))
-        });
-        worse.take(MOST_SHOWN).collect()
     }
 
     /// The costs in words: those beyond noise, or that there is none and the largest of the rest. Those beyond their

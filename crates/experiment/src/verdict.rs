@@ -103,26 +103,23 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         );
         return done(None, text);
     }
-    let of = |policy: &str| {
+    let judged = others.iter().map(|policy| {
         let each: Vec<_> = cells.iter().map(|cell| effects(document, cell, policy)).collect();
-        Effect::together(&each)
-    };
-    let all: Vec<(&str, Vec<Effect>)> = others.iter().map(|policy| (*policy, of(policy))).collect();
-    let judged = all
+        (*policy, Judgement::new(&Effect::together(&each), base, &document.limits))
+    });
+    let judged: Vec<(&str, Judgement)> = judged.collect();
+    let mut found: Vec<(&str, f64, &Judgement)> = judged
         .iter()
-        .map(|(policy, effects)| (*policy, Judgement::new(effects, base, &document.limits)));
-    let mut found: Vec<(&str, f64, Judgement)> = judged
         .filter(|(_, judgement)| judgement.improves)
-        .filter_map(|(policy, judgement)| Some((policy, judgement.gain?, judgement)))
+        .filter_map(|(policy, judgement)| Some((*policy, judgement.gain?, judgement)))
         .collect();
     found.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
     let best = found.iter().find(|(.., judgement)| judgement.too_much().is_empty());
     match (best, found.first()) {
         (None, None) => {
-            let worse = all.iter().filter_map(|(policy, effects)| {
-                let worse = Judgement::worse(effects, base);
-                (!worse.is_empty())
-                    .then(|| format!("{policy} makes it worse: {}", worse.join(", ")))
+            let worse = judged.iter().filter(|(_, judgement)| !judgement.worse.is_empty());
+            let worse = worse.map(|(policy, judgement)| {
+                format!("{policy} makes it worse: {}", judgement.worse.join(", "))
             });
             let worse: Vec<String> = worse.collect();
             let text = match worse.is_empty() {

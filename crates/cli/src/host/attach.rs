@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
 use crate::output::{json, note, print};
-use crate::scenario::time;
+use crate::scenario::length;
 
 /// Time between two looks at whether the policy is still in force.
 const LOOK: Duration = Duration::from_millis(100);
@@ -32,11 +32,8 @@ struct Document {
 
 pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let stop = end_flag();
-    let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
-    if length == Some(0) {
-        return Err(Failure::usage("--for: it is no time at all"));
-    }
-    let length = length.map(Duration::from_nanos);
+    let lasts = args.time.as_ref().map(|text| length("--for", text)).transpose()?;
+    let length = lasts.map(Duration::from_nanos);
     let vm = living::find(&args.vm)?;
     let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;

@@ -1,6 +1,6 @@
 //! `vcoop compare`: policies in turns on a VM that goes on running.
 
-use vcoop_daemon::{Request, Response, VmId, are_settings_of};
+use vcoop_daemon::{Request, Response, VmId, are_settings_of, setting_of};
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_experiment::runner::Experiment;
@@ -153,7 +153,7 @@ impl Applies for Applier {
         }
         let (vm, policy) = (self.vm.clone(), plan.policy_name.clone());
         // Those of the other policies are for their turns.
-        let own = |set: &&String| are_settings_of(&[&policy], &[(*set).clone()]).is_ok();
+        let own = |set: &&String| setting_of(&policy, set).is_some();
         let sets = self.sets.iter().filter(own).cloned().collect();
         self.engine_ns = self.engine();
         self.owner.ask(&Request::Attach { vm, policy, sets }).map_err(Failure::text)?;

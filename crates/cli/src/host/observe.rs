@@ -35,7 +35,7 @@ use crate::folder::{Folder, can_write};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
-use crate::scenario::{refuse, time};
+use crate::scenario::{length, refuse};
 
 /// Name of the trace in the folder.
 const TRACE: &str = "trace.perfetto";
@@ -46,7 +46,7 @@ const AS_IS: &str = "as-is";
 pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the observation, not the process.
     let stop = stop_flag();
-    let length = length(&args.time)?;
+    let length = length("--for", &args.time)?;
     let vm = living::find(&args.vm)?;
     let subject = Subject::of(&vm);
     let (text, mut plan) = plan(&vm, &subject, length)?;
@@ -216,13 +216,6 @@ impl Asked {
         std::fs::write(&self.file, text(&policies)).map_err(|e| failed(&self.file, &e))?;
         let (n, file) = (captures.len(), quoted(&file));
         Ok(format!("vcoop: wrote {file} and {n} captures; vcoop run {file} says what would help"))
-    }
-}
-
-fn length(text: &str) -> Result<Ns, Failure> {
-    match time("--for", text)? {
-        0 => Err(Failure::usage("--for: it is no time at all; write it like 500ms or 1.5s")),
-        ns => Ok(ns),
     }
 }
 
