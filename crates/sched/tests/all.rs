@@ -1,5 +1,6 @@
 //! The run queues from outside.
 
+mod active;
 mod avoid;
 mod cores;
 mod deadline;

@@ -52,9 +52,11 @@ impl World<'_> {
         vcpu.in_kernel |= segment != GuestSegment::User;
         let (p, track) = (vcpu.pcpu, vcpu.track);
         let state = match segment {
-            GuestSegment::Irq(_) | GuestSegment::Softirq(_) | GuestSegment::Overhead => {
-                State::GuestIrq
-            }
+            GuestSegment::Irq(_)
+            | GuestSegment::IrqEnd(..)
+            | GuestSegment::Softirq(_)
+            | GuestSegment::SoftirqEnd
+            | GuestSegment::Overhead => State::GuestIrq,
             GuestSegment::Switch => State::GuestSwitch,
             GuestSegment::User | GuestSegment::None => State::Run,
             GuestSegment::Poll | GuestSegment::Rest => State::Asleep,
@@ -106,14 +108,20 @@ impl World<'_> {
         let v = self.pcpus[p as usize].vcpu;
         let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
         match ended {
-            GuestSegment::Irq(which) => self.guest_irq_done(v, which),
+            GuestSegment::Irq(which) => {
+                let device = self.guest_irq_done(v, which);
+                self.handler_ends(v, GuestSegment::IrqEnd(which, device));
+            }
             GuestSegment::Rest => {
                 self.rested(v);
                 self.sibling_turns(p);
             }
             GuestSegment::Softirq(d) => {
                 self.device_wakes(v, d);
-                self.guest_event(v, GuestEvent::SoftirqExit);
+                self.handler_ends(v, GuestSegment::SoftirqEnd);
+            }
+            end @ (GuestSegment::IrqEnd(..) | GuestSegment::SoftirqEnd) => {
+                self.handler_returns(v, end)
             }
             GuestSegment::User => {
                 let vcpu = &self.vcpus[v as usize];
@@ -247,12 +255,11 @@ impl World<'_> {
         self.guest_begin(v, GuestSegment::Irq(which), ns);
     }
 
-    /// The handler's effects.
-    fn guest_irq_done(&mut self, v: u32, which: u8) {
-        let mut softirq = false;
+    /// The handler's effects, and the device whose softirq half is to follow, or `NONE`.
+    fn guest_irq_done(&mut self, v: u32, which: u8) -> u32 {
         match which {
             vector::TIMER => self.guest_timer(v),
-            vector::DEVICE => softirq = self.guest_device(v),
+            vector::DEVICE => return self.guest_device(v),
             vector::IPI => {
                 self.calls_done(v);
                 if self.vms[self.vcpus[v as usize].vm as usize].nohz {
@@ -267,37 +274,55 @@ impl World<'_> {
             }
             _ => {}
         }
+        NONE
+    }
+
+    /// A handler is over when the exits it asked for (its timer's next deadline, IPIs) have been served and its wake-ups
+    /// are done: the host that looks at the page at such an exit finds the guest in the handler.
+    fn handler_ends(&mut self, v: u32, end: GuestSegment) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let eoi = matches!(end, GuestSegment::IrqEnd(which, _) if which != vector::NMI);
+        if eoi && self.vms[vcpu.vm as usize].virt.eoi_exits {
+            vcpu.exits.push_back(Exit::Eoi);
+        }
+        vcpu.left = std::mem::take(&mut vcpu.extra);
+        vcpu.segment = end;
+        if vcpu.left == 0 && vcpu.exits.is_empty() {
+            vcpu.segment = GuestSegment::None;
+            self.handler_returns(v, end);
+        }
+    }
+
+    fn handler_returns(&mut self, v: u32, end: GuestSegment) {
+        let GuestSegment::IrqEnd(which, device) = end else {
+            return self.guest_event(v, GuestEvent::SoftirqExit);
+        };
         if self.vcpus[v as usize].resched {
             self.guest_event(v, GuestEvent::NeedResched);
         }
         if which == vector::NMI {
-            self.guest_event(v, GuestEvent::NmiExit);
-        } else {
-            if self.vms[self.vcpus[v as usize].vm as usize].virt.eoi_exits {
-                self.vcpus[v as usize].exits.push_back(Exit::Eoi);
-            }
-            self.guest_event(v, GuestEvent::IrqExit { softirq_pending: softirq });
-            if softirq {
-                self.guest_event(v, GuestEvent::SoftirqEnter);
-            }
+            return self.guest_event(v, GuestEvent::NmiExit);
+        }
+        self.guest_event(v, GuestEvent::IrqExit { softirq_pending: device != NONE });
+        if device != NONE {
+            let vcpu = &mut self.vcpus[v as usize];
+            vcpu.segment = GuestSegment::Softirq(device);
+            vcpu.left = self.devices.softirq_takes(device);
+            self.guest_event(v, GuestEvent::SoftirqEnter);
         }
     }
 
-    /// A device interrupt was taken; true when its softirq half is to follow.
-    fn guest_device(&mut self, v: u32) -> bool {
-        let Some(d) = self.vcpus[v as usize].devices.pop_front() else { return false };
+    /// A device interrupt was taken; the device, when its softirq half is to follow, or `NONE`.
+    fn guest_device(&mut self, v: u32) -> u32 {
+        let Some(d) = self.vcpus[v as usize].devices.pop_front() else { return NONE };
         if !self.vcpus[v as usize].devices.is_empty() {
             self.vcpus[v as usize].irr |= vector::DEVICE;
         }
-        let ns = self.devices.softirq_takes(d);
-        if ns == 0 {
-            self.device_wakes(v, d);
-            return false;
+        if self.devices.softirq_takes(d) > 0 {
+            return d;
         }
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.segment = GuestSegment::Softirq(d);
-        vcpu.left = ns;
-        true
+        self.device_wakes(v, d);
+        NONE
     }
 
     /// Wakes the task behind a device, if it waits for an event that has come.
@@ -421,9 +446,12 @@ impl World<'_> {
         vcpu.resched = false;
         vcpu.eager = false;
         let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
-        let pushed = self.pushed_off(vm);
-        let next = self.vms[vm].level.schedule(self.clock.now(), cpu, leave).map_or(NONE, |e| e.0);
-        self.charge_pushes(v, pushed);
+        let level = &mut self.vms[vm].level;
+        let before = level.stopped();
+        let next = level.schedule(self.clock.now(), cpu, leave).map_or(NONE, |e| e.0);
+        // A switch to the stopper thread, and one from it.
+        let stopped = level.stopped() - before;
+        self.vcpus[v as usize].extra += 2 * stopped * self.costs.of(CostKey::GuestSwitch);
         self.guest_notes(v);
         if next == prev {
             if next != NONE {

@@ -202,7 +202,11 @@ impl World<'_> {
         pc.at_point = false;
         let prev = pc.current;
         let waking = std::mem::replace(&mut pc.waking, NONE);
+        let before = self.host.stopped();
         let next = self.host.schedule(self.clock.now(), CpuId(p), leave).map_or(NONE, |e| e.0);
+        // A switch to the stopper thread, and one from it.
+        let stopped = self.host.stopped() - before;
+        self.pcpus[p as usize].extra += 2 * stopped * self.costs.of(CostKey::ContextSwitch);
         self.host_notes();
         if self.tracks.is(waking, State::IdleExit) {
             // The idle exit was for it; somebody else was chosen, or it will be chosen now.

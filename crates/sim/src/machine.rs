@@ -262,8 +262,13 @@ pub(crate) enum GuestSegment {
     None,
     /// Handler of one interrupt.
     Irq(u8),
-    /// Softirq half of a device interrupt (index over all VMs).
+    /// Its exits and wake-ups, before it returns. The softirq half of a device follows (index over all VMs), or of
+    /// none (`NONE`).
+    IrqEnd(u8, u32),
+    /// Softirq half of a device interrupt.
     Softirq(u32),
+    /// Its exits and wake-ups.
+    SoftirqEnd,
     /// Kernel work left behind by a handler.
     Overhead,
     /// Context switch.
@@ -280,7 +285,7 @@ impl GuestSegment {
     /// The guest's kernel at work, with interrupts off.
     #[inline]
     pub(crate) fn is_kernel(self) -> bool {
-        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+        !matches!(self, Self::None | Self::User | Self::Poll | Self::Rest)
     }
 }
 

@@ -98,8 +98,10 @@ impl World<'_> {
             Segment::User => Work::User,
             Segment::Poll => Work::Poll,
             Segment::Guest => Work::Guest(match self.vcpus[pc.vcpu as usize].segment {
-                GuestSegment::Irq(which) => GuestWork::Irq(vector_name(which)),
-                GuestSegment::Softirq(_) => GuestWork::Softirq,
+                GuestSegment::Irq(which) | GuestSegment::IrqEnd(which, _) => {
+                    GuestWork::Irq(vector_name(which))
+                }
+                GuestSegment::Softirq(_) | GuestSegment::SoftirqEnd => GuestWork::Softirq,
                 GuestSegment::Overhead => GuestWork::Kernel,
                 GuestSegment::Switch => GuestWork::Switch,
                 GuestSegment::Poll => GuestWork::Poll,

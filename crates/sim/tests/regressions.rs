@@ -259,3 +259,25 @@ fn honest_guests_write_no_nonsense() {
         assert!(checked > 0, "{name}");
     }
 }
+
+/// The exits of a handler (its timer's next deadline, the IPI of a wake-up) come before it ends: a host that looks at
+/// the page there leaves the boost, and the vCPU sets its next deadline before it may lose its pCPU.
+#[test]
+fn a_boost_outlives_the_exits_of_the_handler() {
+    let mut p = plan(eevdf(2), dear());
+    p.policy = dynamic(Means::Fifo(1));
+    p.host_tasks = (0..6).map(|i| task("hog", hog(), Policy::NORMAL, &[i % 2])).collect();
+    let mut tasks = vec![task("rt", cyclictest(MS, 5 * US), Policy::Fifo(80), &[0])];
+    // Their timers expire on vCPU 0 now and then, and some are woken on vCPU 1.
+    tasks.extend(
+        (0..4).map(|i| {
+            task("fair", cyclictest(1300 * US + i * 77 * US, 200 * US), Policy::NORMAL, &[])
+        }),
+    );
+    p.vms = vec![vm("g", eevdf(2), tasks)];
+    probe_all(&mut p);
+    let r = run(&p);
+    let l = latency(&r, "g.rt");
+    assert!(l.hist.len() > 900, "{}", l.hist.len());
+    assert!(l.hist.max() < 200 * US, "{} ns", l.hist.max());
+}

@@ -105,9 +105,14 @@ impl Level {
         &self.offline
     }
 
-    /// Entities pushed off avoided CPUs by ticks. Each takes a stopper thread's time there.
+    /// Entities pushed off avoided CPUs by ticks.
     pub fn pushed_off(&self) -> u64 {
         self.pushed_off
+    }
+
+    /// Entities moved while they ran, for whatever reason. Each takes a stopper thread's time on the CPU it leaves.
+    pub fn stopped(&self) -> u64 {
+        self.stopped
     }
 
     /// Takes over another mask, whatever entities are doing.
@@ -182,12 +187,15 @@ impl Level {
         }
     }
 
-    /// Whether `e`, which can go on and whom the tick wanted pushed off, still has to go: policy,
-    /// affinity and mask may have changed since.
+    /// Where `e`, which could go on and whom the tick wanted pushed off, goes now, if it still has to: policy,
+    /// affinity, mask and who is idle may have changed since.
     #[cold]
-    pub(super) fn is_pushed(&mut self, cpu: CpuId, e: EntId) -> bool {
-        let goes = self.cpus[cpu.index()].spared && !self.may_use(e, cpu);
+    pub(super) fn pushed_to(&mut self, now: Ns, cpu: CpuId, e: EntId) -> Option<CpuId> {
+        if !self.cpus[cpu.index()].spared {
+            return self.better_cpu(now, cpu, e);
+        }
+        let goes = !self.may_use(e, cpu);
         self.pushed_off += u64::from(goes);
-        goes
+        goes.then(|| self.new_home(e))
     }
 }

@@ -1,9 +1,10 @@
 //! Spreading fair entities over CPUs.
 //!
-//! Three ways, as in the kernel:
+//! Four ways, as in the kernel:
 //! - a CPU about to go idle *pulls* from a CPU where somebody waits (newidle balancing);
 //! - a busy CPU's tick hands a waiting entity to an idle CPU. In the kernel an idle CPU is woken
 //!   to come and fetch it (nohz idle balancing); the outcome is the same;
+//! - the tick of a CPU where nobody waits moves who runs there to a better CPU ([`super::active`]);
 //! - every so often a busy CPU compares its load with that of the busiest CPU, first of its LLC,
 //!   then of all, and pulls what evens them out (periodic balancing).
 //!
@@ -14,13 +15,13 @@ use crate::config::Ns;
 use crate::heap::NONE;
 use crate::{CpuId, EntId};
 
-/// Capacity of a CPU without RT work.
+/// Capacity of a CPU of which nothing is taken.
 pub(super) const FULL: u64 = 1024;
 
 /// The LLC, and the whole level.
 pub(super) const DOMAINS: usize = 2;
 
-/// How long RT time is averaged for the capacity.
+/// How long what is taken is averaged for the capacity.
 const CAPACITY_WINDOW: Ns = 32_000_000;
 
 /// Crowded CPUs that a CPU about to go idle looks at in its LLC, and then elsewhere. More would
@@ -31,16 +32,16 @@ const NEWIDLE_SCAN: usize = 8;
 const MAX_MOVES: usize = 32;
 
 /// After this many failures even a cache-hot entity moves (`cache_nice_tries`).
-const NICE_TRIES: u32 = 1;
+pub(super) const NICE_TRIES: u32 = 1;
 
 /// A millisecond of interval for every CPU of a domain.
-const INTERVAL_PER_CPU: Ns = 1_000_000;
+pub(super) const INTERVAL_PER_CPU: Ns = 1_000_000;
 
 /// More imbalance is accepted across LLCs than within one, by this many percent.
 const ACROSS_PCT: u64 = 8;
 
 impl Level {
-    /// What RT leaves of a CPU, of [`FULL`].
+    /// What RT, deadline entities and steal leave of a CPU, of [`FULL`].
     #[inline]
     pub(super) fn capacity(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu.index()].capacity
@@ -113,10 +114,12 @@ impl Level {
     }
 
     /// The balancing part of a busy CPU's tick.
-    pub(super) fn balance_tick(&mut self, now: Ns, cpu: CpuId) {
+    pub(super) fn balance_tick(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         self.update_capacity(now, cpu);
         if self.sets.crowded.contains(cpu) {
             self.offload(now, cpu);
+        } else {
+            self.active_balance(now, cpu, e);
         }
         let busy = u64::from(self.cfg.balance.busy_factor.max(1));
         let spans = [self.llc_cpus, self.cpus.len() as u32];
@@ -136,10 +139,10 @@ impl Level {
         let c = &mut self.cpus[cpu.index()];
         let window = now - c.window;
         if window >= CAPACITY_WINDOW {
-            let used = (c.rt_ns * FULL / window).min(FULL - 1);
-            // A CPU without RT work for a while is as good as new; else half new, half old.
+            let used = (c.taken * FULL / window).min(FULL - 1);
+            // A CPU that nothing was taken of for a while is as good as new; else half new, half old.
             c.capacity = if used == 0 { FULL } else { (c.capacity + FULL - used).div_ceil(2) };
-            c.rt_ns = 0;
+            c.taken = 0;
             c.window = now;
         }
     }

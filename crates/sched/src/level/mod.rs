@@ -1,5 +1,6 @@
 //! A level: CPUs, entities, and everything that concerns more than one queue.
 
+mod active;
 mod avoid;
 mod balance;
 mod change;
@@ -105,14 +106,25 @@ struct Cpu {
     nr_idle: u32,
     /// Whom the tick wants pushed off, or [`NONE`].
     push: u32,
-    /// What RT and deadline entities leave of the CPU, of [`balance::FULL`].
+    /// What RT, deadline entities and steal leave of the CPU, of [`balance::FULL`].
     capacity: u64,
-    /// Their time since `window`, when the capacity was last computed.
-    rt_ns: Ns,
+    /// What they took since `window`, when the capacity was last computed.
+    taken: Ns,
     window: Ns,
     /// When each domain is balanced next, and how often that failed.
     next_balance: [Ns; balance::DOMAINS],
     failed: [u32; balance::DOMAINS],
+}
+
+/// A core with SMT.
+#[derive(Clone, Debug)]
+struct Core {
+    /// Its CPUs that are idle.
+    idle: u32,
+    /// How often an idle core has found nobody who waits here, since two of its CPUs are busy.
+    failed: u32,
+    /// When it tries again.
+    next_try: Ns,
 }
 
 /// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
@@ -140,6 +152,7 @@ pub struct Level {
     cpus: Vec<Cpu>,
     ents: Vec<Ent>,
     pushed_off: u64,
+    stopped: u64,
     /// CPUs an LLC.
     llc_cpus: u32,
     /// If somebody has a cookie.
@@ -151,8 +164,7 @@ pub struct Level {
     policies: Vec<Policy>,
     /// Affinities without CPUs to keep off, or as they are where that would leave none.
     open: Vec<CpuSet>,
-    /// Idle CPUs of each core.
-    core_idle: Vec<u32>,
+    cores: Vec<Core>,
     cfg: LevelConfig,
     rt: RtClass,
     sets: Sets,
@@ -203,7 +215,7 @@ impl Level {
             nr_fair: 0,
             nr_idle: 0,
             capacity: balance::FULL,
-            rt_ns: 0,
+            taken: 0,
             window: 0,
             next_balance: [0; balance::DOMAINS],
             failed: [0; balance::DOMAINS],
@@ -222,7 +234,7 @@ impl Level {
             masks: Vec::new(),
             open: Vec::new(),
             cpus: vec![cpu; n as usize],
-            core_idle: vec![threads; cores as usize],
+            cores: vec![Core { idle: threads, failed: 0, next_try: 0 }; cores as usize],
             sets: Sets {
                 idle: CpuSet::first_n(n),
                 idle_cores: (0..cores).map(|c| CpuId(c * threads)).collect(),
@@ -241,6 +253,7 @@ impl Level {
             offline: CpuSet::EMPTY,
             open_cores: None,
             pushed_off: 0,
+            stopped: 0,
         })
     }
 

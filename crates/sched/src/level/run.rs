@@ -93,8 +93,9 @@ impl Level {
                 Leave::Preempted => {}
             }
             stays = matches!(leave, Leave::Preempted | Leave::Yield);
-            if stays && (push == p.0 && self.is_pushed(cpu, p) || !self.may_stay(p, cpu)) {
-                self.expel(now, p);
+            let to = if stays { self.leaves_for(now, cpu, p, push == p.0) } else { None };
+            if let Some(to) = to {
+                self.expel(now, p, to);
                 stays = false;
             }
         }
@@ -150,7 +151,7 @@ impl Level {
             return self.push_off(now, cpu, e);
         }
         if self.cfg.balance.periodic && !self.is_single() {
-            self.balance_tick(now, cpu);
+            self.balance_tick(now, cpu, e);
         }
     }
 
@@ -166,6 +167,7 @@ impl Level {
         }
         let stolen = c.stolen.min(elapsed);
         c.stolen -= stolen;
+        c.taken += stolen;
         c.charged_to = now;
         let ran = elapsed - stolen;
         if ran > 0 {
@@ -180,7 +182,7 @@ impl Level {
         ent.stats.exec_ns += ran;
         match ent.class {
             ClassId::Rt => {
-                c.rt_ns += ran;
+                c.taken += ran;
                 self.rt.charge(cpu, e, ran);
                 if self.guard.charge_rt(cpu, ran) {
                     self.notes.push_back(Note::Throttled { cpu });
@@ -205,7 +207,7 @@ impl Level {
     // What only deadline entities need is out of line: most levels have none.
     #[cold]
     fn charge_dl(&mut self, now: Ns, cpu: CpuId, e: EntId, ran: Ns) {
-        self.cpus[cpu.index()].rt_ns += ran;
+        self.cpus[cpu.index()].taken += ran;
         if self.guard.charge_dl(cpu, ran) {
             self.notes.push_back(Note::Throttled { cpu });
             self.refresh(cpu);
@@ -447,15 +449,25 @@ impl Level {
         self.deactivate(e, how);
     }
 
-    /// The current entity may not use its CPU any more: it goes to another.
-    fn expel(&mut self, now: Ns, e: EntId) {
+    /// Where the current entity of `cpu` has to go on although it could run: its CPU is closed to it, or the tick
+    /// wanted it `pushed` off, for a reason that is still there.
+    #[inline]
+    fn leaves_for(&mut self, now: Ns, cpu: CpuId, e: EntId, pushed: bool) -> Option<CpuId> {
+        if !self.may_stay(e, cpu) {
+            return Some(self.new_home(e));
+        }
+        if pushed { self.pushed_to(now, cpu, e) } else { None }
+    }
+
+    /// The current entity goes on elsewhere.
+    fn expel(&mut self, now: Ns, e: EntId, to: CpuId) {
+        self.stopped += 1;
         let ent = &mut self.ents[e.index()];
         let from = ent.cpu;
         ent.state = State::Queued;
         ent.queued_at = now;
         ent.last_ran = now;
         self.put_aside(e, from);
-        let to = self.new_home(e);
         self.transfer(now, e, to);
     }
 
@@ -601,10 +613,13 @@ impl Level {
             put(&mut self.sets.idle, cpu, idle);
             let threads = self.cfg.topology.threads_per_core;
             if threads > 1 {
-                let core = self.cfg.topology.core(cpu.0);
-                let n = &mut self.core_idle[core as usize];
-                *n = if idle { *n + 1 } else { *n - 1 };
-                put(&mut self.sets.idle_cores, CpuId(core * threads), *n == threads);
+                let i = self.cfg.topology.core(cpu.0);
+                let core = &mut self.cores[i as usize];
+                core.idle = if idle { core.idle + 1 } else { core.idle - 1 };
+                if core.idle + 1 >= threads {
+                    core.failed = 0;
+                }
+                put(&mut self.sets.idle_cores, CpuId(i * threads), core.idle == threads);
             }
         }
     }

@@ -88,6 +88,15 @@ impl Scheduler {
         either!(self, s => s.schedule(now, cpu, leave))
     }
 
+    /// [`Level::stopped`]; the others move nobody who runs that way.
+    #[inline]
+    pub(crate) fn stopped(&self) -> u64 {
+        match self {
+            Self::Linux(s) => s.stopped(),
+            Self::Credit1(_) | Self::Pool(_) => 0,
+        }
+    }
+
     /// [`Level::yield_to`]; the others know no target: the current one just yields.
     pub(crate) fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
         match self {

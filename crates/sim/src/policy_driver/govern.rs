@@ -160,16 +160,4 @@ impl World<'_> {
             self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
         }
     }
-
-    /// What it costs to have pushed entities off a vCPU.
-    pub(crate) fn charge_pushes(&mut self, v: u32, before: u64) {
-        let vcpu = &mut self.vcpus[v as usize];
-        let pushed = self.vms[vcpu.vm as usize].level.pushed_off() - before;
-        vcpu.extra += 2 * pushed * self.costs.of(CostKey::GuestSwitch);
-    }
-
-    /// Entities pushed off vCPUs of a VM so far.
-    pub(crate) fn pushed_off(&self, vm: usize) -> u64 {
-        self.vms[vm].level.pushed_off()
-    }
 }
