@@ -285,12 +285,12 @@ impl World<'_> {
         if eoi && self.vms[vcpu.vm as usize].virt.eoi_exits {
             vcpu.exits.push_back(Exit::Eoi);
         }
-        vcpu.left = std::mem::take(&mut vcpu.extra);
-        vcpu.segment = end;
-        if vcpu.left == 0 && vcpu.exits.is_empty() {
-            vcpu.segment = GuestSegment::None;
-            self.handler_returns(v, end);
+        let left = std::mem::take(&mut vcpu.extra);
+        if left == 0 && vcpu.exits.is_empty() {
+            return self.handler_returns(v, end);
         }
+        vcpu.segment = end;
+        vcpu.left = left;
     }
 
     fn handler_returns(&mut self, v: u32, end: GuestSegment) {

@@ -8,15 +8,16 @@
 //! - it shares its core with a busy SMT sibling while a whole core is idle, and several attempts of that core to pull
 //!   somebody who waits have failed.
 //!
-//! In the kernel, the tick of a busy CPU wakes an idle one, and that one decides. Here the tick of the busy CPU
-//! decides; as in [`Level::offload`], the outcome is the same.
+//! Three things differ. In the kernel the tick of a busy CPU wakes an idle one, and that one decides; here the tick of
+//! the busy CPU decides. The kernel lets the first idle CPU of a group decide for all of it; here any idle CPU that is
+//! better will do. And the kernel also decides as a CPU goes idle, so up to a tick earlier.
 
 use super::Level;
 use super::balance::{FULL, INTERVAL_PER_CPU, NICE_TRIES};
 use crate::config::{ClassId, Ns};
 use crate::{CpuId, EntId};
 
-/// The attempt of an idle core that takes somebody who runs: two after the first that takes a cache-hot entity.
+/// The attempt of an idle core that takes somebody who runs: its failures are then above `cache_nice_tries` + 2.
 const PATIENCE: u32 = NICE_TRIES + 3;
 
 impl Level {
