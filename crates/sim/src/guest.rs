@@ -249,7 +249,8 @@ impl World<'_> {
         let nmi = which == vector::NMI;
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
         let mut ns = self.costs.of(CostKey::GuestIrq);
-        if which == vector::TIMER && self.vms[vm].virt.guest_waits {
+        if which == vector::TIMER && self.vms[vm].virt.advance {
+            // The guest's own wait, or that of an entry which would only follow: the segment before it ended just now.
             ns += self.waits_for_deadline(v, 0);
         }
         self.guest_begin(v, GuestSegment::Irq(which), ns);
