@@ -15,8 +15,11 @@ char _license[] SEC("license") = "GPL";
 
 /* As in events/bpf.rs of this crate. */
 enum what { TIMER, DEVICE, IPI, NMI, SLEEPS };
-/* `lost`: events so far for which the ring had no room. */
-struct event { __u64 at; __u32 tid; __u32 what; __u64 lost; };
+/*
+ * `lost`: events so far for which the ring had no room. `coalesced`: interrupts of the thread that were not told since the
+ * last one that was.
+ */
+struct event { __u64 at; __u32 tid; __u32 what; __u64 coalesced; __u64 lost; };
 
 /* What is wanted of a thread, as there. */
 #define WANTS_SLEEPS 1
@@ -31,6 +34,9 @@ struct event { __u64 at; __u32 tid; __u32 what; __u64 lost; };
 
 #define MOST_THREADS 8192
 
+/* Least time between two interrupts of a vCPU that are told, unless it has run between them. */
+#define APART 100000
+
 /* What is wanted of a thread, by its number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -39,13 +45,19 @@ struct {
 	__type(value, __u32);
 } threads SEC(".maps");
 
-/* Whether a thread sleeps, by its number. */
+/* How a thread is, by its number. */
+struct state {
+	__u32 asleep;
+	/* Its interrupts that were not told since the last one that was, and when that was; 0: not since it ran. */
+	__u32 coalesced;
+	__u64 told;
+};
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MOST_THREADS);
 	__type(key, __u32);
-	__type(value, __u32);
-} asleep SEC(".maps");
+	__type(value, struct state);
+} states SEC(".maps");
 
 /* Threads of vCPUs by process and APIC id: all that KVM's tracepoint knows. */
 struct apic { __u32 process, id; };
@@ -71,19 +83,57 @@ struct {
 
 __u64 lost = 0;
 
-static void tell(__u32 tid, __u32 what)
+static bool tell(__u32 tid, __u32 what, __u64 at, __u64 coalesced)
 {
 	struct event *event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
 
 	if (!event) {
 		__sync_fetch_and_add(&lost, 1);
-		return;
+		return 0;
 	}
-	event->at = bpf_ktime_get_ns();
+	event->at = at;
 	event->tid = tid;
 	event->what = what;
+	event->coalesced = coalesced;
 	event->lost = lost;
 	bpf_ringbuf_submit(event, 0);
+	return 1;
+}
+
+/*
+ * A vCPU has an interrupt. What the first one since it ran is a reason for, the next ones are too: of these some are told,
+ * because the first may have come while there was no budget. A sender cannot keep whoever is told busy.
+ */
+static void tell_interrupt(__u32 tid, __u32 kind)
+{
+	struct state *state = bpf_map_lookup_elem(&states, &tid);
+	__u64 now = bpf_ktime_get_ns();
+	__u32 coalesced;
+
+	/* It is forgotten at this moment. */
+	if (!state)
+		return;
+	if (state->told && now - state->told < APART) {
+		__sync_fetch_and_add(&state->coalesced, 1);
+		return;
+	}
+	state->told = now;
+	coalesced = state->coalesced;
+	if (tell(tid, kind, now, coalesced))
+		__sync_fetch_and_add(&state->coalesced, -coalesced);
+}
+
+/* A thread runs, or leaves its CPU. */
+static void note(__u32 tid, __u32 asleep)
+{
+	struct state *state = bpf_map_lookup_elem(&states, &tid), fresh = { .asleep = asleep };
+
+	if (state) {
+		state->asleep = asleep;
+		state->told = 0;
+	} else {
+		bpf_map_update_elem(&states, &tid, &fresh, BPF_ANY);
+	}
 }
 
 static __u32 wanted(__u32 tid)
@@ -112,7 +162,7 @@ static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 	if (!(wanted(tid) & WANTS_INTERRUPTS))
 		return;
 	if (vcpu->preempted)
-		tell(tid, kind);
+		tell_interrupt(tid, kind);
 	else
 		bpf_map_update_elem(&untaken, &tid, &kind, BPF_ANY);
 }
@@ -143,24 +193,24 @@ int switched(struct bpf_raw_tracepoint_args *context)
 {
 	struct task_struct *next = (void *)context->args[2];
 	__u32 in = BPF_CORE_READ(next, pid), out = bpf_get_current_pid_tgid();
-	__u32 yes = 1, no = 0, *kind;
+	__u32 *kind;
 	/* It goes on later: it was preempted, or has called the scheduler because somebody else is to run. */
 	bool goes_on = context->args[0] || !context->args[3];
 
 	if (bpf_map_lookup_elem(&threads, &in))
-		bpf_map_update_elem(&asleep, &in, &no, BPF_ANY);
+		note(in, 0);
 	if (!bpf_map_lookup_elem(&threads, &out))
 		return 0;
 	kind = bpf_map_lookup_elem(&untaken, &out);
 	if (kind && goes_on)
-		tell(out, *kind);
+		tell_interrupt(out, *kind);
 	else if (kind)
 		bpf_map_delete_elem(&untaken, &out);
 	if (!goes_on && context->args[3] & ASLEEP) {
-		bpf_map_update_elem(&asleep, &out, &yes, BPF_ANY);
+		note(out, 1);
 		/* Looked up after: who has just asked finds one or the other. */
 		if (wanted(out) & WANTS_SLEEPS)
-			tell(out, SLEEPS);
+			tell(out, SLEEPS, bpf_ktime_get_ns(), 0);
 	}
 	return 0;
 }
@@ -190,6 +240,6 @@ int accepted(struct bpf_raw_tracepoint_args *context)
 	__u32 *tid = bpf_map_lookup_elem(&apics, &apic);
 
 	if (tid && *tid != (__u32)who)
-		tell(*tid, (context->args[1] & DELIVERY_MODE) == DELIVERS_NMI ? NMI : sender());
+		tell_interrupt(*tid, (context->args[1] & DELIVERY_MODE) == DELIVERS_NMI ? NMI : sender());
 	return 0;
 }

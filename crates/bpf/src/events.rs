@@ -1,7 +1,8 @@
 //! What happens to threads, and interrupts for vCPUs before they take them, heard by BPF.
 //!
 //! That a thread goes to sleep is heard in the raw tracepoint `sched_switch`, filtered in the kernel. Interrupts are heard
-//! by the first way that the running kernel has:
+//! by the first way that the running kernel has. Of each vCPU the first one since it ran is told, and then at most one each
+//! 100 us, so that no VM can keep whoever listens busy.
 //!
 //! | heard by | where | of | misses |
 //! | --- | --- | --- | --- |
@@ -39,7 +40,12 @@ pub enum What {
     /// It goes to sleep.
     Sleeps,
     /// It is a vCPU, and has an interrupt.
-    Interrupt(Interrupt),
+    Interrupt {
+        /// Of what kind.
+        kind: Interrupt,
+        /// How many it had since the last one that was told. They came so soon after that one that they were not told.
+        coalesced: u64,
+    },
 }
 
 /// What kind of interrupt.
@@ -134,8 +140,8 @@ impl Events {
         std::iter::empty()
     }
 
-    /// What happened since the last call, in order.
-    pub fn take(&mut self) -> Vec<Event> {
+    /// What happened since the last call, in order, and whether there may be more.
+    pub fn take(&mut self) -> (Vec<Event>, bool) {
         match *self {}
     }
 }

@@ -164,7 +164,7 @@ fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
         let mut events = Vec::with_capacity(8);
         epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
         let now = monotonic();
-        late.extend(source.take().iter().map(|heard| now.saturating_sub(heard.at)));
+        late.extend(source.take().0.iter().map(|heard| now.saturating_sub(heard.at)));
     }
     if late.is_empty() {
         return Err("no VM under KVM had one".into());

@@ -102,7 +102,10 @@ impl Collector for Page {
 
         let help = "Interrupts for a VM's vCPUs that were heard of";
         many("vcoop_vm_interrupts", help, &None, &mut self.interrupts(|i| i.heard))?;
-        let help = "Those of them that found or made their vCPU boosted";
+        let help =
+            "Those that came so soon after one that was heard of that the policy was not told";
+        many("vcoop_vm_interrupts_coalesced", help, &None, &mut self.interrupts(|i| i.coalesced))?;
+        let help = "Those heard of that found or made their vCPU boosted";
         many("vcoop_vm_interrupts_boosted", help, &None, &mut self.interrupts(|i| i.boosted))?;
 
         let all = status.vms.iter().filter_map(|vm| vm.interrupts.as_ref());
@@ -196,7 +199,13 @@ mod tests {
             ..VcpuStatus::default()
         };
         let alone = VcpuStatus { index: 1, left_alone: Some("why".to_owned()), ..vcpu.clone() };
-        let heard = InterruptStatus { heard: 9, lost: 2, boosted: 8, ..InterruptStatus::default() };
+        let heard = InterruptStatus {
+            heard: 9,
+            coalesced: 5,
+            lost: 2,
+            boosted: 8,
+            ..InterruptStatus::default()
+        };
         let vms = vec![VmStatus {
             vm,
             policy: "wake-boost".to_owned(),
@@ -220,6 +229,7 @@ mod tests {
             "vcoop_vcpu_boosts_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 3.0",
             "vcoop_vcpu_budget_seconds{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 0.5",
             "vcoop_vm_interrupts_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 9.0",
+            "vcoop_vm_interrupts_coalesced_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 5.0",
             "vcoop_vm_interrupts_boosted_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 8.0",
             "vcoop_engine_interrupts_lost_total 2.0",
             "vcoop_vm_policy{vm=\"a\\\"b\\nc\",pid=\"7\",policy=\"wake-boost\"} 1",

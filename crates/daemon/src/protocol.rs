@@ -129,6 +129,10 @@ pub struct Status {
 pub struct InterruptStatus {
     /// Those that were heard of.
     pub heard: u64,
+    /// Those that came within 100 us of one that was heard of, with the vCPU still waiting for a CPU: its policy was not told
+    /// of them.
+    #[serde(default)]
+    pub coalesced: u64,
     /// Those of any VM that could not be told, because too many were at once.
     pub lost: u64,
     /// Those that found or made their vCPU boosted.

@@ -29,7 +29,12 @@ pub enum What {
     /// It sleeps.
     Sleeps,
     /// It is a vCPU, and has an interrupt.
-    Interrupt(Interrupt),
+    Interrupt {
+        /// Of what kind.
+        kind: Interrupt,
+        /// How many it had since the last one that was told, and came too soon after it to be told.
+        coalesced: u64,
+    },
     /// Events were lost: whether it sleeps is not known until the next one.
     Lost,
 }
@@ -143,22 +148,30 @@ impl Source {
         }
     }
 
-    /// What threads did since the last call, for a `token` of the epoll: of each thread in order. It does not wait.
-    pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) {
+    /// What threads did since the last call, for a `token` of the epoll: of each thread in order. It does not wait. Whether
+    /// there is more for this token, which wakes nobody: so much is taken at once.
+    pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) -> bool {
         let events = match &mut self.events {
             Ok(events) if token == SEVERAL => events,
-            _ => return self.perf.take(token, &mut |happened| each(token, happened)),
+            _ => {
+                self.perf.take(token, &mut |happened| each(token, happened));
+                return false;
+            }
         };
-        for Event { at, tid, what, lost } in events.take() {
+        let (taken, more) = events.take();
+        for Event { at, tid, what, lost } in taken {
             if std::mem::replace(&mut self.lost, lost) != lost {
                 events.watched().for_each(|tid| each(tid, Happened { at, what: What::Lost }));
             }
             let what = match what {
                 vcoop_bpf::What::Sleeps => What::Sleeps,
-                vcoop_bpf::What::Interrupt(kind) => What::Interrupt(kind),
+                vcoop_bpf::What::Interrupt { kind, coalesced } => {
+                    What::Interrupt { kind, coalesced }
+                }
             };
             each(tid, Happened { at, what });
         }
+        more
     }
 
     /// Sleeps and interrupts that could not be told until the last one that was, because too many were at once.
@@ -286,10 +299,10 @@ mod tests {
     fn take(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
         let mut heard = Vec::new();
         for token in [tid, 0] {
-            source.take(token, &mut |of, happened| {
+            while source.take(token, &mut |of, happened| {
                 assert_eq!(of, tid);
                 heard.push(happened);
-            });
+            }) {}
         }
         // They come by two ways, where BPF tells of sleeps.
         heard.sort_by_key(|happened| happened.at);

@@ -156,8 +156,9 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     if let Some(of) = interrupts {
         let _ = writeln!(
             text,
-            "  interrupts: {} heard, {} lost, {} boosted; reaction p50 {}, p99 {}, max {}",
+            "  interrupts: {} heard, {} coalesced, {} lost, {} boosted; reaction p50 {}, p99 {}, max {}",
             of.heard,
+            of.coalesced,
             of.lost,
             of.boosted,
             shown(of.reaction_p50_ns),

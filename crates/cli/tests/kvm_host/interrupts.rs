@@ -256,8 +256,9 @@ fn heard(host: &Host) -> Outcome {
             let told = format!("{was:?}, {interrupts}");
             eprintln!("{told}");
             assert!(was.expired > 0 && count("lost") == 0, "{told}");
-            // The engine was told of each.
-            assert!(count("heard") >= u64::from(was.expired + was.untaken), "{told}");
+            // The engine was told of each, or of one shortly before; the last of these may not be counted yet.
+            let counted = count("heard") + count("coalesced") + 1;
+            assert!(counted >= u64::from(was.expired + was.untaken), "{told}");
             heard += count("heard");
             all.expired += was.expired;
             all.boosted += was.boosted;

@@ -109,6 +109,8 @@ pub(super) struct Inside {
     rings_at: Ns,
     /// From the first policy on that wants to hear of threads.
     source: Option<Source>,
+    /// Whose token has more to be taken, of which nothing tells.
+    unread: Option<i32>,
     /// From the first policy on that rests; `None` also where the kernel does not tell: then none rests.
     pressure: Option<Pressure>,
     /// When policies rest unless somebody waits for a CPU until then; 0: they do.
@@ -149,6 +151,7 @@ impl Inside {
             timer,
             rings_at: 0,
             source: None,
+            unread: None,
             pressure: None,
             rests_at: 0,
             scheduler: None,
@@ -176,7 +179,9 @@ impl Inside {
         loop {
             self.set_timer();
             events.clear();
-            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), None) {
+            let at_once = self.unread.map(|_| Timespec { tv_sec: 0, tv_nsec: 0 });
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poll, room, at_once.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // It cannot go on without: all is given back.
                 Err(_) => break,
@@ -193,6 +198,7 @@ impl Inside {
                     token => self.listen(token as i32),
                 }
             }
+            self.unread.take().into_iter().for_each(|token| self.listen(token));
             if ends {
                 break;
             }
@@ -349,7 +355,9 @@ impl Inside {
     fn listen(&mut self, token: i32) {
         let Some(source) = &mut self.source else { return };
         let mut heard = BTreeMap::from([(token, Vec::new())]);
-        source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
+        let more =
+            source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
+        self.unread = more.then_some(token);
         heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
     }
 
@@ -369,7 +377,9 @@ impl Inside {
                 }
                 // Its run began before it was heard of, and is charged from there.
                 What::Runs => events.push((at, false)),
-                What::Interrupt(kind) => self.interrupted(number, place, at, kind),
+                What::Interrupt { kind, coalesced } => {
+                    self.interrupted(number, place, at, kind, coalesced);
+                }
                 What::Lost => lost = true,
             }
         }

@@ -17,6 +17,7 @@ use crate::protocol::{InterruptStatus, Refusal};
 #[derive(Debug)]
 pub(super) struct Interrupted {
     heard: u64,
+    coalesced: u64,
     boosted: u64,
     /// Nanoseconds from an interrupt to when its vCPU had what its policy gives it.
     reactions: Histogram<u64>,
@@ -25,7 +26,7 @@ pub(super) struct Interrupted {
 impl Interrupted {
     fn new() -> Self {
         let reactions = Histogram::new(2).expect("two digits are possible");
-        Self { heard: 0, boosted: 0, reactions }
+        Self { heard: 0, coalesced: 0, boosted: 0, reactions }
     }
 }
 
@@ -65,6 +66,7 @@ impl Inside {
         let (of, source) = (vm.interrupted.as_ref()?, self.source.as_ref()?);
         Some(InterruptStatus {
             heard: of.heard,
+            coalesced: of.coalesced,
             lost: source.lost(),
             boosted: of.boosted,
             reaction_p50_ns: of.reactions.value_at_quantile(0.5),
@@ -73,8 +75,15 @@ impl Inside {
         })
     }
 
-    /// A vCPU has an interrupt.
-    pub(super) fn interrupted(&mut self, number: u64, place: usize, at: Ns, kind: Interrupt) {
+    /// A vCPU has an interrupt, and had some since the one before that were not told.
+    pub(super) fn interrupted(
+        &mut self,
+        number: u64,
+        place: usize,
+        at: Ns,
+        kind: Interrupt,
+        coalesced: u64,
+    ) {
         let kind = match kind {
             Interrupt::Timer => Injection::Timer,
             Interrupt::Device => Injection::Device,
@@ -86,6 +95,7 @@ impl Inside {
         let vm = self.vms.get_mut(&number);
         let Some(of) = vm.and_then(|vm| vm.interrupted.as_mut()) else { return };
         of.heard += 1;
+        of.coalesced += coalesced;
         if boosted {
             of.boosted += 1;
             let _ = of.reactions.record(monotonic().saturating_sub(at));
