@@ -5,6 +5,7 @@
 
 mod inside;
 mod link;
+mod unload;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,7 @@ use crate::place::Place;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
 pub(crate) use inside::decided_there;
+use unload::Unloading;
 
 /// What woke the engine, beside the source of what threads do, whose tokens are numbers of threads or 0.
 const WAKE: u64 = 1 << 32;
@@ -93,6 +95,8 @@ pub(crate) struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while `scx_vcoop` is loaded for a VM: a host has one.
     loading: Mutex<()>,
+    /// What was loaded before, and takes its time to go.
+    unloading: Unloading,
     /// Why the thread could not go on, where that is known.
     why: Arc<OnceLock<String>>,
 }
@@ -118,10 +122,11 @@ impl Engine {
         epoll::add(&poll, keeper.ends(), EventData::new_u64(KEEPER), EventFlags::IN)?;
         let why = Arc::new(OnceLock::new());
         let inside = Inside::new(orders, poll, timer, keeper, journal, place, why.clone());
+        let unloading = inside.unloading.clone();
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;
         let (thread, loading) = (Mutex::new(Some(thread)), Mutex::new(()));
-        Ok(Self { commands, wake, thread, loading, why })
+        Ok(Self { commands, wake, thread, loading, unloading, why })
     }
 
     /// Gives everything back, and ends the thread.
@@ -182,6 +187,8 @@ impl Engine {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
         let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;
+        // A host has one.
+        self.unloading.wait();
         // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();
         self.apply(target, scheduler.map_err(Refusal::missing)?)
@@ -192,9 +199,12 @@ impl Engine {
             .unwrap_or_else(|| Err(self.dead()))
     }
 
-    /// Takes a policy back; how it was until then. `None`: there was none.
+    /// Takes a policy back; how it was until then. `None`: there was none. The host's threads have their own scheduler
+    /// again if nobody wants another.
     pub(crate) fn detach(&self, vm: VmId) -> Option<VmStatus> {
-        self.ask(|answer| Command::Detach(vm, answer)).flatten()
+        let last = self.ask(|answer| Command::Detach(vm, answer)).flatten();
+        self.unloading.wait();
+        last
     }
 
     /// What is in force.

@@ -31,6 +31,7 @@ use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_s
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
+use super::unload::Unloading;
 use super::{BELL, Command, ENDS, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
@@ -117,6 +118,8 @@ pub(super) struct Inside {
     rests_at: Ns,
     /// As long as there is a policy that is decided there.
     scheduler: Option<Box<Scheduler>>,
+    /// Schedulers that go: the kernel takes its time for that, and there are other VMs to drive.
+    pub(super) unloading: Unloading,
     keeper: Keeper,
     journal: Journal,
     place: Place,
@@ -155,6 +158,7 @@ impl Inside {
             pressure: None,
             rests_at: 0,
             scheduler: None,
+            unloading: Unloading::default(),
             keeper,
             journal,
             place,
@@ -205,6 +209,7 @@ impl Inside {
             self.act();
         }
         self.detach_all();
+        self.unloading.wait();
         self.keeper.end();
         if self.journal.contents().threads.is_empty() {
             let _ = self.journal.remove();

@@ -91,8 +91,12 @@ impl Inside {
             vm.link.iter().for_each(Link::end);
         }
         if !self.vms.values().any(|vm| vm.ext.is_some()) {
-            self.scheduler = None;
+            self.unload();
         }
+    }
+
+    fn unload(&mut self) {
+        self.scheduler.take().into_iter().for_each(|scheduler| self.unloading.begin(scheduler));
     }
 
     /// The kernel may have ended the scheduler. Then nobody is boosted, and nobody is to believe it.
@@ -103,7 +107,7 @@ impl Inside {
         tracing::error!("the kernel has ended scx_vcoop: {why}");
         let of = self.those(|vm| vm.ext.is_some());
         of.into_iter().for_each(|number| _ = self.detach(number));
-        self.scheduler = None;
+        self.unload();
     }
 
     /// How a vCPU is.

@@ -1,0 +1,70 @@
+//! What takes long to drop, and keeps nobody waiting who does not want to know.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use vcoop_policy::thread::Policy;
+use vcoop_threads::Attributes;
+
+/// Things that are being dropped, each by a thread of its own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unloading(Arc<(Mutex<usize>, Condvar)>);
+
+impl Unloading {
+    /// Drops something meanwhile.
+    pub(super) fn begin(&self, what: impl Send + 'static) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let own = self.clone();
+        let drops = move || {
+            // It inherits the priority of whoever has better things to do.
+            let _ = Attributes::from_policy(&Policy::Normal { nice: 0, slice_ns: None }).set(0);
+            drop(what);
+            own.done();
+        };
+        // Without a thread it has been dropped here.
+        if thread::Builder::new().name("unload".to_owned()).spawn(drops).is_err() {
+            self.done();
+        }
+    }
+
+    fn done(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.1.notify_all();
+    }
+
+    /// Returns when all has been dropped.
+    pub(super) fn wait(&self) {
+        let count = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _none = self.0.1.wait_while(count, |count| *count > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::Unloading;
+
+    /// What is not dropped before it may be.
+    struct Slow(Receiver<()>, Sender<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+            let _ = self.1.send(());
+        }
+    }
+
+    #[test]
+    fn who_unloads_goes_on_and_who_waits_finds_it_done() {
+        let unloading = Unloading::default();
+        unloading.wait();
+        let (may, waits) = channel();
+        let (done, is_done) = channel();
+        unloading.begin(Slow(waits, done));
+        assert!(is_done.try_recv().is_err(), "nobody has let it");
+        may.send(()).unwrap();
+        unloading.wait();
+        assert!(is_done.try_recv().is_ok());
+    }
+}
