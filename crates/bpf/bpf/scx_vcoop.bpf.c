@@ -402,9 +402,17 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	if (starts)
 		v->rings = at;
 	bpf_spin_unlock(&vm->lock);
-	if (starts && at != NEVER)
-		bpf_timer_start(&v->timer, at, TIMER_ABSOLUTE);
+	/* One that cannot be started is tried again at the next event. */
+	if (starts && at != NEVER && bpf_timer_start(&v->timer, at, TIMER_ABSOLUTE))
+		v->rings = NEVER;
 	return is_boosted(v);
+}
+
+/* The timer of a boosted vCPU may not have been started, or be late: what was due is done where its boost would matter. */
+static void do_what_is_due(struct vcpu *v)
+{
+	if (is_boosted(v) && v->policy.timer <= bpf_ktime_get_ns())
+		tell(v->place, TIMER);
 }
 
 /* A reason for a vCPU that may wait for a CPU: it is fetched if that boosts it. Whether it is boosted. */
@@ -608,8 +616,10 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 	if (!state)
 		return;
 	v = prev && prev->scx.flags & SCX_TASK_QUEUED ? vcpu_of(prev->pid) : 0;
-	if (v && v->page)
-		state->boosted = look_at_guest(v, EXIT);
+	if (v) {
+		do_what_is_due(v);
+		state->boosted = v->page ? look_at_guest(v, EXIT) : is_boosted(v);
+	}
 	if (state->fetches) {
 		state->fetches = 0;
 		if (fetch(cpu, of))
@@ -696,6 +706,8 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	v->runs = 0;
+	if (runnable)
+		do_what_is_due(v);
 	if (v->page && runnable)
 		look_at_guest(v, EXIT);
 	/* Preempted with an interrupt that it has not taken: it comes back for it. */
