@@ -27,6 +27,8 @@ use crate::place::Place;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
 pub(crate) use inside::decided_there;
+#[cfg(test)]
+pub(crate) use inside::tests::target;
 use unload::Unloading;
 
 /// What woke the engine, beside the source of what threads do, whose tokens are numbers of threads or 0.
@@ -93,8 +95,6 @@ pub(crate) struct Engine {
     commands: Sender<Command>,
     wake: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Held while `scx_vcoop` is loaded for a VM: a host has one.
-    loading: Mutex<()>,
     /// What was loaded before, and takes its time to go.
     unloading: Unloading,
     /// Why the thread could not go on, where that is known.
@@ -125,8 +125,7 @@ impl Engine {
         let unloading = inside.unloading.clone();
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;
-        let (thread, loading) = (Mutex::new(Some(thread)), Mutex::new(()));
-        Ok(Self { commands, wake, thread, loading, unloading, why })
+        Ok(Self { commands, wake, thread: Mutex::new(Some(thread)), unloading, why })
     }
 
     /// Gives everything back, and ends the thread.
@@ -171,7 +170,7 @@ impl Engine {
         answered.recv().ok()
     }
 
-    /// Applies a policy to a VM, in place of the one in force.
+    /// Applies a policy to a VM, in place of the one in force. One at a time: a host has one `scx_vcoop`.
     ///
     /// # Errors
     ///
@@ -180,14 +179,13 @@ impl Engine {
         if !target.is_decided_in_kernel() {
             return self.apply(target, None);
         }
-        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         // Or the scheduler would go with the policy that is replaced.
         self.detach(target.vm.clone());
         if matches!(decided_there(&target.plan.policy), Some(Rules::Dynamic(_))) {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
         let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;
-        // A host has one.
+        // One that the kernel has ended.
         self.unloading.wait();
         // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();

@@ -29,8 +29,8 @@ impl VmId {
 pub enum Request {
     /// What is in force.
     Status,
-    /// Apply a policy, in place of the one in force, until this connection is closed, the VM ends, or
-    /// somebody detaches it.
+    /// Apply a policy, in place of a rule's or this connection's own, until this connection is closed, the VM ends, or
+    /// somebody detaches it. What another connection has applied is not replaced.
     Attach {
         /// The VM.
         vm: VmId,

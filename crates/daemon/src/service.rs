@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
@@ -35,8 +36,8 @@ const MOST_CONNECTIONS: u64 = 32;
 /// Who wanted a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
-    /// Somebody, by a connection of this number.
-    Connection(u64),
+    /// Somebody, by a connection of this number, from a process.
+    Connection { number: u64, pid: u32 },
     /// A rule, with this policy and these settings.
     Rule(String, Vec<String>),
 }
@@ -61,6 +62,9 @@ pub(crate) struct Shared {
     proc: Proc,
     /// Serves windows to VMMs, where that was asked for.
     windows: OnceLock<Server>,
+    /// Held while a policy is applied or taken back: what is in force on a VM is what its owner wanted. `scx_vcoop` is
+    /// loaded with it held, because a host has one.
+    changing: Mutex<()>,
     /// Who wanted the policy of each VM.
     owners: Mutex<BTreeMap<VmId, Owner>>,
     /// VMs that somebody has detached, which rules leave alone from then on.
@@ -151,7 +155,7 @@ impl Service {
         }
         match self.shared.owners().get(id) {
             None => Wants::Nothing,
-            Some(Owner::Connection(_)) => Wants::Person,
+            Some(Owner::Connection { .. }) => Wants::Person,
             Some(Owner::Rule(policy, sets)) => Wants::Rule((policy.clone(), sets.clone())),
         }
     }
@@ -167,14 +171,25 @@ impl Service {
         policy: &str,
         sets: &[String],
     ) -> Result<VmStatus, Refusal> {
-        let status = self.shared.engine.attach(self.shared.target(vm, policy, sets)?)?;
-        let rule = Owner::Rule(policy.to_owned(), sets.to_vec());
-        self.shared.owners().insert(VmId::of(vm), rule);
+        let target = self.shared.target(vm, policy, sets)?;
+        let id = VmId::of(vm);
+        let _one = self.shared.change();
+        if matches!(self.wants(&id), Wants::Person | Wants::LetBe) {
+            return Err("somebody has just applied another one, or taken it back"
+                .to_owned()
+                .into());
+        }
+        let status = self.shared.engine.attach(target)?;
+        self.shared.owners().insert(id, Owner::Rule(policy.to_owned(), sets.to_vec()));
         Ok(status)
     }
 
     /// Takes a rule's policy back; whether there was one.
     pub(crate) fn take_back(&self, id: &VmId) -> bool {
+        let _one = self.shared.change();
+        if !matches!(self.wants(id), Wants::Rule(_)) {
+            return false;
+        }
         self.shared.owners().remove(id);
         self.shared.engine.detach(id.clone()).is_some()
     }
@@ -223,7 +238,9 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
         }
         let own = shared.clone();
         let serve = move || {
-            let me = Owner::Connection(own.next.fetch_add(1, Ordering::Relaxed));
+            let number = own.next.fetch_add(1, Ordering::Relaxed);
+            let pid = socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_pid());
+            let me = Owner::Connection { number, pid: pid.cast_unsigned() };
             own.serve(&stream, &me);
             own.release(&me);
             own.connections.fetch_sub(1, Ordering::AcqRel);
@@ -240,12 +257,17 @@ impl Shared {
             engine,
             proc: Proc::default(),
             windows: OnceLock::new(),
+            changing: Mutex::default(),
             owners: Mutex::default(),
             detached: Mutex::default(),
             connections: AtomicU64::new(0),
             next: AtomicU64::new(1),
             stop: AtomicBool::new(false),
         }
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn owners(&self) -> MutexGuard<'_, BTreeMap<VmId, Owner>> {
@@ -293,6 +315,7 @@ impl Shared {
                 Err(why) => Response::Refused(why),
             },
             Request::Detach { vm } => {
+                let _one = self.change();
                 // Whoever takes back what it has applied itself leaves the VM to the rules; what somebody else takes back,
                 // a rule must not apply again. Noted before the VM is nobody's, which a look at it may find at once.
                 if self.owners().get(&vm).is_some_and(|owner| owner != me) {
@@ -317,6 +340,8 @@ impl Shared {
         sets: &[String],
         me: &Owner,
     ) -> Result<VmStatus, Refusal> {
+        let _one = self.change();
+        self.is_free_for(id, me)?;
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
         let vm = scan.vms.iter().find(|vm| VmId::of(vm) == *id);
         let vm = vm.ok_or_else(|| format!("{}: it has ended", id.name))?;
@@ -326,8 +351,25 @@ impl Shared {
         Ok(status)
     }
 
+    /// Whether somebody may apply a policy to a VM: to one that a rule holds, or nobody.
+    fn is_free_for(&self, id: &VmId, me: &Owner) -> Result<(), Refusal> {
+        let owner = self.owners().get(id).cloned();
+        let Some(Owner::Connection { pid, .. }) = owner.filter(|owner| owner != me) else {
+            return Ok(());
+        };
+        // One that has ended by itself is in nobody's way.
+        let Some(held) = self.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
+            return Ok(());
+        };
+        Err(Refusal::from(format!(
+            "{}: process {pid} applies {} to it\n  remedy: end that process, or vcoop detach {}",
+            id.name, held.policy, id.name
+        )))
+    }
+
     /// A connection is closed: what it wanted ends.
     fn release(&self, me: &Owner) {
+        let _one = self.change();
         let mine: Vec<VmId> = {
             let mut owners = self.owners();
             let mine = owners.iter().filter(|(_, owner)| *owner == me);
@@ -391,11 +433,12 @@ mod tests {
     use std::process::Command;
 
     use super::{Owner, Shared, raise_files};
-    use crate::engine::Engine;
+    use crate::engine::{Engine, target};
     use crate::keeper::Keeper;
     use crate::place::Place;
-    use crate::protocol::{Request, VmId};
+    use crate::protocol::{Request, Response, VmId};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use vcoop_threads::gettid;
 
     #[test]
     fn as_many_files_as_may_be_can_be_opened() {
@@ -406,9 +449,8 @@ mod tests {
         assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
     }
 
-    #[test]
-    fn a_vm_that_somebody_else_detaches_is_let_be_whoever_held_it() {
-        let dir = tempfile::tempdir().unwrap();
+    /// An engine in a folder, whose keeper does nothing.
+    fn shared(dir: &tempfile::TempDir) -> Shared {
         let place = Place::take(&dir.path().join("run")).unwrap();
         let (journal, _) = place.journal().unwrap();
         let idle = |_: &std::path::Path| {
@@ -417,11 +459,45 @@ mod tests {
             command
         };
         let keeper = Keeper::start_as(idle, &place).unwrap();
-        let engine = Engine::with(keeper, place, journal).unwrap();
-        let shared = Shared::new(engine);
+        Shared::new(Engine::with(keeper, place, journal).unwrap())
+    }
+
+    fn connection(number: u64) -> Owner {
+        Owner::Connection { number, pid: 70 + number as u32 }
+    }
+
+    #[test]
+    fn who_holds_a_vm_keeps_it_until_somebody_detaches_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(&dir);
+        let target = target(gettid());
+        let vm = target.vm.clone();
+        let [first, second] = [1, 2].map(connection);
+        let attach = |me| {
+            let (policy, sets) = ("static".to_owned(), Vec::new());
+            match shared.answer(Request::Attach { vm: vm.clone(), policy, sets }, me) {
+                Response::Refused(why) => why.why,
+                other => panic!("{other:?}"),
+            }
+        };
+        shared.owners().insert(vm.clone(), first.clone());
+        let ended = format!("{}: it has ended", vm.name);
+        assert_eq!(attach(&second), ended, "what the first applied has ended");
+        shared.engine.attach(target).unwrap();
+        let held = attach(&second);
+        assert!(held.contains("process 71 applies vanilla") && held.contains("vcoop detach web"));
+        assert_eq!(attach(&first), ended, "its own may be replaced");
+        shared.owners().insert(vm.clone(), Owner::Rule("static".to_owned(), Vec::new()));
+        assert_eq!(attach(&second), ended, "a rule's may be replaced");
+    }
+
+    #[test]
+    fn a_vm_that_somebody_else_detaches_is_let_be_whoever_held_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(&dir);
         let vm = VmId { pid: 1, start_ticks: 1, name: "web".to_owned() };
         let rule = Owner::Rule("static".to_owned(), Vec::new());
-        let [first, second] = [1, 2].map(Owner::Connection);
+        let [first, second] = [1, 2].map(connection);
         for (holds, let_be) in [(rule, true), (first.clone(), true), (second.clone(), false)] {
             shared.owners().insert(vm.clone(), holds.clone());
             shared.detached().clear();

@@ -219,14 +219,17 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     assert_eq!(mine["vcpus"][0]["realtime_by"], "vcoop");
     let refused = rig.vcoop(&["restore"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1), "an owner is at work");
-    let second = rig.attach(&["--policy", "static", "--set", "policy.static.means=\"nice -7\""]);
-    let nice = Policy::Normal { nice: -7, slice_ns: None };
-    rig.wait("the second's policy", PATIENCE, || rig.has() == nice);
-    signal(second.id(), Signal::INT);
-    assert_eq!(end(second).0["end"], "interrupted");
-    rig.wait("taken back", PATIENCE, || rig.has() == BEFORE);
-    // Its own policy was replaced, and then nothing was in force: it has nothing left to do.
-    assert_eq!(end(first).0["end"], "detached");
+    // The first keeps it.
+    let nicer = ["--policy", "static", "--set", "policy.static.means=\"nice -7\""];
+    let Output { status, stderr, .. } = rig.attach(&nicer).wait_with_output().unwrap();
+    let why = String::from_utf8(stderr).unwrap();
+    let holder = format!("process {} applies static to it", first.id());
+    let remedy = format!("vcoop detach {}", rig.name());
+    assert!(why.contains(&holder) && why.contains(&remedy), "{why}");
+    assert!(status.code() == Some(1) && rig.is_boosted(), "{status}");
+    signal(first.id(), Signal::INT);
+    assert_eq!(end(first).0["end"], "interrupted");
+    assert_eq!(rig.has(), BEFORE);
 
     // Until somebody detaches it.
     let child = rig.attach(&["--policy", "static"]);

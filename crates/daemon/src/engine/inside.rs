@@ -7,7 +7,7 @@ mod guest;
 mod interrupts;
 mod rest;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

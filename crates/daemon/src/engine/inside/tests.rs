@@ -41,7 +41,7 @@ fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<eng
 }
 
 /// A VM with one vCPU: this thread. Its policy does nothing.
-fn target(tid: i32) -> Target {
+pub(crate) fn target(tid: i32) -> Target {
     let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let start_time = Captured::of(tid).unwrap().baseline().start;
     let thread = Thread { tid: tid.cast_unsigned(), start_time, comm: String::new() };
