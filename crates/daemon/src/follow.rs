@@ -16,6 +16,10 @@ const LOOK: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_secs(10);
 /// A VM that starts names the threads of its vCPUs after a while.
 const STARTS: Duration = Duration::from_secs(5);
+/// A policy that has ended by itself is applied again after this time, and after twice as long each time, ...
+const FIRST: Duration = Duration::from_secs(10);
+/// ... but no longer than this. One that was in force for so long begins anew.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// A VM that is followed.
 #[derive(Debug)]
@@ -24,6 +28,39 @@ struct Followed {
     vcpus: usize,
     /// What was said about it last, so that it is not said again and again.
     said: Option<String>,
+    again: Again,
+}
+
+/// When a policy that has ended by itself is applied again: the kernel may have ended `scx_vcoop`, or the engine have given
+/// up.
+#[derive(Debug, Default)]
+struct Again {
+    /// When it was applied.
+    applied: Option<Instant>,
+    /// How often it has ended soon, and when it is due.
+    times: u32,
+    due: Option<Instant>,
+}
+
+impl Again {
+    /// It was applied, or could not be.
+    fn tried(&mut self, now: Instant, done: bool) {
+        self.applied = done.then_some(now);
+        self.due = None;
+    }
+
+    /// It is not in force. When it is due, and whether that is found for the first time.
+    fn due(&mut self, now: Instant) -> (Instant, bool) {
+        if let Some(due) = self.due {
+            return (due, false);
+        }
+        if self.applied.is_some_and(|at| now.duration_since(at) >= LONGEST) {
+            self.times = 0;
+        }
+        let delay = FIRST.saturating_mul(1 << self.times.min(16)).min(LONGEST);
+        self.times += 1;
+        (*self.due.insert(now + delay), true)
+    }
 }
 
 /// Applies rules to the VMs of this host.
@@ -59,7 +96,13 @@ impl<'a> Follower<'a> {
         self.config = config;
         self.service.forget_detached();
         self.looked = None;
-        self.vms.values_mut().for_each(|vm| vm.said = None);
+        self.vms.values_mut().for_each(|vm| {
+            vm.said = None;
+            // Also where one has ended by itself.
+            if vm.again.due.is_some() {
+                vm.again = Again { due: Some(Instant::now()), ..Again::default() };
+            }
+        });
     }
 
     /// Looks for VMs, if it is time to.
@@ -94,14 +137,16 @@ impl<'a> Follower<'a> {
             }
             stays
         });
+        let in_force = self.service.in_force();
         for vm in vms {
-            self.follow(vm);
+            self.follow(vm, &in_force);
         }
     }
 
-    fn follow(&mut self, vm: &Vm) {
-        let id = VmId::of(vm);
-        let new = Followed { first_seen: Instant::now(), vcpus: 0, said: None };
+    fn follow(&mut self, vm: &Vm, in_force: &BTreeSet<VmId>) {
+        let (id, now) = (VmId::of(vm), Instant::now());
+        let again = Again::default();
+        let new = Followed { first_seen: now, vcpus: 0, said: None, again };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
         let wants = self.service.wants(&id);
@@ -114,6 +159,18 @@ impl<'a> Follower<'a> {
         let applied = (rule.policy.clone(), rule.sets.clone());
         let due = match wants {
             Wants::Nothing => true,
+            Wants::Rule(_) if !in_force.contains(&id) => {
+                let (due, is_new) = followed.again.due(now);
+                if is_new {
+                    let after = due.duration_since(now).as_secs();
+                    tracing::warn!(
+                        "{}: its policy has ended by itself; again in {after} s",
+                        id.name
+                    );
+                    followed.said = None;
+                }
+                due <= now
+            }
             Wants::Rule(now) => now != applied || followed.vcpus != vm.vcpus.len(),
             Wants::Person | Wants::LetBe => false,
         };
@@ -122,7 +179,9 @@ impl<'a> Follower<'a> {
         if !due || !whole && followed.starts() {
             return;
         }
-        let said = match self.service.apply(vm, &rule.policy, &rule.sets) {
+        let applied = self.service.apply(vm, &rule.policy, &rule.sets);
+        followed.again.tried(now, applied.is_ok());
+        let said = match applied {
             Ok(status) => {
                 followed.vcpus = vm.vcpus.len();
                 let alone = status.vcpus.len() - status.driven().count();
@@ -145,5 +204,30 @@ impl<'a> Follower<'a> {
 impl Followed {
     fn starts(&self) -> bool {
         self.first_seen.elapsed() < STARTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Again, FIRST, LONGEST};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_ends_again_and_again_is_applied_less_and_less_often() {
+        let (mut again, mut now) = (Again::default(), Instant::now());
+        let mut delays = Vec::new();
+        for round in 0..9 {
+            // It cannot be applied at all in every third round.
+            again.tried(now, round % 3 > 0);
+            now += Duration::from_secs(1);
+            let (due, is_new) = again.due(now);
+            assert_eq!((again.due(now), is_new), ((due, false), true));
+            delays.push((due - now).as_secs());
+            now = due;
+        }
+        assert_eq!(delays, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
+        again.tried(now, true);
+        now += LONGEST;
+        assert_eq!(again.due(now), (now + FIRST, true), "it was in force for long");
     }
 }

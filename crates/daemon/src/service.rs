@@ -45,9 +45,9 @@ enum Owner {
 /// What is wanted of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
-    /// Nothing: no policy is in force.
+    /// Nothing: no policy was applied.
     Nothing,
-    /// A rule's policy, with these settings, is in force.
+    /// A rule's policy, with these settings, was applied. It may have ended by itself.
     Rule((String, Vec<String>)),
     /// Somebody's policy is in force.
     Person,
@@ -146,6 +146,12 @@ impl Service {
         // Asked for once.
         let _ = self.shared.windows.set(server);
         Ok(())
+    }
+
+    /// VMs with a policy in force.
+    pub(crate) fn in_force(&self) -> BTreeSet<VmId> {
+        let vms = self.shared.status().map_or_else(|_| Vec::new(), |status| status.vms);
+        vms.into_iter().map(|vm| vm.vm).collect()
     }
 
     /// What is wanted of a VM.

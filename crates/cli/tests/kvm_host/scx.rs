@@ -58,6 +58,22 @@ fn comes_and_goes(host: &Host) {
     assert_eq!(kernel_threads(host), before);
 }
 
+/// What the kernel has ended is applied again by its rule, and goes with that.
+fn comes_back_after_the_kernel_has_ended_it(host: &Host) {
+    let until = |state: &str| {
+        format!("until grep -q {state} /sys/kernel/sched_ext/state; do sleep 0.1; done; ")
+    };
+    let (enabled, disabled) = (until("enabled"), until("disabled"));
+    let reload = "kill -HUP $(head -n 1 /run/vcoop/lock); ";
+    let rule = r#"[[rule]]\npolicy = "wake-boost"\nsettings = { means = "ext" }\n"#;
+    host.sh(&format!("printf '{rule}' >/etc/vcoop/vcoop.toml; {reload}{enabled}"));
+    // The key S of SysRq.
+    host.sh(&format!("echo S >/proc/sysrq-trigger; {disabled}{enabled}"));
+    let log = host.sh("cat /tmp/daemon.log");
+    assert!(log.contains("a: its policy has ended by itself; again in 10 s"), "{log}");
+    host.sh(&format!(": >/etc/vcoop/vcoop.toml; {reload}{disabled}"));
+}
+
 /// A CPU that goes and comes back does not end the scheduler.
 fn stays_through_hotplug(host: &Host) {
     let cpu = "/sys/devices/system/cpu/cpu1/online";
@@ -209,6 +225,7 @@ fn is_answered(host: &Host) -> Outcome {
     assert_eq!(state(host), "disabled\n");
     host.sh("guest a 'cyclictest -q -m -p 80 -i 4300 >/dev/null 2>&1 &'");
     comes_and_goes(host);
+    comes_back_after_the_kernel_has_ended_it(host);
     let refused = host.run("vcoop attach a --policy static --set policy.static.means=ext --for 1s");
     assert_eq!(refused.status, 2, "{}{}", refused.stdout, refused.stderr);
     assert!(refused.stderr.contains("wake-boost and dynamic"), "{}", refused.stderr);
