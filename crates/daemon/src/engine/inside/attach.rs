@@ -266,13 +266,17 @@ impl Inside {
 
     pub(super) fn detach(&mut self, number: u64) -> Option<VmStatus> {
         let now = monotonic();
-        let places = self.vms.get(&number)?.vcpus.len();
-        for place in 0..places {
-            // Refused, gone, or changed by somebody else: what is left to do follows.
-            let _ = self.drive(number, place, |port| driver::stop(port));
+        for of in [Some(number), self.vms.get(&number)?.timers].into_iter().flatten() {
+            let places = self.vms.get(&of).map_or(0, |vm| vm.vcpus.len());
+            for place in 0..places {
+                // Refused, gone, or changed by somebody else: what is left to do follows.
+                let _ = self.drive(of, place, |port| driver::stop(port));
+            }
         }
         self.hear_bell(number, false);
-        let last = self.status_of(self.vms.get(&number)?, now);
+        let mut last = self.status_of(self.vms.get(&number)?, now);
+        // Also where `scx_vcoop` decides, which is told below.
+        last.vcpus.iter_mut().chain(&mut last.timers).for_each(|vcpu| vcpu.boosted = false);
         self.govern_no_more(number);
         let mut vm = self.vms.remove(&number)?;
         if let Some(timers) = vm.timers {

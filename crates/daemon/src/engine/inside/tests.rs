@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
+use vcoop_testing::Skip;
 use vcoop_threads::{Captured, gettid};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
@@ -18,7 +19,7 @@ use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
 use crate::port::Due;
-use crate::protocol::VmId;
+use crate::protocol::{VmId, VmStatus};
 
 /// A keeper that does nothing until its owner ends.
 fn idle(_: &Path) -> Command {
@@ -80,6 +81,42 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     inside.act();
     assert!(inside.vms.is_empty(), "it has ended");
     assert!(inside.dues.is_empty(), "{:?}", inside.dues);
+    inside.keeper.end();
+}
+
+#[test]
+fn who_is_detached_is_said_to_be_boosted_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let (_leave, left) = mpsc::channel::<()>();
+    let left = Arc::new(Mutex::new(left));
+    let [vcpu, main] = [(); 2].map(|()| {
+        let ((tell, told), left) = (mpsc::channel(), left.clone());
+        thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = left.lock().unwrap().recv();
+        });
+        told.recv().unwrap()
+    });
+    let of = |tid| {
+        let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+        Target { plan: Box::new(policy(&running, "static", &[]).unwrap()), ..target(tid) }
+    };
+    let Target { mut vcpus, plan, .. } = of(main);
+    let timers = vcpus.pop().map(|thread| (thread, plan));
+    let attached = match inside.attach(Target { timers, ..of(vcpu) }) {
+        Err(why) if why.missing => return Skip::because(why).tell(),
+        attached => attached.unwrap(),
+    };
+    let boosted = |status: &VmStatus| {
+        let all = status.vcpus.iter().chain(&status.timers);
+        all.map(|vcpu| vcpu.boosted).collect::<Vec<_>>()
+    };
+    assert_eq!(boosted(&attached), [true, true]);
+    let (&number, _) = inside.vms.iter().find(|(_, vm)| !vm.is_timers).unwrap();
+    let last = inside.detach(number).unwrap();
+    assert_eq!(boosted(&last), [false, false]);
+    assert!(inside.vms.is_empty());
     inside.keeper.end();
 }
 
