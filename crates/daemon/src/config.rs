@@ -1,17 +1,21 @@
 //! The daemon's configuration: which VM gets which policy.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
+use toml::Spanned;
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::file;
 use vcoop_model::running_vm::RunningVm;
 use vcoop_service::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::place::Place;
-use crate::policy::{self, Refused};
+use crate::policy::{self, Refused, Wrong};
 
 /// Where it usually is.
 pub const USUAL: &str = "/etc/vcoop/vcoop.toml";
@@ -88,9 +92,9 @@ struct RuleKeys {
     name: Option<String>,
     vmm: Option<String>,
     cgroup: Option<String>,
-    policy: String,
+    policy: Spanned<String>,
     #[serde(default)]
-    settings: toml::Table,
+    settings: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
 
 impl Config {
@@ -102,25 +106,27 @@ impl Config {
     pub fn read(path: &std::path::Path) -> Result<Self, Refused> {
         let at = |e| Refused(format!("{}: {}", path.display(), file::said(&e)));
         let text = file::text(path, MOST_BYTES).map_err(at)?;
-        Self::parse(&text).map_err(|Refused(why)| Refused(format!("{}: {why}", path.display())))
+        Self::parse(&path.display().to_string(), &text)
     }
 
-    /// Reads a text.
+    /// Reads the text of a file of this name.
     ///
     /// # Errors
     ///
     /// What is wrong with it, for people.
-    pub fn parse(text: &str) -> Result<Self, Refused> {
-        let file: File = toml::from_str(text).map_err(|e| Refused(e.to_string()))?;
-        let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose()?;
-        let rules = file.rule.into_iter().enumerate();
-        let rules = rules.map(|(i, keys)| {
-            rule(keys).map_err(|Refused(why)| Refused(format!("rule {}: {why}", i + 1)))
+    pub fn parse(name: &str, text: &str) -> Result<Self, Refused> {
+        let of_file = |Refused(why)| Refused(format!("{name}: {why}"));
+        let file: File = toml::from_str(text).map_err(|e| of_file(Refused(e.to_string())))?;
+        let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose().map_err(of_file)?;
+        let rules = (1..).zip(file.rule).map(|(number, keys)| {
+            let places = Places::of(&keys, name, text);
+            rule(keys).map_err(|wrong| places.said(number, wrong))
         });
         let windows = match file.windows {
             Some(WindowsKeys { socket, group: name }) => {
                 let socket = socket.unwrap_or_else(|| Windows::default().socket);
-                Windows { socket, group: name.as_deref().map(group).transpose()? }
+                let group = name.as_deref().map(group).transpose().map_err(of_file)?;
+                Windows { socket, group }
             }
             None => Windows::default(),
         };
@@ -161,24 +167,85 @@ fn listen(text: &str) -> Result<Listen, Refused> {
     }
 }
 
-fn rule(keys: RuleKeys) -> Result<Rule, Refused> {
+/// Where a rule's policy and settings are in the file.
+struct Places<'a> {
+    file: &'a str,
+    text: &'a str,
+    policy: Range<usize>,
+    /// Each set, and where its key and value are.
+    sets: Vec<(String, Range<usize>, Range<usize>)>,
+}
+
+impl<'a> Places<'a> {
+    fn of(keys: &RuleKeys, file: &'a str, text: &'a str) -> Self {
+        let spans = keys.settings.iter().map(|(key, value)| (key.span(), value.span()));
+        let sets = keys.sets().into_iter().zip(spans).map(|(set, (key, value))| (set, key, value));
+        Self { file, text, policy: keys.policy.span(), sets: sets.collect() }
+    }
+
+    /// What is wrong with the rule of this number, with its place.
+    fn said(&self, number: usize, wrong: Wrong) -> Refused {
+        match wrong {
+            Wrong::Said(Refused(why)) => {
+                let (line, ..) = self.place(&self.policy);
+                Refused(format!("{}:{line}: rule {number}: {why}", self.file))
+            }
+            Wrong::Diagnosed(Diagnostics(found)) => {
+                let found = found.into_iter().map(|one| self.moved(one)).collect();
+                Refused(Diagnostics(found).to_string())
+            }
+        }
+    }
+
+    /// What was found in the text of a set, as found in the file.
+    fn moved(&self, found: Diagnostic) -> Diagnostic {
+        let of = self.sets.iter().find(|(set, ..)| *set == found.snippet);
+        let Some((set, key, value)) = of else { return found };
+        let in_key = set.find('=').is_none_or(|equals| found.column as usize <= equals);
+        let span = if in_key { key } else { value };
+        let (line, column, snippet) = self.place(span);
+        let file = self.file.to_owned();
+        let length = self.text[span.clone()].chars().count() as u32;
+        Diagnostic { file, line, column, snippet, length, ..found }
+    }
+
+    /// Line and column of a span, and the text of that line.
+    fn place(&self, span: &Range<usize>) -> (u32, u32, String) {
+        let before = &self.text[..span.start];
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = before.matches('\n').count() as u32 + 1;
+        let column = before[start..].chars().count() as u32 + 1;
+        let snippet = self.text[start..].lines().next().unwrap_or_default();
+        (line, column, snippet.replace('\t', " "))
+    }
+}
+
+impl RuleKeys {
+    /// The settings as `--set` has them.
+    fn sets(&self) -> Vec<String> {
+        let policy = self.policy.get_ref();
+        let settings = self.settings.iter();
+        settings.map(|(k, v)| format!("policy.{policy}.{}={}", k.get_ref(), v.get_ref())).collect()
+    }
+}
+
+fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     let pattern = |key: &str, text: Option<String>| {
         let read = text
             .map(|text| Pattern::new(&text).map_err(|e| Refused(format!("{key} = {text:?}: {e}"))));
         read.transpose()
     };
-    let sets =
-        keys.settings.iter().map(|(key, value)| format!("policy.{}.{key}={value}", keys.policy));
+    let sets = keys.sets();
     let rule = Rule {
         name: pattern("name", keys.name)?,
         vmm: pattern("vmm", keys.vmm)?,
         cgroup: pattern("cgroup", keys.cgroup)?,
-        sets: sets.collect(),
-        policy: keys.policy,
+        sets,
+        policy: keys.policy.into_inner(),
     };
     // A rule that can be applied to no VM is refused before there is one.
     let any = RunningVm { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
-    policy::policy(&any, &rule.policy, &rule.sets)?;
+    policy::planned(&any, &rule.policy, &rule.sets)?;
     Ok(rule)
 }
 
@@ -205,6 +272,7 @@ mod tests {
     #[test]
     fn rules_are_read_and_their_settings_checked() {
         let config = Config::parse(
+            "vcoop.toml",
             "[metrics]\nlisten = \"127.0.0.1:9473\"\n\
              [[rule]]\nname = \"web-*\"\nvmm = \"qemu\"\npolicy = \"wake-boost\"\n\
              settings = { run = \"1ms\", vcpu_refill = \"10%\", repay = true }\n\
@@ -215,7 +283,7 @@ mod tests {
         let sets = &config.rules[0].sets;
         assert!(sets.contains(&"policy.wake-boost.run=\"1ms\"".to_owned()), "{sets:?}");
         assert!(config.rules[0].acts() && !config.rules[1].acts());
-        assert_eq!(Config::parse("").unwrap(), Config::default());
+        assert_eq!(Config::parse("vcoop.toml", "").unwrap(), Config::default());
     }
 
     #[test]
@@ -223,16 +291,27 @@ mod tests {
         for (text, says) in [
             ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
-            ("[[rule]]\npolicy = \"step\"", "rule 1: step goes by the steal"),
-            ("[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }", "meens"),
+            ("[[rule]]\npolicy = \"step\"", "vcoop.toml:2: rule 1: step goes by the steal"),
+            (
+                "[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }",
+                "vcoop.toml:3:14: unknown key `meens`",
+            ),
+            (
+                "[[rule]]\npolicy = \"wake-boost\"\n[rule.settings]\n\nrun = \"3 parsecs\"",
+                "vcoop.toml:5:7: ",
+            ),
+            (
+                "[[rule]]\npolicy = \"wake-boost\"\nsettings.run = \"3 parsecs\"",
+                "3 | settings.run = \"3 parsecs\"",
+            ),
             ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
             ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
             ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
         ] {
-            let why = Config::parse(text).unwrap_err().to_string();
-            assert!(why.contains(says), "{text}: {why}");
+            let why = Config::parse("vcoop.toml", text).unwrap_err().to_string();
+            assert!(why.starts_with("vcoop.toml:") && why.contains(says), "{text}: {why}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Policies by their names, as far as they can be applied to a VM that runs.
 
 use vcoop_model::capture::NoCaptures;
+use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, Set, is_of_virtualisation};
@@ -42,19 +43,44 @@ pub fn living(vm: &Vm) -> RunningVm {
 /// The policy or a set is not known, or the policy needs what cannot be had from outside of the
 /// guest.
 pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
+    planned(vm, name, sets).map_err(|wrong| match wrong {
+        Wrong::Said(why) => why,
+        Wrong::Diagnosed(found) => Refused(found.to_string()),
+    })
+}
+
+/// What is wrong with a policy or its sets.
+pub(crate) enum Wrong {
+    Said(Refused),
+    /// Each with its place in a set.
+    Diagnosed(Diagnostics),
+}
+
+impl From<Refused> for Wrong {
+    fn from(why: Refused) -> Self {
+        Self::Said(why)
+    }
+}
+
+impl From<Diagnostics> for Wrong {
+    fn from(found: Diagnostics) -> Self {
+        Self::Diagnosed(found)
+    }
+}
+
+/// The same as [`policy`], with the places of what is wrong.
+pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Wrong> {
     if !POLICIES.contains(&name) {
         let some = |known: &&str| policy(vm, known, &[]).is_ok();
         let some: Vec<&str> = POLICIES.into_iter().filter(some).collect();
         let why = format!("there is no policy `{name}`");
-        return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))));
+        return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))).into());
     }
     are_settings_of(&[name], sets)?;
-    let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
-    let parsed: Vec<Set> =
-        sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
+    let parsed: Vec<Set> = sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>()?;
     let text = vm.scenario(&[name.to_owned()]);
-    let scenario = Scenario::parse(&vm.name, &text, &parsed, &NoCaptures).map_err(diagnosed)?;
-    let plan = scenario.plans(None).map_err(diagnosed)?.into_iter().next();
+    let scenario = Scenario::parse(&vm.name, &text, &parsed, &NoCaptures)?;
+    let plan = scenario.plans(None)?.into_iter().next();
     let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
     fits(&plan)?;
     Ok(plan)
