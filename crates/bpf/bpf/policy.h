@@ -109,6 +109,7 @@ struct policy {
 	__u64 throttles;
 	__u64 denied;
 	__u64 too_long;
+	__u64 by_vm;
 	struct bucket bucket;
 	struct rules rules;
 	/* Tokens taken from the VM's bucket and not used yet. */
@@ -392,6 +393,7 @@ RULE void throttle(struct policy *v, struct bucket *vm, __u64 denial)
 {
 	v->throttles++;
 	v->too_long += denial == BY_LONGEST;
+	v->by_vm += denial == BY_VM;
 	v->latched = denial;
 	restore(v, vm, THROTTLED);
 	v->denied++;

@@ -88,6 +88,8 @@ pub struct VcpuState {
     pub throttles: u64,
     /// Of these, those by the account of the longest boost.
     pub too_long: u64,
+    /// ... and those by the VM's budget.
+    pub by_vm: u64,
     /// Boosts that were due and not given.
     pub denied: u64,
     /// Time boosted and awake, in nanoseconds.

@@ -29,7 +29,7 @@ const HOUR_NS: Ns = 3_600_000_000_000;
 const STEP: usize = 5 + 8 + 4;
 
 /// Words of an answer.
-const ANSWER: usize = 13;
+const ANSWER: usize = 14;
 
 /// The guest's words: intent, section and interrupts, request. The ack is that of the last ticket and this.
 type Words = (u64, u64, u64, u64);
@@ -188,6 +188,7 @@ impl Rust {
             stats.boosts,
             stats.throttles,
             stats.too_long,
+            stats.by_vm,
             stats.denied,
             policy.budget_left(self.now),
             self.vm.budget_left(),

@@ -32,7 +32,7 @@ int main(void)
 		else
 			outcome = on_event(v, &vm, step.at, (enum boost_event)step.what, &step.words);
 		__u64 told[] = { v->status, outcome.at, outcome.cancel, outcome.rechecks, v->ticket, v->boosted_ns,
-				 v->boosts, v->throttles, v->too_long, v->denied, level(&v->bucket), level(&vm),
+				 v->boosts, v->throttles, v->too_long, v->by_vm, v->denied, level(&v->bucket), level(&vm),
 				 budget_left(v, step.at + LATER) };
 
 		if (fwrite(told, sizeof(told), 1, stdout) != 1)

@@ -97,6 +97,10 @@ impl Collector for Page {
         many("vcoop_vcpu_boosted", "Time boosted and awake", &seconds, &mut times)?;
         let help = "Times the budget ended or prevented a boost";
         many("vcoop_vcpu_throttles", help, &None, &mut self.driven(|v| Some(v.throttles)))?;
+        let help = "Of these, those because boosts lasted longer than longest_boost allows";
+        many("vcoop_vcpu_throttles_too_long", help, &None, &mut self.driven(|v| Some(v.too_long)))?;
+        let help = "Of these, those by the VM's budget, where the vCPU's own had room";
+        many("vcoop_vcpu_throttles_by_vm", help, &None, &mut self.driven(|v| Some(v.by_vm)))?;
         let help = "Boosts that were due and not given";
         many("vcoop_vcpu_denied", help, &None, &mut self.driven(|v| Some(v.denied)))?;
 
@@ -194,6 +198,9 @@ mod tests {
             Seen { vm: vm.name.clone(), pid: 7, index: 1, ran_ns: 250_000_000, waited_ns: 1 };
         let vcpu = VcpuStatus {
             boosts: 3,
+            throttles: 9,
+            too_long: 4,
+            by_vm: 2,
             boosted_ns: 2_500_000_000,
             budget_left_ns: Some(500_000_000),
             ..VcpuStatus::default()
@@ -227,6 +234,8 @@ mod tests {
             "vcoop_vcpu_ran_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"1\"} 0.25",
             "vcoop_vcpu_boosted_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.5",
             "vcoop_vcpu_boosts_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 3.0",
+            "vcoop_vcpu_throttles_too_long_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 4.0",
+            "vcoop_vcpu_throttles_by_vm_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.0",
             "vcoop_vcpu_budget_seconds{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 0.5",
             "vcoop_vm_interrupts_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 9.0",
             "vcoop_vm_interrupts_coalesced_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 5.0",

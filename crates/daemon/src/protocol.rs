@@ -210,6 +210,9 @@ pub struct VcpuStatus {
     /// Of these, those by the account of the longest boost, `longest_boost`.
     #[serde(default)]
     pub too_long: u64,
+    /// ... and those by the VM's budget, where the vCPU's own had room.
+    #[serde(default)]
+    pub by_vm: u64,
     /// Time boosted and awake, in nanoseconds.
     pub boosted_ns: u64,
     /// Boosted time left, in nanoseconds; null for a policy without a budget.

@@ -386,6 +386,7 @@ impl Control {
     fn throttle(&mut self, reason: Reason, vm: &mut VmShared, out: &mut Actions) {
         self.stats.throttles += 1;
         self.stats.too_long += u64::from(reason == Reason::Longest);
+        self.stats.by_vm += u64::from(reason == Reason::VmBudget);
         self.latched = Some(reason);
         // The end of a boost brings the rest along.
         let before = (!self.is_boosted()).then(|| self.rest());

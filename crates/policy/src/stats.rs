@@ -13,6 +13,8 @@ pub struct PolicyStats {
     pub throttles: u64,
     /// Of these, those by the account of the longest boost.
     pub too_long: u64,
+    /// Of these, those by the VM's budget, where the vCPU's own had room.
+    pub by_vm: u64,
     /// Boosts that were due and not given.
     pub denied: u64,
     /// Boosts that a recheck found without a reason, and ended.

@@ -227,7 +227,8 @@ impl Scheduler {
             throttles: word(4),
             denied: word(5),
             too_long: word(6),
-            budget_left_ns: (word(9).cast_signed().max(0) / MILLION).unsigned_abs(),
+            by_vm: word(7),
+            budget_left_ns: (word(10).cast_signed().max(0) / MILLION).unsigned_abs(),
         }
     }
 

@@ -145,13 +145,15 @@ fn summary(vm: &VmStatus, end: &str) -> String {
              guest{silent}"
         );
     }
-    for v in vcpus.iter().filter(|v| v.too_long > 0) {
-        let (index, throttles, too_long) = (v.index, v.throttles, v.too_long);
-        let _ = writeln!(
-            text,
-            "  vCPU {index}: {too_long} of {throttles} times throttled because boosts lasted longer than \
-             longest_boost allows"
-        );
+    for v in vcpus {
+        let reasons = [
+            (v.too_long, "because boosts lasted longer than longest_boost allows"),
+            (v.by_vm, "by the budget of the VM"),
+        ];
+        for (times, why) in reasons.into_iter().filter(|(times, _)| *times > 0) {
+            let (index, throttles) = (v.index, v.throttles);
+            let _ = writeln!(text, "  vCPU {index}: {times} of {throttles} times throttled {why}");
+        }
     }
     if let Some(of) = interrupts {
         let _ = writeln!(

@@ -178,6 +178,7 @@ impl Applies for Applier {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;
             applied.too_long += vcpu.too_long;
+            applied.by_vm += vcpu.by_vm;
             applied.boosted_ns += vcpu.boosted_ns;
         }
         if last.driven().next().is_none() {

@@ -625,6 +625,7 @@ fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {
         denied: stats.denied,
         throttles: stats.throttles,
         too_long: stats.too_long,
+        by_vm: stats.by_vm,
         boosted_ns: stats.boosted_ns,
         budget_left_ns: budgeted.then(|| policy.budget_left(now)),
         heard: None,

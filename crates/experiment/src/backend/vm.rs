@@ -50,6 +50,8 @@ pub struct Applied {
     pub throttles: u64,
     /// Of these, those by the account of the longest boost.
     pub too_long: u64,
+    /// ... and those by the VM's budget.
+    pub by_vm: u64,
     /// Time boosted and awake.
     pub boosted_ns: Ns,
     /// How long it was in force.
@@ -68,6 +70,7 @@ const MANY_THROTTLES: f64 = 1.0;
 struct Total {
     throttles: u64,
     too_long: u64,
+    by_vm: u64,
     for_ns: Ns,
     heard_by: Vec<String>,
 }
@@ -76,6 +79,7 @@ impl Total {
     fn add(&mut self, applied: &Applied) {
         self.throttles += applied.throttles;
         self.too_long += applied.too_long;
+        self.by_vm += applied.by_vm;
         self.for_ns += applied.for_ns;
         self.heard_by.clone_from(&applied.heard_by);
     }
@@ -86,19 +90,20 @@ impl Total {
         if per_second <= MANY_THROTTLES {
             return None;
         }
-        let too_long = self.too_long * 2 > self.throttles;
-        let (because, keys) = if too_long {
-            ("boosts lasted longer than longest_boost allows", "longest_boost")
-        } else {
-            ("the budget of a vCPU or of the VM was used up", "vcpu_refill and vm_refill")
-        };
+        let by_vcpu = self.throttles.saturating_sub(self.too_long + self.by_vm);
+        let reasons = [
+            (by_vcpu, "the budget of a vCPU was used up", "vcpu_refill"),
+            (self.by_vm, "the budget of the VM was used up", "vm_refill"),
+            (self.too_long, "boosts lasted longer than longest_boost allows", "longest_boost"),
+        ];
+        let (_, because, key) = reasons.into_iter().max_by_key(|(times, ..)| *times)?;
         Some(Note {
             evidence: format!(
-                "{policy} was throttled {per_second:.0} times a second, mostly because {because}: \
+                "{policy} was throttled {per_second:.0} times a second, most often because {because}: \
                  urgent work went without a boost then"
             ),
             remedy: Some(format!(
-                "larger {keys} (--set policy.{policy}.KEY=VALUE) allow more, at the cost of other threads of the host"
+                "a larger {key} (--set policy.{policy}.{key}=VALUE) allows more, at the cost of other threads of the host"
             )),
         })
     }
@@ -275,17 +280,18 @@ mod tests {
 
     #[test]
     fn a_budget_that_was_too_small_is_named() {
-        let of = |throttles, too_long| {
-            Total { throttles, too_long, for_ns: 10_000_000_000, ..Total::default() }
+        let of = |throttles, too_long, by_vm| {
+            Total { throttles, too_long, by_vm, for_ns: 10_000_000_000, ..Total::default() }
                 .note("dynamic")
         };
-        assert_eq!(of(10, 10), None);
-        let named = |throttles, too_long, keys: &str| {
-            let note = of(throttles, too_long).unwrap();
+        assert_eq!(of(10, 10, 0), None);
+        let named = |too_long, by_vm, keys: &str| {
+            let note = of(300, too_long, by_vm).unwrap();
             assert!(note.evidence.contains(" 30 times a second"), "{note:?}");
             assert!(note.remedy.as_ref().unwrap().contains(keys), "{note:?}");
         };
-        named(300, 151, "longest_boost (--set policy.dynamic.");
-        named(300, 150, "vcpu_refill and vm_refill (--set");
+        named(151, 0, "larger longest_boost (--set policy.dynamic.longest_boost=");
+        named(149, 0, "larger vcpu_refill (--set policy.dynamic.vcpu_refill=");
+        named(100, 140, "larger vm_refill (--set policy.dynamic.vm_refill=");
     }
 }

@@ -121,6 +121,7 @@ impl Inside {
             denied: of.denied,
             throttles: of.throttles,
             too_long: of.too_long,
+            by_vm: of.by_vm,
             boosted_ns: of.boosted_ns,
             deadlines: of.deadlines,
             budget_left_ns: Some(of.budget_left_ns),
