@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "sched_getattr and sched_setattr have no safe wrapper")]
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use vcoop_policy::thread::Policy;
 
@@ -42,6 +43,8 @@ const SCHED_EXT: i32 = 7;
 /// Since Linux 6.12 `sched_getattr` reports a slice for every fair thread. Setting the default one back
 /// would make it the thread's own: it would no longer follow the default, and children would inherit
 /// it. So the default is found once, on a thread that surely has it.
+///
+/// It can be changed while this runs: [`is_default_slice`].
 fn default_slice() -> Option<Ns> {
     static SLICE: OnceLock<Option<Ns>> = OnceLock::new();
     *SLICE.get_or_init(|| {
@@ -54,6 +57,49 @@ fn default_slice() -> Option<Ns> {
         let thread = thread::Builder::new().spawn(fresh).ok()?;
         thread.join().ok()?.ok().map(|attr| attr.runtime)
     })
+}
+
+/// Where the kernel says what the default is, to root, if debugfs is mounted and the kernel is not locked down.
+const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
+/// Time between two looks there because of the same slice.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Slices that have been the default. Threads that sleep have one from before until they wake up.
+#[derive(Debug, Default)]
+struct Defaults {
+    known: Vec<Ns>,
+    /// A slice that was not the default when that was looked at.
+    other: Option<(Ns, Instant)>,
+}
+
+impl Defaults {
+    /// Whether a slice is, or has been, the default, which `look` tells.
+    fn has(&mut self, slice: Ns, look: impl FnOnce() -> Option<Ns>) -> bool {
+        if self.known.contains(&slice) {
+            return true;
+        }
+        if self.other.is_some_and(|(other, at)| other == slice && at.elapsed() < LOOK) {
+            return false;
+        }
+        let is_default = look() == Some(slice);
+        if is_default {
+            self.known.push(slice);
+        } else {
+            self.other = Some((slice, Instant::now()));
+        }
+        is_default
+    }
+}
+
+/// Whether a fair thread's slice is the default, also after somebody has changed that.
+fn is_default_slice(slice: Ns) -> bool {
+    static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { known: Vec::new(), other: None });
+    if default_slice() == Some(slice) {
+        return true;
+    }
+    let look = || std::fs::read_to_string(BASE_SLICE).ok()?.trim().parse().ok();
+    // Nobody waits for somebody who may have a lower priority.
+    DEFAULTS.try_lock().is_ok_and(|mut defaults| defaults.has(slice, look))
 }
 
 impl Attributes {
@@ -129,7 +175,7 @@ impl Attributes {
     /// [`Error`].
     pub fn get(tid: i32) -> Result<Self, Error> {
         let mut attr = Self::read(tid)?;
-        if attr.is_fair() && attr.runtime != 0 && Some(attr.runtime) == default_slice() {
+        if attr.is_fair() && attr.runtime != 0 && is_default_slice(attr.runtime) {
             attr.runtime = 0;
         }
         Ok(attr)
@@ -198,7 +244,7 @@ impl fmt::Display for Attributes {
 mod tests {
     use std::thread;
 
-    use super::{Attributes, SCHED_EXT, default_slice};
+    use super::{Attributes, Defaults, SCHED_EXT, default_slice};
     use crate::error::Error;
     use crate::gettid;
     use vcoop_policy::thread::Policy;
@@ -231,6 +277,17 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_default_that_was_changed_is_one_and_so_is_the_one_before() {
+        let mut defaults = Defaults::default();
+        assert!(!defaults.has(700_000, || Some(3_000_000)));
+        assert!(!defaults.has(700_000, || panic!("it has just been looked at")));
+        assert!(!defaults.has(600_000, || None), "it cannot be told");
+        assert!(defaults.has(3_000_000, || Some(3_000_000)));
+        assert!(defaults.has(2_000_000, || Some(2_000_000)));
+        assert!(defaults.has(3_000_000, || panic!("it is known")));
     }
 
     #[test]
