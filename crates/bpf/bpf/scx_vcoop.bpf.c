@@ -167,6 +167,8 @@ struct vcpu {
 	/* The CPU that it runs on, or ran on last. */
 	u64 cpu;
 	u64 runs;
+	/* Since when it waits for one. */
+	u64 waits;
 	/* Virtual time that it owes. */
 	u64 debt;
 	/* The event of an interrupt that it was given while it ran, if it has not entered the guest with all since; or 0. */
@@ -408,6 +410,24 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	return is_boosted(v);
 }
 
+/*
+ * A vCPU has got a CPU that it may have waited for, as behind another one that is boosted: its boost has kept nobody from a CPU
+ * meanwhile, and is not charged. What was charged in the wait stays so.
+ */
+static void spare_wait(struct vcpu *v, u64 now)
+{
+	u32 key = v->vm;
+	struct vm *vm = bpf_map_lookup_elem(&vms, &key);
+
+	if (!vm || !v->waits)
+		return;
+	bpf_spin_lock(&vm->lock);
+	if (v->policy.charging)
+		v->policy.since += beyond(now, greater(v->policy.since, v->waits));
+	bpf_spin_unlock(&vm->lock);
+	v->waits = 0;
+}
+
 /* The timer of a boosted vCPU may not have been started, or be late: what was due is done where its boost would matter. */
 static void do_what_is_due(struct vcpu *v)
 {
@@ -647,8 +667,11 @@ void BPF_PROG(vcoop_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct vcpu *v = vcpu_of(p->pid);
 
-	if (v && enq_flags & SCX_ENQ_WAKEUP)
+	if (!v)
+		return;
+	if (enq_flags & SCX_ENQ_WAKEUP)
 		tell(v->place, WOKEN);
+	v->waits = bpf_ktime_get_ns();
 }
 
 SEC("struct_ops/vcoop_quiescent")
@@ -680,6 +703,7 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 	if (!state->boosted && before(*reached, state->vtime))
 		*reached = state->vtime;
 	if (v) {
+		spare_wait(v, state->since);
 		v->cpu = cpu;
 		v->runs = 1;
 		v->due = NEVER;
@@ -706,6 +730,7 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	v->runs = 0;
+	v->waits = runnable ? bpf_ktime_get_ns() : 0;
 	if (runnable)
 		do_what_is_due(v);
 	if (v->page && runnable)
@@ -923,6 +948,7 @@ int admit(struct admit *args)
 	v->vm = args->vm;
 	v->cpu = 0;
 	v->runs = 0;
+	v->waits = 0;
 	v->debt = 0;
 	v->untaken = 0;
 	v->page = 0;
