@@ -16,8 +16,11 @@ use std::thread::JoinHandle;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+use vcoop_abi::window::Doorbell;
 use vcoop_bpf::{Rules, Scheduler};
 use vcoop_model::plan::Plan;
+use vcoop_policy::thread::Policy;
+use vcoop_threads::Attributes;
 use vcoop_threads::journal::Journal;
 use vcoop_vmm::{Accel, VcpuThread};
 use vcoop_window::Window;
@@ -76,6 +79,27 @@ pub(crate) struct Shares {
     pub(crate) bell: Option<Arc<OwnedFd>>,
     /// Ticks of this host's TSC in a millisecond.
     pub(crate) host_khz: u32,
+}
+
+/// Does what takes long in a thread of its own, which has no more priority than others of the host. It would inherit the
+/// engine's.
+fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
+        let _ = Attributes::from_policy(&Policy::Normal { nice: 0, slice_ns: None }).set(0);
+        work();
+    });
+    thread.map(drop)
+}
+
+/// A window, and where the VMM has it in its memory.
+type Found = (Arc<Window>, Option<u64>);
+
+/// The window of a VMM that none was served to, if its guest's driver has registered.
+pub(crate) fn found_window(pid: u32) -> Option<Found> {
+    let window = vcoop_window::find(pid).ok().flatten()?;
+    window.offer(Doorbell::default());
+    let address = vcoop_window::address(pid, &window).ok().flatten();
+    Some((Arc::new(window), address))
 }
 
 /// What the engine is told to do.

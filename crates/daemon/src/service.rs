@@ -13,7 +13,6 @@ use std::thread::{self, JoinHandle};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_service::metrics::Listen;
 use vcoop_service::{FolderError, accepted};
@@ -22,7 +21,7 @@ use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
 
 use crate::config::Windows;
-use crate::engine::{Engine, Shares, Target};
+use crate::engine::{Engine, Shares, Target, found_window};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
@@ -420,16 +419,17 @@ impl Shared {
         /// It takes a while to find out.
         static HOST_KHZ: OnceLock<u32> = OnceLock::new();
         let offer = self.windows.get().and_then(|server| server.offer(pid));
-        let (window, bell) = match offer {
-            Some(Offer { window, bell }) => (window, Some(bell)),
+        let (window, address, bell) = match offer {
+            Some(Offer { window, bell }) => {
+                let address = vcoop_window::address(pid, &window).ok().flatten();
+                (window, address, Some(bell))
+            }
             None => {
-                let window = vcoop_window::find(pid).ok().flatten()?;
-                window.offer(Doorbell::default());
-                (Arc::new(window), None)
+                let (window, address) = found_window(pid)?;
+                (window, address, None)
             }
         };
         let host_khz = *HOST_KHZ.get_or_init(measured_khz);
-        let address = vcoop_window::address(pid, &window).ok().flatten();
         window.guest_side().is_registered().then_some(Shares { window, address, bell, host_khz })
     }
 }

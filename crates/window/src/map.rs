@@ -177,6 +177,12 @@ impl Window {
         registered
     }
 
+    /// Whether it was in a guest's own memory, and is the guest's again. If the driver registers anew, that is another window,
+    /// wherever it is.
+    pub fn is_returned(&self) -> bool {
+        !self.is_ours()
+    }
+
     /// What the host writes of a vCPU; `None` beyond the window, and where it is the guest's own memory again.
     pub fn host(&self, slot: u64) -> Option<&HostArea> {
         let offset =

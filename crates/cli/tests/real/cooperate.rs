@@ -481,6 +481,26 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     Ok(())
 });
 
+test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome {
+    let daemon = Daemon::start();
+    let memory = "memory-backend-memfd,id=ram,size=256M,share=on";
+    let args = ["-object", memory, "-machine", "memory-backend=ram"];
+    let vm = with_driver("lends", 1, &args.map(str::to_owned))?;
+    run(&vm, URGENT);
+    let load = format!("{LOAD} ram=1");
+    run(&vm, &load);
+    let attached = daemon.dynamic(&vm, &[], || {
+        daemon.until_met(&vm, 50);
+        run(&vm, "rmmod vcoop");
+        rests(&vm);
+        run(&vm, &load);
+        daemon.until_met(&vm, 50);
+    });
+    assert!(attached["vcpus"][0]["heard"] == true, "{attached}");
+    at_rest(&vm);
+    Ok(())
+});
+
 test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let daemon = Daemon::start();
     let Some(release) = have(Headers::newest(&[]))?.pop() else {

@@ -11,7 +11,7 @@ pub(super) mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -32,7 +32,7 @@ use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
 use super::unload::Unloading;
-use super::{BELL, Command, ENDS, KEEPER, PRESSURE, TIMER, WAKE};
+use super::{BELL, Command, ENDS, Found, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::{ENGINE_PRIORITY, listens};
@@ -44,6 +44,9 @@ use interrupts::Interrupted;
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
+
+/// What a search for the window of a VM has found, with the VM's number.
+type Searched = (u64, Option<Found>);
 
 /// What was heard of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,6 +136,8 @@ pub(super) struct Inside {
     heard: Heard,
     /// What governors go by.
     own: Own,
+    /// Searches for windows that have ended.
+    found: (Sender<Searched>, Receiver<Searched>),
     /// Why it could not go on.
     why: Arc<OnceLock<String>>,
 }
@@ -169,6 +174,7 @@ impl Inside {
             next: 0,
             heard: Heard::default(),
             own: Own::default(),
+            found: mpsc::channel(),
             why,
         }
     }
@@ -467,6 +473,7 @@ impl Inside {
                 Due::Check(number) => {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
+                    self.seek_window(number);
                     self.meet(number);
                     self.check_rest(number);
                     self.check_scheduler();

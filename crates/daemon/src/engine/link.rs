@@ -10,7 +10,7 @@ use vcoop_policy::deadline;
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Number, Window};
 
-use super::Shares;
+use super::{Found, Shares};
 use crate::port::Page;
 
 /// How often the engine looks at the words of a vCPU because the guest rings: at once, beside once for each vCPU, and a
@@ -23,6 +23,9 @@ const MOST_LOOKS_PER_S: f64 = 20_000.0;
 
 /// How long a guest is not heard that has rung more often.
 pub(super) const DEAF_NS: Ns = 5_000_000;
+
+/// Time between two searches for the window of a guest that has its memory back: each looks through all of that.
+const SEARCH_NS: Ns = 3_000_000_000;
 
 /// The page of a guest.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub(super) struct Link {
     /// Looks that are left.
     looks: f64,
     counted: Ns,
+    /// When to search for the window again, where it is not the host's any more; the largest time while somebody does.
+    search_at: Ns,
 }
 
 /// What a guest says of a vCPU: its words, its deadline, what others have put on its queue, and the time of its last
@@ -88,6 +93,25 @@ impl Link {
             vcpus: vec![Of::default(); vcpus],
             looks: LOOKS_BURST,
             counted: now,
+            search_at: 0,
+        }
+    }
+
+    /// Whether the window is to be searched for now: a guest that has booted again, or was suspended, has another one in its
+    /// memory. Whoever is told so says by [`Self::searched`] what came of it.
+    pub(super) fn is_sought(&mut self, now: Ns) -> bool {
+        let is_sought = self.window.is_returned() && self.search_at <= now;
+        if is_sought {
+            self.search_at = Ns::MAX;
+        }
+        is_sought
+    }
+
+    /// A search has ended. What is known of the window before is forgotten by [`Self::changed`].
+    pub(super) fn searched(&mut self, found: Option<Found>, now: Ns) {
+        self.search_at = now.saturating_add(SEARCH_NS);
+        if let Some((window, address)) = found {
+            (self.window, self.address, self.registration) = (window, address, None);
         }
     }
 
@@ -366,6 +390,22 @@ mod tests {
         assert_eq!(host.steal_ns.load(Ordering::Acquire), 7);
         link.prefer(None);
         assert_eq!(host.hints.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_window_that_was_found_again_takes_the_place_of_the_one_before() {
+        let (mut link, before) = guest();
+        assert!(!link.is_sought(1), "it is the host's for ever");
+        link.searched(None, 1);
+        assert!(!link.is_outdated());
+        let (_, now) = guest();
+        link.searched(Some((now.clone(), Some(4096))), 1);
+        assert!(link.is_outdated() && link.pages(0).is_none());
+        assert!(link.changed(&[thread(0, None)]));
+        link.tell_steal(0, 7);
+        let told = |window: &Window| window.host(0).unwrap().steal_ns.load(Ordering::Acquire);
+        assert_eq!((told(&before), told(&now)), (0, 7));
+        assert_eq!(link.address(0), Some(4096 + vcoop_abi::window::guest_page(0)));
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! What takes long to drop, and keeps nobody waiting who does not want to know.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
 
-use vcoop_policy::thread::Policy;
-use vcoop_threads::Attributes;
+use super::aside;
 
 /// Things that are being dropped, each by a thread of its own.
 #[derive(Clone, Debug, Default)]
@@ -16,13 +14,11 @@ impl Unloading {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         let own = self.clone();
         let drops = move || {
-            // It inherits the priority of whoever has better things to do.
-            let _ = Attributes::from_policy(&Policy::Normal { nice: 0, slice_ns: None }).set(0);
             drop(what);
             own.done();
         };
         // Without a thread it has been dropped here.
-        if thread::Builder::new().name("unload".to_owned()).spawn(drops).is_err() {
+        if aside("unload", drops).is_err() {
             self.done();
         }
     }

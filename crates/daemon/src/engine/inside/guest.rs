@@ -8,8 +8,8 @@ use vcoop_policy::driver;
 use vcoop_threads::clock::monotonic;
 
 use super::Inside;
-use crate::engine::BELL;
 use crate::engine::link::{DEAF_NS, Deadline, Link};
+use crate::engine::{BELL, aside, found_window};
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
@@ -151,6 +151,25 @@ impl Inside {
         if due == Deadline::Now {
             vcpu.deadlines += u64::from(link.serve(place));
             self.run(number, place, |port| driver::inject(port, Injection::Timer, false));
+        }
+    }
+
+    /// A guest with the window in its own memory may have another one by now. That is searched for aside: it takes a while.
+    pub(super) fn seek_window(&mut self, number: u64) {
+        let now = monotonic();
+        while let Ok((of, found)) = self.found.1.try_recv() {
+            if let Some(link) = self.vms.get_mut(&of).and_then(|vm| vm.link.as_mut()) {
+                link.searched(found, now);
+            }
+        }
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(link) = &mut vm.link else { return };
+        if link.is_sought(now) {
+            let (pid, tell) = (vm.id.pid, self.found.0.clone());
+            let search = move || _ = tell.send((number, found_window(pid)));
+            if aside("window", search).is_err() {
+                link.searched(None, now);
+            }
         }
     }
 
