@@ -368,7 +368,9 @@ impl Inside {
         let mut heard = BTreeMap::from([(token, Vec::new())]);
         let more =
             source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
-        self.unread = more.then_some(token);
+        if more {
+            self.unread = Some(token);
+        }
         heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
     }
 
