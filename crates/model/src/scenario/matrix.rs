@@ -3,6 +3,7 @@
 use super::set::Path;
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_CELLS;
+use crate::toml_read::units::twice;
 use crate::toml_read::{Node, NodeValue};
 
 /// Tables a matrix cannot vary: they say which experiment it is, not how it runs.
@@ -89,12 +90,8 @@ fn collect(
                     return;
                 }
             }
-            let twice = values
-                .iter()
-                .enumerate()
-                .find(|(i, value)| values[..*i].iter().any(|other| other.toml() == value.toml()));
-            if let Some((_, value)) = twice {
-                errors.error(value.span, format!("{} is there twice", value.toml()));
+            if let Some((value, message)) = twice(values) {
+                errors.error(value.span, message);
                 return;
             }
             found.push(Axis { paths, span, values: values.clone() });

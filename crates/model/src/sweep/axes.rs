@@ -5,6 +5,7 @@ use super::range::{Range, RangeKeys, range};
 use crate::diagnostic::{Collector, Span};
 use crate::scenario::Set;
 use crate::toml_read::table::read_table;
+use crate::toml_read::units::twice;
 use crate::toml_read::{Node, NodeValue};
 
 /// Tables that no axis can vary: they say which experiment it is.
@@ -158,7 +159,12 @@ fn values(
     errors: &mut Collector<'_>,
 ) -> Option<Values> {
     match &node.value {
-        NodeValue::Array(items) if !items.is_empty() => Some(Values::List(list(items, errors))),
+        NodeValue::Array(items) if !items.is_empty() => {
+            if let Some((value, message)) = twice(items) {
+                errors.error(value.span, message);
+            }
+            Some(Values::List(items.iter().map(value).collect()))
+        }
         NodeValue::Array(_) => {
             errors.error(span, format!("`{path}` has no value to try"));
             None
@@ -174,16 +180,6 @@ fn values(
             None
         }
     }
-}
-
-/// A list of values, each there once.
-pub(super) fn list(items: &[Node], errors: &mut Collector<'_>) -> Vec<AxisValue> {
-    let values: Vec<AxisValue> = items.iter().map(value).collect();
-    let twice = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v));
-    if let Some((i, value)) = twice {
-        errors.error(items[i].span, format!("{} is there twice", value.toml));
-    }
-    values
 }
 
 /// `[set]` as overrides.
@@ -232,6 +228,6 @@ fn is_range(node: &Node) -> bool {
     node.as_table().is_some_and(|t| t.entries.iter().any(|(_, _, n)| is_value(n)))
 }
 
-fn value(node: &Node) -> AxisValue {
+pub(super) fn value(node: &Node) -> AxisValue {
     AxisValue { toml: node.toml(), text: node.text() }
 }

@@ -1,6 +1,6 @@
 //! Axes that are no field: named cases, and vCPUs a pCPU.
 
-use super::axes::{AxisValue, Values, assignments, list};
+use super::axes::{AxisValue, Values, assignments, value};
 use super::range::{End, RangeKeys, RangeKind, Scale, range};
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_POINTS;
@@ -51,7 +51,11 @@ pub(super) fn cases(
             errors.error_help(set.span, "it sets nothing", shape);
             return None;
         }
-        names.push(name.clone());
+        let name = At { value: value(name), span: name.span };
+        if names.contains(&name.value) {
+            errors.error(name.span, format!("{} is there twice", name.value.toml));
+        }
+        names.push(name.value);
         cases.push(sets);
     }
     if path.contains([',', '.']) {
@@ -63,7 +67,7 @@ pub(super) fn cases(
         );
         return None;
     }
-    Some((list(&names, errors), cases))
+    Some((names, cases))
 }
 
 table! {

@@ -85,7 +85,10 @@ fn what_cannot_be_is_refused_with_its_place() {
     for (text, message) in [
         ("[axes]\n", "varies nothing"),
         ("[axes]\nx = 3\n", "not a list or a range"),
-        ("[axes]\nx = [1, 1]\n", "there twice"),
+        ("[axes]\nx = [1, 1]\n", "1 is there twice"),
+        ("[axes]\nx = [\"1ms\", \"1000us\"]\n", "\"1000us\" is there twice, also as \"1ms\""),
+        ("[axes]\nx = [\"5%\", \"6%\", \"5.0%\"]\n", "there twice"),
+        ("[axes]\nx = [1, 1.0]\n", "there twice"),
         ("[axes]\n\"x, x\" = [1]\n", "varied twice"),
         ("[axes]\nrepeats = [1]\n", "cannot vary `repeats`"),
         ("[axes]\n\"a.b\" = { from = 1, to = 5 }\n", "how many values"),

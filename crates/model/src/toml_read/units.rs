@@ -1,5 +1,6 @@
 //! Durations, percentages, CPU lists: how quantities are written.
 
+use super::node::{Node, NodeValue};
 use super::value::Text;
 use crate::dist::{Dist, Ns};
 
@@ -86,6 +87,33 @@ pub(crate) fn show(ns: Ns) -> String {
         }
     }
     format!("{ns}ns")
+}
+
+/// The first of `values` that means the same as an earlier one, and what is wrong with it.
+pub(crate) fn twice(values: &[Node]) -> Option<(&Node, String)> {
+    let earlier = |i: usize| values[..i].iter().find(|other| same(other, &values[i]));
+    let (node, other) = (0..values.len()).find_map(|i| Some((&values[i], earlier(i)?)))?;
+    let (text, other) = (node.toml(), other.toml());
+    let also = if text == other { String::new() } else { format!(", also as {other}") };
+    Some((node, format!("{text} is there twice{also}")))
+}
+
+/// Whether two values mean the same, as "1ms" and "1000us" do.
+fn same(a: &Node, b: &Node) -> bool {
+    match (&a.value, &b.value) {
+        (NodeValue::Array(a), NodeValue::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
+        (NodeValue::String(x), NodeValue::String(y)) if x != y => {
+            let both = |x: Option<Dist>, y: Option<Dist>| x.is_some() && x == y;
+            let time = |text: &str| Times::parse(text).ok().map(|times| times.0);
+            let share = |text: &str| Percent::<{ u32::MAX }>::parse(text).ok();
+            both(time(x), time(y)) || share(x).is_some_and(|x| share(y) == Some(x))
+        }
+        (NodeValue::Integer(Some(i)), NodeValue::Float(x))
+        | (NodeValue::Float(x), NodeValue::Integer(Some(i))) => *i as f64 == *x,
+        _ => a.toml() == b.toml(),
+    }
 }
 
 /// A share from 0 to `MAX` percent, in millionths.

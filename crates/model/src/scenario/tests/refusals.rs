@@ -374,6 +374,8 @@ fn matrices() {
     refused_tail(&matrix("seed = 5"), "5", "not a list of values", "the values to try");
     refused_tail(&matrix("seed = []"), "[]", "has no value to try", "the values to try");
     refused_tail(&matrix("seed = [1, 2, 1]"), "1", "1 is there twice", "");
+    let line = "\"vm.guest.vcpus, host.tick_hz\" = [[1, \"2ms\"], [1, \"2000us\"]]";
+    refused_tail(&matrix(line), "[1, \"2000us\"]", "there twice, also as [1, \"2ms\"]", "");
     refused_tail(&matrix("name = [\"a\"]"), "name", "a matrix cannot vary `name`", "");
     let line = "\"host.tick_hz\" = [100, 0]";
     refused_tail(&matrix(line), "0", "0 is out of range", "from 10 to 10000");
