@@ -165,7 +165,12 @@ impl Job {
             if let Vary::Ratio(by) = &axis.vary {
                 let size = |n: i64| {
                     let all = [sets.as_slice(), &[Set::of(by, &n.to_string())]].concat();
-                    self.size(&all, loader)
+                    let size = self.size(&all, loader);
+                    size.map_err(|found| match self.size(&sets, loader) {
+                        // What is wrong is wrong by this number alone.
+                        Ok(_) => ratio::refused(by, n, found),
+                        Err(_) => found,
+                    })
                 };
                 let n = ratio::reach(by, &value.text, size)?;
                 sets.push(Set::of(by, &n.to_string()));
@@ -254,7 +259,8 @@ impl Job {
                 }
             };
             if !self.some_points(axis, &value, loader).any(&mut reached) {
-                found.extend(why.iter().map(at));
+                let why = why.iter().map(at).filter(|why| !found.contains(why));
+                found.extend(why.collect::<Vec<_>>());
             }
         }
         found

@@ -5,6 +5,7 @@
 
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
+use vcoop_model::sweep::RATIO;
 
 /// Farthest that a point may be from the ratio it stands for: whole numbers do not reach all.
 const NEAR: f64 = 0.1;
@@ -12,6 +13,18 @@ const NEAR: f64 = 0.1;
 /// vCPUs of all VMs, and pCPUs of the host.
 pub fn size(plan: &Plan) -> (u32, u32) {
     (plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum(), plan.host.sched.cpus())
+}
+
+/// What a scenario says that does not take `n` of `by`, in the words of a ratio: a host with a topology, say, has as
+/// many pCPUs as that.
+pub fn refused(by: &str, n: i64, found: Diagnostics) -> Diagnostics {
+    let whole = |d: Diagnostic| {
+        let message = format!("`{by}` cannot be {n} in this scenario: {}", d.message);
+        let help = "reach the ratio by another number, as { by = \"vm.NAME.count\", values = [1, 2] }, or \
+                    vary a copy of the scenario without what fixes this one (a topology)";
+        Diagnostic::whole(RATIO, message, Some(help.to_owned()))
+    };
+    Diagnostics(found.0.into_iter().map(whole).collect())
 }
 
 /// The number of `by` that is nearest to a ratio; `size` gives vCPUs and pCPUs for a number.
@@ -25,7 +38,7 @@ pub fn reach(
     mut size: impl FnMut(i64) -> Result<(u32, u32), Diagnostics>,
 ) -> Result<i64, Diagnostics> {
     let no = |message: String, help: Option<String>| -> Diagnostics {
-        Diagnostic::whole("vcpus_per_pcpu", message, help).into()
+        Diagnostic::whole(RATIO, message, help).into()
     };
     let wanted: f64 = ratio.parse().map_err(|_| no(format!("`{ratio}` is no number"), None))?;
     let two = |(vcpus, pcpus): (u32, u32)| (f64::from(vcpus), f64::from(pcpus));
