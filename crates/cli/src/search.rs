@@ -20,7 +20,8 @@ use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
 use crate::output::{self, note, print, style};
-use crate::scenario::{refuse, source, threads};
+use crate::run::refuse_twice;
+use crate::scenario::{Overrides, refuse, source, threads};
 
 /// What `tune` and `capacity` share.
 #[derive(Debug, clap::Args)]
@@ -41,13 +42,13 @@ pub(crate) struct SearchArgs {
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
     /// Measured time of a repeat, with a unit: 500ms, 10s
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
     /// Repeats of each setting, each with a seed of its own
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) repeats: Option<String>,
     /// Seed of the first repeat
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]
@@ -130,27 +131,20 @@ fn failure(error: SearchError) -> Failure {
 /// The scenario, ready to be changed.
 fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
     let source = source(&args.scenario)?;
-    let mut sets: Vec<Set> = args.calibration.set()?.into_iter().collect();
-    let given = args.sets.iter().map(|text| Set::parse(text)).collect::<Result<Vec<_>, _>>();
-    sets.extend(given.map_err(refuse)?);
-    for (key, value) in
-        [("duration", &args.duration), ("repeats", &args.repeats), ("seed", &args.seed)]
-    {
-        if let Some(value) = value {
-            let text = if key == "duration" { format!("\"{value}\"") } else { value.clone() };
-            sets.push(Set::of(key, &text));
-        }
-    }
-    let jobs = threads(args.jobs)?;
-    let limits = args.may_cost.limits();
-    Ok(Bench {
+    refuse_twice(&args.policy)?;
+    let numbers = [("--repeats", &args.repeats), ("--seed", &args.seed)];
+    let times = [("--duration", &args.duration)];
+    let overrides = Overrides::of(&args.sets, &args.calibration, &times, &numbers)?;
+    let bench = Bench {
         name: source.name,
         text: source.text,
-        sets,
-        jobs,
-        limits,
+        jobs: threads(args.jobs)?,
+        limits: args.may_cost.limits(),
         loader: Loader::default(),
-    })
+        sets: overrides.sets.clone(),
+    };
+    bench.scenario(&[]).map_err(|found| overrides.refuse(found))?;
+    Ok(bench)
 }
 
 /// A short look at the scenario without a policy: everything that can be named.
@@ -489,9 +483,10 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     let knob = vary.knob(&bench, first, &args.by)?;
     // Both ends of every policy, before anything is run: what cannot be must not cost the time.
     for policy in &policies {
-        for step in [0, knob.steps() - 1] {
-            bench.plan(&[knob.set(step)], policy).map_err(|mut found| {
-                let own = |d: &&mut Diagnostic| d.snippet == knob.set(step).text();
+        for end in [knob.from, knob.to] {
+            let set = Set::of(&knob.path, &end.to_string());
+            bench.plan(std::slice::from_ref(&set), policy).map_err(|mut found| {
+                let own = |d: &&mut Diagnostic| d.snippet == set.text();
                 found.0.iter_mut().filter(own).for_each(|d| "--vary".clone_into(&mut d.file));
                 refuse(found)
             })?;

@@ -130,7 +130,19 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     for command in ["tune", "capacity"] {
         let slo = "guest.cyclictest.p99 < 0us";
         refused(&[command, "busy-host-1", "--slo", slo], "give a limit above zero");
+        let search = [command, "busy-host-1", "--slo", "guest.cyclictest.p99 < 1ms"];
+        for (option, value, why) in [
+            ("--policy", "vanilla,vanilla", "names `vanilla` twice"),
+            ("--repeats", "-1", "--repeats:1:9: -1 is out of range"),
+            ("--seed", "9223372036854775808", "from 0 to 9223372036854775807"),
+        ] {
+            refused(&[&search[..], &[option, value]].concat(), why);
+        }
     }
+    let many = ["--vary", "vm.guest.count=1..99999999999"];
+    let slo = ["--slo", "guest.cyclictest.p99 < 1ms"];
+    let filled = [&["capacity", "busy-host-1"], &slo[..], &many[..]].concat();
+    refused(&filled, "99999999999 is out of range");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
 }

@@ -143,11 +143,7 @@ impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
 
 impl<const MIN: i64, const MAX: i64> Value for Int<MIN, MAX> {
     fn what() -> String {
-        if MAX == i64::MAX {
-            format!("an integer of at least {MIN}")
-        } else {
-            format!("an integer from {MIN} to {MAX}")
-        }
+        format!("an integer from {MIN} to {MAX}")
     }
 
     fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
