@@ -494,6 +494,7 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     }
     let look = look(&bench)?;
     let slos = limits(&args.search, &quantities(&look))?;
+    slos.iter().try_for_each(|slo| slo.refuse_total("--slo", &knob.path)).map_err(refuse)?;
     let mut found = Vec::new();
     for policy in &policies {
         let told = |tried: &Tried| {

@@ -258,6 +258,33 @@ impl Slo {
         }
     }
 
+    /// Refuses a lower limit of what the copies of a VM have together, where `path` says how many there are:
+    /// more copies may hold a limit that fewer break. `option` is where the limit was written.
+    ///
+    /// # Errors
+    ///
+    /// It is such a limit.
+    pub fn refuse_total(&self, option: &str, path: &str) -> Result<(), Diagnostics> {
+        let vm = path.strip_prefix("vm.").and_then(|path| path.strip_suffix(".count"));
+        let Quantity { name, unit, probe, statistic, .. } = &self.quantity;
+        let own =
+            vm.is_some_and(|vm| probe.split('.').next().is_some_and(|of| [vm, "*"].contains(&of)));
+        let is_sum = match statistic {
+            Some(statistic) => *statistic == "missed",
+            None => ["cpu", "1/s", "1/min", "count"].contains(&unit.as_str()),
+        };
+        if !own || !is_sum || self.side == Side::Below {
+            return Ok(());
+        }
+        let message = format!(
+            "{name} is a total over all copies: with more of them ({path}) it may hold where it is broken \
+             with fewer"
+        );
+        let help =
+            "limit a latency or a share, or keep the number of copies: --vary host.pcpus=16..1";
+        Err(wrong(option, &self.text, name, message, help.to_owned()))
+    }
+
     /// How far a value is beyond the limit, as a natural logarithm of the ratio; zero or less where it
     /// holds. A value without a ratio (zero, another sign) counts by its distance.
     pub fn excess(&self, value: f64) -> f64 {
@@ -352,6 +379,32 @@ mod tests {
             let found = Slo::parse("--slo", text, &known()).unwrap_err().to_string();
             assert!(found.contains(message) && found.starts_with("--slo:1:"), "{text}: {found}");
         }
+    }
+
+    #[test]
+    fn lower_limits_of_totals_do_not_go_with_more_copies() {
+        let mut known = known();
+        let total = Quantity {
+            name: "guest.work.throughput".to_owned(),
+            unit: "cpu".to_owned(),
+            ..known.remove(2)
+        };
+        let total =
+            Quantity { probe: "guest.work".to_owned(), metric: "throughput".to_owned(), ..total };
+        let known = [
+            total.clone(),
+            Quantity { name: "host.cpu".to_owned(), probe: "host".to_owned(), ..total },
+        ];
+        let refused = |text: &str, path: &str| {
+            let slo = Slo::parse("--slo", text, &known).unwrap();
+            slo.refuse_total("--slo", path).err().map(|found| found.to_string())
+        };
+        let found = refused("guest.work.throughput > 0.5cpu", "vm.guest.count").unwrap();
+        assert!(found.starts_with("--slo:1:1: guest.work.throughput is a total"), "{found}");
+        assert_eq!(refused("guest.work.throughput > 0.5cpu", "host.pcpus"), None);
+        assert_eq!(refused("guest.work.throughput > 0.5cpu", "vm.other.count"), None);
+        assert_eq!(refused("guest.work.throughput < 4cpu", "vm.guest.count"), None);
+        assert_eq!(refused("host.cpu > 0.5cpu", "vm.guest.count"), None);
     }
 
     #[test]

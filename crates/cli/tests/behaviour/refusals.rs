@@ -143,6 +143,8 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     let slo = ["--slo", "guest.cyclictest.p99 < 1ms"];
     let filled = [&["capacity", "busy-host-1"], &slo[..], &many[..]].concat();
     refused(&filled, "99999999999 is out of range");
+    let total = ["--slo", "guest.background.throughput > 0.2cpu"];
+    refused(&[&["capacity", "busy-host-1"], &total[..]].concat(), "is a total over all copies");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
 }
