@@ -11,7 +11,7 @@ use vcoop_model::scenario::Set;
 use vcoop_report::render_deployment;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
-use vcoop_sweep::slo::{Quantity, Slo, quantities};
+use vcoop_sweep::slo::{Held, Quantity, Slo, quantities};
 use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
@@ -256,6 +256,11 @@ fn wilson((held, of): (u32, u32)) -> (f64, f64) {
 
 fn sure(confirmed: &Confirmed) -> String {
     let (held, of) = confirmed.held;
+    if confirmed.tried.score.held == Held::Unknown {
+        return "whether every limit holds is not known: these repeats have too few samples; give a larger \
+                --confirm or --duration"
+            .to_owned();
+    }
     let together = format!("every limit {} over all repeats", confirmed.tried.score.held);
     if of == 0 {
         return together + "; single ones have too few samples to tell";
@@ -284,7 +289,11 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
         }
         None => {
             let nearest = first.tried.setting.words();
-            text += &style.wrap(&format!("No setting meets it; the nearest is {nearest}"), 2);
+            let none = match first.tried.score.held {
+                Held::Unknown => "No setting is known to meet it",
+                _ => "No setting meets it",
+            };
+            text += &style.wrap(&format!("{none}; the nearest is {nearest}"), 2);
             text += "\n";
             text += &first.tried.setting.toml();
         }
@@ -543,8 +552,19 @@ fn capacity_words(
         let Some(most) = &one.most else {
             let easy = if by_ratio { one.tried.first().map(ratio) } else { None };
             let easy = easy.map_or(from.to_string(), |r| format!("{r:.2} vCPUs a pCPU"));
-            text += &format!("{}: not even {easy}, where --vary begins\n", one.policy);
-            if let Some(tried) = one.tried.first() {
+            let first = one.tried.first();
+            text += &match first.map(|tried| tried.score.held) {
+                Some(Held::Unknown) => style().wrap(
+                    &format!(
+                        "{}: not known at {easy}, where --vary begins: too few samples; give more \
+                         --repeats or a longer --duration",
+                        one.policy
+                    ),
+                    2,
+                ),
+                _ => format!("{}: not even {easy}, where --vary begins\n", one.policy),
+            };
+            if let Some(tried) = first {
                 let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
                 let said: Vec<String> =
                     limits.chain(tried.score.too_much.iter().cloned()).collect();

@@ -81,6 +81,8 @@ pub enum Held {
     No,
     /// Broken, but the interval reaches over the limit; or there is none.
     Unlikely,
+    /// Not known: there is no reading, as of a quantile of too few samples.
+    Unknown,
     /// Held, but the interval reaches over the limit; or there is none.
     Likely,
     /// Held, by the whole interval.
@@ -301,6 +303,7 @@ impl fmt::Display for Held {
         f.write_str(match self {
             Self::No => "broken",
             Self::Unlikely => "probably broken",
+            Self::Unknown => "not known",
             Self::Likely => "probably held",
             Self::Yes => "held",
         })

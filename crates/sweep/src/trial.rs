@@ -209,7 +209,7 @@ impl Score {
             .map(|(slo, reading)| reading.map_or(UNKNOWN, |r| slo.excess(r.value)))
             .fold(beyond, f64::max);
         let broken = (!too_much.is_empty()).then_some(Held::No);
-        let held = pairs().map(|(slo, r)| r.map_or(Held::Unlikely, |r| slo.held(r)));
+        let held = pairs().map(|(slo, r)| r.map_or(Held::Unknown, |r| slo.held(r)));
         let held = held.chain(broken).min();
         let cost = objective.and_then(|objective| match (objective, &judged) {
             (Objective::Of(quantity), _) => quantity.read(document, policy),
