@@ -18,7 +18,7 @@ use crate::args::{BackendArg, Calibration, Single};
 use crate::failure::Failure;
 use crate::folder::place;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print};
+use crate::output::{note, print, style};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;
 
@@ -90,9 +90,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         (Some(path), false) => {
             let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
             let ran = backend.run(run.watched(&mut trace));
+            let closed = trace.closed();
             // What there is of it is a trace, too.
             let (written, _) = trace.finish().map_err(|e| cannot_write(path, &e))?;
-            (ran, format!("{} packets, {} bytes", written.packets, written.bytes))
+            (ran, closed, format!("{} packets, {} bytes", written.packets, written.bytes))
         }
         (path, _) => {
             let out: Box<dyn Out> = match path {
@@ -101,31 +102,36 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
             };
             let mut trace = TextTrace::new(BufWriter::new(out), plan.warmup_ns, window);
             let ran = backend.run(run.watched(&mut trace));
+            let closed = trace.closed();
             let to = path.as_deref().unwrap_or(Path::new("stdout"));
             let lines = trace.finish().map_err(|e| match e.kind() {
                 ErrorKind::BrokenPipe if path.is_none() => Failure::ClosedPipe,
                 _ => cannot_write(to, &e),
             })?;
-            (ran, format!("{lines} lines"))
+            (ran, closed, format!("{lines} lines"))
         }
     };
-    let (ran, written) = what;
+    let (ran, closed, written) = what;
     let (_, failure) = ran.map_err(Failure::run)?;
     let time = |ns: Ns| format::time(ns as f64 / 1e3);
     if let Some(path) = &args.output {
-        let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)\n";
-        print(&format!(
-            "{}: {} to {} of {} on {}, policy {}, seed {}: {written}{}\n{}",
+        let (from, to) = (time(window.0), time(window.1));
+        let traced = match closed {
+            Some(end) if end >= window.1 => format!("{from} to {to}"),
+            Some(end) => format!("{from} to {}, where the run ended, instead of {to},", time(end)),
+            None => format!("nothing of {from} to {to}, before which the run ended,"),
+        };
+        let line = format!(
+            "{}: {traced} of {} on {}, policy {}, seed {}: {written}",
             path.display(),
-            time(window.0),
-            time(window.1),
             plan.scenario,
             backend.name(),
             plan.policy_name,
             plan.seed,
-            if stopped() { ", until it was interrupted" } else { "" },
-            if args.text { "" } else { hint }
-        ))?;
+        );
+        let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)";
+        let hint = if args.text { String::new() } else { style().wrap(hint, 2) };
+        print(&(style().wrap(&line, 2) + &hint))?;
     }
     if let Some(failure) = failure {
         return Err(Failure::run(failure));

@@ -46,6 +46,7 @@ pub struct Trace<W> {
     zero: Ns,
     window: (Ns, Ns),
     on: bool,
+    closed: Option<Ns>,
     pcpus: Vec<Pcpu>,
     threads: Vec<Thread>,
     /// By VM and task.
@@ -119,6 +120,7 @@ impl<W: Write> Trace<W> {
             zero,
             window: (window.0.saturating_add(zero), window.1.saturating_add(zero)),
             on: false,
+            closed: None,
             pcpus: Vec::new(),
             threads: Vec::new(),
             tasks: Vec::new(),
@@ -126,6 +128,12 @@ impl<W: Write> Trace<W> {
             lanes: Lanes::default(),
             flows: 0,
         }
+    }
+
+    /// When the window ended, from the start of the measurement; earlier than asked where the run did. `None`: it
+    /// has not begun.
+    pub fn closed(&self) -> Option<Ns> {
+        self.closed
     }
 
     /// Ends the file.
@@ -476,6 +484,7 @@ impl<W: Write + Debug> Observer for Trace<W> {
     fn closes(&mut self, at: Ns) {
         let at = at - self.zero;
         self.on = false;
+        self.closed = Some(at);
         for pcpu in 0..self.pcpus.len() as u32 {
             if std::mem::take(&mut self.pcpus[pcpu as usize].open) {
                 self.packets.end(self.tracks.pcpu(pcpu), at);

@@ -23,6 +23,7 @@ pub struct TextTrace<W> {
     window: (Ns, Ns),
     names: ThreadNames,
     lines: u64,
+    closed: Option<Ns>,
     failed: Option<io::Error>,
 }
 
@@ -30,7 +31,14 @@ impl<W: Write> TextTrace<W> {
     /// A trace of a run whose measurement begins at `start`; `window` counts from there.
     pub fn new(out: W, start: Ns, window: (Ns, Ns)) -> Self {
         let window = (start + window.0, start + window.1);
-        Self { out, start, window, names: ThreadNames::default(), lines: 0, failed: None }
+        let names = ThreadNames::default();
+        Self { out, start, window, names, lines: 0, closed: None, failed: None }
+    }
+
+    /// When the window ended, from the start of the measurement; earlier than asked where the run did. `None`: it
+    /// has not begun.
+    pub fn closed(&self) -> Option<Ns> {
+        self.closed
     }
 
     /// How many lines there are.
@@ -114,6 +122,10 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
 
     fn thread_names(&mut self, names: &ThreadNames) {
         self.names = names.clone();
+    }
+
+    fn closes(&mut self, at: Ns) {
+        self.closed = Some(at.saturating_sub(self.start));
     }
 
     fn event(&mut self, at: Ns, event: &Event) {

@@ -324,6 +324,31 @@ fn an_interrupt_shows_what_was_measured() {
 }
 
 #[test]
+fn an_interrupted_trace_says_how_long_it_is() {
+    let dir = folder("interrupted-trace");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("trace.txt");
+    let long = ["--text", "--duration", "20000s", "-o", file.to_str().unwrap()];
+    let mut child = vcoop(&[&["trace", "busy-host-1"], &long[..]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let limit = Instant::now() + Duration::from_secs(30);
+    while fs::metadata(&file).map_or(0, |found| found.len()) == 0 && Instant::now() < limit {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(end_of(&mut child), Some(130));
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("where the run ended, instead of 20000 s"), "{said}");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn an_interrupted_warm_up_is_no_measurement_of_zero() {
     let long = ["run", "busy-host-1", "--warmup", "10000s", "--duration", "20000s"];
     let dir = folder("warm-up");
