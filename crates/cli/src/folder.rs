@@ -173,7 +173,7 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
         .map_err(|e| Failure::run(dir_is(&format!("cannot write there: {e}"))))
 }
 
-/// Whether there is a place for a file that `-o` names: asked before time is spent on what it is to hold.
+/// Whether a file that `-o` names can be written: asked before time is spent on what it is to hold.
 pub(crate) fn place(path: &Path) -> Result<(), Failure> {
     let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -181,6 +181,8 @@ pub(crate) fn place(path: &Path) -> Result<(), Failure> {
         refuse("it is a folder; name a file")
     } else if parent.is_some_and(|p| !p.is_dir()) {
         refuse("there is no such folder")
+    } else if is_replaced(path) {
+        can_write(path).map_err(|e| cannot_write(path, &e))
     } else {
         Ok(())
     }
@@ -200,11 +202,20 @@ pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
 
 /// Writes a file under another name first, so that a reader never sees half of it.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = path.with_file_name(format!(".{name}.part"));
+    let part = part(path);
     fs::write(&part, text)
         .and_then(|()| fs::rename(&part, path))
         .map_err(|e| cannot_write(path, &e))
+}
+
+/// What a file is called until it is whole.
+fn part(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Whether a path is of a file, or of nothing yet: a pipe, a device or a link to one must not become a file.
+fn is_replaced(path: &Path) -> bool {
+    fs::symlink_metadata(path).map_or(true, |found| found.is_file())
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
@@ -225,15 +236,18 @@ pub(crate) struct MetricsFile(PathBuf);
 impl MetricsFile {
     /// Sees before the run that the file can be written. What is in it stays until there is more.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
-        can_write(path).map_err(|e| cannot_write(path, &e))?;
+        let mut able = can_write(path);
+        if is_replaced(path) {
+            able = able.and_then(|()| can_write(&part(path)));
+        }
+        able.map_err(|e| cannot_write(path, &e))?;
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes the metrics; a collector never sees half of a file. What is no file (a pipe, a device, a
-    /// link to one) is written as it is: it must not be replaced by one.
+    /// Writes the metrics; a collector never sees half of a file.
     pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
         let (path, text) = (&self.0, open_metrics(result));
-        if fs::symlink_metadata(path).map_or(true, |found| found.is_file()) {
+        if is_replaced(path) {
             return replace(path, &text);
         }
         fs::write(path, text).map_err(|e| cannot_write(path, &e))

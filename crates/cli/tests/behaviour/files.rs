@@ -189,6 +189,12 @@ fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
     let new = dir.join("new.prom");
     assert!(!short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).status.success());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
+    // Too long with what is added until it is whole. That it had run it would say first.
+    let long = dir.join("m".repeat(252));
+    let output = short(&["--verbose", "--metrics", long.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("cannot write") && !said.contains(" events per CPU s"), "{said}");
     // Standard output, a pipe here.
     let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
