@@ -18,7 +18,7 @@ use crate::explain::ExplainArgs;
 use crate::failure::Failure;
 use crate::list::ListArgs;
 use crate::map::MapArgs;
-use crate::output::note;
+use crate::output::{note, style_of_notes};
 use crate::report::ReportArgs;
 use crate::reproduce::ReproduceArgs;
 use crate::run::RunArgs;
@@ -165,7 +165,10 @@ impl MayCost {
 }
 
 fn may_cost(text: &str) -> Result<String, String> {
-    Limits::default().set(text).map(|()| text.to_owned())
+    let changed = Limits::default().set(text);
+    // clap does not break lines of errors.
+    let said = |why| format!("\n{}", style_of_notes().wrap(&format!("  {why}"), 4).trim_end());
+    changed.map(|()| text.to_owned()).map_err(said)
 }
 
 /// Where to run.

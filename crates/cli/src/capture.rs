@@ -4,7 +4,7 @@ use vcoop_capture::{Capture, Limits, Replay, Shape};
 use vcoop_experiment::format;
 
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, style};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CaptureArgs {
@@ -31,13 +31,11 @@ fn describe(name: &str, capture: &Capture, replay: &Replay) -> String {
     let demand = replay.demand_ns as f64 / replay.span_ns.max(1) as f64;
     let (threads, span) = (replay.threads.len(), time(replay.span_ns));
     let mut out = format!("{name}: {threads} threads, a loop of {span}, ");
-    out += &format!(
-        "CPU demand {} ({} CPUs' worth)\n",
-        time(replay.demand_ns),
-        format::digits(demand)
-    );
+    out +=
+        &format!("CPU demand {} ({} CPUs' worth)", time(replay.demand_ns), format::digits(demand));
+    out = style().wrap(&out, 2);
     for line in capture.losses.to_string().lines() {
-        out += &format!("  {line}\n");
+        out += &style().wrap(&format!("  {line}"), 4);
     }
     let mut busiest: Vec<_> = capture.threads.iter().collect();
     busiest.sort_by_key(|thread| std::cmp::Reverse(thread.demand_ns));

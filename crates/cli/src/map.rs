@@ -12,7 +12,7 @@ use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 use crate::args::MayCost;
 use crate::failure::Failure;
 use crate::folder::place;
-use crate::output::{note, print};
+use crate::output::{note, print, style};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MapArgs {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     }
     let heat = heat(&ask, &found, args.title.as_deref());
     match &args.out {
-        None => print(&heat.words()),
+        None => print(&heat.words(style())),
         Some(path) => {
             fs::write(path, heat.svg())
                 .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;

@@ -67,9 +67,41 @@ pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(Failure::run)
 }
 
-/// Writes a line to stderr, if anybody listens.
+/// Writes lines to stderr, if anybody listens; to a terminal in lines that it has room for.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", shown(text));
+    let text = shown(text);
+    let text = if io::stderr().is_terminal() { in_lines(&text, style_of_notes()) } else { text };
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Breaks what is too long, but for lines of a file and what points into them.
+fn in_lines(text: &str, style: Style) -> String {
+    let line = |line: &str| {
+        let quotes =
+            line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+        if line.chars().count() <= style.width || quotes.starts_with("| ") {
+            return line.to_owned();
+        }
+        let lead = line.len() - line.trim_start_matches(' ').len();
+        style.wrap(line, lead + 2).trim_end_matches('\n').to_owned()
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// As stderr's terminal is wide.
+pub(crate) fn style_of_notes() -> Style {
+    if io::stderr().is_terminal() {
+        Style { colour: false, width: width() }
+    } else {
+        Style::default()
+    }
+}
+
+/// Columns of the terminal, as far as text uses them.
+fn width() -> usize {
+    let width = ratatui::crossterm::terminal::size().map_or(WIDTH, |(columns, _)| columns.into());
+    // A terminal that does not know its width says 0.
+    if width == 0 { WIDTH } else { width.min(WIDTH) }
 }
 
 /// As the terminal is wide, and in colour if its user has not refused that (<https://no-color.org>).
@@ -80,13 +112,24 @@ pub(crate) fn style() -> Style {
     }
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let width = ratatui::crossterm::terminal::size().map_or(WIDTH, |(columns, _)| columns.into());
-    Style { colour: !refused && !dumb, width: width.min(WIDTH) }
+    Style { colour: !refused && !dumb, width: width() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_fit_and_quotations_stay_whole() {
+        let style = Style { width: 60, ..Style::default() };
+        let quote = format!(" 12 | {}\n    | {}^^^", "x = 1 ".repeat(12), " ".repeat(60));
+        let text =
+            format!("vcoop: {}\n{quote}\n  remedy: {}", "word ".repeat(20), "do it ".repeat(14));
+        let lines = in_lines(&text, style);
+        assert!(lines.contains(&quote) && lines.contains("\n    do it"), "{lines}");
+        let rest = lines.replace(&quote, "");
+        assert!(rest.lines().all(|line| line.chars().count() <= 60), "{lines}");
+    }
 
     #[test]
     fn escapes_are_shown_and_not_sent() {

@@ -212,7 +212,7 @@ const LOOK_NS: Ns = 200_000_000;
 /// What would run, where, and for how long.
 fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
     let (plans, columns) = (&selection.plans, selection.columns());
-    let mut text = format!("{}: {}\n", scenario.name, scenario.title);
+    let mut text = style().wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
     let names = |all: &mut dyn Iterator<Item = String>| {
         let mut names: Vec<String> = Vec::new();
         all.for_each(|name| {
@@ -223,7 +223,8 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
         names
     };
     let policies = names(&mut plans.iter().map(|plan| plan.policy_name.clone()));
-    text += &format!("policies: {} (ratios to {})\n", policies.join(", "), scenario.baseline);
+    let policies = format!("policies: {} (ratios to {})", policies.join(", "), scenario.baseline);
+    text += &style().wrap(&policies, 2);
     let cells = names(&mut plans.iter().map(|plan| params::words(&params::short(&plan.params))));
     if cells.len() > 1 {
         text += &style().wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);

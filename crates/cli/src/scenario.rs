@@ -14,7 +14,7 @@ use vcoop_model::scenario::{Scenario, Set, duration};
 
 use crate::args::{Calibration, Common};
 use crate::failure::Failure;
-use crate::output::{note, style};
+use crate::output::{note, style_of_notes};
 
 /// Nanoseconds of an option's value.
 pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
@@ -63,7 +63,8 @@ pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
 fn unknown(name: &str) -> Failure {
     let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
     let guess = closest(name, &names).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-    let known = style().wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
+    let known =
+        style_of_notes().wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
     Failure::Usage(format!("no scenario and no file `{name}`\n{}", known.trim_end()))
 }
 
@@ -138,7 +139,8 @@ pub(crate) fn parse(
 pub(crate) fn refuse(diagnostics: Diagnostics) -> Failure {
     let count = diagnostics.0.len();
     let plural = if count == 1 { "" } else { "s" };
-    Failure::Usage(format!("{count} error{plural}\n{diagnostics}"))
+    let width = style_of_notes().width;
+    Failure::Usage(format!("{count} error{plural}\n{diagnostics:width$}"))
 }
 
 /// Says what captures lost: briefly where it matters, in full when asked.

@@ -45,17 +45,18 @@ impl fmt::Display for Diagnostic {
         } else {
             write!(head, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         }
-        f.write_str(&wrap(&head, "", "    "))?;
+        let width = f.width().unwrap_or(WIDTH);
+        f.write_str(&wrap(&head, "", "    ", width))?;
         let gutter = self.line.to_string().len();
         if !self.snippet.is_empty() {
-            let (text, column, length) = self.window(WIDTH - gutter - 4);
+            let (text, column, length) = self.window(width.saturating_sub(gutter + 4));
             write!(f, "\n {} | {text}", self.line)?;
             write!(f, "\n {:gutter$} | {:column$}{}", "", "", "^".repeat(length))?;
         }
         if let Some(help) = &self.help {
             let lead = format!(" {:gutter$} = ", "");
             let rest = " ".repeat(lead.len());
-            write!(f, "\n{}", wrap(help, &lead, &rest))?;
+            write!(f, "\n{}", wrap(help, &lead, &rest, width))?;
         }
         Ok(())
     }
@@ -75,9 +76,9 @@ impl Diagnostic {
     }
 }
 
-/// Breaks a text at white space so that each line fits [`WIDTH`].
-fn wrap(text: &str, lead: &str, rest: &str) -> String {
-    vcoop_text::wrap(text.split_whitespace(), lead, rest, WIDTH)
+/// Breaks a text at white space so that each line fits.
+fn wrap(text: &str, lead: &str, rest: &str, width: usize) -> String {
+    vcoop_text::wrap(text.split_whitespace(), lead, rest, width)
 }
 
 /// Everything found wrong with an input; never empty when returned as an error.

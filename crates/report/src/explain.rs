@@ -101,7 +101,7 @@ impl Explanation {
                 of.count,
                 format::maybe_time(of.mean)
             );
-            let _ = writeln!(out, "{}", style.heading(&title));
+            let _ = writeln!(out, "{}", style.heading(style.wrap(&title, 2).trim_end()));
             if of.worst.is_empty() {
                 out.push_str("  no samples\n\n");
                 continue;
@@ -153,14 +153,15 @@ fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&
         Some((who, us)) if *us > 0.0 => format!(", behind {who} for {}", format::time(*us)),
         _ => String::new(),
     };
-    let _ = writeln!(
-        out,
-        "\n{:>3}. {} late, due at {} of repeat {}{behind}",
+    let line = format!(
+        "{:>3}. {} late, due at {} of repeat {}{behind}",
         i + 1,
         format::time(sample.latency_us),
         format::time(sample.due_us),
         sample.repeat
     );
+    out.push('\n');
+    out.push_str(&style.wrap(&line, 5));
     let mut parts: Vec<(Part, f64)> = Part::ALL
         .iter()
         .filter_map(|p| Some((*p, *sample.parts.get(p.name())?)))
@@ -176,7 +177,7 @@ fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&
     for line in story.unwrap_or_default() {
         let us = line.at_us;
         let at = if us == 0.0 { "due".to_owned() } else { format!("+{}", format::time(us)) };
-        let _ = writeln!(out, "     {at:>9}  {}", line.text);
+        out.push_str(&style.wrap(&format!("     {at:>9}  {}", line.text), 16));
     }
     if story.is_some_and(|lines| !lines.is_empty()) {
         let at = format!("+{}", format::time(sample.latency_us));

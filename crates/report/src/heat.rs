@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::chart::escape::text as esc;
 use crate::chart::svg::{DARK, LIGHT, STYLE};
+use crate::style::Style;
 
 /// Width of a cell, pixels.
 const WIDTH: usize = 132;
@@ -102,7 +103,7 @@ impl Heat {
     }
 
     /// As text: a table with a line of words a cell.
-    pub fn words(&self) -> String {
+    pub fn words(&self, style: Style) -> String {
         let cell = |tile: &Tile| match tile.lines.as_slice() {
             [] => "-".to_owned(),
             lines => lines.join(" "),
@@ -119,7 +120,7 @@ impl Heat {
             table.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..=self.columns.len()).map(width).collect();
-        let mut out = format!("{}\n\n", self.title);
+        let mut out = style.wrap(&self.title, 2) + "\n";
         for row in &table {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
@@ -128,9 +129,10 @@ impl Heat {
             let _ = writeln!(out, "  {}", line.trim_end());
         }
         for note in &self.notes {
-            let _ = write!(out, "\n{note}");
+            out += "\n";
+            out += &style.wrap(note, 0);
         }
-        out + "\n"
+        out
     }
 }
 
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn words_stand_in_columns() {
-        let words = heat().words();
+        let words = heat().words(Style::default());
         assert!(words.contains("  vms \\ ratio  1             2\n"), "{words}");
         assert!(words.contains("  1            dynamic 0.5x  -\n"), "{words}");
     }

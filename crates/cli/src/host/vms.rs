@@ -201,15 +201,17 @@ fn how(name: &str) -> Result<(), Failure> {
     print(&format!(
         "{name}: {now}\n\
          \n\
-         1. Memory that the guest shares with this host. With a doorbell, `vcoop daemon` has to run\n\
-         \x20  before the VM starts; this is the better way:\n\
+         1. Memory that the guest shares with this host. With a doorbell, `vcoop daemon`\n\
+         \x20  has to run before the VM starts; this is the better way:\n\
          \n\
          QEMU:\n  \
-           -chardev socket,id=vcoop,path={socket} -device ivshmem-doorbell,chardev=vcoop,vectors=1\n\
+           -chardev socket,id=vcoop,path={socket} \\\n  \
+           -device ivshmem-doorbell,chardev=vcoop,vectors=1\n\
          libvirt, under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-doorbell'/>\n  \
            <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n  \
-           QEMU has another user there: [windows] of {USUAL} names a socket and a group for it.\n\
+           QEMU has another user there: [windows] of {USUAL}\n  \
+           names a socket and a group for it.\n\
          \n\
          \x20  Without one, the host looks at the guest's words now and then:\n\
          \n\
@@ -219,7 +221,8 @@ fn how(name: &str) -> Result<(), Failure> {
          libvirt, under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-plain'/><size unit='M'>1</size></shmem>\n\
          \n\
-         \x20  With a VMM that has no ivshmem: a virtio-pmem device, or guest memory that is a shared file.\n\
+         \x20  With a VMM that has no ivshmem: a virtio-pmem device, or guest memory that\n\
+         \x20  is a shared file.\n\
          \n\
          crosvm, and others with a device for a file (truncate -s 2M /dev/shm/vcoop-{name}):\n  \
            --pmem /dev/shm/vcoop-{name}\n\

@@ -410,19 +410,41 @@ fn captures_are_described() {
     assert!(report.contains("busiest threads"));
 }
 
-#[test]
-fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
-    let command = format!(
-        "stty cols 80; NO_COLOR=1 {} run --quiet {}",
-        env!("CARGO_BIN_EXE_vcoop"),
-        SHORT.join(" ")
-    );
-    let on_terminal = Command::new("script")
+/// What a command shows on a terminal of 80 columns.
+fn on_terminal(args: &str) -> String {
+    let vcoop = env!("CARGO_BIN_EXE_vcoop");
+    let command = format!("stty cols 80; NO_COLOR=1 {vcoop} {args}; true");
+    let output = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .stdin(Stdio::null())
         .output()
         .expect("script(1) of util-linux gives a terminal");
-    let on_terminal = text(&on_terminal.stdout);
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn notes_and_refusals_fit_a_terminal() {
+    for (args, says) in [
+        ("capture builtin:build-serve", "wake-ups:"),
+        ("explain busy-host-1 --duration 1s --repeats 2", "simulating"),
+        ("trace busy-host-1 --duration 1s -o /dev/null", "simulating"),
+        ("run busy-host-1 --may-cost x=1", "write mean"),
+        ("run busy-host-1 --set host.pcpu=1", "did you mean"),
+        ("tune busy-host-1 --slo guest.nothing.p99<1ms", "nearest"),
+        ("vms --how web", "modprobe"),
+    ] {
+        let shown = on_terminal(&args.replace('<', "'<'"));
+        assert!(shown.contains(says), "{args}: {shown}");
+        // What is to be copied stays whole.
+        let prose = shown.lines().filter(|line| !line.trim_start().starts_with(['-', '<']));
+        let long: Vec<&str> = prose.filter(|line| line.trim_end().chars().count() > 80).collect();
+        assert!(long.is_empty(), "{args}: {long:#?}");
+    }
+}
+
+#[test]
+fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
+    let on_terminal = &on_terminal(&format!("run --quiet {}", SHORT.join(" ")));
     let prose = |text: &str| -> Vec<usize> {
         let lines = text.lines().map(|line| line.trim_end());
         lines
