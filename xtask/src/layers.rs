@@ -268,9 +268,11 @@ fn fuzz_targets(root: &Path) -> BTreeSet<String> {
 /// Fetches the kernel of stock guests, too, and a QEMU for those with several vCPUs. The tests that need one skip
 /// themselves without it.
 fn real_vms() -> Result<(), String> {
-    tool("qemu-system-x86_64", &["--version"], "apt-get install qemu-system-x86")?;
     #[cfg(target_os = "linux")]
-    tell([vcoop_stock::Kernel::get().err(), vcoop_stock::Qemu::recent().err()]);
+    {
+        vcoop_stock::Qemu::of_host().map_err(|why| why.to_string())?;
+        tell([vcoop_stock::Kernel::get().err(), vcoop_stock::Qemu::recent().err()]);
+    }
     Ok(())
 }
 
