@@ -13,7 +13,9 @@
 //!   itself an estimate from few repeats.
 //! - *Quantiles* ([`Pool::interval`]): R. Woodruff's interval ("Confidence Intervals for Medians and
 //!   Other Position Measures", JASA 47(260), 1952). The share of samples up to the quantile has an interval
-//!   over repeats, on its logit and by t; the quantiles at its ends are the interval's ends. A jackknife
+//!   over repeats, on its logit and by t; the quantiles at its ends are the interval's ends. Values that
+//!   many samples have can hide what lies below them, so the lower end goes on to values whose own share
+//!   may reach it. A jackknife
 //!   of a quantile looks at the few samples next to it only. *Ratios of quantiles*
 //!   ([`interval_of_quantiles`]): both intervals together, on the logarithm and with the correlation of the
 //!   repeats' shares (G. Zou and A. Donner, "Construction of Confidence Limits about Effect Measures",
@@ -235,13 +237,17 @@ impl Pool {
         if blocks < 2 || at >= self.values.len() {
             return None;
         }
-        let below = &self.cumulative[at * blocks..(at + 1) * blocks];
         let share = ppm as f64 / MILLION as f64;
-        let seen = below.iter().sum::<u64>() as f64 / total;
-        let pairs = below.iter().zip(&self.counts);
-        let off: Vec<f64> =
-            pairs.map(|(below, n)| (*below as f64 - seen * *n as f64) / total).collect();
-        let reach = standard_error(&off) * student_975(blocks as f64 - 1.0);
+        let up_to = |at: usize| {
+            let below = &self.cumulative[at * blocks..(at + 1) * blocks];
+            let seen = below.iter().sum::<u64>() as f64 / total;
+            let pairs = below.iter().zip(&self.counts);
+            let off = pairs.map(|(below, n)| (*below as f64 - seen * *n as f64) / total);
+            let off: Vec<f64> = off.collect();
+            let reach = standard_error(&off) * student_975(blocks as f64 - 1.0);
+            (seen, reach, off)
+        };
+        let (_, reach, off) = up_to(at);
         let odds = share / (1.0 - share);
         let end = |reach: f64| {
             let odds = odds * libm::exp(reach / (share * (1.0 - share)));
@@ -252,7 +258,18 @@ impl Pool {
             let bounds = reach == 0.0 || rank < total;
             self.values.get(self.place_of(&ones, rank as u64)).filter(|_| bounds).copied()
         };
-        let (lo, hi) = (end(-reach)? as f64, end(reach)? as f64);
+        let (mut lo, hi) = (end(-reach)? as f64, end(reach)? as f64);
+        // Of values that many samples have, the share up to the quantile says nothing of the one below: it may be all
+        // samples in each repeat.
+        let mut lowest = at;
+        while lo == self.values[lowest] as f64 && lowest > 0 {
+            let (seen, reach, _) = up_to(lowest - 1);
+            if seen + reach < share {
+                break;
+            }
+            lowest -= 1;
+            lo = self.values[lowest] as f64;
+        }
         // The histogram's resolution is what a quantile is known to at best.
         let ends = [lo * (1.0 - RESOLUTION), hi * (1.0 + RESOLUTION)];
         let at = self.values[at] as f64;

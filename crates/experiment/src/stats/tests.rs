@@ -114,6 +114,19 @@ fn a_quantile_beyond_the_samples_has_no_interval() {
 
 /// What both sides share cancels in a paired ratio, but would drown an unpaired one.
 #[test]
+fn a_median_between_two_values_may_be_either() {
+    let of = |low: [usize; 4]| {
+        let one = |low: usize| block(&[vec![1000; low], vec![9000; 100 - low]].concat());
+        let [lo, hi] = Pool::new(&low.map(one)).interval(500_000).unwrap();
+        (lo < 1100.0, hi > 8900.0)
+    };
+    assert_eq!(of([44, 52, 47, 53]), (true, true), "the upper one, of 51 %");
+    assert_eq!(of([47, 55, 48, 54]), (true, true), "the lower one, of 51 %");
+    assert_eq!(of([20, 22, 19, 21]), (false, true), "surely the upper one");
+    assert_eq!(of([80, 82, 79, 81]), (true, false), "surely the lower one");
+}
+
+#[test]
 fn pairing_sharpens_ratios() {
     let base: Vec<f64> = (0..10).map(|r| 100.0 * f64::from(1 + r * r)).collect();
     let mine: Vec<f64> = base.iter().map(|v| v * 0.9).collect();
