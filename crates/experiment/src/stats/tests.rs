@@ -112,7 +112,6 @@ fn a_quantile_beyond_the_samples_has_no_interval() {
     assert!(lo <= 500.0 && 500.0 <= hi, "{lo} {hi}");
 }
 
-/// What both sides share cancels in a paired ratio, but would drown an unpaired one.
 #[test]
 fn a_median_between_two_values_may_be_either() {
     let of = |low: [usize; 4]| {
@@ -126,6 +125,7 @@ fn a_median_between_two_values_may_be_either() {
     assert_eq!(of([80, 82, 79, 81]), (true, false), "surely the lower one");
 }
 
+/// What both sides share cancels in a paired ratio, but would drown an unpaired one.
 #[test]
 fn pairing_sharpens_ratios() {
     let base: Vec<f64> = (0..10).map(|r| 100.0 * f64::from(1 + r * r)).collect();
