@@ -226,10 +226,11 @@ fn start_guest() -> String {
     });
     let args: Vec<String> = args.iter().map(|arg| format!("\"{arg}\"")).collect();
     format!(
-        "#!/bin/sh\nname=$1\nshift\nline={LINES}/$name\nmkdir -p {LINES}\nmkfifo $line.in $line.out\n\
+        "#!/bin/sh\nname=$1\nshift\nline={LINES}/$name\nmkdir -p {LINES}\nrm -f $line.console\nmkfifo $line.in $line.out\n\
          qemu-system-x86_64 -L {GUEST} {} \"$@\" >$line.log 2>&1 &\n\
          until grep -q 'stock guest ready' $line.console 2>/dev/null; do\n\
-         kill -0 $! || {{ cat $line.log $line.console >&2; exit 1; }}\nsleep 0.2\ndone\n",
+         kill -0 $! 2>/dev/null || {{ wait $!; echo \"QEMU has ended with status $?\" >&2\n\
+         cat $line.log $line.console >&2; dmesg | tail -n 3 >&2; exit 1; }}\nsleep 0.2\ndone\n",
         args.join(" ")
     )
 }
