@@ -179,17 +179,10 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
     }
     let median = s.median_abs_log2.map_or_else(
         || "n/a".to_owned(),
-        |log2| format!("{log2} (a factor of {})", format::digits(factor(log2))),
+        |log2| format!("{log2} (a factor of {})", format::digits(libm::exp2(log2))),
     );
     format!(
         "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",
         s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells
     )
-}
-
-/// `2^log2`, by steps of a tenth: it is for reading.
-fn factor(log2: f64) -> f64 {
-    /// The tenth root of two.
-    const TENTH: f64 = 1.071_773_462_536_293;
-    (0..(log2 * 10.0).round() as u32).fold(1.0, |product, _| product * TENTH)
 }
