@@ -121,10 +121,7 @@ impl VmVirt {
     pub(crate) fn new(virt: &Virt, host: &HostPlan) -> Self {
         let rests = virt.exits_off.hlt;
         let advance = virt.timer.advance != AdvanceConfig::None;
-        let shuns = host.cpu.is_none_or(|cpu| cpu.shuns_preemption_timer());
-        // KVM's `kvm_can_use_hv_timer`, and whether it has one at all.
-        let hv_timer =
-            virt.timer.source == Some(GuestTimer::HvTimer) && !virt.exits_off.mwait && !shuns;
+        let hv_timer = can_use_hv_timer(virt, host);
         Self {
             posted: virt.apic.posted,
             fires: match virt.timer.source {
@@ -159,6 +156,13 @@ impl VmVirt {
     }
 }
 
+/// Whether deadlines of a VM's vCPUs stand on the preemption timer where they can: KVM's `kvm_can_use_hv_timer`, and whether
+/// there is one at all.
+fn can_use_hv_timer(virt: &Virt, host: &HostPlan) -> bool {
+    let shuns = host.cpu.is_none_or(|cpu| cpu.shuns_preemption_timer());
+    virt.timer.source == Some(GuestTimer::HvTimer) && !virt.exits_off.mwait && !shuns
+}
+
 /// How a vCPU is virtualised: what most events do not look at. The counters that every exit counts come first, on
 /// a cache line of theirs.
 #[derive(Debug)]
@@ -175,9 +179,10 @@ pub(crate) struct VcpuVirt {
 impl VcpuVirt {
     pub(crate) fn new(plan: &Plan, vm: usize) -> Box<Self> {
         let VmPlan { virt, level, .. } = &plan.vms[vm];
+        let hv_timer = can_use_hv_timer(virt, &plan.host);
         Box::new(Self {
             counters: Counters::default(),
-            deadline: Deadline::new(&virt.timer, level.tick_ns, plan.host.cpu),
+            deadline: Deadline::new(&virt.timer, hv_timer, level.tick_ns, plan.host.cpu),
             host_poll: HostPoll::new(virt.idle.host_polls_in_force()),
             guest_poll: GuestPoll::new(virt.idle.guest_poll),
             idle_governor: IdleGovernor::default(),

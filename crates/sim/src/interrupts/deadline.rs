@@ -1,6 +1,6 @@
 //! The deadline of a vCPU: in which mode the guest's timer runs, and how early the host's fires for it.
 
-use vcoop_model::plan::virt::{GuestTimer, TimerMode, TimerVirt};
+use vcoop_model::plan::virt::{TimerMode, TimerVirt};
 use vcoop_model::profile::Cpu;
 use vcoop_policy::TimerAdvance;
 use vcoop_policy::config::AdvanceConfig;
@@ -32,10 +32,10 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    pub(crate) fn new(timer: &TimerVirt, tick_ns: Ns, cpu: Option<Cpu>) -> Self {
+    /// `hv`: it stands on the preemption timer where that can hold it.
+    pub(crate) fn new(timer: &TimerVirt, hv: bool, tick_ns: Ns, cpu: Option<Cpu>) -> Self {
         // KVM advances TSC deadlines, and what stands on the preemption timer (`start_sw_tscdeadline`,
         // `vmx_set_hv_timer`).
-        let hv = timer.source == Some(GuestTimer::HvTimer);
         let early =
             timer.advance != AdvanceConfig::None && (timer.mode == TimerMode::TscDeadline || hv);
         let advance = if early { timer.advance } else { AdvanceConfig::None };
@@ -131,7 +131,7 @@ mod tests {
 
     fn deadline(mode: TimerMode, advance: AdvanceConfig) -> Deadline {
         let timer = TimerVirt { mode, advance, ..TimerVirt::default() };
-        Deadline::new(&timer, 1_000_000, None)
+        Deadline::new(&timer, false, 1_000_000, None)
     }
 
     #[test]
