@@ -298,7 +298,7 @@ impl World<'_> {
         v.home = p;
         self.watch(vcpu, |page, now| page.off(now, false));
         let v = &self.vcpus[vcpu as usize];
-        if v.current != NONE && !v.halted {
+        if !v.halted {
             let stolen = self.clock.now() - v.off_since;
             let (vm, cpu) = (v.vm, v.cpu);
             self.vms[vm as usize].level.stolen(cpu, stolen);

@@ -351,7 +351,7 @@ pub(crate) struct Vcpu {
     pub(crate) exit_at: Ns,
     /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
     pub(crate) hv_at: Ns,
-    /// When it was preempted off its pCPU.
+    /// Since when it waits for a pCPU: it was preempted, or woken.
     pub(crate) off_since: Ns,
     pub(crate) virt: Box<VcpuVirt>,
     pub(crate) devices: VecDeque<u32>,

@@ -5,10 +5,12 @@
 //! - a busy CPU's tick hands a waiting entity to an idle CPU. In the kernel an idle CPU is woken
 //!   to come and fetch it (nohz idle balancing); the outcome is the same;
 //! - the tick of a CPU where nobody waits moves who runs there to a better CPU ([`super::active`]);
-//! - every so often a busy CPU compares its load with that of the busiest CPU, first of its LLC,
-//!   then of all, and pulls what evens them out (periodic balancing).
+//! - every so often a busy CPU compares its load with that of the busiest CPU of its LLC, and the first CPU of a busy
+//!   LLC that of its LLC with that of the busiest LLC, and pulls what evens them out (periodic balancing).
 //!
-//! Only the last walks over CPUs, at intervals that grow with their number.
+//! Only the last walks over CPUs, at intervals that grow with their number. Its rules are those of `update_sd_lb_stats`,
+//! `sched_balance_find_src_group` and `calculate_imbalance` of `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not
+//! idle. Loads are what is queued at that moment; the kernel's are averages.
 
 use super::Level;
 use crate::config::Ns;
@@ -37,8 +39,36 @@ pub(super) const NICE_TRIES: u32 = 1;
 /// A millisecond of interval for every CPU of a domain.
 pub(super) const INTERVAL_PER_CPU: Ns = 1_000_000;
 
-/// More imbalance is accepted across LLCs than within one, by this many percent.
-const ACROSS_PCT: u64 = 8;
+/// What a CPU, or all CPUs of an LLC that take part, have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    cpus: u32,
+    /// What RT, deadline entities and steal leave, and the fair load.
+    capacity: u64,
+    load: u64,
+    /// Runnable entities, and of these the fair ones.
+    runnable: u32,
+    fair: u32,
+}
+
+impl Group {
+    /// Its load as if nothing was taken of its CPUs.
+    fn average(&self) -> u64 {
+        self.load * FULL / self.capacity.max(1)
+    }
+
+    fn is_overloaded(&self) -> bool {
+        self.runnable > self.cpus
+    }
+
+    fn add(&mut self, other: Self) {
+        self.cpus += other.cpus;
+        self.capacity += other.capacity;
+        self.load += other.load;
+        self.runnable += other.runnable;
+        self.fair += other.fair;
+    }
+}
 
 impl Level {
     /// What RT, deadline entities and steal leave of a CPU, of [`FULL`].
@@ -121,18 +151,25 @@ impl Level {
         } else {
             self.active_balance(now, cpu, e);
         }
-        let busy = u64::from(self.cfg.balance.busy_factor.max(1));
         let spans = [self.llc_cpus, self.cpus.len() as u32];
         for (d, &span) in spans.iter().enumerate() {
             if span < 2 || d == 1 && spans[0] == spans[1] {
                 continue;
             }
             if now >= self.cpus[cpu.index()].next_balance[d] {
-                let interval = u64::from(span) * INTERVAL_PER_CPU * busy;
-                self.cpus[cpu.index()].next_balance[d] = now + interval;
-                self.balance(now, cpu, d);
+                let even = self.balance(now, cpu, d);
+                self.cpus[cpu.index()].next_balance[d] = self.next_balance(now, span, even);
             }
         }
+    }
+
+    /// When a busy CPU that has balanced a domain of `span` CPUs does so again (`get_sd_balance_interval`): later if the domain
+    /// was even. One tick less than a whole number of slices keeps it from meeting the same entity each time.
+    fn next_balance(&self, now: Ns, span: u32, even: bool) -> Ns {
+        let busy = u64::from(self.cfg.balance.busy_factor.max(1));
+        let interval = u64::from(span) * INTERVAL_PER_CPU * busy * (1 + u64::from(even));
+        let tick = self.cfg.tick_ns;
+        (now / tick + interval.div_ceil(tick).saturating_sub(1).max(1)) * tick
     }
 
     pub(super) fn update_capacity(&mut self, now: Ns, cpu: CpuId) {
@@ -173,39 +210,12 @@ impl Level {
         }
     }
 
-    /// Pulls to `cpu` what evens it out with the busiest CPU of domain `d`.
-    fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) {
-        let pct = u64::from(self.cfg.balance.imbalance_pct);
-        let span = if d == 0 { Some(self.llc(cpu)) } else { self.busiest_llc(cpu, pct) };
-        let Some((lo, hi)) = span else { return };
-        let local = self.scaled_load(cpu);
-        let mut busiest: Option<(u64, CpuId)> = None;
-        let (mut total, mut capacity) = (0, 0);
-        for i in lo..hi {
-            let src = CpuId(i);
-            if self.cpus[src.index()].spared {
-                continue;
-            }
-            total += self.fair.load(src);
-            capacity += self.capacity(src);
-            if src != cpu && self.sets.crowded.contains(src) {
-                let load = self.scaled_load(src);
-                if busiest.is_none_or(|(b, _)| load > b) {
-                    busiest = Some((load, src));
-                }
-            }
-        }
-        let Some((most, src)) = busiest.filter(|(most, _)| most * 100 > pct * local) else {
+    /// Pulls to `cpu` what evens domain `d` out. Whether the domain was even.
+    fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) -> bool {
+        let Some((src, imbalance)) = self.busiest(cpu, d) else {
             self.cpus[cpu.index()].failed[d] = 0;
-            return;
+            return true;
         };
-        // Neither end should cross the mean.
-        let mean = total * FULL / capacity.max(1);
-        let room = if d == 0 { mean.saturating_sub(local) } else { most.saturating_sub(local) / 2 };
-        let imbalance = room.min(most.saturating_sub(mean).max(1));
-        if room == 0 {
-            return;
-        }
         let failed = self.cpus[cpu.index()].failed[d];
         let mut moves = [EntId(NONE); MAX_MOVES];
         let (mut n, mut looked, mut left) = (0, 0, imbalance);
@@ -227,29 +237,77 @@ impl Level {
         }
         let failed = &mut self.cpus[cpu.index()].failed[d];
         *failed = if n == 0 { *failed + 1 } else { 0 };
+        false
     }
 
-    /// The LLC with the highest load for its capacity, if that exceeds the local one's and if
-    /// `cpu` is the one of its LLC that has to care: the first that is busy.
-    fn busiest_llc(&self, cpu: CpuId, pct: u64) -> Option<(u32, u32)> {
-        let (lo, hi) = self.llc(cpu);
+    /// The busiest CPU of the busiest group of domain `d`, and how much load would even that group out with the one of
+    /// `cpu`. The groups are the CPUs of the LLC, and the LLCs.
+    fn busiest(&self, cpu: CpuId, d: usize) -> Option<(CpuId, u64)> {
+        let (span, (lo, hi)) = match d {
+            0 => (1, self.llc(cpu)),
+            _ => (self.llc_cpus, (0, self.cpus.len() as u32)),
+        };
+        let own = cpu.0 / span * span;
+        // Of several CPUs an idle one would do it, and else the first.
         let takes_part = |c: &u32| !self.cpus[*c as usize].spared;
-        if (lo..cpu.0).filter(takes_part).any(|c| !self.sets.idle.contains(CpuId(c))) {
+        let mut mates = (own..own + span).filter(takes_part);
+        if d > 0
+            && (mates.next() != Some(cpu.0) || mates.any(|c| self.sets.idle.contains(CpuId(c))))
+        {
             return None;
         }
-        let load = |(lo, hi): (u32, u32)| {
-            let sums = (lo..hi).filter(takes_part).fold((0, 0), |(l, c), i| {
-                (l + self.fair.load(CpuId(i)), c + self.capacity(CpuId(i)))
-            });
-            sums.0 * FULL / sums.1.max(1)
-        };
-        let spans = (0..self.topology().llcs).map(|l| (l * self.llc_cpus, (l + 1) * self.llc_cpus));
-        let local = load((lo, hi));
-        let (most, span) = spans
-            .filter(|&s| s != (lo, hi))
-            .map(|s| (load(s), s))
-            // The first of equals.
-            .fold((0, None), |best, (l, s)| if l > best.0 { (l, Some(s)) } else { best });
-        span.filter(|_| most * 100 > (pct + ACROSS_PCT) * local)
+        let local = self.group(own, span);
+        if local.fair == 0 {
+            // RT or deadline entities only: to fair ones it has room, and only idle CPUs fill that.
+            return None;
+        }
+        // From the next one on round the domain, so that among equals each has its turn.
+        let others = (own + span..hi).chain(lo..own).step_by(span as usize);
+        let (mut all, mut busiest, mut at) = (local, Group::default(), own);
+        for first in others {
+            let group = self.group(first, span);
+            all.add(group);
+            if group.is_overloaded() && group.average() > busiest.average() {
+                (busiest, at) = (group, first);
+            }
+        }
+        let (most, mean, here) = (busiest.average(), all.average(), local.average());
+        if most <= here || here >= mean {
+            return None;
+        }
+        let pct = u64::from(self.cfg.balance.imbalance_pct);
+        if local.is_overloaded() && most * 100 <= pct * here {
+            return None;
+        }
+        // Neither end should cross the mean. Who is not overloaded has a part in that, too: it may be above `most`.
+        let take = (mean - here) * local.capacity;
+        let give = if most > mean { (most - mean) * busiest.capacity } else { take };
+        let imbalance = take.min(give) / FULL;
+        let crowded = (at..at + span).filter(|&c| self.sets.crowded.contains(CpuId(c)));
+        let crowded = crowded.filter(takes_part).map(|c| (self.scaled_load(CpuId(c)), c));
+        // The first of equals.
+        let src = crowded.fold(None, |best: Option<(u64, u32)>, one| match best {
+            Some(best) if best.0 >= one.0 => Some(best),
+            _ => Some(one),
+        });
+        src.filter(|_| imbalance > 0).map(|(_, c)| (CpuId(c), imbalance))
+    }
+
+    /// What `span` CPUs from `first` on have.
+    fn group(&self, first: u32, span: u32) -> Group {
+        let mut sum = Group::default();
+        for cpu in (first..first + span).map(CpuId) {
+            let c = &self.cpus[cpu.index()];
+            if !c.spared {
+                sum.add(Group {
+                    cpus: 1,
+                    capacity: c.capacity,
+                    load: self.fair.load(cpu),
+                    runnable: c.nr_fair + c.nr_rt + c.nr_dl,
+                    fair: c.nr_fair,
+                });
+            }
+        }
+        sum
     }
 }

@@ -267,12 +267,14 @@ impl Level {
         self.guard.fair_first(cpu) && self.guard.due(cpu) < due
     }
 
-    /// Since it was last charged, the current entity of `cpu` did not execute for `ns` (steal):
-    /// the next charge, or the following ones, leave that much out.
+    /// `cpu` did not execute for `ns` (steal). If it has a current entity, that did not since it was last charged: the next
+    /// charge, or the following ones, leave that much out. In any case the CPU has so much less capacity.
     #[inline]
     pub fn stolen(&mut self, cpu: CpuId, ns: Ns) {
         let c = &mut self.cpus[cpu.index()];
-        if c.curr != NONE {
+        if c.curr == NONE {
+            c.taken += ns;
+        } else {
             c.stolen += ns;
         }
     }

@@ -37,6 +37,8 @@ impl World<'_> {
     pub(crate) fn unhalt(&mut self, v: u32, by: Waker) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted = false;
+        // From here on it waits for a pCPU.
+        vcpu.off_since = self.clock.now();
         let thread = vcpu.thread;
         let timers = self.boost_woken(v);
         self.wake_thread(thread, by);
