@@ -142,7 +142,7 @@ pub struct Balance {
     pub newidle: bool,
     /// An entity that ran within this time is cache-hot and not pulled at first.
     pub migration_cost_ns: Ns,
-    /// Busiest must exceed local by this many percent (117 within an LLC, 125 across).
+    /// Busiest must exceed local by this many percent.
     pub imbalance_pct: u32,
     /// A busy CPU balances this many times less often than an idle one.
     pub busy_factor: u32,

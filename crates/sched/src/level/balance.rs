@@ -13,9 +13,9 @@
 //! idle. Loads are what is queued at that moment; the kernel's are averages.
 
 use super::Level;
-use crate::config::Ns;
+use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
-use crate::{CpuId, EntId};
+use crate::{CpuId, CpuSet, EntId};
 
 /// Capacity of a CPU of which nothing is taken.
 pub(super) const FULL: u64 = 1024;
@@ -212,9 +212,20 @@ impl Level {
 
     /// Pulls to `cpu` what evens domain `d` out. Whether the domain was even.
     fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) -> bool {
-        let Some((src, imbalance)) = self.busiest(cpu, d) else {
-            self.cpus[cpu.index()].failed[d] = 0;
-            return true;
+        // CPUs of which nobody may come are as if they were not there.
+        let mut pinned = CpuSet::EMPTY;
+        let (src, imbalance) = loop {
+            let Some((src, imbalance)) = self.busiest(cpu, d, &pinned) else {
+                self.cpus[cpu.index()].failed[d] = 0;
+                return true;
+            };
+            let runs = self.current(src).filter(|&e| self.class(e) == ClassId::Fair);
+            if runs.is_some_and(|e| self.may_use(e, cpu))
+                || self.fair.any_queued(src, |e| self.may_use(e, cpu))
+            {
+                break (src, imbalance);
+            }
+            pinned.insert(src);
         };
         let failed = self.cpus[cpu.index()].failed[d];
         let mut moves = [EntId(NONE); MAX_MOVES];
@@ -240,9 +251,9 @@ impl Level {
         false
     }
 
-    /// The busiest CPU of the busiest group of domain `d`, and how much load would even that group out with the one of
+    /// The busiest CPU of the busiest group of domain `d` without CPUs in `pinned`, and how much load would even that group out with the one of
     /// `cpu`. The groups are the CPUs of the LLC, and the LLCs.
-    fn busiest(&self, cpu: CpuId, d: usize) -> Option<(CpuId, u64)> {
+    fn busiest(&self, cpu: CpuId, d: usize, pinned: &CpuSet) -> Option<(CpuId, u64)> {
         let (span, (lo, hi)) = match d {
             0 => (1, self.llc(cpu)),
             _ => (self.llc_cpus, (0, self.cpus.len() as u32)),
@@ -256,7 +267,7 @@ impl Level {
         {
             return None;
         }
-        let local = self.group(own, span);
+        let local = self.group(own, span, pinned);
         if local.fair == 0 {
             // RT or deadline entities only: to fair ones it has room, and only idle CPUs fill that.
             return None;
@@ -265,7 +276,7 @@ impl Level {
         let others = (own + span..hi).chain(lo..own).step_by(span as usize);
         let (mut all, mut busiest, mut at) = (local, Group::default(), own);
         for first in others {
-            let group = self.group(first, span);
+            let group = self.group(first, span, pinned);
             all.add(group);
             if group.is_overloaded() && group.average() > busiest.average() {
                 (busiest, at) = (group, first);
@@ -283,22 +294,23 @@ impl Level {
         let take = (mean - here) * local.capacity;
         let give = if most > mean { (most - mean) * busiest.capacity } else { take };
         let imbalance = take.min(give) / FULL;
-        let crowded = (at..at + span).filter(|&c| self.sets.crowded.contains(CpuId(c)));
-        let crowded = crowded.filter(takes_part).map(|c| (self.scaled_load(CpuId(c)), c));
+        let crowded = (at..at + span).map(CpuId);
+        let crowded = crowded.filter(|&c| self.sets.crowded.contains(c) && !pinned.contains(c));
+        let crowded = crowded.filter(|c| takes_part(&c.0)).map(|c| (self.scaled_load(c), c));
         // The first of equals.
-        let src = crowded.fold(None, |best: Option<(u64, u32)>, one| match best {
+        let src = crowded.fold(None, |best: Option<(u64, CpuId)>, one| match best {
             Some(best) if best.0 >= one.0 => Some(best),
             _ => Some(one),
         });
-        src.filter(|_| imbalance > 0).map(|(_, c)| (CpuId(c), imbalance))
+        src.filter(|_| imbalance > 0).map(|(_, c)| (c, imbalance))
     }
 
-    /// What `span` CPUs from `first` on have.
-    fn group(&self, first: u32, span: u32) -> Group {
+    /// What `span` CPUs from `first` on have, without some.
+    fn group(&self, first: u32, span: u32, without: &CpuSet) -> Group {
         let mut sum = Group::default();
         for cpu in (first..first + span).map(CpuId) {
             let c = &self.cpus[cpu.index()];
-            if !c.spared {
+            if !c.spared && !without.contains(cpu) {
                 sum.add(Group {
                     cpus: 1,
                     capacity: c.capacity,
