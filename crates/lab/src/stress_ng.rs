@@ -17,8 +17,8 @@ use crate::error::{Error, Missing, Whom};
 /// What it is called.
 const PROGRAM: &str = "stress-ng";
 
-/// How long its worker may take to come.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long its worker may take to come. On a busy host two seconds were not enough for it to start.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether it is there for a load that asks for it.
 ///
