@@ -250,7 +250,7 @@ impl World<'_> {
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
         let mut ns = self.costs.of(CostKey::GuestIrq);
         if which == vector::TIMER && self.vms[vm].virt.advance {
-            // The guest's own wait, or that of an entry which would only follow: the segment before it ended just now.
+            // The guest waits itself, or a segment has ended before the kick: the entry after that would have waited.
             ns += self.waits_for_deadline(v, 0);
         }
         self.guest_begin(v, GuestSegment::Irq(which), ns);

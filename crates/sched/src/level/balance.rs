@@ -12,6 +12,8 @@
 //! `sched_balance_find_src_group` and `calculate_imbalance` of `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not
 //! idle. Loads are what is queued at that moment; the kernel's are averages.
 
+use core::cmp::Reverse;
+
 use super::Level;
 use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
@@ -251,8 +253,8 @@ impl Level {
         false
     }
 
-    /// The busiest CPU of the busiest group of domain `d` without CPUs in `pinned`, and how much load would even that group out with the one of
-    /// `cpu`. The groups are the CPUs of the LLC, and the LLCs.
+    /// The busiest CPU of the busiest group of domain `d`, without the CPUs in `pinned`, and how much load would even that
+    /// group out with the one of `cpu`. The groups are the CPUs of the LLC, and the LLCs.
     fn busiest(&self, cpu: CpuId, d: usize, pinned: &CpuSet) -> Option<(CpuId, u64)> {
         let (span, (lo, hi)) = match d {
             0 => (1, self.llc(cpu)),
@@ -290,19 +292,15 @@ impl Level {
         if local.is_overloaded() && most * 100 <= pct * here {
             return None;
         }
-        // Neither end should cross the mean. Who is not overloaded has a part in that, too: it may be above `most`.
+        // Neither end should cross the mean. That counts groups that are not overloaded as well, so it may be above `most`.
         let take = (mean - here) * local.capacity;
         let give = if most > mean { (most - mean) * busiest.capacity } else { take };
         let imbalance = take.min(give) / FULL;
-        let crowded = (at..at + span).map(CpuId);
+        let crowded = (at..at + span).filter(takes_part).map(CpuId);
         let crowded = crowded.filter(|&c| self.sets.crowded.contains(c) && !pinned.contains(c));
-        let crowded = crowded.filter(|c| takes_part(&c.0)).map(|c| (self.scaled_load(c), c));
         // The first of equals.
-        let src = crowded.fold(None, |best: Option<(u64, CpuId)>, one| match best {
-            Some(best) if best.0 >= one.0 => Some(best),
-            _ => Some(one),
-        });
-        src.filter(|_| imbalance > 0).map(|(_, c)| (c, imbalance))
+        let src = crowded.max_by_key(|&c| (self.scaled_load(c), Reverse(c.0)));
+        src.filter(|_| imbalance > 0).map(|c| (c, imbalance))
     }
 
     /// What `span` CPUs from `first` on have, without some.
