@@ -187,8 +187,8 @@ impl<'a> Places<'a> {
     fn said(&self, number: usize, wrong: Wrong) -> Refused {
         match wrong {
             Wrong::Said(Refused(why)) => {
-                let (line, ..) = self.place(&self.policy);
-                Refused(format!("{}:{line}: rule {number}: {why}", self.file))
+                let at = Diagnostic::at(self.file, self.text, self.policy.clone(), why, None);
+                Refused(format!("{}:{}: rule {number}: {}", at.file, at.line, at.message))
             }
             Wrong::Diagnosed(Diagnostics(found)) => {
                 let found = found.into_iter().map(|one| self.moved(one)).collect();
@@ -203,20 +203,7 @@ impl<'a> Places<'a> {
         let Some((set, key, value)) = of else { return found };
         let in_key = set.find('=').is_none_or(|equals| found.column as usize <= equals);
         let span = if in_key { key } else { value };
-        let (line, column, snippet) = self.place(span);
-        let file = self.file.to_owned();
-        let length = self.text[span.clone()].chars().count() as u32;
-        Diagnostic { file, line, column, snippet, length, ..found }
-    }
-
-    /// Line and column of a span, and the text of that line.
-    fn place(&self, span: &Range<usize>) -> (u32, u32, String) {
-        let before = &self.text[..span.start];
-        let start = before.rfind('\n').map_or(0, |at| at + 1);
-        let line = before.matches('\n').count() as u32 + 1;
-        let column = before[start..].chars().count() as u32 + 1;
-        let snippet = self.text[start..].lines().next().unwrap_or_default();
-        (line, column, snippet.replace('\t', " "))
+        Diagnostic::at(self.file, self.text, span.clone(), found.message, found.help)
     }
 }
 

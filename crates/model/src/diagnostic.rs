@@ -1,6 +1,7 @@
 //! What is wrong with an input file, where, and what would be right.
 
 use std::fmt::{self, Write as _};
+use std::ops::Range;
 
 /// Columns a rendered diagnostic may use.
 const WIDTH: usize = 100;
@@ -132,14 +133,27 @@ impl Sources {
         let Some((file, text)) = self.0.get(span.source) else {
             return Diagnostic::whole("scenario", message, help);
         };
-        let start = floor_boundary(text, span.start);
-        let end = floor_boundary(text, span.end.max(start));
+        Diagnostic::at(file, text, span.start..span.end, message, help)
+    }
+}
+
+impl Diagnostic {
+    /// What is wrong with a range of bytes of a file's text.
+    pub fn at(
+        file: &str,
+        text: &str,
+        range: Range<usize>,
+        message: String,
+        help: Option<String>,
+    ) -> Self {
+        let start = floor_boundary(text, range.start);
+        let end = floor_boundary(text, range.end.max(start));
         let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |i| start + i);
         let snippet = text[line_start..line_end].trim_end_matches('\r').replace('\t', " ");
         let count = |s: &str| u32::try_from(s.chars().count()).unwrap_or(u32::MAX);
-        Diagnostic {
-            file: file.clone(),
+        Self {
+            file: file.to_owned(),
             line: count_newlines(&text[..line_start]) + 1,
             column: count(&text[line_start..start]) + 1,
             // An empty line still has a place: one space keeps the caret visible.
