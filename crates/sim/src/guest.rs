@@ -166,6 +166,10 @@ impl World<'_> {
             }
             let (current, resched) = (vcpu.current, vcpu.resched);
             let (vm, thread) = (vcpu.vm as usize, vcpu.thread as usize);
+            if resched && current == NONE {
+                // Who leaves the idle loop looks for calls that came without an IPI.
+                self.calls_done(v);
+            }
             if resched && (current == NONE || self.guest_may_preempt(v, current)) {
                 if self.guest_reschedule(v, Leave::Preempted) {
                     return;
@@ -396,15 +400,14 @@ impl World<'_> {
             match note {
                 Note::Kick { cpu, eager } => {
                     let target = first + cpu.0;
-                    let to = &mut self.vcpus[target as usize];
-                    to.resched = true;
-                    to.eager |= eager;
+                    self.vcpus[target as usize].eager |= eager;
                     if target != v && self.guest_watches(target) {
-                        // The flag is set at the end of the wake-up.
-                        let after = self.vcpus[v as usize].extra;
-                        self.guest_sees(target, after);
-                    } else if target != v {
-                        self.resched_ipi(v, target);
+                        self.guest_flags(v, target);
+                    } else {
+                        self.vcpus[target as usize].resched = true;
+                        if target != v {
+                            self.resched_ipi(v, target);
+                        }
                     }
                 }
                 Note::Moved { ent, from, to } => {

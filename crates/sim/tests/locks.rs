@@ -103,8 +103,9 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
     // vCPU 0 waits for vCPU 1 to take an IPI. That one computes, and shares its pCPU with a hog: when it has lost it, it
     // was in user mode, with the IPI pending.
     let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Next, wait: true }, Act::Done]);
-    let of = |in_kernel, interrupted| {
+    let of = |in_kernel, interrupted, posted| {
         let mut p = machine(2, &[0, 1], vec![caller.clone(), hog()]);
+        p.vms[0].virt.apic.posted = posted;
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
         p.vms[0].virt.spin.candidates = Candidates { in_kernel, interrupted, queue_heads: false };
         // A vCPU that is never switched keeps its window.
@@ -113,9 +114,10 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
         assert!(scalar(&r, "guest", "exits.pause") > 10.0);
         scalar_or_zero(&r, "guest", "yields.tried")
     };
-    assert!(of(false, false) > 10.0, "any that was preempted");
-    assert_eq!(of(true, false), 0.0, "it was in user mode");
-    assert!(of(true, true) > 10.0, "an interrupt is pending");
+    assert!(of(false, false, false) > 10.0, "any that was preempted");
+    assert_eq!(of(true, false, true), 0.0, "it was in user mode");
+    assert!(of(true, true, false) < 2.0, "KVM looks at posted interrupts only");
+    assert!(of(true, true, true) > 10.0, "an interrupt is pending");
 }
 
 #[test]
@@ -592,26 +594,29 @@ fn a_pv_shootdown_does_not_wait_for_who_is_preempted() {
 
 #[test]
 fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
-    // vCPU 0 calls; vCPU 1 shares its pCPU with three others; vCPU 2 halts.
+    // vCPU 0 calls, beside one other thread if it is not alone; vCPU 1 shares its pCPU with three others; vCPU 2 halts.
     let sleeper = routine(vec![user(1), nap(1_000_000)]);
-    let run_with = |on: bool, other: Program| {
+    let run_with = |on: bool, other: Program, alone: bool| {
         let mut p = machine(3, &[0, 1, 2], vec![broadcast(500), other, sleeper.clone()]);
-        for name in ["a", "b", "c"] {
-            p.host_tasks.push(task(name, hog(), Policy::NORMAL, &[1]));
+        for (name, cpu) in
+            [("a", 1), ("b", 1), ("c", 1), ("d", 0)].into_iter().take(if alone { 3 } else { 4 })
+        {
+            p.host_tasks.push(task(name, hog(), Policy::NORMAL, &[cpu]));
         }
         p.vms[0].virt.ipi.pv_yield = on;
         p.vms[0].virt.exits_off.pause = true;
         run(&p)
     };
     let tried = ("guest".to_owned(), "yields.tried".to_owned());
-    let on = run_with(true, hog());
+    let on = run_with(true, hog(), false);
     let rounds = scalar(&on, "guest.t", "rate");
     let won = scalar(&on, "guest", "yields.won");
     assert!(won > 0.1 * rounds && won <= rounds, "{won} yields in {rounds} rounds");
     assert_eq!(scalar(&on, "guest", "yields.tried"), won);
-    assert!(!run_with(false, hog()).scalars.contains_key(&tried));
+    assert!(!run_with(false, hog(), false).scalars.contains_key(&tried));
+    assert!(!run_with(true, hog(), true).scalars.contains_key(&tried), "nobody waits for its pCPU");
     // To be woken is another thing than to be preempted.
-    let woken = run_with(true, sleeper.clone());
+    let woken = run_with(true, sleeper.clone(), false);
     assert!(!woken.scalars.contains_key(&tried), "an idle vCPU is no target");
 }
 

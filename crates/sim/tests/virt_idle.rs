@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
-use vcoop_model::plan::{Dist, Mode, Phase, Plan, Program, Target};
+use vcoop_model::plan::{Act, Dist, HostSched, IpiTo, Mode, Phase, Plan, Program, Target};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::HostPollConfig;
@@ -258,6 +258,55 @@ fn mwait_goes_deeper_than_hlt_and_is_woken_without_an_ipi() {
     assert!(latency(&run(&alone(10 * MS, hlt)), "g.t").max_ns < 20_000, "C1 only");
     let r = pair(virt);
     assert!(scalar(&r, "g", "exits.msr_icr") < 1.0, "it watches its flag");
+}
+
+#[test]
+fn a_call_to_a_vcpu_that_watches_its_flag_needs_no_ipi() {
+    let calls = |idle, to, vcpus| {
+        let mut p = alone(S, guest(idle));
+        p.host.sched = HostSched::Linux(eevdf(vcpus));
+        p.vms[0].level = eevdf(vcpus);
+        p.vms[0].vcpu_cpus = (0..vcpus).map(|cpu| vec![cpu]).collect();
+        p.vms[0].vcpu_policy = vec![Policy::NORMAL; vcpus as usize];
+        p.vms[0].vcpu_means = vec![None; vcpus as usize];
+        let ipi = Act::Ipi { to, wait: true };
+        let user = Act::Do(Phase::Run { time: Dist::Const(100 * US), mode: Mode::User });
+        let acts = vec![user, Act::Begin, ipi, Act::Sample, Act::Done];
+        p.vms[0].tasks = vec![task("t", Program::Routine { acts }, Policy::NORMAL, &[0])];
+        p.probes.clear();
+        probe_all(&mut p);
+        let r = run(&p);
+        let rounds = scalar(&r, "g.t", "rate");
+        assert!(rounds > 5_000.0, "all calls are answered: {rounds}");
+        scalar_or_zero(&r, "g", "exits.msr_icr") / rounds
+    };
+    assert_eq!(calls(GuestIdle::Poll, IpiTo::Next, 2), 0.0);
+    assert!((calls(GuestIdle::Hlt, IpiTo::Next, 2) - 1.0).abs() < 0.01, "it halts");
+    let two = calls(GuestIdle::Poll, IpiTo::Others, 3);
+    assert!((two - 2.0).abs() < 0.01, "a multicast is sent: {two}");
+}
+
+#[test]
+fn a_guest_with_idle_states_stops_its_tick_for_long_idle_times_only() {
+    let rests = |mwait: bool| {
+        let mut virt = guest(if mwait { GuestIdle::Mwait } else { GuestIdle::Hlt });
+        (virt.exits_off.mwait, virt.exits_off.hlt) = (mwait, !mwait);
+        virt
+    };
+    // One vCPU wakes another each 40 us and waits for its answer. Its sleep and the end of that are two writes. Each of three
+    // idle times (the sleep, the wait for the answer, the other's) stops the tick and has it back, which is two more
+    // for each of the two waits.
+    let writes = |mwait: bool| scalar(&pair(rests(mwait)), "g", "exits.msr_timer") * 40e-6;
+    assert!((writes(false) - 6.0).abs() < 0.1, "{}", writes(false));
+    assert!((writes(true) - 2.0).abs() < 0.1, "the tick goes on: {}", writes(true));
+    let long = |mwait: bool| {
+        let mut p = alone(20 * MS, rests(mwait));
+        p.vms[0].level.tick_ns = 4 * MS;
+        p.duration_ns = S;
+        scalar(&run(&p), "g", "exits.msr_timer")
+    };
+    assert!((long(true) - 100.0).abs() < 3.0, "{}", long(true));
+    assert!((long(true) - long(false)).abs() < 3.0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
 use crate::guest::exit::Exit;
 use crate::guest::vcpu_virt::{IdleWay, wants};
-use crate::host::idle_governor::IdleGovernor;
+use crate::host::idle_governor::{IdleGovernor, TICKED_NS};
 use crate::interrupts::guest_timers::TimerFor;
 use crate::machine::{GuestSegment, Segment};
 use crate::queue::Ns;
@@ -134,8 +134,9 @@ impl World<'_> {
             IdleWay::Poll => return self.guest_polls(v, FOR_EVER),
             way => way,
         };
-        // Stop the tick, program what is left.
-        self.vcpus[v as usize].timers.cancel(TimerFor::Tick);
+        if !(self.vms[vm].virt.mwait && self.keeps_tick(v)) {
+            self.vcpus[v as usize].timers.cancel(TimerFor::Tick);
+        }
         self.guest_program(v);
         self.guest_event(v, GuestEvent::IdleEnter);
         let vcpu = &mut self.vcpus[v as usize];
@@ -148,6 +149,15 @@ impl World<'_> {
         }
         self.guest_begin(v, GuestSegment::Rest, FOR_EVER);
         true
+    }
+
+    /// Whether the idle time that begins is too short to stop the tick for, if the guest has a governor of idle states.
+    fn keeps_tick(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let tick = self.plan.vms[vcpu.vm as usize].level.tick_ns;
+        let next = vcpu.timers.next_but_tick();
+        let until = (next != Ns::MAX).then(|| next.saturating_sub(self.clock.now()));
+        vcpu.timers.has(TimerFor::Tick) && vcpu.virt.idle_governor.keeps_tick(tick, until)
     }
 
     /// What the haltpoll governor says, and for how long still.
@@ -200,6 +210,12 @@ impl World<'_> {
         }
     }
 
+    /// Code that runs on vCPU `v` sets the reschedule flag of an idle one that watches it, at the end of a wake-up or of a call.
+    pub(crate) fn guest_flags(&mut self, v: u32, to: u32) {
+        self.vcpus[to as usize].resched = true;
+        self.guest_sees(to, self.vcpus[v as usize].extra);
+    }
+
     /// An idle vCPU in guest mode is to go on: in `after` it notices its reschedule flag, or a posted
     /// interrupt. If it is not in guest mode, it sees that when it is next.
     pub(crate) fn guest_sees(&mut self, v: u32, after: Ns) {
@@ -242,9 +258,12 @@ impl World<'_> {
         let since = vcpu.since - (FOR_EVER - vcpu.left);
         let ns = self.clock.now() - since;
         let mut governor = vcpu.virt.idle_governor;
-        let next = vcpu.timers.next();
+        let next = vcpu.timers.next_but_tick();
         let until = (next != Ns::MAX).then(|| next.saturating_sub(since));
-        let expected = governor.was_idle(ns, || until);
+        let tick = self.plan.vms[vcpu.vm as usize].level.tick_ns;
+        let ticked = vcpu.timers.next() <= self.clock.now() && next > self.clock.now();
+        let lasted = if ticked && until.is_none_or(|ns| ns > tick) { TICKED_NS } else { ns };
+        let expected = governor.was_idle(lasted, || until);
         (ns, expected, governor)
     }
 

@@ -296,6 +296,7 @@ impl World<'_> {
     pub(crate) fn on_spin(&mut self, p: u32, v: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
+        let posted = self.vms[vm].virt.posted;
         let sync = &self.vms[vm].sync;
         let (grow, rules) = (Ns::from(sync.spin.ple_grow), sync.spin.candidates);
         let candidates = sync.candidates(n);
@@ -305,7 +306,9 @@ impl World<'_> {
             if c == v || !self.is_ready(c) {
                 continue;
             }
-            let (in_kernel, interrupted) = (self.in_kernel(c), self.vcpus[c as usize].irr != 0);
+            // KVM looks at posted interrupts only (`kvm_arch_dy_has_pending_interrupt`).
+            let interrupted = posted && self.vcpus[c as usize].irr != 0;
+            let in_kernel = self.in_kernel(c);
             let other = &mut self.vcpus[c as usize].spin;
             if !other.may_be_yielded_to(rules, in_kernel, interrupted) || !other.takes_turn() {
                 continue;
@@ -328,19 +331,20 @@ impl World<'_> {
         false
     }
 
-    /// The hypercall that kicks a vCPU, at the head of a lock's queue: true when the kicker yielded to it
-    /// (`kvm_sched_yield`; not where nobody else wants its pCPU).
+    /// The hypercall that kicks a vCPU, at the head of a lock's queue: true when the kicker yielded to it.
     pub(crate) fn on_kick(&mut self, p: u32, to: u32) -> bool {
         self.kick(to);
         let vm = &self.vms[self.vcpus[to as usize].vm as usize];
         let yields = vm.sync.spin.candidates.queue_heads;
-        yields && self.host.nr_running(CpuId(p)) > 1 && self.on_yield(p, to)
+        yields && self.on_yield(p, to)
     }
 
-    /// A hypercall asks to yield to a vCPU. True when it did.
+    /// A hypercall asks to yield to a vCPU. True when it did (`kvm_sched_yield`: not where nobody else wants the pCPU).
     pub(crate) fn on_yield(&mut self, p: u32, to: u32) -> bool {
         let vm = self.vcpus[to as usize].vm as usize;
-        self.is_ready(to) && self.yield_to(p, vm, to) == DirectedYield::Done
+        self.host.nr_running(CpuId(p)) > 1
+            && self.is_ready(to)
+            && self.yield_to(p, vm, to) == DirectedYield::Done
     }
 
     fn yield_to(&mut self, p: u32, vm: usize, to: u32) -> DirectedYield {

@@ -8,10 +8,17 @@ const ALIKE_NS: Ns = 20_000;
 const SHORT_NS: Ns = 15_000;
 /// An idle time as long as this counts as one that the timer ended.
 const LONG_NS: Ns = 50_000_000;
+/// What an idle time counts as that the tick ended, though it was expected to be longer.
+pub(crate) const TICKED_NS: Ns = LONG_NS / 10 * 9;
 /// A new idle time's weight in the average of its bucket.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// Until how long before a timer each bucket goes; the last one has no end.
 const BUCKETS: [Ns; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// Which bucket the idle times are in that begin so long before a timer.
+fn bucket(until: Ns) -> usize {
+    BUCKETS.partition_point(|&end| end <= until)
+}
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +41,9 @@ impl IdleGovernor {
     /// An idle time is over. `next_timer`: how long it was until the CPU's next timer when it began, if there was one.
     /// What had been expected.
     pub(crate) fn was_idle(&mut self, ns: Ns, next_timer: impl FnOnce() -> Option<Ns>) -> Ns {
-        let mut expected = self.typical();
-        if expected > SHORT_NS
-            && let Some(until) = next_timer()
-        {
-            let part = &mut self.parts[BUCKETS.partition_point(|&end| end <= until)];
-            expected = expected.min((until as f64 * *part) as Ns);
+        let (expected, until) = self.expects(next_timer);
+        if let Some(until) = until {
+            let part = &mut self.parts[bucket(until)];
             let lasted =
                 if ns < LONG_NS { ns.min(until) as f64 / until.max(1) as f64 } else { 1.0 };
             *part += (lasted - *part) * WEIGHT;
@@ -47,6 +51,19 @@ impl IdleGovernor {
         self.times[self.seen % self.times.len()] = ns;
         self.seen += 1;
         expected
+    }
+
+    /// Whether an idle time that begins now, with this `next_timer`, is expected to be shorter than a tick: then the tick goes on.
+    pub(crate) fn keeps_tick(&self, tick: Ns, next_timer: Option<Ns>) -> bool {
+        self.expects(|| next_timer).0 < tick
+    }
+
+    /// How long an idle time is expected to be, and how long it is until the next timer, if that was looked for.
+    fn expects(&self, next_timer: impl FnOnce() -> Option<Ns>) -> (Ns, Option<Ns>) {
+        let typical = self.typical();
+        let until = if typical > SHORT_NS { next_timer() } else { None };
+        let bound = until.map_or(Ns::MAX, |ns| (ns as f64 * self.parts[bucket(ns)]) as Ns);
+        (typical.min(bound), until)
     }
 
     /// The typical idle time: the mean of the last eight, without those that are farthest from it, as soon as the others

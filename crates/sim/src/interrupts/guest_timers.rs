@@ -55,6 +55,12 @@ impl GuestTimers {
         self.timers.last().map_or(Ns::MAX, |t| t.0)
     }
 
+    /// The same without the tick.
+    pub(crate) fn next_but_tick(&self) -> Ns {
+        let others = |timer: &&(Ns, u32)| timer.1 != TimerFor::Tick.key();
+        self.timers.iter().rev().find(others).map_or(Ns::MAX, |timer| timer.0)
+    }
+
     /// Whether there is one for this purpose.
     #[inline]
     pub(crate) fn has(&self, what: TimerFor) -> bool {
@@ -123,10 +129,13 @@ mod tests {
         timers.set(TimerFor::Task(2), 5);
         timers.cancel(TimerFor::Task(2));
         assert!(timers.has(TimerFor::Tick) && !timers.has(TimerFor::Task(2)));
-        assert_eq!(timers.next(), 20);
+        assert_eq!((timers.next(), timers.next_but_tick()), (20, 20));
         assert_eq!((timers.due(1, 25), timers.due(2, 25)), (Some(TimerFor::Task(0)), None));
         timers.postpone(100);
         assert_eq!(timers.pop_due(119), None);
+        timers.cancel(TimerFor::Task(0));
+        assert_eq!((timers.next(), timers.next_but_tick()), (120, 130));
+        timers.set(TimerFor::Task(0), 120);
         let all: Vec<TimerFor> = std::iter::from_fn(|| timers.pop_due(140)).collect();
         let [first, second] = [TimerFor::Tick, TimerFor::Task(0)];
         assert_eq!(all, [first, second, TimerFor::Task(1), TimerFor::Level]);

@@ -80,12 +80,16 @@ impl World<'_> {
         let called = mask.len() as u32;
         let others = mask.iter().filter(|&&c| c != v).count() as u64;
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
-        if mask.len() > 1 {
+        let multicast = mask.len() > 1;
+        if multicast {
             self.tally(vm, Count::Multicasts, 1);
         }
         self.vcpus[v as usize].extra += others * LINES * self.vms[vm].sync.spin.handoff_ns;
-        self.send_to(v, &mask);
-        let yields = self.vms[vm].sync.ipi.pv_yield && called > 1;
+        match mask[..] {
+            [to] if to != v && self.guest_watches(to) => self.guest_flags(v, to),
+            _ => self.send_to(v, &mask),
+        }
+        let yields = self.vms[vm].sync.ipi.pv_yield && multicast;
         let waits = if wait { called } else { 0 };
         self.vcpus[v as usize].ipis.sent(mask, waits, yields);
         if waits > 0 {
