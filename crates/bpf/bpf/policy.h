@@ -373,12 +373,14 @@ RULE __u64 half_full(const struct bucket *b)
 /* How long until a throttling is over. */
 RULE __u64 recovery(const struct policy *v, const struct bucket *vm, __u64 now)
 {
-	__u64 until;
+	__u64 until, used;
 
-	if (v->latched == BY_LONGEST)
-		until = beyond(beyond(v->used, beyond(now, v->ended)), v->rules.longest / 2);
-	else
+	if (v->latched == BY_LONGEST) {
+		used = lesser(v->rules.longest / 2, beyond(v->rules.longest, least(&v->bucket)));
+		until = beyond(beyond(v->used, beyond(now, v->ended)), used);
+	} else {
 		until = greater(half_full(&v->bucket), half_full(vm));
+	}
 	return greater(until, beyond(v->held_until, now));
 }
 

@@ -3,6 +3,10 @@
 /// Integer nanoseconds.
 pub type Ns = u64;
 
+/// A boost that could not last this long is not started: applying and ending it costs two changes
+/// of a thread's scheduling attributes, a few microseconds in all.
+pub const MIN_BOOST_NS: Ns = 20_000;
+
 /// How a boosted vCPU thread outranks the rest of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

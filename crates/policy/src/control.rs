@@ -73,6 +73,8 @@ pub(crate) struct Control {
     stats: PolicyStats,
     /// What it gives back, and the boosted time as of the last account.
     repay: Option<(Repay, Ns)>,
+    /// Throttled since the last account, at least for a part of the time.
+    was_throttled: bool,
     /// No boosts until then, where it gives back; `None` before it is first enabled.
     learns_until: Option<Ns>,
     /// Its slice while it is not boosted.
@@ -116,6 +118,7 @@ impl Control {
             timer: None,
             stats: PolicyStats::default(),
             repay: repays.then(Default::default),
+            was_throttled: false,
             learns_until: None,
             rest_slice_ns,
         }
@@ -205,8 +208,10 @@ impl Control {
             return;
         }
         let before = repay.levels();
-        let levels = repay.on(since, boosted);
-        if self.status == Status::Throttled {
+        let throttled = self.status == Status::Throttled;
+        let lowered = !core::mem::replace(&mut self.was_throttled, throttled);
+        let levels = repay.on(since, boosted, lowered);
+        if throttled {
             return;
         }
         self.stats.lowered_ns += since.busy_ns.saturating_add(since.steal_ns) * u64::from(before);
@@ -413,6 +418,7 @@ impl Control {
 
     fn set(&mut self, status: Status, out: &mut Actions) {
         self.status = status;
+        self.was_throttled |= status == Status::Throttled;
         if self.published {
             out.push(Action::Status(status));
         }

@@ -2,12 +2,8 @@
 
 use crate::action::Reason;
 use crate::budget::Bucket;
-use crate::config::{Budget, Ns};
+use crate::config::{Budget, MIN_BOOST_NS, Ns};
 use crate::stretch::Stretch;
-
-/// A boost that could not last this long is not started: applying and ending it costs two changes
-/// of a thread's scheduling attributes, a few microseconds in all.
-const MIN_BOOST_NS: Ns = 20_000;
 
 /// Part of the VM's level that one lease takes.
 const LEASE_SHARE: u64 = 8;
@@ -133,7 +129,7 @@ impl Meter {
     /// worked off, or until both buckets are at half their burst. `None`: never. Expects settled accounts and nothing being charged.
     pub(crate) fn recovery(&self, now: Ns, reason: Option<Reason>, vm: &Bucket) -> Option<Ns> {
         if let (Some(Reason::Longest), Some(stretch)) = (reason, &self.stretch) {
-            return Some(stretch.recovery(now));
+            return Some(stretch.recovery(now, least(&self.bucket)));
         }
         let half = |b: &Bucket| b.time_until((b.burst() / 2).max(least(b)));
         Some(half(&self.bucket)?.max(half(vm)?))

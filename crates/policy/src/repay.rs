@@ -98,14 +98,19 @@ pub struct Repay {
 
 impl Repay {
     /// Levels below the baseline, from now on. `since`: what the vCPU's thread did since the last call, boosts
-    /// included; `boosted_ns`: how much of its time on a pCPU was boosted.
-    pub fn on(&mut self, since: CpuTime, boosted_ns: Ns) -> u8 {
+    /// included; `boosted_ns`: how much of its time on a pCPU was boosted; `lowered`: it was at its levels whenever it was
+    /// not boosted. Where it was not, at least for a part of the time, that time says nothing about the others.
+    pub fn on(&mut self, since: CpuTime, boosted_ns: Ns, lowered: bool) -> u8 {
         let CpuTime { busy_ns: ran_ns, steal_ns: waited_ns } = since;
-        let wanted = ran_ns + waited_ns;
+        let wanted = ran_ns.saturating_add(waited_ns);
         let boosted = boosted_ns.min(ran_ns);
-        let unboosted = scale(ran_ns - boosted, UNIT, weight(self.levels));
-        self.seen.add(waited_ns, unboosted);
-        if boosted <= wanted / FEW {
+        let lowered = lowered || self.levels == 0;
+        let at = if lowered { weight(self.levels) } else { UNIT };
+        let unboosted = scale(ran_ns - boosted, UNIT, at);
+        if lowered {
+            self.seen.add(waited_ns, unboosted);
+        }
+        if lowered && boosted <= wanted / FEW {
             self.free.add(waited_ns, unboosted);
         }
         if wanted == 0 {
@@ -129,7 +134,8 @@ impl Repay {
         let due = scale(wanted, UNIT, UNIT + others);
         let got = i64::try_from(ran_ns).unwrap_or(i64::MAX);
         let due = i64::try_from(due).unwrap_or(i64::MAX);
-        self.debt = (self.debt + got.saturating_sub(due)).clamp(-MOST_CREDIT_NS, MOST_DEBT_NS);
+        self.debt =
+            self.debt.saturating_add(got.saturating_sub(due)).clamp(-MOST_CREDIT_NS, MOST_DEBT_NS);
         // The next interval is taken to be as this one, and a quarter of the debt is worked off in it.
         let boosted = i64::try_from(boosted).unwrap_or(i64::MAX);
         let left = u64::try_from(due - boosted - self.debt / 4).unwrap_or(0);
@@ -192,7 +198,7 @@ mod tests {
     fn interval(repay: &mut Repay, others: f64, boosted: u64) -> u64 {
         let w = weight(repay.levels()) as f64 / weight(0) as f64;
         let ran = boosted + ((ACCOUNT_NS - boosted) as f64 * w / (w + others)) as u64;
-        repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted);
+        repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted, true);
         ran
     }
 
@@ -248,7 +254,7 @@ mod tests {
         let generous = |repay: &mut Repay| {
             let w = 2.0 * weight(repay.levels()) as f64 / weight(0) as f64;
             let ran = boosted + ((ACCOUNT_NS - boosted) as f64 * w / (w + 2.0)) as u64;
-            repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted);
+            repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted, true);
             ran
         };
         (0..50).for_each(|_| _ = generous(&mut repay));
@@ -281,9 +287,27 @@ mod tests {
             repay
         };
         let mut idle = indebted();
-        assert_eq!(idle.on(CpuTime::default(), 0), MOST_LEVELS, "not at once");
-        (0..60).for_each(|_| _ = idle.on(CpuTime::default(), 0));
+        assert_eq!(idle.on(CpuTime::default(), 0, true), MOST_LEVELS, "not at once");
+        (0..60).for_each(|_| _ = idle.on(CpuTime::default(), 0, true));
         assert_eq!(idle.levels(), 0);
+    }
+
+    #[test]
+    fn a_throttled_thread_that_gets_its_share_keeps_its_debt() {
+        let mut repay = Repay::default();
+        (0..3).for_each(|_| _ = interval(&mut repay, 2.0, 0));
+        let half = CpuTime { busy_ns: ACCOUNT_NS / 2, steal_ns: ACCOUNT_NS / 2 };
+        (0..8).for_each(|_| _ = repay.on(half, ACCOUNT_NS / 4, true));
+        assert_eq!((repay.debt, repay.levels()), (super::MOST_DEBT_NS, MOST_LEVELS));
+        let (due, others) = (ACCOUNT_NS / 3, repay.free.others());
+        for _ in 0..7 {
+            repay.on(CpuTime { busy_ns: due, steal_ns: ACCOUNT_NS - due }, 0, false);
+        }
+        assert_eq!(repay.free.others(), others, "what it ran at its full weight is no lesson");
+        assert!(repay.debt > super::MOST_DEBT_NS * 9 / 10, "{}", repay.debt);
+        // Nobody is there any more.
+        (0..60).for_each(|_| _ = repay.on(CpuTime { busy_ns: ACCOUNT_NS, steal_ns: 0 }, 0, false));
+        assert_eq!(repay.levels(), 0);
     }
 
     /// Contended, alone, contended: others who leave leave no debt behind, and one who comes later does not
@@ -339,7 +363,7 @@ mod tests {
             let mut repay = Repay::default();
             for (ran, waited, boosted) in accounts {
                 let since = CpuTime { busy_ns: ran >> 20, steal_ns: waited >> 20 };
-                prop_assert!(repay.on(since, boosted) <= MOST_LEVELS);
+                prop_assert!(repay.on(since, boosted, ran % 3 == 0) <= MOST_LEVELS);
             }
         }
     }

@@ -63,10 +63,11 @@ impl Stretch {
         (self.longest - self.used).saturating_add(self.excess.level())
     }
 
-    /// How long until half of the account is worked off, if nothing is boosted until then.
-    pub(crate) fn recovery(&self, now: Ns) -> Ns {
+    /// How long until half of the account is worked off, and as much as a boost takes at `least`, if nothing is boosted until then.
+    pub(crate) fn recovery(&self, now: Ns, least: Ns) -> Ns {
         let gap = now.saturating_sub(self.ended);
-        self.used.saturating_sub(gap).saturating_sub(self.longest / 2)
+        let used = (self.longest / 2).min(self.longest.saturating_sub(least));
+        self.used.saturating_sub(gap).saturating_sub(used)
     }
 }
 
@@ -98,7 +99,8 @@ mod tests {
         assert_eq!(s.begin(1_070_000), 50_000);
         s.charge(1_120_000, 50_000);
         s.end(1_120_000);
-        assert_eq!((s.left(), s.recovery(1_130_000)), (0, 40_000));
+        assert_eq!((s.left(), s.recovery(1_130_000, 20_000)), (0, 40_000));
+        assert_eq!(s.recovery(1_130_000, 80_000), 70_000, "as much as a boost needs");
         assert_eq!(s.begin(1_170_000), 50_000);
         assert_eq!(s.begin(1_220_000), LONGEST);
     }

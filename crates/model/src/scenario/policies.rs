@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use vcoop_credit1::Patches;
 use vcoop_policy::config::{
-    Budget, DynamicConfig, Means, RATELIMIT_CEILING_NS, RATELIMIT_FLOOR_NS, RatelimitConfig,
-    WakeBoostConfig,
+    Budget, DynamicConfig, MIN_BOOST_NS, Means, RATELIMIT_CEILING_NS, RATELIMIT_FLOOR_NS,
+    RatelimitConfig, WakeBoostConfig,
 };
 
 use super::credit1::policy_patches;
@@ -108,6 +108,14 @@ impl Policies {
                     let message = format!("`rest_slice` cannot be {}", show(slice.value.0));
                     errors.error_help(slice.span, message, "0us (none), or 100us to 100ms");
                 }
+            }
+            if let Some(longest) = &keys.longest_boost
+                && (1..MIN_BOOST_NS).contains(&longest.value.0)
+            {
+                let message = format!("`longest_boost` cannot be {}", show(longest.value.0));
+                let help =
+                    format!("0us (as the budget allows), or {} and more", show(MIN_BOOST_NS));
+                errors.error_help(longest.span, message, help);
             }
             if let Some(patches) = policy_patches(&keys, errors) {
                 all.patches.insert(name.value.clone(), patches);
