@@ -310,6 +310,10 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
             IpiPath::Cluster => line("-cpu host,kvm-pv-ipi=off,+x2apic # of QEMU"),
         }
     }
+    if own.ipi.shorthand != before.ipi.shorthand {
+        let why = "ipi_shorthand: guests since Linux 5.4 use it whenever all their CPUs are online";
+        found.simulation_only.push(why.to_owned());
+    }
     if own.idle.host_polls().fixed {
         let why = "halt_poll_fixed: KVM's polling adapts since Linux 4.3";
         found.simulation_only.push(why.to_owned());

@@ -20,6 +20,8 @@ pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
 pub(crate) const X2APIC_EOI: u32 = 0x80b;
 const X2APIC_SPURIOUS: u32 = 0x80f;
 pub(crate) const X2APIC_ICR: u32 = 0x830;
+/// Destination shorthand of an ICR write: all but the sender.
+const ALL_BUT_SELF: u64 = 0b11 << 18;
 const X2APIC_LVT_TIMER: u32 = 0x832;
 
 /// Interrupts on.
@@ -266,13 +268,18 @@ impl Port for Machine {
 
     fn interrupt_others(&mut self, vcpus: u64, task: usize) {
         let control = control();
-        let targets = vcpus & ((1 << control.vcpus.min(MAX_VCPUS as u64)) - 1);
+        let all = (1 << control.vcpus.min(MAX_VCPUS as u64)) - 1;
+        // A function for the own vCPU is called in place.
+        let others = all & !(1 << self.number);
+        let targets = vcpus & others;
         stats(task).acks.store(targets.count_ones().into(), Ordering::Release);
         let each = || (0..MAX_VCPUS as u64).filter(|n| targets >> n & 1 != 0);
         for n in each() {
             words().vcpu[n as usize].calls.fetch_or(1 << task, Ordering::AcqRel);
         }
-        if control.pv_ipi != 0 && targets.count_ones() > 1 {
+        if control.shorthand != 0 && targets == others && targets.count_ones() > 1 {
+            wrmsr(X2APIC_ICR, ALL_BUT_SELF | u64::from(VECTOR_IPI));
+        } else if control.pv_ipi != 0 && targets.count_ones() > 1 {
             words().vcpu[self.number as usize].multicast.store(targets, Ordering::Release);
             out(PORT_MULTICAST, 0);
         } else {

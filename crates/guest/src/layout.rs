@@ -202,6 +202,8 @@ pub struct Control {
     /// 1: interrupts to several vCPUs are sent through [`PORT_MULTICAST`], with one exit; 0: by one
     /// write of the interrupt controller each.
     pub pv_ipi: u64,
+    /// 1: an interrupt to all other vCPUs is one write of the interrupt controller.
+    pub shorthand: u64,
     /// Tasks.
     pub task: [TaskSpec; MAX_TASKS],
     /// Devices.

@@ -320,6 +320,7 @@ pub(crate) fn build(
         control.idle_poll = virt::idle_poll(vm, &rates.clock);
         control.poll_if_hinted = u64::from(vm.virt.dedicated);
         control.pv_ipi = u64::from(vm.virt.ipi.path == IpiPath::Pv);
+        control.shorthand = u64::from(vm.virt.ipi.shorthand);
         // Without the page there is nowhere to put a deadline.
         control.register = u64::from(exitless || cooperates);
     });

@@ -7,7 +7,7 @@
 //! | host halt polling | its cap, by `KVM_CAP_HALT_POLL`, if the plan has one; how it adapts is the module's |
 //! | guest's idle loop | HLT, polling, haltpoll |
 //! | hint `dedicated` | `KVM_HINTS_REALTIME` in CPUID: the guest polls because it finds it there |
-//! | IPIs | one ICR write each, or (`pv`) one exit to user space for several, which injects them |
+//! | IPIs | one ICR write each, or (`pv`) one exit to user space for several, which injects them; to all others by a shorthand |
 //! | all else | as this host's KVM has it; a plan that asks for it is refused |
 
 use kvm_bindings::{
@@ -40,7 +40,7 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     plain.exits_off = vm.virt.exits_off;
     plain.idle = vm.virt.idle;
     plain.dedicated = vm.virt.dedicated;
-    plain.ipi.path = vm.virt.ipi.path;
+    (plain.ipi.path, plain.ipi.shorthand) = (vm.virt.ipi.path, vm.virt.ipi.shorthand);
     if matches!(vm.virt.ipi.path, IpiPath::Cluster | IpiPath::Posted) {
         let why = "the lab's guest writes one target at a time, and KVM decides whether that exits: \
                    \"icr\" or \"pv\"";

@@ -63,7 +63,9 @@ fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
     let mut icr = guest(IPI);
     let mut pv = icr.clone();
     pv.vms[0].virt.ipi.path = IpiPath::Pv;
-    for (plan, exits) in [(&icr, 0.0), (&pv, 1.0)] {
+    let mut shorthand = pv.clone();
+    shorthand.vms[0].virt.ipi.shorthand = true;
+    for (plan, exits) in [(&icr, 0.0), (&pv, 1.0), (&shorthand, 0.0)] {
         let r = run(plan);
         let l = latency(&r, "guest.ipi");
         assert!(l.hist.len() > 10, "{} rounds", l.hist.len());

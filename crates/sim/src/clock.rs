@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Tick(u32),
     /// An inter-processor interrupt reaches a pCPU.
     Ipi(u32),
+    /// An interrupt that was posted to a vCPU reaches the pCPU that has it, or had it last.
+    Posted(u32),
     /// The scheduler's own timer of a pCPU.
     Sched(u32),
     /// The timer behind the deadline of a vCPU.
@@ -49,7 +51,7 @@ pub(crate) enum Event {
     End,
 }
 
-const KINDS: usize = 18;
+const KINDS: usize = 19;
 
 impl Event {
     /// Every kind, in the order of [`kind`](Self::kind).
@@ -57,6 +59,7 @@ impl Event {
         Self::Segment,
         Self::Tick,
         Self::Ipi,
+        Self::Posted,
         Self::Sched,
         Self::Lapic,
         Self::Policy,
@@ -81,21 +84,22 @@ impl Event {
             Self::Segment(p) => (0, p),
             Self::Tick(p) => (1, p),
             Self::Ipi(p) => (2, p),
-            Self::Sched(p) => (3, p),
-            Self::Lapic(v) => (4, v),
-            Self::Policy(v) => (5, v),
-            Self::Sleep(t) => (6, t),
-            Self::Device(d) => (7, d),
-            Self::Remote(r) => (8, r),
-            Self::Storm(s) => (9, s),
-            Self::HostDevice(l) => (10, l),
-            Self::Ratelimit => (11, 0),
-            Self::Accounts => (12, 0),
-            Self::Govern(vm) => (13, vm),
-            Self::Hotplug(vm) => (14, vm),
-            Self::Timeline => (15, 0),
-            Self::Interval(i) => (16, i),
-            Self::End => (17, 0),
+            Self::Posted(v) => (3, v),
+            Self::Sched(p) => (4, p),
+            Self::Lapic(v) => (5, v),
+            Self::Policy(v) => (6, v),
+            Self::Sleep(t) => (7, t),
+            Self::Device(d) => (8, d),
+            Self::Remote(r) => (9, r),
+            Self::Storm(s) => (10, s),
+            Self::HostDevice(l) => (11, l),
+            Self::Ratelimit => (12, 0),
+            Self::Accounts => (13, 0),
+            Self::Govern(vm) => (14, vm),
+            Self::Hotplug(vm) => (15, vm),
+            Self::Timeline => (16, 0),
+            Self::Interval(i) => (17, i),
+            Self::End => (18, 0),
         }
     }
 }
@@ -137,6 +141,7 @@ impl Clock {
             n.pcpus,
             n.pcpus,
             n.pcpus,
+            n.vcpus,
             n.pcpus,
             n.vcpus,
             n.vcpus,

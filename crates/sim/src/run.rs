@@ -27,6 +27,7 @@ impl World<'_> {
                 Event::Segment(p) => self.segment_ends(p),
                 Event::Tick(p) => self.interrupt(p, Irq::Tick),
                 Event::Ipi(p) => self.ipi_arrives(p),
+                Event::Posted(v) => self.posted_arrives(v),
                 Event::Sched(p) => self.interrupt(p, Irq::Sched),
                 Event::Lapic(v) => self.lapic_expires(v),
                 Event::Policy(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),

@@ -134,7 +134,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                 },
                 preempted_unseen: window % 2 == 0,
             };
-            (IpiVirt { path, pv_tlb, pv_yield }, spin, pause)
+            (IpiVirt { path, shorthand: pv_tlb != pv_yield, pv_tlb, pv_yield }, spin, pause)
         },
     )
 }

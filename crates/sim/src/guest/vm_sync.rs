@@ -15,6 +15,7 @@ named! {
     pub(crate) enum Count {
         IpisIcr = "ipis.icr",
         IpisCluster = "ipis.cluster",
+        IpisShorthand = "ipis.shorthand",
         IpisPv = "ipis.pv",
         IpisPosted = "ipis.posted",
         IpisAsked = "ipis.asked",

@@ -6,7 +6,9 @@ use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::machine::{GuestSegment, Irq, Segment, vector};
+use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
@@ -86,15 +88,29 @@ impl World<'_> {
             return self.send_ipi(p);
         }
         self.vcpus[v as usize].virt.counters.posted += 1;
-        // A posted interrupt reaches the running guest without an exit; its flight is paid as part
-        // of the sender's work.
+        // It reaches the running guest without an exit.
         self.pay_for(CostKey::IpiSend);
-        self.posted_now(p, v);
+        self.post_flies(v, self.pcpus[self.cpu as usize].extra);
     }
 
-    /// A posted interrupt finds its vCPU in guest mode.
-    pub(crate) fn posted_now(&mut self, p: u32, v: u32) {
-        if !self.guest_takes_irqs(v) {
+    /// The notification of a posted interrupt leaves in `after`. Several in flight are one (the ON bit of the descriptor).
+    pub(crate) fn post_flies(&mut self, v: u32, after: Ns) {
+        if !self.clock.is_pending(Event::Posted(v)) {
+            let at = self.clock.now() + after + self.costs.of(CostKey::IpiFlight);
+            self.clock.set(Event::Posted(v), at);
+        }
+    }
+
+    /// The notification of a posted interrupt is there. A vCPU that is in guest mode takes the interrupt. One that left it meanwhile
+    /// looks at what is pending before it enters again.
+    pub(crate) fn posted_arrives(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let (p, home) = (vcpu.pcpu, vcpu.home);
+        if vcpu.ipis.takes_wakeup() {
+            return self.interrupt(home, Irq::Posted(v));
+        }
+        let runs = vcpu.irr != 0 && p != NONE;
+        if !runs || self.pcpus[p as usize].segment != Segment::Guest || !self.guest_takes_irqs(v) {
             return;
         }
         match self.vcpus[v as usize].segment {

@@ -4,6 +4,7 @@
 //! icr      an exit for each target
 //! cluster  an exit for all targets of a cluster of 16 vCPUs
 //! pv       a hypercall for all targets within 128 vCPUs; a single target as icr
+//! to all others, by a shorthand: an exit for all (`ipi_shorthand`)
 //! posted   no exit: a vCPU that runs takes the interrupt at once, one that halts is woken by the
 //!          pCPU where it ran last, one that was preempted finds it when it is entered, or is sent it
 //!          by a hypercall that asks to boost it (`boost_receiver`)
@@ -44,7 +45,8 @@ impl World<'_> {
         let next = first + (v - first + 1) % n;
         let mut mask = self.vcpus[v as usize].ipis.take_mask();
         match to {
-            IpiTo::Own => mask.push(v),
+            // The kernel calls the function itself, without an interrupt (`generic_exec_single` of `kernel/smp.c`).
+            IpiTo::Own => {}
             IpiTo::Next => mask.extend((next != v).then_some(next)),
             IpiTo::Others => mask.extend((first..first + n).filter(|c| *c != v)),
         }
@@ -78,15 +80,15 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
-        let others = mask.iter().filter(|&&c| c != v).count() as u64;
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         let multicast = mask.len() > 1;
         if multicast {
             self.tally(vm, Count::Multicasts, 1);
         }
-        self.vcpus[v as usize].extra += others * LINES * self.vms[vm].sync.spin.handoff_ns;
+        self.vcpus[v as usize].extra +=
+            u64::from(called) * LINES * self.vms[vm].sync.spin.handoff_ns;
         match mask[..] {
-            [to] if to != v && self.guest_watches(to) => self.guest_flags(v, to),
+            [to] if self.guest_watches(to) => self.guest_flags(v, to),
             _ => self.send_to(v, &mask),
         }
         let yields = self.vms[vm].sync.ipi.pv_yield && multicast;
@@ -107,11 +109,11 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let (path, first) = (self.vms[vm].sync.ipi.path, self.vms[vm].first);
         let n = targets.len() as u64;
+        let others = u64::from(self.plan.vms[vm].level.topology.cpus() - 1);
         match (path, targets) {
-            // The CPU delivers one to itself, where it virtualises interrupts.
-            _ if targets == [v] && self.vms[vm].virt.posted => {
-                self.tally(vm, Count::IpisPosted, n);
-                self.post_ipi(v, v);
+            _ if self.vms[vm].sync.ipi.shorthand && n > 1 && n == others => {
+                self.tally(vm, Count::IpisShorthand, n);
+                self.multicast(v, targets, false);
             }
             (IpiPath::Posted, _) => {
                 self.tally(vm, Count::IpisPosted, n);
@@ -176,7 +178,7 @@ impl World<'_> {
     /// The hardware of vCPU `v` sends an IPI without an exit; the host learns of it only where it has to
     /// wake the other.
     fn post_ipi(&mut self, v: u32, to: u32) {
-        if to != v && self.asks_host(to) {
+        if self.asks_host(to) {
             self.tally(self.vcpus[v as usize].vm as usize, Count::IpisAsked, 1);
             let ask = Exit::Ask(to);
             let exits = &mut self.vcpus[v as usize].exits;
@@ -187,6 +189,7 @@ impl World<'_> {
         }
         let own = self.vcpus[v as usize].pcpu;
         self.vcpus[v as usize].extra += self.costs.of(CostKey::IpiSend);
+        let sent = self.vcpus[v as usize].extra;
         let target = &mut self.vcpus[to as usize];
         let (p, home, track) = (target.pcpu, target.home, target.track);
         if target.halted {
@@ -194,19 +197,20 @@ impl World<'_> {
                 self.pcpus[own as usize].irqs.push_back(Irq::Posted(to));
                 self.vcpus[v as usize].exits.push_back(Exit::Interrupt);
             } else {
+                target.ipis.wakes_up();
                 self.event_on_its_way(track, home);
-                self.interrupt(home, Irq::Posted(to));
+                self.post_flies(to, sent);
             }
             return;
         }
         target.irr |= vector::IPI;
         target.virt.counters.injections += 1;
         target.virt.counters.posted += 1;
-        if to == v || p == NONE {
+        if p == NONE {
             return; // it looks at what is pending before it goes on
         }
         match self.pcpus[p as usize].segment {
-            Segment::Guest => self.posted_now(p, to),
+            Segment::Guest => self.post_flies(to, sent),
             Segment::Poll => self.poll_sees(p),
             _ => {}
         }

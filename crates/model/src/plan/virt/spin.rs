@@ -9,6 +9,10 @@ use crate::plan::Ns;
 pub struct IpiVirt {
     /// By what.
     pub path: IpiPath,
+    /// One to all other vCPUs is a single ICR write with a destination shorthand, whatever the path (`native_send_call_func_ipi` of
+    /// `arch/x86/kernel/apic/ipi.c`, Linux 5.4).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shorthand: bool,
     /// A TLB shootdown leaves out vCPUs that are not loaded, and has them flush when they are entered
     /// (`KVM_FEATURE_PV_TLB_FLUSH`).
     pub pv_tlb: bool,

@@ -79,6 +79,9 @@ shared_keys! {
         /// How IPIs are sent: `icr`, `cluster`, `pv` (to several targets; to one as `icr`) or `posted`.
         /// Default: icr.
         ipi: IpiPath,
+        /// An IPI to all other vCPUs is one ICR write, whatever `ipi` says, as guests since Linux 5.4 send it. False:
+        /// as `ipi` says, as before. Default: false.
+        ipi_shorthand: bool,
         /// Spinlocks: waiters spin to the end and get them in their order (`native`), or as they see that they are free
         /// (`test-and-set`, what Linux uses in a VM without `pv` and without the dedicated hint), or (`pv`) halt
         /// after a while and are kicked. Default: native, or as `hints` says.
@@ -118,6 +121,7 @@ shared_keys! {
 impl SpinKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         set(&self.ipi, &mut virt.ipi.path, |path| *path);
+        set(&self.ipi_shorthand, &mut virt.ipi.shorthand, |on| *on);
         set(&self.spinlocks, &mut virt.spin.locks, |locks| *locks);
         set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);

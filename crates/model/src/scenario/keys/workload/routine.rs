@@ -141,7 +141,7 @@ choice! {
     pub(crate) enum IpiMode {
         /// None: what the loop itself takes.
         DryRun = "dry-run",
-        /// To the own vCPU.
+        /// To the own vCPU, which calls the function in place, without an interrupt.
         Own = "self",
         /// To the next vCPU.
         Unicast = "unicast",
@@ -153,8 +153,8 @@ choice! {
 }
 
 table! {
-    /// Has other vCPUs call an empty function, waits until they have, and begins anew (guests only).
-    /// Measures the time of that; `rate` counts rounds.
+    /// Has other vCPUs call an empty function, waits until they have, and begins anew (guests only). With mode = "self" the
+    /// vCPU calls it in place, without an interrupt, as Linux does. Measures the time of that; `rate` counts rounds.
     pub(crate) struct IpiBench {
         /// Which IPIs are sent.
         mode: At<IpiMode> = "broadcast",
