@@ -503,9 +503,9 @@ impl World<'_> {
         false
     }
 
-    /// Blocks the current task, with a timer on this vCPU or without. It pays for its way to sleep and back first, as a
+    /// Blocks the current task, with a timer on this vCPU or without. It pays `key` for its way to sleep and back first, as a
     /// host thread does in [`block`](Self::block).
-    pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
+    pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>, key: CostKey) -> bool {
         if let Some(at) = until {
             self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
             let vcpu = &self.vcpus[v as usize];
@@ -513,7 +513,7 @@ impl World<'_> {
                 self.guest_program(v);
             }
         }
-        let ns = self.costs.of(CostKey::GuestSleep);
+        let ns = self.costs.of(key);
         if ns == 0 {
             return self.guest_reschedule(v, Leave::Blocked);
         }

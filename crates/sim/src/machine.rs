@@ -252,6 +252,8 @@ pub(crate) struct Thread {
     pub(crate) vcpu: u32,
     pub(crate) track: u32,
     pub(crate) last_cpu: u32,
+    /// Since when it has no pCPU.
+    pub(crate) off_since: Ns,
     pub(crate) work: Work,
 }
 

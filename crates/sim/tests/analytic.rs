@@ -1,7 +1,7 @@
 //! Small cases whose answers are known without a simulator.
 
 use crate::support::*;
-use vcoop_model::plan::{Dist, GuestTimer, PolicyPlan, Program, TaskPlan};
+use vcoop_model::plan::{Act, Dist, GuestTimer, Mode, Phase, PolicyPlan, Program, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, Means, WakeBoostConfig};
@@ -220,6 +220,52 @@ fn who_is_light_pays_for_its_wake_ups_by_waiting() {
         let billed = l.hist.len() as f64 * w as f64 / 60e6;
         assert!((hogs - (1.0 - billed)).abs() < 0.003, "{place}: {hogs} beside {billed}");
     }
+}
+
+#[test]
+fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
+    // Each writes, which wakes the other, finds nothing to read, and goes to sleep; of equal priority, so that nobody is
+    // preempted before it sleeps. What the other evicts grows with the time for which it runs.
+    let round = |guest: bool, refill: u64| {
+        let costs = Costs {
+            switch_refill_ns: refill,
+            wakeup_ns: 700,
+            guest_wakeup_ns: 700,
+            block_ns: 300,
+            context_switch_ns: 1_100,
+            guest_switch_ns: 1_100,
+            // Of no effect: nobody sleeps for a time.
+            sleep_ns: 20_000,
+            guest_sleep_ns: 20_000,
+            ..free()
+        };
+        let work = || Act::Do(Phase::Run { time: Dist::Const(400), mode: Mode::User });
+        let (receive, post) =
+            (|| Act::Receive { sample: false }, |peer| Act::Post { peer, room: 1 });
+        let ping = vec![work(), post(1), receive(), Act::Done];
+        let pong = vec![receive(), work(), post(0)];
+        let mut tasks: Vec<TaskPlan> = [ping, pong]
+            .into_iter()
+            .map(|acts| task("t", Program::Routine { acts }, RT, &[]))
+            .collect();
+        tasks[1].name = "u".to_owned();
+        let mut level = eevdf(1);
+        level.rt_guard = RtGuard::Off;
+        let mut p = plan(level.clone(), costs);
+        let place = if guest { "guest" } else { "host" };
+        match guest {
+            false => p.host_tasks = tasks,
+            true => p.vms = vec![vm(place, level, tasks)],
+        }
+        1e9 / scalar(&run(&p), &format!("{place}.t"), "rate")
+    };
+    let each = 400 + 700 + 300 + 1_100;
+    for guest in [false, true] {
+        assert!((round(guest, 0) - 2.0 * f64::from(each)).abs() < 1.0, "{}", round(guest, 0));
+    }
+    // A fifth of the time that it was away, its own refill in that of the other.
+    let (cold, law) = (round(false, 2_000), 2.0 * f64::from(each) / (1.0 - 0.2));
+    assert!((cold - law).abs() < 5.0, "{cold} for {law}");
 }
 
 #[test]

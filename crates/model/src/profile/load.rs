@@ -406,9 +406,13 @@ costs! {
     /// `context_switch`: system calls, reading the clock, leaving the run queue. Profiles that `calibrate` wrote before
     /// November 2026 have none.
     Sleep: sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
+    /// What a thread or a guest's task pays to go to sleep where it is in its kernel already and finds nothing: a message or
+    /// room for one that is not there, a lock. The system call is in the time that the scenario gives for the message.
+    /// Profiles from before 27 November 2026 have none.
+    Block: block => block_ns = "{ ns = 300, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Progress lost to cold caches when a thread resumes on another CPU than its last.
     MigrationRefill: migration_refill => migration_refill_ns,
-    /// Progress lost to cold caches when a thread resumes on its CPU after another ran there.
+    /// Progress lost to cold caches when a thread resumes on its CPU after another ran there for 10 us or more; less if that ran for a shorter time.
     SwitchRefill: switch_refill => switch_refill_ns,
     /// Change a thread's policy (dequeue, enqueue, resched).
     Setattr: setattr => setattr_ns,

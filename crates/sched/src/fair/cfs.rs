@@ -87,8 +87,8 @@ impl FairClass {
         let slice = self.slice_cfs(r, s, c).min(c.sched_latency_ns);
         let se = &self.ses[s];
         if se.ran > slice {
-            // Whoever preempted by waking has had its favour.
-            self.rqs[r].next = NONE;
+            // It shall not be chosen again for having been preempted.
+            self.forget_buddy(r, s);
             return true;
         }
         // Whatever the slice, a wake-up storm shall not cut runs below this.
@@ -106,16 +106,35 @@ impl FairClass {
         self.ses[s].vruntime - self.ses[p].vruntime > gran
     }
 
-    pub(super) fn preempts_cfs(&mut self, r: usize, s: usize, p: usize, c: &CfsTunables) -> bool {
+    /// Whether `p` preempts `s`. Then it runs next, and after it `s`, if its queue is `long`.
+    pub(super) fn preempts_cfs(
+        &mut self,
+        r: usize,
+        s: usize,
+        p: usize,
+        long: bool,
+        c: &CfsTunables,
+    ) -> bool {
         let wins = self.leads_cfs(s, p, c);
         if wins {
             self.rqs[r].next = p as u32;
         }
+        if wins && long && self.ses[s].owns == NONE {
+            for s in [s, self.root_se(s)] {
+                self.rqs[self.ses[s].rq as usize].last = s as u32;
+            }
+        }
         wins
     }
 
+    /// Whether a queue is so long that who is preempted there is preferred afterwards (`LAST_BUDDY`): with as many entities as
+    /// fit into the latency period at the least granularity.
+    pub(super) fn is_long(&self, r: usize, c: &CfsTunables) -> bool {
+        u64::from(self.rqs[r].nr) * c.min_granularity_ns >= c.sched_latency_ns
+    }
+
     /// The leftmost; but not who yielded, if the second is nearly as good, and rather who caused
-    /// the preemption, if that is not too unfair to the leftmost. The queue must not be empty.
+    /// a preemption, or else who was preempted, if that is not too unfair to the leftmost. The queue must not be empty.
     pub(super) fn pick_cfs(&self, r: usize, c: &CfsTunables) -> usize {
         let rq = &self.rqs[r];
         let vruntime = |s: u32| self.ses[s as usize].vruntime;
@@ -140,8 +159,9 @@ impl FairClass {
                 best = second as usize;
             }
         }
-        if rq.next != NONE && fair_enough(rq.next) {
-            best = rq.next as usize;
+        let mut buddies = [rq.next, rq.last].into_iter();
+        if let Some(buddy) = buddies.find(|&s| s != NONE && fair_enough(s)) {
+            best = buddy as usize;
         }
         best
     }

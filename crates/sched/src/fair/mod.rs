@@ -117,7 +117,7 @@ impl FairClass {
     }
 
     #[inline]
-    fn is_eevdf(&self) -> bool {
+    pub(crate) fn is_eevdf(&self) -> bool {
         matches!(self.kind, Fair::Eevdf(_))
     }
 
@@ -382,12 +382,14 @@ impl Class for FairClass {
         let Fair::Cfs(c) = self.kind else {
             return false;
         };
-        self.tick_cfs(r, s, &c) || g != NONE && self.tick_cfs(cpu.index(), g as usize, &c)
+        let ends = self.tick_cfs(r, s, &c);
+        ends | (g != NONE && self.tick_cfs(cpu.index(), g as usize, &c))
     }
 
     #[inline]
     fn check_preempt(&mut self, cpu: CpuId, curr: EntId, woken: EntId) -> bool {
         let (mut s, mut p) = (self.se_of(curr), self.se_of(woken));
+        let own = self.ses[s].rq as usize;
         let (curr_idle, woken_idle) = (self.ses[s].idle, self.ses[p].idle);
         // Compare where the two share a queue.
         if self.ses[s].rq != self.ses[p].rq {
@@ -405,7 +407,7 @@ impl Class for FairClass {
             return false;
         }
         match self.kind {
-            Fair::Cfs(c) => self.preempts_cfs(r, s, p, &c),
+            Fair::Cfs(c) => self.preempts_cfs(r, s, p, self.is_long(own, &c), &c),
             Fair::Eevdf(t) => self.preempts_eevdf(r, s, p, &t),
         }
     }

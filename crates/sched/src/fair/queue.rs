@@ -80,8 +80,10 @@ pub(crate) struct Rq {
     pub(crate) heap: Heap,
     /// The running entity, if it is of this queue. Always on the queue.
     pub(crate) curr: u32,
-    /// CFS: who caused the preemption, and so should run next.
+    /// Who caused a preemption (CFS), was yielded to, or is a group of which somebody went to sleep, and so should run next.
     pub(crate) next: u32,
+    /// CFS: who was preempted, and so should run after that.
+    pub(crate) last: u32,
     /// CFS: who yielded, and so should not.
     pub(crate) skip: u32,
     /// Entities on the queue, with the current and the delayed ones.
@@ -112,6 +114,7 @@ impl Rq {
             heap: Heap::default(),
             curr: NONE,
             next: NONE,
+            last: NONE,
             skip: NONE,
             nr: 0,
             tasks: 0,
@@ -242,6 +245,11 @@ impl FairClass {
             } else {
                 self.update_group_weight(r);
                 self.update_group_slice(r);
+                if how == Dequeue::Sleep {
+                    // Another of the group has what is left of its turn.
+                    let root = self.rqs[r].cpu as usize;
+                    self.rqs[root].next = g;
+                }
             }
         }
         true
@@ -331,14 +339,14 @@ impl FairClass {
         }
     }
 
+    /// It is favoured no more, and not passed over.
     #[inline]
-    fn forget_buddy(&mut self, r: usize, s: usize) {
+    pub(super) fn forget_buddy(&mut self, r: usize, s: usize) {
         let rq = &mut self.rqs[r];
-        if rq.next == s as u32 {
-            rq.next = NONE;
-        }
-        if rq.skip == s as u32 {
-            rq.skip = NONE;
+        for buddy in [&mut rq.next, &mut rq.last, &mut rq.skip] {
+            if *buddy == s as u32 {
+                *buddy = NONE;
+            }
         }
     }
 

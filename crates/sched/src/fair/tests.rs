@@ -142,6 +142,85 @@ fn cfs_wakeup_needs_a_lead() {
 }
 
 #[test]
+fn cfs_goes_back_to_who_was_preempted_where_many_wait() {
+    // Eight entities fit into a latency of 24 ms at 3 ms each.
+    for (others, back) in [(5, 2), (6, 0)] {
+        let (mut c, _) = cfs(&[Policy::NORMAL; 9]);
+        for e in (0..1).chain(2..2 + others) {
+            start(&mut c, e);
+        }
+        run(&mut c, 0);
+        // The others are 1 ms to the left of it, one more than 4 ms.
+        c.charge(CPU, EntId(0), MS);
+        put(&mut c, 1, -4 * MS as i64, 0);
+        assert!(c.check_preempt(CPU, EntId(0), EntId(1)));
+        assert_eq!(c.pick(CPU), Some(EntId(1)));
+        c.put_prev(CPU, EntId(0), Some(EntId(1)));
+        c.set_next(CPU, EntId(1));
+        c.dequeue(CPU, EntId(1), Dequeue::Sleep);
+        assert_eq!(c.pick(CPU), Some(EntId(back)), "{others} others");
+        // Its favour ends with its slice.
+        run(&mut c, back);
+        c.charge(CPU, EntId(back), 13 * MS);
+        c.tick(CPU, EntId(back));
+        assert_ne!(c.pick(CPU), Some(EntId(back)));
+    }
+}
+
+#[test]
+fn cfs_keeps_another_ones_favour_at_the_end_of_a_slice() {
+    let (mut c, _) = cfs(&[Policy::NORMAL; 3]);
+    (0..3).for_each(|e| start(&mut c, e));
+    run(&mut c, 0);
+    c.favour(EntId(2));
+    c.charge(CPU, EntId(0), 25 * MS);
+    assert!(c.tick(CPU, EntId(0)));
+    assert_eq!(c.pick(CPU), Some(EntId(2)), "somebody yielded to it");
+}
+
+#[test]
+fn a_groups_turn_goes_on_when_one_of_it_sleeps() {
+    let fair = |eevdf: bool| match eevdf {
+        true => Fair::Eevdf(EevdfTunables::of(EevdfRelease::V6_12, 8)),
+        false => Fair::Cfs(CfsTunables::for_cpus(BIG)),
+    };
+    for eevdf in [false, true] {
+        let mut c = FairClass::new(&LevelConfig {
+            topology: Topology::flat(1),
+            tick_ns: MS,
+            fair: fair(eevdf),
+            rr_slice_ns: 100 * MS,
+            rt_guard: RtGuard::Off,
+            dl: DlConfig::default(),
+            balance: Balance::default(),
+            groups: vec![1024],
+        });
+        for (e, group) in [(0, Some(0)), (1, Some(0)), (2, None)] {
+            c.add(EntId(e), Policy::NORMAL, group);
+            start(&mut c, e);
+        }
+        let first = c.pick(CPU).unwrap();
+        c.set_next(CPU, first);
+        if first == EntId(2) {
+            c.charge(CPU, first, MS);
+            let next = c.pick(CPU).unwrap();
+            c.put_prev(CPU, first, Some(next));
+            c.set_next(CPU, next);
+        }
+        let (runs, sibling) = if c.rqs[c.ses[0].rq as usize].curr == 0 { (0, 1) } else { (1, 0) };
+        let group = c.root_se(runs);
+        // The group has had a little, the other nothing.
+        c.ses[group].vruntime = c.ses[2].vruntime + 1_000;
+        c.dequeue(CPU, EntId(runs as u32), Dequeue::Sleep);
+        let root = CPU.index();
+        assert_eq!(c.rqs[root].next, group as u32);
+        if !eevdf {
+            assert_eq!(c.pick(CPU), Some(EntId(sibling)));
+        }
+    }
+}
+
+#[test]
 fn cfs_sleep_in_another_class_earns_no_more() {
     // Asleep for 100 ms, of which it was real-time for the last 10: it comes back half a latency (12 ms) left of where
     // the minimum was when it left the class, as the minimum has moved on since.

@@ -5,6 +5,7 @@
 //! (`vcpu_is_preempted`). Whatever ends a wait, the task asks for the lock once more when it runs.
 
 use vcoop_model::plan::{LockKind, Mode};
+use vcoop_model::profile::CostKey;
 
 use crate::attribution::track::NONE;
 use crate::guest::sleeping_lock::{Owner, Sees, Turn};
@@ -34,7 +35,9 @@ impl World<'_> {
         }
         work.wait = Wait::Lock;
         self.tally(vm, Count::LockSleeps, 1);
-        self.guest_sleep(v, t, None)
+        // Only a futex is asked for by a system call.
+        let key = if kind == LockKind::Futex { CostKey::GuestSleep } else { CostKey::Block };
+        self.guest_sleep(v, t, None, key)
     }
 
     /// A task releases a sleeping lock.

@@ -1,6 +1,7 @@
 //! What a guest's tasks ask for: the operations of their programs.
 
 use vcoop_model::plan::Mode;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave};
 
@@ -61,7 +62,7 @@ impl World<'_> {
                     self.tracks.arm(sampler, track, at, now);
                     self.tracks.arm(of_irq, track, at, now);
                 }
-                self.guest_sleep(v, t, Some(fires))
+                self.guest_sleep(v, t, Some(fires), CostKey::GuestSleep)
             }
             Op::WaitDevice { due } => {
                 work.wait = Wait::Device(due);
@@ -69,14 +70,14 @@ impl World<'_> {
                 // The device interrupts the vCPU it is routed to; the wait is explained there.
                 let track = self.device_track(vm, t).unwrap_or(track);
                 self.tracks.arm(sampler, track, due, now);
-                self.guest_sleep(v, t, None)
+                self.guest_sleep(v, t, None, CostKey::GuestSleep)
             }
             Op::Wait { timeout } => {
                 if std::mem::take(&mut work.woken) {
                     return false;
                 }
                 work.wait = Wait::Peer;
-                self.guest_sleep(v, t, Some(now + timeout))
+                self.guest_sleep(v, t, Some(now + timeout), CostKey::GuestSleep)
             }
             Op::Wake(peer) => {
                 let peer = work.peers + peer;

@@ -15,14 +15,14 @@ impl World<'_> {
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.clock.set(Event::Sleep(t), until);
         let program = self.costs.of(CostKey::TimerProgram);
-        self.block(p, t, program);
+        let ns = self.costs.of(CostKey::Sleep);
+        self.block(p, t, ns + program);
     }
 
-    /// Blocks the current thread, which waits for something already. It pays for its way to sleep and back, and
-    /// for `more`: the scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a
-    /// wake-up catches on the way goes on without having slept.
-    pub(crate) fn block(&mut self, p: u32, t: u32, more: Ns) {
-        let ns = self.costs.of(CostKey::Sleep) + more;
+    /// Blocks the current thread, which waits for something already. It pays `ns` for its way to sleep and back: the scheduler
+    /// has to see that as its CPU time, not as that of whoever runs next. Whom a wake-up catches on the way goes on
+    /// without having slept.
+    pub(crate) fn block(&mut self, p: u32, t: u32, ns: Ns) {
         if ns == 0 {
             return self.reschedule(p, Leave::Blocked);
         }

@@ -38,7 +38,8 @@ impl World<'_> {
             CallStep::GoesOn => return false,
             CallStep::Waits => {
                 self.threads[t as usize].work.wait = Wait::Message;
-                self.block(p, t, 0);
+                let ns = self.costs.of(CostKey::Sleep);
+                self.block(p, t, ns);
                 return true;
             }
         };
@@ -71,7 +72,7 @@ impl World<'_> {
             CallStep::GoesOn => return false,
             CallStep::Waits => {
                 self.vms[vm as usize].tasks[t as usize].wait = Wait::Message;
-                return self.guest_sleep(v, t, None);
+                return self.guest_sleep(v, t, None, CostKey::GuestSleep);
             }
         };
         match self.calls.receiver(message) {
@@ -292,7 +293,7 @@ impl World<'_> {
             Posted::Left => false,
             Posted::Blocks => {
                 self.vms[vm].tasks[t as usize].wait = Wait::Room;
-                self.guest_sleep(v, t, None)
+                self.guest_sleep(v, t, None, CostKey::Block)
             }
         }
     }
@@ -308,7 +309,7 @@ impl World<'_> {
             }
             Found::Nothing => {
                 work.wait = Wait::Mail;
-                self.guest_sleep(v, t, None)
+                self.guest_sleep(v, t, None, CostKey::Block)
             }
         }
     }
@@ -329,7 +330,8 @@ impl World<'_> {
             Posted::Left => false,
             Posted::Blocks => {
                 self.threads[t as usize].work.wait = Wait::Room;
-                self.block(p, t, 0);
+                let ns = self.costs.of(CostKey::Block);
+                self.block(p, t, ns);
                 true
             }
         }
@@ -348,7 +350,8 @@ impl World<'_> {
             }
             Found::Nothing => {
                 work.wait = Wait::Mail;
-                self.block(p, t, 0);
+                let ns = self.costs.of(CostKey::Block);
+                self.block(p, t, ns);
                 true
             }
         }

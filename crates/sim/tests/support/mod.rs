@@ -69,6 +69,7 @@ pub(crate) fn dear() -> Costs {
         guest_tick_ns: 1_200,
         guest_wakeup_ns: 700,
         guest_switch_ns: 1_000,
+        block_ns: 400,
         guest_sleep_ns: 1_600,
         lab_sleep_ns: 300,
         voluntary_point_ns: 100 * US,
