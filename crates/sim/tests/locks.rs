@@ -6,7 +6,7 @@ use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Plan, Progr
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{Policy, Topology};
 
 fn run_for(ns: Ns, mode: Mode) -> Act {
     Act::Do(Phase::Run { time: Dist::Const(ns), mode })
@@ -492,7 +492,7 @@ fn each_path_has_its_own_number_of_exits_for_a_broadcast() {
 #[test]
 fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
     // Two lines of each target for the sender's kernel, and two for KVM where one exit reaches several.
-    let took = |path, targets: u32, handoff_ns| {
+    let took = |path, targets: u32, handoff_ns, llc_crossing_ns| {
         let pins: Vec<u32> = (0..=targets).collect();
         let mut tasks = vec![hog(); pins.len()];
         let ipi = Act::Ipi { to: IpiTo::Others, wait: false };
@@ -500,6 +500,12 @@ fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
         let mut p = machine(targets + 1, &pins, tasks);
         p.vms[0].virt.ipi.path = path;
         p.vms[0].virt.spin.handoff_ns = handoff_ns;
+        // The sender and two others have the first LLC.
+        if targets == 5 {
+            let topology = Topology { threads_per_core: 1, cores_per_llc: 3, llcs: 2 };
+            *p.host.sched.topology_mut() = topology;
+        }
+        p.host.costs.llc_crossing_ns = llc_crossing_ns;
         latency(&run(&p), "guest.t0").min_ns
     };
     for (path, targets, lines) in [
@@ -508,8 +514,11 @@ fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
         (IpiPath::Pv, 5, 20),
         (IpiPath::Posted, 5, 10),
     ] {
-        let more = took(path, targets, 100) - took(path, targets, 0);
+        let more = took(path, targets, 100, 0) - took(path, targets, 0, 0);
         assert_eq!(more, lines * 100, "{path:?}, {targets} targets");
+        let far = took(path, targets, 100, 50) - took(path, targets, 100, 0);
+        let crossing = if targets == 5 { lines * 50 * 3 / 5 } else { 0 };
+        assert_eq!(far, crossing, "{path:?}, {targets} targets, of which three are far");
     }
     // A function for the own vCPU is called in place.
     let ipi = Act::Ipi { to: IpiTo::Own, wait: true };

@@ -394,6 +394,9 @@ costs! {
     IpiSend: ipi_send => ipi_send_ns,
     /// Time an IPI travels.
     IpiFlight: ipi_flight => ipi_flight_ns,
+    /// How much longer an IPI travels to a CPU with another last-level cache, and how much longer a cache line that was written
+    /// there takes. Profiles from before 27 November 2026 have none.
+    LlcCrossing: llc_crossing => llc_crossing_ns = "{ ns = 0, source = \"assumed: this profile has none\" }",
     /// Take an IPI (paid by the receiver).
     IpiReceive: ipi_receive => ipi_receive_ns,
     /// Device interrupt on the host, with the irqfd path to the injection.

@@ -225,8 +225,15 @@ impl World<'_> {
             let sent = self.clock.now() + self.pcpus[self.cpu as usize].extra;
             let way = if watches { CostKey::PollNotice } else { CostKey::IpiFlight };
             self.pcpus[to as usize].sees_write = watches;
-            self.clock.set(event, sent + self.costs.of(way));
+            let far = self.crossing(self.cpu, to);
+            self.clock.set(event, sent + self.costs.of(way) + far);
         }
+    }
+
+    /// How much longer an IPI or a cache line takes between these pCPUs than within an LLC.
+    pub(crate) fn crossing(&mut self, from: u32, to: u32) -> Ns {
+        let topology = self.plan.host.sched.topology();
+        if topology.llc(from) == topology.llc(to) { 0 } else { self.costs.of(CostKey::LlcCrossing) }
     }
 
     /// What [`send_ipi`](Self::send_ipi) sent is there.

@@ -96,7 +96,8 @@ impl World<'_> {
     /// The notification of a posted interrupt leaves in `after`. Several in flight are one (the ON bit of the descriptor).
     pub(crate) fn post_flies(&mut self, v: u32, after: Ns) {
         if !self.clock.is_pending(Event::Posted(v)) {
-            let at = self.clock.now() + after + self.costs.of(CostKey::IpiFlight);
+            let far = self.crossing(self.cpu, self.vcpus[v as usize].home);
+            let at = self.clock.now() + after + self.costs.of(CostKey::IpiFlight) + far;
             self.clock.set(Event::Posted(v), at);
         }
     }

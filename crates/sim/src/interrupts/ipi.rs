@@ -80,13 +80,13 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
+        let lines: Ns = mask.iter().map(|&to| self.lines(vm, to)).sum();
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         let multicast = mask.len() > 1;
         if multicast {
             self.tally(vm, Count::Multicasts, 1);
         }
-        self.vcpus[v as usize].extra +=
-            u64::from(called) * LINES * self.vms[vm].sync.spin.handoff_ns;
+        self.vcpus[v as usize].extra += lines;
         match mask[..] {
             [to] if self.guest_watches(to) => self.guest_flags(v, to),
             _ => self.send_to(v, &mask),
@@ -153,12 +153,18 @@ impl World<'_> {
     /// The host's work for a multicast.
     pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
-        let lines = LINES * self.vms[vm].sync.spin.handoff_ns;
         for _ in 0..targets {
             let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
+            let lines = self.lines(vm, to);
             self.pay(lines);
             self.inject(to, vector::IPI, Injection::Ipi);
         }
+    }
+
+    /// How long the cache lines of a target take to the pCPU that executes.
+    fn lines(&mut self, vm: usize, to: u32) -> Ns {
+        let far = self.crossing(self.cpu, self.vcpus[to as usize].home);
+        LINES * (self.vms[vm].sync.spin.handoff_ns + far)
     }
 
     /// The guest's kernel on vCPU `v` has another one look at its run queue.

@@ -41,6 +41,7 @@ pub(crate) fn dear() -> Costs {
         timer_program_ns: 200,
         ipi_send_ns: 300,
         ipi_flight_ns: 800,
+        llc_crossing_ns: 250,
         ipi_receive_ns: 500,
         device_irq_ns: 1_500,
         wakeup_ns: 600,
