@@ -5,7 +5,7 @@ use std::thread;
 
 use vcoop_capture::Loader;
 use vcoop_experiment::params;
-use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
+use vcoop_model::builtin::{builtin_scenario, builtin_scenarios, is_path};
 use vcoop_model::diagnostic::{Diagnostics, closest};
 use vcoop_model::file;
 use vcoop_model::plan::{Ns, Plan};
@@ -43,7 +43,7 @@ pub(crate) struct Source {
 
 /// Reads a scenario's text. A name without a slash or `.toml` is a built-in scenario first.
 pub(crate) fn source(name: &str) -> Result<Source, Failure> {
-    let path_like = name.contains('/') || name.ends_with(".toml");
+    let path_like = is_path(name);
     let builtin = builtin_scenario(name).filter(|_| !path_like);
     let text = match builtin {
         Some(text) => text.to_owned(),
@@ -162,7 +162,7 @@ impl Calibration {
         let name = name.ok_or_else(|| {
             Failure::usage(format!("--calibration {}: name a file without quotes", file.display()))
         })?;
-        let path = if Profile::is_path(name) { name.to_owned() } else { format!("./{name}") };
+        let path = if is_path(name) { name.to_owned() } else { format!("./{name}") };
         Profile::load(&path).map_err(refuse)?;
         Ok(Some(Set::of("host.profile", &format!("\"{path}\""))))
     }

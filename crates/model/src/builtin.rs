@@ -1,4 +1,9 @@
-//! Scenarios that ship with the program.
+//! Scenarios that ship with the program, and those that other files name.
+
+use std::path::Path;
+
+use crate::diagnostic::nearest;
+use crate::file;
 
 /// A scenario that ships with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,4 +78,28 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
 /// The text of a scenario that ships with the program.
 pub fn builtin_scenario(name: &str) -> Option<&'static str> {
     builtin_scenarios().iter().find(|b| b.name == name).map(|b| b.text)
+}
+
+/// Whether a name is that of a file rather than of something built in.
+pub fn is_path(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".toml")
+}
+
+/// The text of the scenario that a file names: a built-in one, or a file at `path`.
+///
+/// # Errors
+///
+/// What is wrong, and what to do about it.
+pub fn named_scenario(name: &str, path: &Path) -> Result<String, (String, Option<String>)> {
+    if is_path(name) {
+        return file::text(path, file::MOST_TEXT).map_err(|e| {
+            let message = format!("cannot read {}: {e}", path.display());
+            (message, file::remedy(&e).map(str::to_owned))
+        });
+    }
+    builtin_scenario(name).map(str::to_owned).ok_or_else(|| {
+        let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
+        let help = nearest(name, "built-in scenarios", &names) + "; or a path to a file";
+        (format!("there is no scenario `{name}`"), Some(help))
+    })
 }

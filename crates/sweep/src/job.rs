@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use vcoop_capture::Loader;
-use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
+use vcoop_model::builtin::{is_path, named_scenario};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
@@ -405,24 +405,9 @@ pub(crate) fn fnv_of(mut input: impl BufRead) -> io::Result<String> {
 /// The base scenario's name and text: built-in, or a file beside the sweep's.
 fn base(sweep: &Sweep) -> Result<(String, String), Diagnostics> {
     let name = &sweep.scenario;
-    let path_like = name.contains('/') || name.ends_with(".toml");
-    if let Some(text) = builtin_scenario(name).filter(|_| !path_like) {
-        return Ok((name.clone(), text.to_owned()));
-    }
-    if !path_like {
-        let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
-        let help = nearest(name, "built-in scenarios", &names) + "; or a path to a file";
-        let message = format!("there is no scenario `{name}`");
-        return Err(sweep.place(Place::Scenario, message, Some(help)).into());
-    }
-    let dir = Path::new(&sweep.file).parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    let path = dir.join(name);
-    match file::text(&path, file::MOST_TEXT) {
-        Ok(text) => Ok((path.display().to_string(), text)),
-        Err(e) => {
-            let message = format!("cannot read {}: {e}", path.display());
-            let help = file::remedy(&e).map(str::to_owned);
-            Err(sweep.place(Place::Scenario, message, help).into())
-        }
-    }
+    let path = Path::new(&sweep.file).parent().unwrap_or(Path::new("")).join(name);
+    let text = named_scenario(name, &path)
+        .map_err(|(message, help)| sweep.place(Place::Scenario, message, help))?;
+    let name = if is_path(name) { path.display().to_string() } else { name.clone() };
+    Ok((name, text))
 }

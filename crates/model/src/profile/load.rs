@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_sched::config::Topology;
 
 use super::{CState, Cpu, Noise, NoiseBy, Profile};
+use crate::builtin::is_path;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::dist::Ns;
 use crate::file;
@@ -71,7 +72,7 @@ impl Profile {
         if let Some(text) = Self::builtin_text(name_or_path) {
             return Self::parse(name_or_path, text);
         }
-        if !Self::is_path(name_or_path) {
+        if !is_path(name_or_path) {
             let names: Vec<&str> = Self::builtin_names().collect();
             let help = nearest(name_or_path, "built-in profiles", &names) + "; or a path to a file";
             let message = format!("there is no profile `{name_or_path}`");
@@ -90,11 +91,6 @@ impl Profile {
             Diagnostics::from(Diagnostic::whole(path, message, None))
         })?;
         Self::parse(path, &text)
-    }
-
-    /// Whether a name is that of a file rather than of a built-in profile.
-    pub fn is_path(name: &str) -> bool {
-        name.contains('/') || name.ends_with(".toml")
     }
 
     /// A profile from its text; `file` is what diagnostics call it.

@@ -17,6 +17,7 @@ use super::policies::{Named, Policies};
 use super::storm;
 use super::unfit::Unfit;
 use super::virt;
+use crate::builtin::is_path;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
@@ -281,7 +282,7 @@ fn profile(
 ) -> Option<Profile> {
     let At { value, span } = &keys.host.value.profile;
     let mut name = value.0.clone();
-    let path = Profile::is_path(&name);
+    let path = is_path(&name);
     if path {
         name = outside.captures.locate(&name, span.source != 0);
     }
