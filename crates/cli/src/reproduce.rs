@@ -1,11 +1,12 @@
 //! `vcoop reproduce`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use vcoop_capture::Loader;
 use vcoop_experiment::published::Publication;
 use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
 use vcoop_experiment::runner::Control;
+use vcoop_model::builtin::is_path;
 use vcoop_model::diagnostic::closest;
 use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
@@ -15,12 +16,13 @@ use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{json, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, jobs, say_losses};
+use crate::scenario::{Overrides, jobs, named_text, refuse, say_losses};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReproduceArgs {
-    /// Publications, tables or claims (see `vcoop list published`). Default: all
-    #[arg(value_name = "ID")]
+    /// Publications, tables or claims (see `vcoop list published`), or files of the same form: a path
+    /// contains a / or ends in .toml. Default: all that is listed
+    #[arg(value_name = "ID|FILE")]
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
@@ -37,9 +39,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let folder = folder.map(|dir| Folder::of(dir, REPRODUCTION, args.force)).transpose()?;
     let stop = stop_flag();
     let jobs = jobs(&args.common)?;
-    let publications = Publication::builtin();
-    let selection =
-        Selection::new(&publications, &args.ids).map_err(|name| unknown(&name, &publications))?;
+    let selection = selection(&args.ids)?;
     let loader = Loader::default();
     let overrides = Overrides::new(&[], &args.common)?;
     let setup = Setup::new(&selection, &overrides.sets, &loader);
@@ -57,6 +57,23 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
         if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
     print(&text)?;
     if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// What ids and files name.
+fn selection(ids: &[String]) -> Result<Selection, Failure> {
+    let (files, ids): (Vec<String>, Vec<String>) = ids.iter().cloned().partition(|id| is_path(id));
+    let mut selection = Selection::default();
+    if files.is_empty() || !ids.is_empty() {
+        let publications = Publication::builtin();
+        selection =
+            Selection::new(&publications, &ids).map_err(|name| unknown(&name, &publications))?;
+    }
+    for file in &files {
+        let text = named_text("publication", Path::new(file))?;
+        let publication = Publication::parse(file, &text);
+        publication.and_then(|publication| selection.add(publication)).map_err(refuse)?;
+    }
+    Ok(selection)
 }
 
 fn write(folder: &Folder, result: &Reproduction) -> Result<(), Failure> {

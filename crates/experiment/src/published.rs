@@ -1,12 +1,20 @@
 //! Published tables and claims as data: what was printed, and what it maps to here.
 //!
-//! The files stand in `published/` of the source and ship with the program. A cell is a scenario,
-//! a cell of its matrix, a policy, a probe and a quantity; a claim is a list of bounds on such
-//! quantities or on what two policies make of them.
+//! Files of `published/` of the source ship with the program; a user may have files of the same form.
+//! A cell is a scenario, a cell of its matrix, a policy, a probe and a quantity; a claim is a list of
+//! bounds on such quantities or on what two policies make of them.
+
+mod places;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::Deserialize;
+use vcoop_model::builtin::is_path;
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
+
+use places::Origin;
+pub(crate) use places::Step;
 
 /// Path of the scenario to value, as text: the coordinates of a matrix cell. A scenario's cell
 /// fits if it has at least these.
@@ -33,6 +41,9 @@ pub struct Publication {
     /// Claims.
     #[serde(rename = "claim", default)]
     pub claims: Vec<Claim>,
+    /// Where it was read.
+    #[serde(skip)]
+    pub(crate) origin: Origin,
 }
 
 /// A published table.
@@ -43,7 +54,8 @@ pub struct Table {
     pub id: String,
     /// Caption.
     pub title: String,
-    /// Unit of the published values.
+    /// Unit of the published values. Simulated times are shown in it where it is one of time, or
+    /// `cycles` of the profile's TSC.
     pub unit: String,
     /// Scenario that stands for the experiment.
     pub scenario: String,
@@ -92,6 +104,9 @@ pub struct Column {
     /// Where it is in the matrix, besides the row.
     #[serde(default)]
     pub cell: Coordinates,
+    /// The column by whose simulated value in the same row its own is divided, where the published
+    /// values are such ratios.
+    pub per: Option<String>,
 }
 
 /// Published histograms of one experiment, in buckets of a microsecond as cyclictest prints them.
@@ -129,16 +144,18 @@ pub struct HistogramColumn {
 }
 
 impl Histogram {
-    fn complete(&self) -> Result<(), &'static str> {
-        for column in &self.columns {
+    fn wrong(&self, refuse: &mut Refuse<'_>) {
+        for (i, column) in self.columns.iter().enumerate() {
+            let path = &["column".into(), i.into(), "buckets".into()];
             if column.buckets.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
-                return Err("buckets are not in order");
+                refuse(path, "buckets are not in order".to_owned(), None);
             }
-            if column.buckets.iter().map(|bucket| bucket.1).sum::<u64>() > column.samples {
-                return Err("more samples in the buckets than were taken");
+            let listed = column.buckets.iter().map(|bucket| u128::from(bucket.1)).sum::<u128>();
+            if listed > u128::from(column.samples) {
+                let message = format!("{listed} samples in the buckets, {} taken", column.samples);
+                refuse(path, message, None);
             }
         }
-        Ok(())
     }
 }
 
@@ -258,32 +275,103 @@ fn yes() -> bool {
     true
 }
 
+/// Takes what is wrong at a path of a table, a histogram or a claim, with advice.
+type Refuse<'r> = dyn FnMut(&[Step<'_>], String, Option<&str>) + 'r;
+
 impl Publication {
-    /// Reads a file of `published/`.
+    /// Reads a publication; `file` is its path. Scenarios that it names by path stand beside it.
     ///
     /// # Errors
     ///
     /// What is wrong, with its place: a field that does not belong, a table whose values do not
     /// fit its rows and columns, a check without what its form needs.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let this: Self = toml::from_str(text).map_err(|e| e.to_string())?;
-        for table in &this.tables {
-            let widths = table.values.iter().map(Vec::len);
-            if table.values.len() != table.rows.len()
-                || !widths.eq(table.rows.iter().map(|_| table.columns.len()))
-            {
-                return Err(format!("table {}: values do not fit rows and columns", table.id));
-            }
+    pub fn parse(file: &str, text: &str) -> Result<Self, Diagnostics> {
+        let mut this: Self = toml::from_str(text).map_err(|e| {
+            let range = e.span().unwrap_or_default();
+            Diagnostic::at(file, text, range, e.message().to_owned(), None)
+        })?;
+        this.origin = Origin { file: file.to_owned(), text: text.to_owned() };
+        let found = this.wrong();
+        if !found.is_empty() {
+            return Err(Diagnostics(found));
         }
-        for histogram in &this.histograms {
-            histogram.complete().map_err(|why| format!("histogram {}: {why}", histogram.id))?;
-        }
-        for claim in &this.claims {
-            for check in &claim.checks {
-                check.complete().map_err(|why| format!("claim {}: {why}", claim.id))?;
-            }
+        let dir = Path::new(file).parent().unwrap_or(Path::new(""));
+        for scenario in this.scenarios_mut().filter(|name| is_path(name)) {
+            *scenario = dir.join(&*scenario).display().to_string();
         }
         Ok(this)
+    }
+
+    /// The names of what is in it, each with its path.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ([Step<'static>; 3], &String)> {
+        let tables = self.tables.iter().map(|table| &table.id).enumerate();
+        let histograms = self.histograms.iter().map(|histogram| &histogram.id).enumerate();
+        let claims = self.claims.iter().map(|claim| &claim.id).enumerate();
+        let at = |list: &'static str| {
+            move |(i, id): (usize, _)| ([list.into(), i.into(), "id".into()], id)
+        };
+        tables
+            .map(at("table"))
+            .chain(histograms.map(at("histogram")))
+            .chain(claims.map(at("claim")))
+    }
+
+    /// The path of the first place that names a scenario so.
+    pub(crate) fn names_scenario(&self, name: &str) -> Option<Vec<Step<'static>>> {
+        let mut found = None;
+        let mut look = |scenario: &str, path: &[Step<'static>]| {
+            if found.is_none() && scenario == name {
+                found = Some([path, &["scenario".into()]].concat());
+            }
+        };
+        for (i, table) in self.tables.iter().enumerate() {
+            look(&table.scenario, &["table".into(), i.into()]);
+        }
+        for (i, histogram) in self.histograms.iter().enumerate() {
+            look(&histogram.scenario, &["histogram".into(), i.into()]);
+        }
+        for (i, claim) in self.claims.iter().enumerate() {
+            for (j, check) in claim.checks.iter().enumerate() {
+                look(&check.scenario, &["claim".into(), i.into(), "check".into(), j.into()]);
+            }
+        }
+        found
+    }
+
+    fn scenarios_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let tables = self.tables.iter_mut().map(|table| &mut table.scenario);
+        let histograms = self.histograms.iter_mut().map(|histogram| &mut histogram.scenario);
+        let checks = self.claims.iter_mut().flat_map(|claim| &mut claim.checks);
+        tables.chain(histograms).chain(checks.map(|check| &mut check.scenario))
+    }
+
+    /// What is wrong in it, whatever its scenarios are.
+    fn wrong(&self) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        let mut known: Vec<&String> = Vec::new();
+        for (path, id) in self.ids() {
+            if known.contains(&id) {
+                let help = Some("give each a name of its own".to_owned());
+                found.push(self.origin.at(&path, format!("the name `{id}` is used twice"), help));
+            }
+            known.push(id);
+        }
+        let mut look = |list: &str, i: usize, wrong: &dyn Fn(&mut Refuse<'_>)| {
+            wrong(&mut |path, message, help| {
+                let path = [&[list.into(), i.into()], path].concat();
+                found.push(self.origin.at(&path, message, help.map(str::to_owned)));
+            });
+        };
+        for (i, table) in self.tables.iter().enumerate() {
+            look("table", i, &|refuse| table.wrong(refuse));
+        }
+        for (i, histogram) in self.histograms.iter().enumerate() {
+            look("histogram", i, &|refuse| histogram.wrong(refuse));
+        }
+        for (i, claim) in self.claims.iter().enumerate() {
+            look("claim", i, &|refuse| claim.wrong(refuse));
+        }
+        found
     }
 
     /// Everything that ships with the program.
@@ -296,7 +384,77 @@ impl Publication {
             include_str!("../../../published/paravirt-cpus.toml"),
         ];
         // A test parses them all: none is lost here.
-        TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
+        TEXTS.iter().filter_map(|text| Self::parse("published", text).ok()).collect()
+    }
+}
+
+impl Column {
+    /// Where its cell in a row is in the matrix.
+    pub(crate) fn place(&self, row: &Row) -> Coordinates {
+        let mut place = row.cell.clone();
+        place.extend(self.cell.clone());
+        place
+    }
+}
+
+impl Table {
+    /// Unit of the simulated values.
+    pub(crate) fn simulated_unit(&self) -> &str {
+        self.simulated_unit.as_ref().unwrap_or(&self.unit)
+    }
+
+    fn wrong(&self, refuse: &mut Refuse<'_>) {
+        let (rows, columns) = (self.rows.len(), self.columns.len());
+        if rows == 0 || columns == 0 {
+            refuse(&["id".into()], "a table without cells says nothing".to_owned(), None);
+        }
+        if self.values.len() != rows {
+            let message = format!("`values` has {} lists, `rows` has {rows}", self.values.len());
+            refuse(&["values".into()], message, Some("write a list for each row"));
+        }
+        for (i, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
+            let at = |rest: &[Step<'static>]| [&["values".into(), i.into()], rest].concat();
+            if values.len() != columns {
+                let message =
+                    format!("row `{}` has {} of {columns} values", row.name, values.len());
+                refuse(&at(&[]), message, Some("write a value for each column"));
+            }
+            let wrong = |value: &&(usize, &f64)| !value.1.is_finite() || *value.1 < 0.0;
+            for (j, value) in values.iter().enumerate().filter(|value| wrong(&value)) {
+                let message = format!("{value} cannot be compared");
+                refuse(&at(&[j.into()]), message, Some("write a number that is not negative"));
+            }
+        }
+        if matches!(self.quantity, Quantity::Curve | Quantity::Interleaved) {
+            let message = "this quantity is for the checks of claims".to_owned();
+            refuse(&["quantity".into()], message, None);
+        }
+        let ours = self.simulated_unit.as_ref().filter(|ours| **ours != self.unit);
+        if ours.is_some() && self.comparable {
+            let message = "values in two units cannot be held against each other".to_owned();
+            refuse(&["simulated_unit".into()], message, Some("set comparable = false"));
+        }
+        let names: Vec<&str> = self.columns.iter().map(|column| &*column.name).collect();
+        for (j, column) in self.columns.iter().enumerate() {
+            if let Some(per) = column.per.as_ref().filter(|per| !names.contains(&per.as_str())) {
+                let path = ["columns".into(), j.into(), "per".into()];
+                let help = nearest(per, "columns", &names);
+                refuse(&path, format!("there is no column `{per}`"), Some(&help));
+            }
+        }
+    }
+}
+
+impl Claim {
+    fn wrong(&self, refuse: &mut Refuse<'_>) {
+        if self.checks.is_empty() {
+            refuse(&["check".into()], "a claim without a check holds always".to_owned(), None);
+        }
+        for (i, check) in self.checks.iter().enumerate() {
+            if let Err(why) = check.complete() {
+                refuse(&["check".into(), i.into()], why.to_owned(), None);
+            }
+        }
     }
 }
 
@@ -315,8 +473,15 @@ impl Check {
         if self.per.is_some() && self.quantity != Quantity::Value {
             return Err("`per` divides a value, and nothing else");
         }
-        if self.at_least.is_none() && self.at_most.is_none() {
+        let bounds = [self.at_least, self.at_most];
+        if bounds == [None, None] {
             return Err("a check without a bound holds always");
+        }
+        if bounds.into_iter().flatten().any(|bound| !bound.is_finite()) {
+            return Err("a bound is a finite number");
+        }
+        if matches!(bounds, [Some(least), Some(most)] if least > most) {
+            return Err("`at_least` is above `at_most`: nothing keeps both");
         }
         Ok(())
     }
@@ -348,18 +513,48 @@ mod tests {
     #[test]
     fn incomplete_files_are_refused() {
         let text = include_str!("../../../published/pvsched.toml");
-        let parse = |from: &str, to: &str| {
+        let refused = |text: &str, from: &str, to: &str| {
             assert!(text.contains(from), "{from}");
-            Publication::parse(&text.replacen(from, to, 1)).unwrap_err()
+            let Diagnostics(found) =
+                Publication::parse("p.toml", &text.replacen(from, to, 1)).unwrap_err();
+            let [one] = &found[..] else { panic!("{found:?}") };
+            (one.message.clone(), one.snippet.clone())
         };
-        assert!(parse("[9, 9, 10, 5, 3, 3],", "[9, 9],").contains("idle-avg"));
-        assert!(parse("to = \"static\"\n", "").contains("busy-near-static"));
-        assert!(parse("at_most = 0.05\n", "").contains("without a bound"));
-        assert!(parse("row_name", "row_nam").contains("row_nam"));
+        let parse = |from: &str, to: &str| refused(text, from, to);
+        let (row, values) = ("[9, 9, 10, 5, 3, 3],", "  [9, 9],");
+        assert_eq!(parse(row, "[9, 9],").0, "row `500` has 2 of 6 values");
+        assert_eq!(parse(row, "[9, 9],").1, values);
+        assert_eq!(parse(row, "").0, "`values` has 1 lists, `rows` has 2");
+        for bad in ["nan", "inf", "-1"] {
+            let (message, line) = parse(row, &format!("[{bad}, 9, 10, 5, 3, 3],"));
+            assert!(message.ends_with("cannot be compared") && line.contains(bad), "{message}");
+        }
+        let (message, line) = parse("to = \"static\"\n", "");
+        assert!(message.contains("`to_cell` belong to ratio") && line == "[[claim.check]]");
+        assert!(parse("at_most = 0.05\n", "").0.contains("without a bound"));
+        assert!(parse("at_most = 0.05\n", "at_most = nan\n").0.contains("finite"));
+        assert!(parse("at_most = 0.05\n", "at_most = 0.05\nat_least = 1\n").0.contains("both"));
+        assert!(parse("row_name", "row_nam").0.contains("row_nam"));
+        assert!(parse("quantity = \"mean\"", "quantity = \"curve\"").0.contains("claims"));
+        assert!(parse("comparable = false\n", "").0.contains("two units"));
+        let twice = parse("id = \"idle-max\"", "id = \"idle-avg\"");
+        assert_eq!(twice, ("the name `idle-avg` is used twice".into(), "id = \"idle-avg\"".into()));
+        let per = "probe = \"guest.cyclictest\", per = \"guest vanila\" }";
+        assert!(parse("probe = \"guest.cyclictest\" }", per).0.contains("no column"));
         let text = include_str!("../../../published/hv-timer.toml");
-        let order = text.replacen("[5, 169]", "[7, 169]", 1);
-        assert!(Publication::parse(&order).unwrap_err().contains("not in order"));
-        let many = text.replacen("[5, 169]", "[5, 900000]", 1);
-        assert!(Publication::parse(&many).unwrap_err().contains("more samples"));
+        let bucket = |to| refused(text, "[5, 169]", to).0;
+        assert!(bucket("[7, 169]").contains("not in order"));
+        assert!(bucket("[5, 900000]").contains("599994 taken"));
+        let most = "[1, 9223372036854775807], [2, 9223372036854775807], [3, 9223372036854775807]";
+        assert!(bucket(most).contains("599994 taken"), "sums do not wrap");
+    }
+
+    #[test]
+    fn scenarios_by_path_stand_beside_the_file() {
+        let text = include_str!("../../../published/hv-timer.toml")
+            .replace("scenario = \"hv-timer\"", "scenario = \"mine.toml\"");
+        let publication = Publication::parse("a/b.toml", &text).unwrap();
+        assert_eq!(publication.tables[0].scenario, "a/mine.toml");
+        assert_eq!(publication.claims[0].checks[0].scenario, "a/mine.toml");
     }
 }

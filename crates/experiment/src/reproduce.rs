@@ -5,12 +5,15 @@
 mod compare;
 mod document;
 mod histogram;
+mod names;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
 
-use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::builtin::named_scenario;
 use vcoop_model::capture::CaptureLoader;
-use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -23,7 +26,7 @@ pub use document::{
     SCHEMA, Summary,
 };
 
-use crate::runner::{Control, Experiment, Measured, PlanRuns, RunError};
+use crate::runner::{Control, Experiment, Measured, RunError};
 
 /// Tables and claims to reproduce.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +84,43 @@ impl Selection {
         unknown.first().map_or(Ok(chosen), |name| Err((*name).clone()))
     }
 
+    /// Adds all of a publication.
+    ///
+    /// # Errors
+    ///
+    /// A name in it that something chosen has already: results are told apart by it.
+    pub fn add(&mut self, publication: Publication) -> Result<(), Diagnostics> {
+        let tables = self.tables.iter().map(|table| &table.id);
+        let histograms = self.histograms.iter().map(|histogram| &histogram.id);
+        let claims = self.claims.iter().map(|claim| &claim.id);
+        let known: Vec<&String> = tables.chain(histograms).chain(claims).collect();
+        let twice = publication.ids().filter(|(_, id)| known.contains(id));
+        let found = twice.map(|(path, id)| {
+            let message = format!("something else that is reproduced is called `{id}`, too");
+            let help = "give it a name of its own, or leave the other out".to_owned();
+            publication.origin.at(&path, message, Some(help))
+        });
+        let found: Vec<Diagnostic> = found.collect();
+        if !found.is_empty() {
+            return Err(Diagnostics(found));
+        }
+        self.tables.extend(publication.tables.iter().cloned());
+        self.histograms.extend(publication.histograms.iter().cloned());
+        self.claims.extend(publication.claims.iter().cloned());
+        self.publications.push(publication);
+        Ok(())
+    }
+
+    /// That a scenario is not there, at the first place that names it.
+    fn no_scenario(&self, name: &str, message: &str, help: Option<String>) -> Diagnostics {
+        let said = |publication: &Publication| {
+            let path = publication.names_scenario(name)?;
+            Some(publication.origin.at(&path, message.to_owned(), help.clone()))
+        };
+        let whole = || Diagnostic::whole("scenario", message.to_owned(), help.clone());
+        self.publications.iter().find_map(said).unwrap_or_else(whole).into()
+    }
+
     /// The scenarios it takes, in the order in which they first come up.
     pub fn scenarios(&self) -> Vec<&str> {
         let tables = self.tables.iter().map(|table| &table.scenario);
@@ -99,10 +139,7 @@ impl Selection {
 /// Why nothing could be reproduced.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
-    /// A published file names a scenario that does not ship.
-    #[error("no scenario `{0}`")]
-    NoScenario(String),
-    /// The scenario refuses an override.
+    /// A scenario is missing, refuses an override, or has not what a publication names.
     #[error("{0}")]
     Scenario(#[from] Diagnostics),
     /// A run failed.
@@ -110,10 +147,26 @@ pub enum ReproduceError {
     Run(#[from] RunError),
 }
 
+/// A scenario of a selection.
+#[derive(Clone, Debug)]
+struct Own {
+    /// As the selection names it.
+    name: String,
+    scenario: Scenario,
+    /// Its plans.
+    plans: Range<usize>,
+}
+
+/// The plans of a scenario, by the name that publications have for it.
+struct ScenarioPlans<'p> {
+    name: &'p str,
+    plans: &'p [Plan],
+}
+
 /// The experiment behind a selection: all scenarios as one, so that all cores are busy to the end.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    scenarios: Vec<(Scenario, usize)>,
+    scenarios: Vec<Own>,
     plans: Vec<Plan>,
 }
 
@@ -130,14 +183,25 @@ impl Setup {
     ) -> Result<Self, ReproduceError> {
         let (mut scenarios, mut plans) = (Vec::new(), Vec::new());
         for name in selection.scenarios() {
-            let missing = || ReproduceError::NoScenario(name.to_owned());
-            let text = builtin_scenario(name).ok_or_else(missing)?;
-            let scenario = Scenario::parse(name, text, overrides, loader)?;
-            let own = scenario.plans(None)?;
-            scenarios.push((scenario, own.len()));
-            plans.extend(own);
+            let text = named_scenario(name, Path::new(name))
+                .map_err(|(message, help)| selection.no_scenario(name, &message, help))?;
+            let scenario = Scenario::parse(name, &text, overrides, loader)?;
+            let first = plans.len();
+            plans.extend(scenario.plans(None)?);
+            scenarios.push(Own { name: name.to_owned(), scenario, plans: first..plans.len() });
         }
-        Ok(Self { scenarios, plans })
+        let setup = Self { scenarios, plans };
+        let all: Vec<ScenarioPlans<'_>> = setup.all().collect();
+        let wrong = selection.publications.iter().flat_map(|one| names::wrong(one, &all));
+        let found: Vec<Diagnostic> = wrong.collect();
+        if found.is_empty() { Ok(setup) } else { Err(Diagnostics(found).into()) }
+    }
+
+    fn all(&self) -> impl Iterator<Item = ScenarioPlans<'_>> {
+        let of = |own: &'_ Own| own.plans.clone();
+        self.scenarios
+            .iter()
+            .map(move |own| ScenarioPlans { name: &own.name, plans: &self.plans[of(own)] })
     }
 
     /// Runs it and compares.
@@ -166,32 +230,36 @@ impl Setup {
     fn histograms(&self, selection: &Selection, measured: &Measured) -> Vec<HistogramResult> {
         let mut all = Vec::new();
         for histogram in &selection.histograms {
-            let of = |run: &&PlanRuns| self.plans[run.plan].scenario == histogram.scenario;
-            let runs: Vec<PlanRuns> = measured.runs.iter().filter(of).cloned().collect();
-            all.extend(histogram::compare(histogram, &self.plans, &runs));
+            let own = self.scenarios.iter().find(|own| own.name == histogram.scenario);
+            let runs = own.map_or(&[][..], |own| &measured.runs[own.plans.clone()]);
+            all.extend(histogram::compare(histogram, &self.plans, runs));
         }
         all
     }
 
-    fn documents(&self, measured: &Measured) -> Vec<Document> {
+    fn documents(&self, measured: &Measured) -> Vec<Measurement<'_>> {
         let mut documents = Vec::new();
-        let mut first = 0;
-        for (scenario, count) in &self.scenarios {
-            let range = first..first + count;
-            let mut runs = measured.runs[range.clone()].to_vec();
+        for (own, of) in self.scenarios.iter().zip(self.all()) {
+            let mut runs = measured.runs[own.plans.clone()].to_vec();
             for run in &mut runs {
-                run.plan -= first;
+                run.plan -= own.plans.start;
             }
             let part =
                 Measured { runs, interrupted: measured.interrupted, failure: None, others: None };
-            let about = About { baseline: scenario.baseline.clone(), ..About::default() };
-            documents.push(document(&self.plans[range], &part, about));
-            first += count;
+            let about = About { baseline: own.scenario.baseline.clone(), ..About::default() };
+            documents.push(Measurement { document: document(of.plans, &part, about), of });
         }
         documents
     }
 
     fn assumptions(&self) -> BTreeMap<String, Vec<String>> {
-        self.scenarios.iter().map(|(s, _)| (s.name.clone(), s.assumptions.clone())).collect()
+        let assumptions = |own: &Own| (own.name.clone(), own.scenario.assumptions.clone());
+        self.scenarios.iter().map(assumptions).collect()
     }
+}
+
+/// What a scenario gave.
+struct Measurement<'p> {
+    of: ScenarioPlans<'p>,
+    document: Document,
 }

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::AtomicBool;
 
+use vcoop_capture::Loader;
 use vcoop_experiment::published::Publication;
-use vcoop_experiment::reproduce::{Reproduction, Selection, Setup};
+use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
 use vcoop_experiment::runner::Control;
 use vcoop_model::capture::NoCaptures;
+use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::scenario::{Scenario, Set};
 
 fn reproduce(ids: &[&str], jobs: usize) -> Reproduction {
@@ -83,6 +85,118 @@ fn names_that_are_nothing_are_refused() {
     assert_eq!(error, "idle-average");
     let all = Selection::new(&Publication::builtin(), &[]).unwrap();
     assert_eq!(all.scenarios().len(), 20);
+    let setup = Setup::new(&all, &[], &Loader::default());
+    assert!(setup.is_ok(), "what ships names what scenarios have: {setup:?}");
+}
+
+const OWN: &str = r#"name = "own"
+title = "t"
+source = "s"
+notes = []
+[[table]]
+id = "own-timer"
+title = "t"
+unit = "cycles"
+scenario = "hv-timer"
+quantity = "mean"
+row_name = "timer"
+rows = [{ name = "average" }]
+columns = [
+  { name = "hrtimer", policy = "hrtimer", probe = "guest.cyclictest" },
+  { name = "gain", policy = "hv-timer", probe = "guest.cyclictest", per = "hrtimer" },
+]
+values = [[13800, 0.75]]
+[[table]]
+id = "own-interval"
+title = "t"
+unit = "us"
+scenario = "pvsched-idle"
+quantity = "mean"
+row_name = "interval (us)"
+rows = [{ name = "500", cell = { "vm.guest.task.cyclictest.interval" = "500us" } }]
+columns = [{ name = "guest", policy = "vanilla", probe = "guest.cyclictest" }]
+values = [[9]]
+[[claim]]
+id = "own-claim"
+statement = "s"
+[[claim.check]]
+scenario = "hv-timer"
+probe = "guest.cyclictest"
+form = "share"
+policy = "hv-timer"
+part = "host_wait"
+at_most = 0.9
+"#;
+
+fn setup_of(file: &str, text: &str, sets: &[&str]) -> Result<(Selection, Setup), ReproduceError> {
+    let mut selection = Selection::default();
+    selection.add(Publication::parse(file, text)?)?;
+    let sets: Vec<Set> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
+    let setup = Setup::new(&selection, &sets, &NoCaptures)?;
+    Ok((selection, setup))
+}
+
+#[test]
+fn cells_can_be_cycles_and_ratios() {
+    let (selection, setup) =
+        setup_of("own.toml", OWN, &["duration=1s", "warmup=100ms", "repeats=1"]).unwrap();
+    let stop = AtomicBool::new(false);
+    let own = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let us = reproduce_with(&["hv-timer"], 2, ["duration=1s", "warmup=100ms", "repeats=1"]);
+    let [hrtimer, hv] = [0, 1].map(|i| us.cells[i].simulated.unwrap());
+    let [cycles, gain] = [0, 1].map(|i| (own.cells[i].simulated.unwrap(), &*own.cells[i].unit));
+    // haswell-ep's TSC has 2.3 GHz.
+    assert!((cycles.0 / (hrtimer * 2300.0) - 1.0).abs() < 1e-4, "{cycles:?} {hrtimer}");
+    assert!((gain.0 / (hv / hrtimer) - 1.0).abs() < 1e-3, "{gain:?}");
+    assert_eq!((cycles.1, gain.1), ("cycles", "ratio"));
+    assert_eq!(own.cells[0].simulated_unit, "cycles");
+}
+
+/// Foreign names are refused where they stand, before anything runs.
+#[test]
+fn names_that_scenarios_do_not_have_are_refused() {
+    let refused = |from: &str, to: &str| {
+        assert!(OWN.contains(from), "{from}");
+        let result = setup_of("own.toml", &OWN.replacen(from, to, 1), &[]);
+        let Err(ReproduceError::Scenario(Diagnostics(found))) = result else { panic!("{to}") };
+        let [one] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(one.file, "own.toml");
+        assert!(one.snippet.contains(to), "{one}");
+        one.message.clone()
+    };
+    for (from, to, message) in [
+        ("\"hv-timer\"", "\"hv-timr\"", "there is no scenario `hv-timr`"),
+        ("\"hv-timer\"", "\"no.toml\"", "cannot read no.toml: No such file"),
+        ("\"hrtimer\"", "\"hrtimr\"", "scenario hv-timer does not compare the policy `hrtimr`"),
+        ("guest.cyclictest", "guest.cyclic", "has no probe `guest.cyclic`"),
+        ("host_wait", "host_wat", "no part of a latency is called `host_wat`"),
+        (
+            "cyclictest.interval",
+            "cyclictest.period",
+            "no [matrix] with `vm.guest.task.cyclictest.period`",
+        ),
+        ("500us", "0.5ms", "interval` is `0.5ms`"),
+    ] {
+        // A column's name is not held against anything.
+        let from = if from == "\"hrtimer\"" { "policy = \"hrtimer\"" } else { from };
+        let to = to.replace("\"hrtimr\"", "policy = \"hrtimr\"");
+        assert!(refused(from, &to).contains(message), "{}", refused(from, &to));
+    }
+    let cell = ", cell = { \"vm.guest.task.cyclictest.interval\" = \"500us\" }";
+    let open = refused(cell, "");
+    assert!(open.contains("which `vm.guest.task.cyclictest.interval`"), "{open}");
+}
+
+#[test]
+fn a_name_is_reproduced_once() {
+    let text = include_str!("../../../published/hv-timer.toml");
+    let ids = ["hv-timer-min".to_owned()];
+    let mut selection = Selection::new(&Publication::builtin(), &ids).unwrap();
+    let again = selection.add(Publication::parse("copy.toml", text).unwrap()).unwrap_err();
+    let [one] = &again.0[..] else { panic!("{again}") };
+    assert_eq!((one.file.as_str(), one.snippet.as_str()), ("copy.toml", "id = \"hv-timer-min\""));
+    let mut alone = Selection::default();
+    alone.add(Publication::parse("copy.toml", text).unwrap()).expect("a copy by itself");
 }
 
 /// Cells under one policy, curves and interval views: none of them may be left unmeasured.
@@ -126,7 +240,7 @@ policy = "vanilla"
 to_cell = { "host.dom0_pin" = "xpin" }
 at_least = 2
 "#;
-    let publication = Publication::parse(claim).unwrap();
+    let publication = Publication::parse("claim.toml", claim).unwrap();
     let selection = Selection::new(&[publication], &[]).unwrap();
     let sets = ["duration=300ms", "warmup=200ms", "repeats=1"].map(|s| Set::parse(s).unwrap());
     let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
@@ -135,9 +249,9 @@ at_least = 2
     let [check] = &result.claims[0].evidence.checks[..] else { panic!("one cell") };
     assert!(check.holds && check.what.ends_with("vanilla / vanilla at dom0_pin xpin"), "{check:?}");
     let bad = claim.replace("to_cell = { \"host.dom0_pin\" = \"xpin\" }\n", "");
-    assert!(Publication::parse(&bad).unwrap_err().contains("to_cell"));
+    assert!(Publication::parse("claim.toml", &bad).unwrap_err().to_string().contains("to_cell"));
     let bad = claim.replace("quantity = \"value\"", "quantity = \"curve\"");
-    assert!(Publication::parse(&bad).unwrap_err().contains("vms"));
+    assert!(Publication::parse("claim.toml", &bad).unwrap_err().to_string().contains("vms"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     }
     for id in tables {
         let cells = reproduction.cells.iter().filter(|cell| cell.table == id);
-        out.push_str(&table(id, cells, style));
+        out.push_str(&table(id, &cells.collect::<Vec<_>>(), style));
         out.push('\n');
     }
     for one in &reproduction.histograms {
@@ -60,11 +60,24 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     out
 }
 
-fn table<'r>(id: &str, cells: impl Iterator<Item = &'r Cell>, style: Style) -> String {
+/// Units of a table: a column of ratios has another than its neighbours.
+pub(crate) fn units(cells: &[&Cell]) -> String {
+    let mut units: Vec<String> = Vec::new();
+    for Cell { unit, simulated_unit, .. } in cells {
+        let unit = match unit == simulated_unit {
+            true => unit.clone(),
+            false => format!("{unit} published, {simulated_unit} simulated"),
+        };
+        if !units.contains(&unit) {
+            units.push(unit);
+        }
+    }
+    units.join(", ")
+}
+
+fn table(id: &str, cells: &[&Cell], style: Style) -> String {
     let mut table = style.table(["row", "column", "published", "simulated", "ratio", "verdict"]);
-    let mut unit = String::new();
     for cell in cells {
-        unit.clone_from(&cell.unit);
         let (verdict, tone) = verdict(cell);
         let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), format::digits);
         table.add_row([
@@ -75,11 +88,8 @@ fn table<'r>(id: &str, cells: impl Iterator<Item = &'r Cell>, style: Style) -> S
             style.cell(cell.ratio.map_or_else(|| "-".to_owned(), format::ratio), Tone::Plain),
             style.cell(verdict, tone),
         ]);
-        if cell.simulated_unit != cell.unit {
-            unit = format!("{} published, {} simulated", cell.unit, cell.simulated_unit);
-        }
     }
-    format!("{}\n{}", style.heading(&format!("{id} ({unit})")), finish(table, 2))
+    format!("{}\n{}", style.heading(&format!("{id} ({})", units(cells))), finish(table, 2))
 }
 
 /// A histogram: every bucket, then means and distance.

@@ -42,7 +42,7 @@ fn page(name: &str) -> String {
 }
 
 /// A folder with the files that the commands of the docs speak of: somebody's own capture, the
-/// profile of somebody's host, and the scenario of the tutorial.
+/// profile of somebody's host, the scenario of the tutorial, and a published table over it.
 fn workshop(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&dir);
@@ -51,10 +51,13 @@ fn workshop(name: &str) -> PathBuf {
     fs::copy(capture, dir.join("mine.txt.gz")).unwrap();
     let profile = vcoop_model::profile::Profile::builtin_text("xeon-server").unwrap();
     fs::write(dir.join("this-host.toml"), profile).unwrap();
-    let tutorial = page("tutorial.md");
-    let blocks = tutorial.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let scenario = blocks.clone().find(|block| block.starts_with("name = ")).unwrap();
-    fs::write(dir.join("control-loop.toml"), scenario).unwrap();
+    for (name, file) in [("tutorial.md", "control-loop.toml"), ("published.md", "my-table.toml")] {
+        let page = page(name);
+        let mut blocks =
+            page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let own = blocks.find(|block| block.starts_with("name = ")).unwrap();
+        fs::write(dir.join(file), own).unwrap();
+    }
     dir
 }
 
@@ -514,7 +517,7 @@ fn limits_are_what_the_code_has() {
     };
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let capture = vcoop_capture::Limits::default();
-    has("a scenario or a sweep", mib(file::MOST_TEXT));
+    has("a scenario, a sweep or a publication", mib(file::MOST_TEXT));
     has("a profile, an rt-app workload, the daemon's configuration", mib(file::MOST_NAMED));
     has("a capture, uncompressed", mib(capture.max_text_bytes));
     has("`result.json`, `manifest.json`", mib(file::MOST_DOCUMENT));

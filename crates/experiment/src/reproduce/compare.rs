@@ -2,40 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use super::Selection;
+use vcoop_model::plan::Plan;
+
 use super::document::{
     Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
     Summary,
 };
+use super::{Measurement, Selection};
 use crate::params;
-use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
+use crate::published::{Check, Claim, Column, Coordinates, Form, Quantity, Row, Table};
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
 
 /// Holds tables and claims against the documents of the scenarios.
 pub(super) fn compare(
     selection: &Selection,
-    documents: &[Document],
+    measured: &[Measurement<'_>],
     histograms: Vec<HistogramResult>,
     assumptions: BTreeMap<String, Vec<String>>,
     interrupted: bool,
 ) -> Reproduction {
     let mut cells = Vec::new();
     for table in &selection.tables {
-        let document = documents.iter().find(|d| d.scenario == table.scenario);
+        let of = of(measured, &table.scenario);
         for (row, values) in table.rows.iter().zip(&table.values) {
             for (column, published) in table.columns.iter().zip(values) {
-                let mut place = row.cell.clone();
-                place.extend(column.cell.clone());
-                let series = document.and_then(|d| {
-                    find(d, &column.policy, &column.probe, &table.metric, |k| fits(&k.cell, &place))
+                let own = of.and_then(|m| simulated(m, table, row, column));
+                let per = column.per.as_ref().map(|per| {
+                    let other = table.columns.iter().find(|other| other.name == *per)?;
+                    of.and_then(|m| simulated(m, table, row, other)).filter(|v| *v > 0.0)
                 });
-                let simulated = series.and_then(|s| quantity(s, table.quantity));
-                cells.push(cell(table, &row.name, &column.name, *published, simulated));
+                let simulated = match per {
+                    Some(per) => own.zip(per).map(|(own, per)| ratio(own / per)),
+                    None => own,
+                };
+                cells.push(cell(table, row, column, *published, simulated));
             }
         }
     }
-    let claims: Vec<ClaimResult> = selection.claims.iter().map(|c| claim(c, documents)).collect();
+    let claims: Vec<ClaimResult> =
+        selection.claims.iter().map(|one| claim(one, measured)).collect();
     let summary = summary(&cells, &claims);
     Reproduction {
         schema: SCHEMA.to_owned(),
@@ -47,7 +53,7 @@ pub(super) fn compare(
         claims,
         summary,
         notes: notes(selection),
-        hosts: documents.iter().map(|d| (d.scenario.clone(), d.hosts.clone())).collect(),
+        hosts: measured.iter().map(|m| (m.of.name.to_owned(), m.document.hosts.clone())).collect(),
         assumptions,
     }
 }
@@ -57,18 +63,56 @@ fn caption(table: &Table) -> (String, Caption) {
     (table.id.clone(), Caption { title, row_name })
 }
 
-fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Option<f64>) -> Cell {
+fn of<'m>(measured: &'m [Measurement<'m>], scenario: &str) -> Option<&'m Measurement<'m>> {
+    measured.iter().find(|one| one.of.name == scenario)
+}
+
+/// The simulated value of a cell, whatever it is divided by.
+fn simulated(m: &Measurement<'_>, table: &Table, row: &Row, column: &Column) -> Option<f64> {
+    let place = column.place(row);
+    let (policy, probe) = (&column.policy, &column.probe);
+    let series = find(&m.document, policy, probe, &table.metric, |k| fits(&k.cell, &place))?;
+    let value = quantity(series, table.quantity)?;
+    let key = series.key();
+    let plan = m.of.plans.iter().find(|p| p.policy_name == *policy && p.params == key.cell);
+    let (from, to) = (us_per(&key.unit, plan), us_per(table.simulated_unit(), plan));
+    Some(match (from, to) {
+        (Some(from), Some(to)) if from != to => scalar(value * from / to),
+        _ => value,
+    })
+}
+
+/// Microseconds of a unit of time; those of a cycle are the profile's.
+fn us_per(unit: &str, plan: Option<&Plan>) -> Option<f64> {
+    match unit {
+        "ns" => Some(1e-3),
+        "us" => Some(1.0),
+        "ms" => Some(1e3),
+        "s" => Some(1e6),
+        "cycles" => Some(1e3 / f64::from(plan?.host.cpu?.tsc_khz)),
+        _ => None,
+    }
+}
+
+/// Unit of values that are ratios to another column.
+const RATIO: &str = "ratio";
+
+fn cell(table: &Table, row: &Row, column: &Column, published: f64, simulated: Option<f64>) -> Cell {
+    let (unit, simulated_unit) = match column.per {
+        Some(_) => (RATIO, RATIO),
+        None => (table.unit.as_str(), table.simulated_unit()),
+    };
     let quotient = simulated.filter(|_| published > 0.0).map(|s| s / published);
     let both_zero = published == 0.0 && simulated == Some(0.0);
     Cell {
         table: table.id.clone(),
-        row: row.to_owned(),
-        column: column.to_owned(),
-        unit: table.unit.clone(),
+        row: row.name.clone(),
+        column: column.name.clone(),
+        unit: unit.to_owned(),
         published,
         simulated,
         ratio: quotient.map(ratio),
-        simulated_unit: table.simulated_unit.clone().unwrap_or_else(|| table.unit.clone()),
+        simulated_unit: simulated_unit.to_owned(),
         comparable: table.comparable,
         within_2x: both_zero || quotient.is_some_and(|q| (0.5..=2.0).contains(&q)),
     }
@@ -106,10 +150,10 @@ fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
     }
 }
 
-fn claim(claim: &Claim, documents: &[Document]) -> ClaimResult {
+fn claim(claim: &Claim, measured: &[Measurement<'_>]) -> ClaimResult {
     let mut checks = Vec::new();
     for check in &claim.checks {
-        let document = documents.iter().find(|d| d.scenario == check.scenario);
+        let document = of(measured, &check.scenario).map(|m| &m.document);
         let mut places: Vec<Coordinates> = Vec::new();
         for key in document.into_iter().flat_map(|d| &d.series).map(Series::key) {
             let asked = check.cells.is_empty() || check.cells.iter().any(|c| fits(&key.cell, c));

@@ -5,6 +5,7 @@ use vcoop_experiment::reproduce::{Bucket, Cell, HistogramResult};
 
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+use crate::reproduce::units;
 
 /// Most pairs of dots in one chart.
 const MOST: usize = 16;
@@ -18,13 +19,10 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
             rows.push(&cell.row);
         }
     }
-    let unit = cells.first().map_or("", |c| c.unit.as_str());
-    let ours = cells.first().map_or("", |c| c.simulated_unit.as_str());
-    let label = if ours == unit { unit.to_owned() } else { format!("{unit}; {ours} simulated") };
     let values = cells.iter().flat_map(|c| [Some(c.published), c.simulated]).flatten();
     // Room for a zero beside the least value.
     let values = values.filter(|v| *v > 0.0).map(|v| v * 0.8);
-    let x = Axis::over(&label, Unit::Count, Scale::Log, values);
+    let x = Axis::over(&units(cells), Unit::Count, Scale::Log, values);
     let mut charts = Vec::new();
     for row in rows {
         let own: Vec<&Cell> = cells.iter().copied().filter(|c| c.row == row).collect();
