@@ -13,9 +13,10 @@ use super::expand::{Place, check_cpus};
 use super::keys::VmKeys;
 use super::keys::sched::ClassKind;
 use super::keys::virt::VirtKeys;
+use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, SpinLocks, TimerMode, Virt};
+use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
@@ -41,6 +42,12 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         &["posted_interrupts", "apicv"],
         "posted interrupts are a part of APICv, which is off",
         "take `posted_interrupts` out, or set apicv = true",
+    );
+    refuse(
+        virt.ipi.path == IpiPath::Posted && virt.apic.eoi_exits,
+        &["ipi", "apicv"],
+        "IPI virtualisation is a part of APICv, which is off",
+        "set another `ipi`, or apicv = true",
     );
     refuse(
         virt.idle.guest == GuestIdle::Mwait && !virt.exits_off.mwait,
@@ -135,6 +142,14 @@ fn refuse(
             let message = format!("a fixed poll does not adapt: `{key}` has no effect");
             errors.error_help(*at, message, "take it out, or `halt_poll_fixed`");
         }
+    }
+    let mut kinds = vm.task.iter().map(|task| &task.0.kind);
+    if virt.timer.mode == TimerMode::Periodic
+        && let Some(at) = written.get("timer_mode")
+        && kinds.any(|kind| matches!(kind, Kind::TimerBench(_)))
+    {
+        let message = "the guest has no timer but its tick, and `timer-bench` measures deadlines";
+        errors.error_help(*at, message, "set another `timer_mode`, or take out that task");
     }
     let vcpus = vm.vcpus.value.get32();
     // Under a policy that says nothing of it, it has been said of the VM.

@@ -70,6 +70,10 @@ fn what_kvm_cannot_have_is_refused_where_it_is_written() {
     let mode = "timer = 'exitless'\ntimer_mode = 'periodic'\n";
     refused(mode, "", "timer_mode = 'periodic'", "holds TSC deadlines");
     refused("timer_advance = '2ms'\n", "", "timer_advance", "more than 1ms");
+    refused("timer_advance = '2ms'\n", "", "timer_advance", "at most \"1ms\"");
+    refused("ipi = 'posted'\napicv = false\n", "", "ipi = 'posted'", "a part of APICv");
+    let bench = "timer_mode = 'periodic'\n[[vm.task]]\nname = 'b'\nkind = 'timer-bench'\n";
+    refused(bench, "", "timer_mode = 'periodic'", "measures deadlines");
     refused("disable_exits = ['hlt', 'cpuid']\n", "", "disable_exits", "`cpuid` is not known");
     // Fine by itself, and not under this policy.
     let rest = "[policy.odd]\nbase = 'vanilla'\ntimer = 'lapic'\n";

@@ -39,7 +39,8 @@ choice! {
 pub(crate) struct AdvanceText(AdvanceConfig);
 
 impl Text for AdvanceText {
-    const WHAT: &'static str = "\"none\", \"adaptive\", or a duration like \"2us\"";
+    const WHAT: &'static str =
+        "\"none\", \"adaptive\", or a duration of at most \"1ms\", like \"2us\"";
     const PATTERN: &'static str =
         r"^\s*(none|adaptive|[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|h))\s*$";
 
