@@ -107,7 +107,7 @@ impl From<Diagnostic> for Diagnostics {
 }
 
 /// Byte range in one of the [`Sources`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Span {
     /// Index into the sources.
     pub(crate) source: usize,

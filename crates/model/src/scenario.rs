@@ -10,6 +10,7 @@ mod calls;
 mod captures;
 mod credit1;
 mod deadline;
+mod effect;
 mod expand;
 mod host;
 mod keys;
@@ -27,6 +28,7 @@ mod unfit;
 mod virt;
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use crate::capture::CaptureLoader;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
@@ -52,6 +54,7 @@ pub fn is_of_virtualisation(key: &str) -> bool {
 }
 
 use captures::Captures;
+use effect::Effects;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;
 use resolve::{Outside, Resolved};
@@ -132,14 +135,16 @@ impl Scenario {
             None => Vec::new(),
         };
         let base = errors.finish(base)?;
-        let mut cells = Vec::new();
+        let mut effects = Effects::default();
+        let mut cells: Vec<Resolved> = Vec::new();
         let mut tasks = 0;
         for cell in matrix::cells(&axes) {
             if axes.is_empty() {
+                effects.add(base.effects.clone());
                 cells.push(base.clone());
                 break;
             }
-            let cell = resolve_cell(&tree, &axes, &cell, &sources, &mut outside)?;
+            let mut cell = resolve_cell(&tree, &axes, &cell, &sources, &mut outside)?;
             tasks += cell.plan.host_tasks.len();
             tasks += cell.plan.vms.iter().map(|vm| vm.tasks.len() + 1).sum::<usize>();
             if tasks > MAX_MATRIX_TASKS {
@@ -148,8 +153,12 @@ impl Scenario {
                 errors.error(axes.first().map_or_else(Span::default, |axis| axis.span), message);
                 errors.finish(None::<()>)?;
             }
+            effects.add(mem::take(&mut cell.effects));
             cells.push(cell);
         }
+        let mut errors = Collector::new(&sources);
+        effects.refuse(&mut errors);
+        errors.finish(Some(()))?;
         Ok(Self {
             name: keys.name.value.0,
             title: keys.title.value.0,

@@ -8,6 +8,7 @@ use super::calls;
 use super::captures::Captures;
 use super::credit1;
 use super::deadline;
+use super::effect::Effects;
 use super::expand::{Expanded, Place};
 use super::host::{self, HostFacts, Shares, check_policy_slice, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
@@ -44,6 +45,8 @@ pub(crate) struct Resolved {
     pub(crate) compared: Vec<String>,
     /// The one that ratios are taken to.
     pub(crate) baseline: String,
+    /// Which of its keys have an effect.
+    pub(crate) effects: Effects,
 }
 
 /// What resolving needs from outside the file.
@@ -126,10 +129,15 @@ pub(crate) fn resolve(
         errors,
     );
     virt::check_capacity(&keys.vm, &vms, cpus, errors);
-    if facts.class != ClassKind::Linux {
-        let named = policies.plans.values();
-        named.for_each(|named| virt::refuse_foreign(&named.virt, facts.class, errors));
-    }
+    let named = policies.plans.values().map(|named| &named.virt);
+    let effects = match facts.class {
+        ClassKind::Linux => Effects::of(&keys.vm, &vms, named),
+        // They have none of these mechanisms.
+        ClassKind::Credit1 | ClassKind::PowerVm => {
+            named.for_each(|virt| virt::refuse_foreign(virt, facts.class, errors));
+            Effects::default()
+        }
+    };
     let named = calls::all(&loads, &keys.vm);
     calls::link(&named, &mut host_tasks, &mut vms, errors);
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
@@ -161,7 +169,7 @@ pub(crate) fn resolve(
     check_pins(keys, &plan, &policies, errors);
     plan.views = storm::views(keys, &plan, errors);
     let Policies { plans: policies, patches, .. } = policies;
-    Some(Resolved { plan, policies, patches, unfit, compared, baseline })
+    Some(Resolved { plan, policies, patches, unfit, compared, baseline, effects })
 }
 
 /// Loads are threads of a host that has some, under names that its devices do not have.

@@ -42,11 +42,15 @@ fn a_policy_says_it_over_the_vm_key_by_key() {
 
 #[test]
 fn every_key_arrives() {
-    let vm = "timer_mode = 'oneshot'\ntimer_advance = '2us'\ntsc_ratio = 0.5\nclock_skew = '20ppm'\napicv = false\n\
+    let vm = "timer_mode = 'oneshot'\ntimer = 'hv-timer'\ntimer_advance = '2us'\ntsc_ratio = 0.5\nclock_skew = '20ppm'\napicv = false\n\
         exit_fastpath = true\nguest_halt_poll_grow = 3\nguest_halt_poll_grow_start = '1us'\n\
         guest_halt_poll_shrink = 4\nguest_halt_poll_allow_shrink = false\nhalt_poll_grow = 5\n\
         halt_poll_grow_start = '6us'\nhalt_poll_shrink = 7\n";
-    let virt = &virts(vm, "")[0].1;
+    // Those of polling need something that polls: one policy has the guest poll, and the other the host.
+    let rest = "[compare]\npolicy = ['host', 'guest']\n\
+        [policy.host]\nbase = 'vanilla'\nhalt_poll = '9us'\n\
+        [policy.guest]\nbase = 'vanilla'\nguest_idle = 'haltpoll'\n";
+    let virt = &virts(vm, rest)[0].1;
     assert_eq!((virt.timer.mode, virt.timer.tsc_ratio_ppm), (TimerMode::Oneshot, 500_000));
     assert_eq!(virt.timer.advance, AdvanceConfig::Fixed(2_000));
     assert_eq!(virt.timer.skew_ppm, 20);
@@ -58,7 +62,7 @@ fn every_key_arrives() {
     let g = virt.idle.guest_poll;
     assert_eq!((g.grow, g.grow_start_ns, g.shrink, g.allow_shrink), (3, 1_000, 4, false));
     let h = virt.idle.host_polls();
-    assert_eq!((h.max_ns, h.grow, h.grow_start_ns, h.shrink), (0, 5, 6_000, 7));
+    assert_eq!((h.max_ns, h.grow, h.grow_start_ns, h.shrink), (9_000, 5, 6_000, 7));
 }
 
 #[test]
@@ -118,6 +122,36 @@ fn rules_of_yielding_and_polling_need_what_they_are_about() {
     let vm = "halt_poll = '50us'\nhalt_poll_fixed = true\nhalt_poll_grow = 3\n";
     refused(vm, "", "halt_poll_grow = 3", "does not adapt");
     assert!(virts(&vm.replace("halt_poll_grow = 3\n", ""), "")[0].1.idle.host_polls().fixed);
+}
+
+#[test]
+fn keys_that_would_do_nothing_are_refused() {
+    for (vm, marked, message) in [
+        ("guest_halt_poll = '50us'\n", "guest_halt_poll", "does not poll before it halts"),
+        ("guest_halt_poll_allow_shrink = false\n", "allow_shrink", "does not poll before"),
+        ("guest_idle = 'poll'\nguest_halt_poll_grow = 3\n", "guest_halt_poll_grow", "not poll"),
+        ("halt_poll_grow = 3\n", "halt_poll_grow", "the host does not poll"),
+        ("halt_poll = '0us'\nhalt_poll_shrink = 0\n", "halt_poll_shrink", "host does not poll"),
+        ("halt_poll = '50us'\nguest_idle = 'haltpoll'\n", "halt_poll = '50us'", "not poll"),
+        ("halt_poll = '50us'\nhints = 'dedicated'\n", "halt_poll = '50us'", "not poll"),
+        ("spin_threshold = '3us'\n", "spin_threshold", "only waiters for paravirtual"),
+        ("ple_grow = 1\ndisable_exits = ['pause']\n", "ple_grow", "PAUSE loops do not exit"),
+        ("timer_advance = '2us'\ntimer_mode = 'oneshot'\n", "timer_advance", "TSC deadlines"),
+        ("timer_advance = '2us'\ntimer_mode = 'periodic'\n", "timer_advance", "TSC deadlines"),
+    ] {
+        refused(vm, "", marked, message);
+    }
+    refused("", "[policy.p]\nbase = 'vanilla'\nspin_threshold = '3us'\n", "'3us'", "paravirtual");
+    // Fine by itself, and nowhere in force.
+    let rest = "[compare]\npolicy = ['p']\n[policy.p]\nbase = 'vanilla'\nspinlocks = 'pv'\n";
+    let own = format!("{rest}spin_threshold = '4us'\n");
+    refused("spin_threshold = '3us'\n", &own, "'3us'", "paravirtual");
+    // In force under one policy or in one cell of the matrix.
+    assert_eq!(virts("spin_threshold = '3us'\n", rest)[0].1.spin.threshold_ns, 3_000);
+    let matrix = "[matrix]\n'vm.guest.spinlocks' = ['native', 'pv']\n";
+    assert_eq!(virts("spin_threshold = '3us'\n", matrix)[0].1.spin.threshold_ns, 3_000);
+    // What holds without it does not harm.
+    virts("spin_threshold = '1529us'\nhalt_poll = '0us'\nguest_idle = 'haltpoll'\n", "");
 }
 
 #[test]

@@ -1,0 +1,134 @@
+//! Keys about how VMs are virtualised that have no effect beside the others.
+//!
+//! A VM may say how long it polls, and one of the policies that it does: the key has an effect under that
+//! one. So may one cell of the matrix. A key is refused where it has none in any of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
+
+use super::keys::VmKeys;
+use super::keys::virt::VirtKeys;
+use crate::diagnostic::{Collector, Span};
+use crate::plan::VmPlan;
+use crate::plan::virt::{GuestIdle, GuestTimer, SpinLocks, SpinVirt, TimerMode, Virt};
+
+/// What is wrong, and what to do.
+type Reason = (&'static str, &'static str);
+
+/// Keys without effect, and why. A key that says what holds without it is none of them: with `--set`, no
+/// key of a file can be taken out.
+fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
+    let mut found = BTreeMap::new();
+    let mut idle = |wrong: bool, keys: &[(&'static str, bool)], reason: Reason| {
+        let said = keys.iter().filter(|(_, said)| wrong && *said);
+        found.extend(said.map(|(key, _)| (*key, reason)));
+    };
+    let (guest, usual) = (virt.idle.guest_poll, GuestPollConfig::LINUX);
+    idle(
+        virt.idle.guest != GuestIdle::Haltpoll,
+        &[
+            ("guest_halt_poll", guest.max_ns != usual.max_ns),
+            ("guest_halt_poll_grow", guest.grow != usual.grow),
+            ("guest_halt_poll_grow_start", guest.grow_start_ns != usual.grow_start_ns),
+            ("guest_halt_poll_shrink", guest.shrink != usual.shrink),
+            ("guest_halt_poll_allow_shrink", guest.allow_shrink != usual.allow_shrink),
+        ],
+        ("the guest does not poll before it halts", "set guest_idle = \"haltpoll\""),
+    );
+    let (host, usual) = (virt.idle.host_polls(), HostPollConfig::OFF);
+    idle(
+        virt.idle.guest == GuestIdle::Haltpoll,
+        &[("halt_poll", host.max_ns > 0)],
+        ("a guest with haltpoll has its host not poll", "take it out, or set another `guest_idle`"),
+    );
+    idle(
+        host.max_ns == 0,
+        &[
+            ("halt_poll_grow", host.grow != usual.grow),
+            ("halt_poll_grow_start", host.grow_start_ns != usual.grow_start_ns),
+            ("halt_poll_shrink", host.shrink != usual.shrink),
+        ],
+        ("the host does not poll for halted vCPUs", "set `halt_poll`"),
+    );
+    let usual = SpinVirt::default();
+    idle(
+        virt.spin.locks != SpinLocks::Pv,
+        &[("spin_threshold", virt.spin.threshold_ns != usual.threshold_ns)],
+        ("only waiters for paravirtual spinlocks stop to spin", "set spinlocks = \"pv\""),
+    );
+    idle(
+        virt.exits_off.pause,
+        &[
+            ("ple_window", virt.spin.ple_window_ns.is_some()),
+            ("ple_grow", virt.spin.ple_grow != usual.ple_grow),
+        ],
+        ("PAUSE loops do not exit", "take \"pause\" out of `disable_exits`"),
+    );
+    let timer = &virt.timer;
+    idle(
+        timer.mode != TimerMode::TscDeadline && timer.source != Some(GuestTimer::HvTimer),
+        &[("timer_advance", timer.advance != AdvanceConfig::None)],
+        (
+            "KVM advances TSC deadlines and the preemption timer only",
+            "set timer_mode = \"tsc-deadline\" or timer = \"hv-timer\"",
+        ),
+    );
+    found
+}
+
+/// Keys by their places: those with an effect somewhere, and those without one somewhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Effects {
+    some: BTreeSet<Span>,
+    none: BTreeMap<Span, Reason>,
+}
+
+impl Effects {
+    /// Of the keys of VMs and policies; `plans` are the VMs as their own keys have them.
+    pub(crate) fn of<'p>(
+        vms: &[VmKeys],
+        plans: &[VmPlan],
+        policies: impl Iterator<Item = &'p VirtKeys>,
+    ) -> Self {
+        let mut this = Self::default();
+        let policies: Vec<&VirtKeys> = policies.filter(|keys| !keys.given().is_empty()).collect();
+        for vm in vms {
+            let Some(plan) = plans.iter().find(|plan| plan.label == vm.name.value.0) else {
+                continue;
+            };
+            let own = vm.virt.0.given();
+            this.see(&plan.virt, own.iter().copied());
+            for policy in &policies {
+                let mut virt = plan.virt.clone();
+                policy.apply(&mut virt);
+                this.see(&virt, own.iter().copied().chain(policy.given()));
+            }
+        }
+        this
+    }
+
+    /// Of several `written` for one key the last one counts.
+    fn see(&mut self, virt: &Virt, written: impl Iterator<Item = (&'static str, Span)>) {
+        let without = without(virt);
+        for (key, span) in written.collect::<BTreeMap<_, _>>() {
+            match without.get(key) {
+                Some(reason) => drop(self.none.insert(span, *reason)),
+                None => drop(self.some.insert(span)),
+            }
+        }
+    }
+
+    /// Those of another cell, too.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.some.extend(other.some);
+        self.none.extend(other.none);
+    }
+
+    /// Refuses keys that have an effect nowhere.
+    pub(crate) fn refuse(&self, errors: &mut Collector<'_>) {
+        for (span, (message, help)) in self.none.iter().filter(|(at, _)| !self.some.contains(at)) {
+            errors.error_help(*span, format!("it has no effect: {message}"), *help);
+        }
+    }
+}
