@@ -166,7 +166,7 @@ impl Scenario {
             assumptions: keys.assumptions.value.into_iter().map(|a| a.value.0).collect(),
             compared: base.compared,
             baseline: base.baseline,
-            axes: axes.iter().map(|axis| axis.name().to_owned()).collect(),
+            axes: axes.iter().flat_map(Axis::told_by).cloned().collect(),
             cells,
         })
     }
@@ -251,7 +251,8 @@ fn resolve_cell(
     let mut params = BTreeMap::new();
     for (axis, index) in axes.iter().zip(cell) {
         let of = |at: usize| axis.value(*index, at);
-        params.insert(axis.name().to_owned(), of(0).text());
+        let told = axis.told_by().iter().enumerate();
+        params.extend(told.map(|(at, path)| (path.clone(), of(at).text())));
         for (at, path) in axis.paths.iter().enumerate() {
             Path::at(path, axis.span).set(&mut tree, of(at).clone(), &mut errors);
         }

@@ -1,5 +1,7 @@
 //! `[matrix]`: fields to vary.
 
+use std::collections::BTreeSet;
+
 use super::set::Path;
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_CELLS;
@@ -13,7 +15,7 @@ const FIXED: [&str; 8] =
 /// One field and its values, or several fields that change together.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
-    /// Paths as the user wrote them; the first names the axis.
+    /// Paths as the user wrote them.
     pub(crate) paths: Vec<String>,
     /// Where they are written.
     pub(crate) span: Span,
@@ -22,9 +24,12 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// What results call it.
-    pub(crate) fn name(&self) -> &str {
-        self.paths.first().map_or("", String::as_str)
+    /// Which of its paths tell its values apart, and so are in results: the first, or all if that has one value twice.
+    pub(crate) fn told_by(&self) -> &[String] {
+        let firsts: BTreeSet<String> =
+            (0..self.values.len()).map(|index| self.value(index, 0).text()).collect();
+        let enough = if firsts.len() == self.values.len() { 1 } else { self.paths.len() };
+        &self.paths[..enough]
     }
 
     /// The `index`th value of the path `at`: its own, where the value is a list of one for each of

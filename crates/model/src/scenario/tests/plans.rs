@@ -183,6 +183,30 @@ fn a_matrix_is_a_cartesian_product() {
 }
 
 #[test]
+fn fields_that_change_together_are_told_apart_by_all_of_them_where_one_is_not_enough() {
+    let text = |values: &str| {
+        format!(
+            "name = 'x'\ntitle = 'x'\nduration = '1s'\n[host]\nprofile = 'zero'\npcpus = 4\n[[vm]]\nname = 'g'\n\
+             count = 1\nvcpus = 1\n[[vm.task]]\nname = 'h'\nkind = 'hog'\n[matrix]\n\
+             \"vm.g.count, vm.g.vcpus\" = {values}\n[compare]\npolicy = ['vanilla']\n"
+        )
+    };
+    let cells = |values: &str| -> Vec<Vec<(String, String)>> {
+        let scenario = parse(&text(values)).unwrap_or_else(|e| panic!("{e}"));
+        let plans = scenario.plans(None).unwrap_or_else(|e| panic!("{e}"));
+        plans.iter().map(|plan| plan.params.clone().into_iter().collect()).collect()
+    };
+    let told = |count: &str, vcpus: Option<&str>| -> Vec<(String, String)> {
+        let count = ("vm.g.count".to_owned(), count.to_owned());
+        let vcpus = vcpus.map(|n| ("vm.g.vcpus".to_owned(), n.to_owned()));
+        [count].into_iter().chain(vcpus).collect()
+    };
+    assert_eq!(cells("[[4, 1], [2, 2]]"), [told("4", None), told("2", None)]);
+    let pairs = cells("[[4, 1], [2, 1], [2, 2]]");
+    assert_eq!(pairs, [told("4", Some("1")), told("2", Some("1")), told("2", Some("2"))]);
+}
+
+#[test]
 fn fields_change_together_to_one_value_or_each_to_its_own() {
     let of = |line: &str| {
         let text = format!("{SMALL}\n[matrix]\n{line}\n");
