@@ -1,7 +1,8 @@
 //! From what `--backend` asks for to who runs which plan.
 
 use vcoop_lab::{SchedExt, host_facts};
-use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::plan::virt::SpinLocks;
+use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::repay::LEARNING_NS;
 
@@ -107,6 +108,7 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
         cautions: Vec::new(),
     };
     selection.cautions.extend(learning(&selection.plans));
+    selection.cautions.extend(bare_locks(&selection.plans));
     let simulate = |mut selection: Selection, note: Option<String>| {
         let all = (0..selection.plans.len()).collect();
         selection.backends.push((Box::new(Sim), all));
@@ -151,6 +153,27 @@ fn learning(plans: &[Plan]) -> Option<String> {
         plan.policy_name,
         format::time(LEARNING_NS as f64 / 1e3),
         format::time(plan.warmup_ns as f64 / 1e3),
+    ))
+}
+
+/// A VM whose vCPUs share pCPUs and take spinlocks as on bare metal in all plans, as no guest does by default.
+fn bare_locks(plans: &[Plan]) -> Option<String> {
+    let bare = |plan: &Plan, label: &str| {
+        let vcpus: usize = plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum();
+        let mut own = plan.vms.iter().filter(|vm| vm.label == label);
+        let linux = matches!(plan.host.sched, HostSched::Linux(_));
+        linux
+            && vcpus > plan.host.sched.cpus() as usize
+            && own.any(|vm| {
+                let native = vm.virt.spin.locks == SpinLocks::Queued && !vm.virt.dedicated;
+                native && vm.tasks.iter().any(|task| task.program.takes_spinlocks())
+            })
+    };
+    let vms = plans.first()?.vms.iter().map(|vm| &vm.label);
+    let label = vms.into_iter().find(|label| plans.iter().all(|plan| bare(plan, label)))?;
+    Some(format!(
+        "{label} takes spinlocks as on bare metal and shares pCPUs; guests of KVM have paravirtual ones by \
+         default: hints = \"shared\", or spinlocks = \"native\" under one policy to compare"
     ))
 }
 
@@ -276,6 +299,16 @@ mod tests {
         assert!(!selection.is_live() && selection.note.is_none());
         assert_eq!(selection.announcement(), None);
         assert_eq!(selection.columns()[0].plans.len(), selection.plans.len());
+    }
+
+    #[test]
+    fn locks_that_no_guest_has_by_default_are_said() {
+        let said = |scenario: &str, sets: &[&str]| bare_locks(&builtin(scenario, &[], sets));
+        let bare = said("governor-loads", &["vm.work.spinlocks=\"native\""]).unwrap();
+        assert!(bare.starts_with("work takes spinlocks as on bare metal"), "{bare}");
+        assert_eq!(said("governor-loads", &[]), None, "it says how they are");
+        assert_eq!(said("spinlock-overcommit", &[]), None, "a policy has paravirtual ones");
+        assert_eq!(said("busy-host-1", &[]), None, "there are none");
     }
 
     #[test]

@@ -168,6 +168,11 @@ impl Program {
         locks.chain(served).max()
     }
 
+    /// Whether it takes spinlocks.
+    pub fn takes_spinlocks(&self) -> bool {
+        self.acts().iter().any(|act| matches!(act, Act::Lock { .. }))
+    }
+
     /// Its acts, if it is a routine.
     fn acts(&self) -> &[Act] {
         match self {
