@@ -2,9 +2,12 @@
 //!
 //! They are queued: waiters get one in the order in which they came (MCS). The head of a paravirtual lock's queue
 //! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
-//! not run since it became the head, does not: then who comes first takes the lock.
+//! not run since it became the head, does not: then who comes spins *outside* the queue, never halts, and takes the lock as
+//! soon as it is free. They join the queue when its head claims the lock, or nobody is left in it.
 
 use std::collections::VecDeque;
+
+use vcoop_model::plan::virt::SpinLocks;
 
 use crate::attribution::track::NONE;
 
@@ -17,6 +20,17 @@ struct Lock {
     queue: VecDeque<u32>,
     /// The first of them keeps it from others.
     claimed: bool,
+    /// Those who want it and are not in line.
+    outside: VecDeque<u32>,
+}
+
+impl Lock {
+    /// Those outside get in line.
+    fn join(&mut self) -> VecDeque<u32> {
+        let joined = std::mem::take(&mut self.outside);
+        self.queue.extend(&joined);
+        joined
+    }
 }
 
 /// The spinlocks of a guest.
@@ -26,7 +40,8 @@ pub(crate) struct Locks(Vec<Lock>);
 impl Locks {
     /// So many, all free.
     pub(crate) fn new(n: u32) -> Self {
-        let free = Lock { holder: NONE, queue: VecDeque::new(), claimed: false };
+        let (queue, outside) = (VecDeque::new(), VecDeque::new());
+        let free = Lock { holder: NONE, queue, claimed: false, outside };
         Self(vec![free; n as usize])
     }
 
@@ -35,23 +50,36 @@ impl Locks {
         self.0.is_empty()
     }
 
-    /// A task takes a spinlock: true if it has it, else it is in line. `steals`: before those in line, unless their head
-    /// claims it.
-    pub(crate) fn take(&mut self, l: u32, t: u32, steals: bool) -> bool {
+    /// A task takes a spinlock: true if it has it, else it wants it from now on.
+    pub(crate) fn take(&mut self, l: u32, t: u32, kind: SpinLocks) -> bool {
         let lock = &mut self.0[l as usize];
-        let free = lock.holder == NONE && (lock.queue.is_empty() || steals && !lock.claimed);
+        let open = kind != SpinLocks::Queued && !lock.claimed;
+        let free = lock.holder == NONE && (lock.queue.is_empty() || open);
         if free {
             lock.holder = t;
+        } else if open && kind == SpinLocks::Pv && !lock.queue.is_empty() {
+            lock.outside.push_back(t);
         } else {
             lock.queue.push_back(t);
         }
         free
     }
 
-    /// A task spins for a spinlock: it claims it if it is next in line.
-    pub(crate) fn spins(&mut self, l: u32, t: u32) {
+    /// A task spins for a spinlock: it claims it if it is next in line. Who gets in line by that.
+    pub(crate) fn spins(&mut self, l: u32, t: u32) -> VecDeque<u32> {
         let lock = &mut self.0[l as usize];
         lock.claimed |= lock.queue.front() == Some(&t);
+        if lock.claimed { lock.join() } else { VecDeque::new() }
+    }
+
+    /// Whether a task that wants a spinlock is not in line for it.
+    pub(crate) fn is_outside(&self, l: u32, t: u32) -> bool {
+        self.0[l as usize].outside.contains(&t)
+    }
+
+    /// Those who want a spinlock and are not in line, in the order in which they came.
+    pub(crate) fn outside(&self, l: u32) -> impl Iterator<Item = u32> {
+        self.0[l as usize].outside.iter().copied()
     }
 
     /// A task halts for a spinlock: it claims it no more. Who is behind it in line.
@@ -84,14 +112,15 @@ impl Locks {
         self.0[l as usize].claimed
     }
 
-    /// Who is next in line has a spinlock now; who is next in line after it.
-    pub(crate) fn hand_over(&mut self, l: u32) -> Option<u32> {
+    /// Who is next in line has a spinlock now; who is next in line after it, and who gets in line by that.
+    pub(crate) fn hand_over(&mut self, l: u32) -> (Option<u32>, VecDeque<u32>) {
         let lock = &mut self.0[l as usize];
         if let Some(head) = lock.queue.pop_front() {
             lock.holder = head;
         }
         lock.claimed = false;
-        lock.queue.front().copied()
+        let joined = if lock.queue.is_empty() { lock.join() } else { VecDeque::new() };
+        (lock.queue.front().copied(), joined)
     }
 
     /// Whether nobody has a spinlock.
@@ -104,10 +133,11 @@ impl Locks {
         self.0[l as usize].queue.iter().copied()
     }
 
-    /// A task has a free spinlock, wherever in line it was.
+    /// A task has a free spinlock, wherever it waited.
     pub(crate) fn hand_to(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
         lock.queue.retain(|&other| other != t);
+        lock.outside.retain(|&other| other != t);
         lock.holder = t;
     }
 
@@ -122,17 +152,20 @@ impl Locks {
 mod tests {
     use super::*;
 
+    const FAIR: SpinLocks = SpinLocks::Queued;
+    const PV: SpinLocks = SpinLocks::Pv;
+
     #[test]
     fn a_spinlock_goes_from_one_to_the_next_in_line() {
         let mut locks = Locks::new(1);
-        assert!(locks.take(0, 7, false));
-        assert!(!locks.take(0, 8, false) && !locks.take(0, 9, false));
+        assert!(locks.take(0, 7, FAIR));
+        assert!(!locks.take(0, 8, FAIR) && !locks.take(0, 9, FAIR));
         assert_eq!((locks.before(0, 8), locks.before(0, 9)), (None, Some(8)));
         assert_eq!(locks.release(0, 8), None, "it does not hold it");
         assert_eq!(locks.release(0, 7), Some(8));
         assert!(locks.is_next(0, 8) && !locks.is_next(0, 9));
-        assert!(!locks.take(0, 6, false), "who comes now waits behind those in line");
-        assert_eq!(locks.hand_over(0), Some(9));
+        assert!(!locks.take(0, 6, FAIR), "who comes now waits behind those in line");
+        assert_eq!(locks.hand_over(0).0, Some(9));
         assert!(!locks.is_next(0, 8), "it has it");
         assert_eq!(locks.release(0, 8), Some(9));
     }
@@ -140,20 +173,41 @@ mod tests {
     #[test]
     fn only_a_head_that_spins_keeps_a_spinlock_from_others() {
         let mut locks = Locks::new(1);
-        assert!(locks.take(0, 1, true));
-        assert!(!locks.take(0, 2, true) && !locks.take(0, 3, true));
+        assert!(locks.take(0, 1, PV));
+        assert!(!locks.take(0, 2, PV));
         locks.spins(0, 2);
-        locks.spins(0, 3);
+        assert!(!locks.take(0, 3, PV) && !locks.is_outside(0, 3), "the head spins: it is in line");
         assert_eq!(locks.release(0, 1), Some(2));
-        assert!(!locks.take(0, 4, true), "the head claims it");
-        assert_eq!(locks.hand_over(0), Some(3));
+        assert!(!locks.take(0, 4, PV), "the head claims it");
+        assert_eq!(locks.hand_over(0).0, Some(3));
         assert!(!locks.is_claimed(0), "the new head has not run since");
         locks.release(0, 2);
-        assert!(locks.take(0, 5, true), "stolen");
+        assert!(locks.take(0, 5, PV), "stolen");
         locks.spins(0, 3);
         assert!(locks.is_claimed(0));
         assert_eq!((locks.halts(0, 3), locks.halts(0, 4)), (Some(4), None));
         locks.release(0, 5);
-        assert!(locks.take(0, 6, true), "a halted head does not hold others up");
+        assert!(locks.take(0, 6, PV), "a halted head does not hold others up");
+    }
+
+    #[test]
+    fn who_comes_while_the_head_is_halted_spins_outside_until_the_head_spins() {
+        let mut locks = Locks::new(1);
+        assert!(locks.take(0, 1, PV) && !locks.take(0, 2, PV));
+        locks.halts(0, 2);
+        assert!(!locks.take(0, 3, PV) && !locks.take(0, 4, PV));
+        assert!(locks.is_outside(0, 3) && locks.outside(0).eq([3, 4]));
+        assert_eq!((locks.before(0, 3), locks.release(0, 1)), (None, Some(2)));
+        locks.hand_to(0, 3);
+        assert!(locks.outside(0).eq([4]) && !locks.is_free(0));
+        assert_eq!(locks.spins(0, 2), [4], "it gets in line");
+        assert_eq!((locks.before(0, 4), locks.outside(0).count()), (Some(2), 0));
+        // Nobody is left in line.
+        locks.halts(0, 2);
+        assert!(!locks.take(0, 5, PV) && locks.is_outside(0, 5));
+        locks.hand_to(0, 4);
+        assert_eq!(locks.release(0, 4), Some(2));
+        let (next, joined) = locks.hand_over(0);
+        assert_eq!((next, joined), (Some(5), VecDeque::from([5])));
     }
 }

@@ -8,7 +8,10 @@
 //!   |  +--- window used up (PLE exit): the host yields to a preempted vCPU of the VM
 //!   |                   |
 //!   +--- pv: threshold used up, or who is before it halts: Halted --kicked, at the head of the queue, lock free--+
+//!        (not for those who came while the head of the queue was halted: they spin on, and take the lock first)
 //! ```
+
+use std::collections::VecDeque;
 
 use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::{SpinLocks, SpinVirt};
@@ -41,7 +44,7 @@ impl World<'_> {
             self.guest_event(v, GuestEvent::PreemptOff);
         }
         let sync = &mut self.vms[vm].sync;
-        if sync.locks.take(l, t, sync.spin.locks != SpinLocks::Queued) {
+        if sync.locks.take(l, t, sync.spin.locks) {
             return;
         }
         self.spin(vm, t, Spin::Lock(l));
@@ -62,12 +65,17 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         work.holds = work.holds.saturating_sub(1);
         let Some(head) = self.vms[vm].sync.locks.release(l, t) else { return };
+        let locks = &self.vms[vm].sync.locks;
+        // Who has no pCPU finds it free later, if nobody was faster.
+        let faster = match self.vms[vm].sync.spin.locks {
+            SpinLocks::TestAndSet => locks.line(l).find(|&other| self.spins_now(vm, other)),
+            SpinLocks::Pv => locks.outside(l).find(|&other| self.spins_now(vm, other)),
+            SpinLocks::Queued => None,
+        };
+        if let Some(faster) = faster {
+            self.takes_free(vm, l, faster);
+        }
         if self.vms[vm].sync.spin.locks == SpinLocks::TestAndSet {
-            // Who has no pCPU finds it free later, if nobody was faster.
-            let next = self.vms[vm].sync.locks.line(l).find(|&other| self.spins_now(vm, other));
-            if let Some(next) = next {
-                self.takes_free(vm, l, next);
-            }
             return;
         }
         let home = self.home_of(vm, head);
@@ -87,16 +95,33 @@ impl World<'_> {
 
     /// Who is next in line for a spinlock has it. The one after it claims it, if it spins now.
     fn hand_over(&mut self, vm: usize, l: u32, head: u32) {
-        let next = self.vms[vm].sync.locks.hand_over(l);
+        let (next, joined) = self.vms[vm].sync.locks.hand_over(l);
+        self.join(vm, joined);
         if let Some(next) = next
             && self.spins_now(vm, next)
         {
-            self.vms[vm].sync.locks.spins(l, next);
+            self.claims(vm, l, next);
         }
         self.spin_ends(vm, head);
     }
 
-    /// A task that spins for a test-and-set lock has it, wherever in line it was.
+    /// A task spins for a spinlock, and claims it if it is next in line.
+    fn claims(&mut self, vm: usize, l: u32, t: u32) {
+        let joined = self.vms[vm].sync.locks.spins(l, t);
+        self.join(vm, joined);
+    }
+
+    /// Tasks that have spun outside of a lock's queue are in it now: their threshold counts from here.
+    fn join(&mut self, vm: usize, joined: VecDeque<u32>) {
+        for t in joined {
+            self.vms[vm].tasks[t as usize].spun = 0;
+            if self.spins_now(vm, t) {
+                self.spell_again(self.home_of(vm, t), t);
+            }
+        }
+    }
+
+    /// A task that spins for a free lock has it, wherever it waited.
     fn takes_free(&mut self, vm: usize, l: u32, t: u32) {
         self.vms[vm].sync.locks.hand_to(l, t);
         self.spin_ends(vm, t);
@@ -151,11 +176,15 @@ impl World<'_> {
                 }
                 // Nobody keeps it from others.
                 SpinLocks::TestAndSet => {}
+                SpinLocks::Pv if sync.locks.is_free(l) && sync.locks.is_outside(l, t) => {
+                    self.takes_free(vm, l, t);
+                    return None;
+                }
                 _ if sync.locks.is_next(l, t) => {
                     self.hand_over(vm, l, t);
                     return None;
                 }
-                _ => sync.locks.spins(l, t),
+                _ => self.claims(vm, l, t),
             }
         }
         if let Spin::Sleeping(l) = spin
@@ -175,7 +204,7 @@ impl World<'_> {
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
-            Spin::Lock(l) if sync.spin.locks == SpinLocks::Pv => {
+            Spin::Lock(l) if sync.spin.locks == SpinLocks::Pv && !sync.locks.is_outside(l, t) => {
                 Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
             }
             Spin::Sleeping(l) => {
