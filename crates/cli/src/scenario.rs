@@ -148,7 +148,7 @@ pub(crate) fn say_losses(loader: &Loader, common: &Common) {
     for (name, capture) in loader.loaded() {
         if common.verbose {
             note(&format!("capture {name}: {}", capture.losses));
-        } else if capture.losses.is_lossy() && !common.quiet {
+        } else if capture.losses.is_lossy() && !common.quiet && !name.starts_with("builtin:") {
             note(&format!("capture {name} has gaps; `vcoop capture {name}` says which"));
         }
     }

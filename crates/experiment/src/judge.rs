@@ -12,7 +12,8 @@
 //! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
 //!    than half a percent), a host probe's mean or p99 rises above its limit, or a load of the host, or
 //!    of a VM whose latency nobody measures, does less than its limit of its work ([`Limits`]); or if a
-//!    host probe misses a larger share of its periods, by more than its limit. One without any sample
+//!    host probe misses a larger share of its periods, by more than its limit. Where the baseline misses a larger share by as
+//!    much, its p99 lacks its worst periods and is no measure. One without any sample
 //!    has missed all of them: the work of a task that never runs is lost. What the guest's own other
 //!    work loses is named, but is the guest's bargain.
 //! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
@@ -93,7 +94,7 @@ impl Limits {
         let [mean, p99, work] = [self.mean, self.p99, self.work].map(format::ratio);
         format!(
             "Limits of what the best policy may cost others (--may-cost): a host probe's mean {mean}, its p99 \
-             {p99}, {percent} % more of its periods missed; a load's work {work}."
+             {p99}, {percent} % more of its periods missed; a load's work {work}. What else the guest does has no limit."
         )
     }
 }
@@ -233,6 +234,8 @@ impl Effect {
 pub struct Cost {
     /// In words.
     pub text: String,
+    /// That of its ratio.
+    pub interval: Option<Interval>,
     /// Whose cost it is.
     pub whose: Whose,
     /// How bad: the ratio, turned so that more is worse.
@@ -341,7 +344,11 @@ impl Judgement {
             Some(most) => {
                 let unsure = self.costs.iter().skip(1).filter(|c| c.unsure);
                 let more: String = unsure.map(|c| format!(", {}", c.text)).collect();
-                format!("No cost is beyond noise; the largest is {}{more}", most.text)
+                let reach = |[lo, hi]: Interval| {
+                    format!(", 95 %: {} to {}", format::ratio(lo), format::ratio(hi))
+                };
+                let reach = most.interval.map(reach).unwrap_or_default();
+                format!("No cost is beyond noise; the largest is {}{reach}{more}", most.text)
             }
         }
     }
@@ -360,26 +367,35 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
         let unsure = beyond_limit && !excessive;
         if always || beyond_limit {
             let excess = excessive.then(|| libm::log(weight / limit));
-            let text = change.words();
-            costs.push(Cost { text, whose, weight, beyond_noise: beyond, excess, unsure });
+            let (text, interval) = (change.words(), change.interval);
+            costs.push(Cost {
+                text,
+                interval,
+                whose,
+                weight,
+                beyond_noise: beyond,
+                excess,
+                unsure,
+            });
         }
     };
     if let Some(mean) = &effect.mean {
         one(mean, [mean.ratio, limits.mean], clearly_above(mean.interval), true);
     }
-    if let Some(p99) = &effect.p99 {
+    let [before, now] = effect.missed;
+    if let Some(p99) = effect.p99.as_ref().filter(|_| before - now <= limits.missed) {
         one(p99, [p99.ratio, limits.p99], clearly_above(p99.interval), false);
     }
     if let Some(work) = &effect.work {
         let worse = [work.ratio, limits.work].map(|x| 1.0 / x.max(1e-9));
         one(work, worse, clearly_below(work.interval), true);
     }
-    let [before, now] = effect.missed;
     if now - before > limits.missed {
         let excess = Some(libm::log(now / (before + limits.missed).max(1e-9)));
         // A share has no ratio where there was none: worse than any that has one.
         let (text, weight) = (effect.misses(baseline), f64::INFINITY);
-        costs.push(Cost { text, whose, weight, beyond_noise: true, excess, unsure: false });
+        let (interval, unsure) = (None, false);
+        costs.push(Cost { text, interval, whose, weight, beyond_noise: true, excess, unsure });
     }
     costs
 }
@@ -452,5 +468,10 @@ mod tests {
         assert!(judged_both.price().ends_with("by chance: p99 218x"), "{}", judged_both.price());
         let starved = Effect { work: None, missed: [0.0, 1.0], ..work(1.0, 10) };
         assert_eq!(judged(starved, &usual), 1);
+        // A probe that loses a twentieth of its periods has no p99 to speak of; one that loses none has.
+        let p99 = change(286.0, [200.0, 300.0]);
+        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
+        assert_eq!(judged(probe.clone(), &usual), 1);
+        assert_eq!(judged(Effect { missed: [0.05, 0.0], ..probe }, &usual), 0);
     }
 }

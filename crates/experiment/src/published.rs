@@ -434,6 +434,14 @@ impl Table {
             let message = "values in two units cannot be held against each other".to_owned();
             refuse(&["simulated_unit".into()], message, Some("set comparable = false"));
         }
+        let times = ["ns", "us", "ms", "s", "cycles"];
+        let a_time = self.metric == latency() && self.columns.iter().any(|c| c.per.is_none());
+        if a_time && self.comparable && !times.contains(&self.simulated_unit()) {
+            let message =
+                format!("`{}` is no unit of time that is known here", self.simulated_unit());
+            let help = format!("write one of {}", times.join(", "));
+            refuse(&["unit".into()], message, Some(&help));
+        }
         let names: Vec<&str> = self.columns.iter().map(|column| &*column.name).collect();
         for (j, column) in self.columns.iter().enumerate() {
             if let Some(per) = column.per.as_ref().filter(|per| !names.contains(&per.as_str())) {

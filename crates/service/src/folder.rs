@@ -18,6 +18,9 @@ pub enum FolderError {
     /// Another process holds the lock.
     #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
     Busy(String, &'static str),
+    /// It is root's, and this process is not.
+    #[error("{} belongs to root\n  remedy: run it as root", .0.display())]
+    Roots(PathBuf),
     /// Others could write in it.
     #[error("{} belongs to somebody else, or others can write in it\n  remedy: remove it", .0.display())]
     Untrusted(PathBuf),
@@ -49,10 +52,11 @@ pub fn lock(dir: &Path, name: &str, remedy: &'static str) -> Result<File, Folder
         _ => {}
     }
     let meta = fs::symlink_metadata(dir).map_err(at)?;
-    if !meta.is_dir()
-        || meta.uid() != rustix::process::geteuid().as_raw()
-        || meta.mode() & 0o022 != 0
-    {
+    let (own, safe) = (rustix::process::geteuid(), meta.is_dir() && meta.mode() & 0o022 == 0);
+    if safe && meta.uid() == 0 && !own.is_root() {
+        return Err(FolderError::Roots(dir.to_owned()));
+    }
+    if !safe || meta.uid() != own.as_raw() {
         return Err(FolderError::Untrusted(dir.to_owned()));
     }
     let path = dir.join(name);

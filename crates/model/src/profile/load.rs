@@ -88,7 +88,8 @@ impl Profile {
     pub(crate) fn of_file(path: &str, text: Result<String, String>) -> Result<Self, Diagnostics> {
         let text = text.map_err(|error| {
             let message = format!("cannot read the profile: {error}");
-            Diagnostics::from(Diagnostic::whole(path, message, None))
+            let help = "`vcoop calibrate -o FILE` writes one; `vcoop list profiles` has those that are built in";
+            Diagnostics::from(Diagnostic::whole(path, message, Some(help.to_owned())))
         })?;
         Self::parse(path, &text)
     }
