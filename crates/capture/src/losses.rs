@@ -155,7 +155,11 @@ impl fmt::Display for Losses {
         write!(f, "{}", self.silent_threads)?;
         write!(f, "\nwake-ups: {} by threads", self.wakes_by_thread)?;
         if self.wakes_by_softirq > 0 {
-            write!(f, " ({} of them in soft interrupts on their backs)", self.wakes_by_softirq)?;
+            write!(
+                f,
+                " ({} of them in soft interrupts that ran on top of them)",
+                self.wakes_by_softirq
+            )?;
         }
         if self.wakes_unknown_context > 0 {
             write!(f, " ({} of them perhaps by interrupts:", self.wakes_unknown_context)?;

@@ -267,7 +267,7 @@ fn sure(confirmed: &Confirmed) -> String {
     }
     let (lo, hi) = wilson(confirmed.held);
     format!(
-        "{together}; in {held} of {of} single ones, so in {lo:.0} to {hi:.0} % of such runs (95 %)"
+        "{together}, and in {held} of {of} of them alone: 95 % sure that {lo:.0} to {hi:.0} % of such runs hold"
     )
 }
 
@@ -308,7 +308,7 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
     text += &style.wrap(&look.limits.words(), 2);
     text += &style.wrap(&format!("Simulated: {}", look.hosts.join(", ")), 2);
     if !found.contributions.is_empty() {
-        text += "\nWithout one of them:\n";
+        text += "\nWithout one of the settings:\n";
         for part in &found.contributions {
             let instead =
                 if part.what == "policy" { "vanilla instead" } else { "as the policy has it" };
@@ -586,7 +586,8 @@ fn capacity_words(
                 ratio_at(one, value).map_or("none".to_owned(), |r| format!("{r:.2}"))
             }
         };
-        text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
+        text += &format!("  95 %: {} at least, {} at most", end(one.surely), end(one.at_best));
+        text += if one.open { " of what was tried\n" } else { "\n" };
         let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
         text += &style().wrap(&format!("  there {}", said.join(", ")), 4);
         if !most.score.price.is_empty() {

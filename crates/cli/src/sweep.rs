@@ -218,11 +218,11 @@ fn words(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
     let mut text =
         format!("{}: {} of {} points in {}\n", job.sweep.name, p.done, p.total, out.display());
     if tally.failed > 0 {
-        text += &format!("  {} points failed: their rows say why\n", tally.failed);
+        text += &format!("  {} of them failed: their rows say why\n", tally.failed);
     }
     if tally.unsettled > 0 {
         text += &format!(
-            "  {} points ended at {} repeats with intervals wider than asked\n",
+            "  {} of them ended at {} repeats with intervals wider than asked\n",
             tally.unsettled, job.most_repeats
         );
     }

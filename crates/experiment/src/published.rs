@@ -13,6 +13,7 @@ use serde::Deserialize;
 use vcoop_model::builtin::is_path;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 
+use crate::reproduce::MOST_US;
 use places::Origin;
 pub(crate) use places::Step;
 
@@ -147,7 +148,9 @@ impl Histogram {
     fn wrong(&self, refuse: &mut Refuse<'_>) {
         for (i, column) in self.columns.iter().enumerate() {
             let path = &["column".into(), i.into(), "buckets".into()];
-            if column.buckets.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+            if column.buckets.iter().any(|bucket| bucket.0 > MOST_US) {
+                refuse(path, format!("buckets end at {MOST_US} us"), None);
+            } else if column.buckets.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
                 refuse(path, "buckets are not in order".to_owned(), None);
             }
             let listed = column.buckets.iter().map(|bucket| u128::from(bucket.1)).sum::<u128>();
@@ -350,7 +353,9 @@ impl Publication {
         let mut found = Vec::new();
         let mut known: Vec<&String> = Vec::new();
         for (path, id) in self.ids() {
-            if known.contains(&id) {
+            if id.is_empty() {
+                found.push(self.origin.at(&path, "the name is empty".to_owned(), None));
+            } else if known.contains(&id) {
                 let help = Some("give each a name of its own".to_owned());
                 found.push(self.origin.at(&path, format!("the name `{id}` is used twice"), help));
             }
@@ -388,6 +393,9 @@ impl Publication {
     }
 }
 
+/// Largest published value.
+const MOST_VALUE: f64 = 1e15;
+
 impl Column {
     /// Where its cell in a row is in the matrix.
     pub(crate) fn place(&self, row: &Row) -> Coordinates {
@@ -419,10 +427,10 @@ impl Table {
                     format!("row `{}` has {} of {columns} values", row.name, values.len());
                 refuse(&at(&[]), message, Some("write a value for each column"));
             }
-            let wrong = |value: &&(usize, &f64)| !value.1.is_finite() || *value.1 < 0.0;
+            let wrong = |value: &&(usize, &f64)| !(0.0..=MOST_VALUE).contains(value.1);
             for (j, value) in values.iter().enumerate().filter(|value| wrong(&value)) {
                 let message = format!("{value} cannot be compared");
-                refuse(&at(&[j.into()]), message, Some("write a number that is not negative"));
+                refuse(&at(&[j.into()]), message, Some("write a number from 0 to 1e15"));
             }
         }
         if matches!(self.quantity, Quantity::Curve | Quantity::Interleaved) {
@@ -443,6 +451,15 @@ impl Table {
             refuse(&["unit".into()], message, Some(&help));
         }
         let names: Vec<&str> = self.columns.iter().map(|column| &*column.name).collect();
+        let rows: Vec<&str> = self.rows.iter().map(|row| &*row.name).collect();
+        for (list, names) in [("columns", &names), ("rows", &rows)] {
+            for (j, name) in names.iter().enumerate() {
+                if name.is_empty() || names[..j].contains(name) {
+                    let path = [list.into(), j.into(), "name".into()];
+                    refuse(&path, format!("`{name}` is no name of its own"), None);
+                }
+            }
+        }
         for (j, column) in self.columns.iter().enumerate() {
             if let Some(per) = column.per.as_ref().filter(|per| !names.contains(&per.as_str())) {
                 let path = ["columns".into(), j.into(), "per".into()];
@@ -469,14 +486,21 @@ impl Claim {
 impl Check {
     fn complete(&self) -> Result<(), &'static str> {
         let compares = matches!(self.form, Form::Ratio | Form::Difference);
-        if compares != (self.to.is_some() || !self.to_cell.is_empty()) {
-            return Err("`to` and `to_cell` belong to ratio and difference, and to nothing else");
+        match (compares, self.to.is_some() || !self.to_cell.is_empty()) {
+            (true, false) => return Err("a ratio or a difference needs `to` or `to_cell`"),
+            (false, true) => return Err("`to` and `to_cell` are for ratios and differences"),
+            _ => {}
         }
-        if (self.quantity == Quantity::Curve) != self.vms.is_some_and(|[from, to]| from < to) {
-            return Err("`vms`, a smaller and a larger one, belong to curve, and to nothing else");
+        match (self.quantity == Quantity::Curve, self.vms) {
+            (true, Some([from, to])) if from < to => {}
+            (true, _) => return Err("a curve needs `vms`, a smaller number and a larger one"),
+            (false, Some(_)) => return Err("`vms` is for curves"),
+            (false, None) => {}
         }
-        if (self.form == Form::Share) != self.part.is_some() {
-            return Err("`part` belongs to share, and to nothing else");
+        match (self.form == Form::Share, self.part.is_some()) {
+            (true, false) => return Err("a share needs `part`"),
+            (false, true) => return Err("`part` is for shares"),
+            _ => {}
         }
         if self.per.is_some() && self.quantity != Quantity::Value {
             return Err("`per` divides a value, and nothing else");
@@ -538,7 +562,7 @@ mod tests {
             assert!(message.ends_with("cannot be compared") && line.contains(bad), "{message}");
         }
         let (message, line) = parse("to = \"static\"\n", "");
-        assert!(message.contains("`to_cell` belong to ratio") && line == "[[claim.check]]");
+        assert!(message.contains("needs `to` or `to_cell`") && line == "[[claim.check]]");
         assert!(parse("at_most = 0.05\n", "").0.contains("without a bound"));
         assert!(parse("at_most = 0.05\n", "at_most = nan\n").0.contains("finite"));
         assert!(parse("at_most = 0.05\n", "at_most = 0.05\nat_least = 1\n").0.contains("both"));
@@ -547,11 +571,17 @@ mod tests {
         assert!(parse("comparable = false\n", "").0.contains("two units"));
         let twice = parse("id = \"idle-max\"", "id = \"idle-avg\"");
         assert_eq!(twice, ("the name `idle-avg` is used twice".into(), "id = \"idle-avg\"".into()));
+        assert_eq!(parse("id = \"idle-avg\"", "id = \"\"").0, "the name is empty");
+        assert!(
+            parse("name = \"guest dynamic\"", "name = \"guest vanilla\"").0.contains("of its own")
+        );
+        assert!(parse("unit = \"us\"", "unit = \"usec\"").0.contains("no unit of time"));
         let per = "probe = \"guest.cyclictest\", per = \"guest vanila\" }";
         assert!(parse("probe = \"guest.cyclictest\" }", per).0.contains("no column"));
         let text = include_str!("../../../published/hv-timer.toml");
         let bucket = |to| refused(text, "[5, 169]", to).0;
         assert!(bucket("[7, 169]").contains("not in order"));
+        assert!(bucket("[99999999, 1]").contains("buckets end at 100000 us"));
         assert!(bucket("[5, 900000]").contains("599994 taken"));
         let most = "[1, 9223372036854775807], [2, 9223372036854775807], [3, 9223372036854775807]";
         assert!(bucket(most).contains("599994 taken"), "sums do not wrap");

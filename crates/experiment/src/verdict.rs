@@ -58,7 +58,10 @@ pub fn verdicts(document: &Document) -> Vec<Verdict> {
                 && none < n
             {
                 let same = each.iter().filter(|v| v.best.as_ref() == Some(best)).count();
-                over.text += &format!(". It is best in {same} of {n} cells, and none is in {none}");
+                over.text += &match none {
+                    0 => format!(". It is best in {same} of {n} cells"),
+                    _ => format!(". It is best in {same} of {n} cells; in {none} no policy is"),
+                };
             }
             all.push(Verdict { cells: n, ..over });
         }
@@ -139,7 +142,9 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
             let dearer = found.iter().take_while(|(policy, ..)| policy != best).next();
             if let Some((other, gain, judgement)) = dearer {
                 let (gain, excess) = (format::ratio(gain / least), judgement.too_much().join(", "));
-                text += &format!(". {other} gets the guest to {gain} of that, but {excess}");
+                text += &format!(
+                    ". Under {other} the guest waits {gain} as long as under {best}, but {excess}"
+                );
             }
             done(Some(best), text)
         }

@@ -248,6 +248,7 @@ impl World<'_> {
     fn switch_out(&mut self, p: u32, prev: u32, leave: Leave) {
         let thread = &mut self.threads[prev as usize];
         (thread.last_cpu, thread.off_since) = (p, self.clock.now());
+        thread.off_idle = self.pcpus[p as usize].idle_ns;
         let (track, vcpu) = (thread.track, thread.vcpu);
         self.pcpus[p as usize].last = prev;
         if vcpu != NONE {
@@ -270,6 +271,9 @@ impl World<'_> {
         } else if track != NONE {
             self.tracks.set(track, State::Asleep, self.clock.now());
         }
+        if vcpu != NONE {
+            self.sync_posts(vcpu);
+        }
         if waits && vcpu != NONE && self.vcpus[vcpu as usize].irr & vector::IPI != 0 {
             // It ran when the IPI was sent, and lost its pCPU before it took it.
             self.boost_asked(vcpu);
@@ -283,8 +287,9 @@ impl World<'_> {
         if thread.last_cpu != p && thread.last_cpu != NONE {
             thread.work.evicted(self.costs.of(CostKey::MigrationRefill));
         } else if last != next && last != NONE {
-            let away = (self.clock.now() - thread.off_since).min(EVICTS_IN_NS);
-            thread.work.evicted(self.costs.of(CostKey::SwitchRefill) * away / EVICTS_IN_NS);
+            let idle = self.pcpus[p as usize].idle_ns - thread.off_idle;
+            let others = (self.clock.now() - thread.off_since - idle).min(EVICTS_IN_NS);
+            thread.work.evicted(self.costs.of(CostKey::SwitchRefill) * others / EVICTS_IN_NS);
         }
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {

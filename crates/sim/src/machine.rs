@@ -252,8 +252,9 @@ pub(crate) struct Thread {
     pub(crate) vcpu: u32,
     pub(crate) track: u32,
     pub(crate) last_cpu: u32,
-    /// Since when it has no pCPU.
+    /// Since when it has no pCPU, and how long that had been idle by then.
     pub(crate) off_since: Ns,
+    pub(crate) off_idle: Ns,
     pub(crate) work: Work,
 }
 
@@ -299,6 +300,16 @@ pub(crate) mod vector {
     pub(crate) const DEVICE: u8 = 8;
     /// One for all messages, as an event channel's upcall.
     pub(crate) const MESSAGE: u8 = 16;
+}
+
+/// An interrupt that is posted to a vCPU: its bit in the descriptor, and the notification of that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Post {
+    /// When the bit is set: KVM finds it from then on.
+    pub(crate) sent: Ns,
+    /// When the notification is there: a CPU in guest mode finds it from then on.
+    pub(crate) lands: Ns,
+    pub(crate) which: u8,
 }
 
 /// A virtual CPU: a thread to the host, a CPU to its guest. In this order what every event looks at is in
@@ -356,6 +367,8 @@ pub(crate) struct Vcpu {
     /// Since when it waits for a pCPU: it was preempted, or woken.
     pub(crate) off_since: Ns,
     pub(crate) virt: Box<VcpuVirt>,
+    /// Interrupts that are posted and not pending yet.
+    pub(crate) posts: Vec<Post>,
     pub(crate) devices: VecDeque<u32>,
 
     pub(crate) spin: SpinVcpu,

@@ -217,7 +217,14 @@ impl<'p> Setup<'p> {
         let tracked = work.sampler != NONE || self.servers.contains(&target);
         let track = if tracked { self.tracks.add_track() } else { NONE };
         self.clock.set(Event::Sleep(i as u32), task.start_ns);
-        self.threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0, off_since: 0 });
+        self.threads.push(Thread {
+            work,
+            vcpu: NONE,
+            track,
+            last_cpu: home.0,
+            off_since: 0,
+            off_idle: 0,
+        });
         Ok(())
     }
 
@@ -246,8 +253,14 @@ impl<'p> Setup<'p> {
                 work.sampler = self.tracks.add_sampler();
                 work.probe = self.probes.of_waits(self.plan, &vm.wait_probe(c));
             }
-            let thread =
-                Thread { work, vcpu: self.vcpus.len() as u32, track, last_cpu: NONE, off_since: 0 };
+            let thread = Thread {
+                work,
+                vcpu: self.vcpus.len() as u32,
+                track,
+                last_cpu: NONE,
+                off_since: 0,
+                off_idle: 0,
+            };
             self.threads.push(thread);
             self.vcpus.push(vcpu(self.plan, m, c, e.0, home.0, track));
         }
@@ -425,6 +438,7 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         current: NONE,
         in_kernel: true,
         irr: 0,
+        posts: Vec::new(),
         devices: VecDeque::with_capacity(4),
         messages: VecDeque::new(),
         resched: false,

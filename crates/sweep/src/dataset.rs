@@ -253,10 +253,10 @@ fn hold_against(dir: &Path, own: &Manifest, text: &[u8]) -> Result<(), DatasetEr
     match serde_json::from_slice::<Manifest>(text) {
         Ok(other) if other == *own => Ok(()),
         Ok(other) if other.spec != own.spec => {
-            refused("holds a sweep of this name whose file said something else".to_owned(), ANOTHER)
+            refused("was written before the sweep's file was changed".to_owned(), ANOTHER)
         }
         Ok(other) if other.scenario != own.scenario => {
-            refused("holds this sweep of a scenario that said something else".to_owned(), ANOTHER)
+            refused("was written before the sweep's scenario was changed".to_owned(), ANOTHER)
         }
         Ok(other) if other.files != own.files => {
             let names = other.files.keys().chain(own.files.keys());

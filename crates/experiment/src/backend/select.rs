@@ -2,7 +2,7 @@
 
 use vcoop_lab::{SchedExt, host_facts};
 use vcoop_model::plan::virt::SpinLocks;
-use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
+use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::repay::LEARNING_NS;
 
@@ -159,14 +159,24 @@ fn learning(plans: &[Plan]) -> Option<String> {
 /// A VM whose vCPUs share pCPUs and take spinlocks as on bare metal in all plans, as no guest does by default.
 fn bare_locks(plans: &[Plan]) -> Option<String> {
     let bare = |plan: &Plan, label: &str| {
-        let vcpus: usize = plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum();
+        let all = || plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus);
+        // Those that may be where one of its vCPUs may be: more than there are pCPUs for.
+        let shares = |vm: &VmPlan| {
+            vm.vcpu_cpus.iter().any(|cpus| {
+                let meets = |other: &&Vec<u32>| {
+                    cpus.is_empty() || other.is_empty() || other.iter().any(|c| cpus.contains(c))
+                };
+                let cpus =
+                    if cpus.is_empty() { plan.host.sched.cpus() as usize } else { cpus.len() };
+                all().filter(meets).count() > cpus
+            })
+        };
         let mut own = plan.vms.iter().filter(|vm| vm.label == label);
-        let linux = matches!(plan.host.sched, HostSched::Linux(_));
-        linux
-            && vcpus > plan.host.sched.cpus() as usize
+        matches!(plan.host.sched, HostSched::Linux(_))
             && own.any(|vm| {
                 let native = vm.virt.spin.locks == SpinLocks::Queued && !vm.virt.dedicated;
-                native && vm.tasks.iter().any(|task| task.program.takes_spinlocks())
+                let takes = vm.tasks.iter().any(|task| task.program.takes_spinlocks());
+                native && takes && shares(vm)
             })
     };
     let vms = plans.first()?.vms.iter().map(|vm| &vm.label);
@@ -309,6 +319,8 @@ mod tests {
         assert_eq!(said("governor-loads", &[]), None, "it says how they are");
         assert_eq!(said("spinlock-overcommit", &[]), None, "a policy has paravirtual ones");
         assert_eq!(said("busy-host-1", &[]), None, "there are none");
+        let alone = ["vm.work.spinlocks=\"native\"", "vm.neighbour.enabled=false"];
+        assert_eq!(said("governor-loads", &alone), None, "it has its pCPUs to itself");
     }
 
     #[test]

@@ -78,6 +78,10 @@ fn simulated(m: &Measurement<'_>, table: &Table, row: &Row, column: &Column) -> 
     let (from, to) = (us_per(&key.unit, plan), us_per(table.simulated_unit(), plan));
     Some(match (from, to) {
         (Some(from), Some(to)) if from != to => scalar(value * from / to),
+        // A count or a share is no time, nor the other way round.
+        (None, Some(_)) | (Some(_), None) if table.comparable && column.per.is_none() => {
+            return None;
+        }
         _ => value,
     })
 }

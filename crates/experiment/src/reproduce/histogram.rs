@@ -56,7 +56,7 @@ fn one(
 }
 
 /// Beyond this, in microseconds, samples fall into the last bucket.
-const MOST_US: u64 = 100_000;
+pub(crate) const MOST_US: u64 = 100_000;
 
 fn mean(bins: &Bins) -> Option<f64> {
     let sum: u128 = bins.iter().map(|(us, n)| u128::from(us) * u128::from(n)).sum();

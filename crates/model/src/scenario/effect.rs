@@ -43,6 +43,11 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
         ("a guest with haltpoll has its host not poll", "take it out, or set another `guest_idle`"),
     );
     idle(
+        virt.exits_off.hlt || matches!(virt.idle.guest, GuestIdle::Poll | GuestIdle::Mwait),
+        &[("halt_poll", host.max_ns > 0)],
+        ("the guest makes no exits by HLT", "take it out, or let the guest halt"),
+    );
+    idle(
         host.max_ns == 0,
         &[
             ("halt_poll_grow", host.grow != usual.grow),

@@ -53,7 +53,8 @@ pub(crate) struct Rules {
     pub(crate) lag_of_longest: bool,
     /// `sched_yield` gives up all that is left of the request; else it only moves the deadline.
     pub(crate) yield_forfeits: bool,
-    /// Whom a directed yield favours is picked if it is eligible; else the hint is not looked at.
+    /// Whom a directed yield favours, or a group of which somebody went to sleep, is picked if it is eligible; else the hint
+    /// is not looked at (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
 }
 
@@ -80,14 +81,9 @@ impl EevdfRelease {
             yield_forfeits: false,
             picks_buddy: false,
         };
-        const V6_12: Rules = Rules {
-            slices: true,
-            delay_dequeue: true,
-            keeps_deadline: true,
-            picks_buddy: true,
-            ..V6_6
-        };
-        const V6_15: Rules = Rules { base_slice_ns: 700_000, ..V6_12 };
+        const V6_12: Rules =
+            Rules { slices: true, delay_dequeue: true, keeps_deadline: true, ..V6_6 };
+        const V6_15: Rules = Rules { base_slice_ns: 700_000, picks_buddy: true, ..V6_12 };
         const V6_18_0: Rules = Rules { quantum: true, ..V6_15 };
         const V6_18: Rules = Rules {
             always_cuts: true,

@@ -162,6 +162,15 @@ impl FairClass {
         se.protect = se.protect.min(se.vruntime + weight::virtual_time(slice, se.weight));
     }
 
+    /// Whom somebody yielded to, or the group of one that went to sleep, if that is eligible (`PICK_BUDDY`, since 6.14). Only who
+    /// chooses the next one looks for it, not a wake-up.
+    #[inline]
+    pub(super) fn buddy(&self, r: usize, t: &EevdfTunables) -> Option<usize> {
+        let next = self.rqs[r].next;
+        let looks = next != NONE && t.release.rules().picks_buddy;
+        (looks && self.eligible(r, self.ses[next as usize].vruntime)).then_some(next as usize)
+    }
+
     /// The earliest eligible deadline, or the current entity while its slice protects it, if that is to count.
     /// The queue must not be empty.
     #[inline]
@@ -172,11 +181,6 @@ impl FairClass {
         let Some(first) = rq.heap.first() else {
             return rq.curr as usize;
         };
-        // Somebody yielded to it (PICK_BUDDY).
-        let buddy = rq.next != NONE && t.release.rules().picks_buddy;
-        if buddy && eligible(self.ses[rq.next as usize].vruntime) {
-            return rq.next as usize;
-        }
         let mut curr = NONE;
         if rq.curr != NONE {
             let se = &self.ses[rq.curr as usize];

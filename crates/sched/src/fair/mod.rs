@@ -324,7 +324,9 @@ impl Class for FairClass {
                 }
                 let s = match self.kind {
                     Fair::Cfs(c) => self.pick_cfs(r, &c),
-                    Fair::Eevdf(t) => self.pick_eevdf(r, &t, true),
+                    Fair::Eevdf(t) => {
+                        self.buddy(r, &t).unwrap_or_else(|| self.pick_eevdf(r, &t, true))
+                    }
                 };
                 let se = &self.ses[s];
                 if se.delayed {

@@ -80,7 +80,8 @@ pub(crate) struct Rq {
     pub(crate) heap: Heap,
     /// The running entity, if it is of this queue. Always on the queue.
     pub(crate) curr: u32,
-    /// Who caused a preemption (CFS), was yielded to, or is a group of which somebody went to sleep, and so should run next.
+    /// Who caused a preemption (CFS), was yielded to, or is a group of which somebody went to sleep, and so should run next; see
+    /// `picks_buddy` for EEVDF.
     pub(crate) next: u32,
     /// CFS: who was preempted, and so should run after that.
     pub(crate) last: u32,
@@ -361,6 +362,9 @@ impl FairClass {
             Fair::Eevdf(_) => self.update_deadline(s),
         };
         self.update_min_vruntime(r);
+        if done {
+            self.forget_buddy(r, s);
+        }
         match self.kind {
             Fair::Eevdf(t) if self.rqs[r].nr > 1 => done || self.was_outrun(r, s, &t),
             _ => false,

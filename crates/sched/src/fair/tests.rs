@@ -6,6 +6,7 @@ use crate::config::{
     Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,
     RtGuard, Topology,
 };
+use crate::heap::NONE;
 use crate::{CpuId, EntId};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -180,43 +181,46 @@ fn cfs_keeps_another_ones_favour_at_the_end_of_a_slice() {
 
 #[test]
 fn a_groups_turn_goes_on_when_one_of_it_sleeps() {
-    let fair = |eevdf: bool| match eevdf {
-        true => Fair::Eevdf(EevdfTunables::of(EevdfRelease::V6_12, 8)),
-        false => Fair::Cfs(CfsTunables::for_cpus(BIG)),
+    // Unprotected, so that only the hint keeps it.
+    let eevdf = |release| {
+        Fair::Eevdf(EevdfTunables { run_to_parity: false, ..EevdfTunables::of(release, 8) })
     };
-    for eevdf in [false, true] {
+    for (fair, goes_on) in [
+        (Fair::Cfs(CfsTunables::for_cpus(BIG)), true),
+        (eevdf(EevdfRelease::V6_12), false),
+        (eevdf(EevdfRelease::V6_15), true),
+    ] {
         let mut c = FairClass::new(&LevelConfig {
             topology: Topology::flat(1),
             tick_ns: MS,
-            fair: fair(eevdf),
+            fair,
             rr_slice_ns: 100 * MS,
             rt_guard: RtGuard::Off,
             dl: DlConfig::default(),
             balance: Balance::default(),
             groups: vec![1024],
         });
-        for (e, group) in [(0, Some(0)), (1, Some(0)), (2, None)] {
+        for (e, group) in [(0, Some(0)), (1, Some(0)), (2, None), (3, None), (4, None)] {
             c.add(EntId(e), Policy::NORMAL, group);
             start(&mut c, e);
         }
-        let first = c.pick(CPU).unwrap();
-        c.set_next(CPU, first);
-        if first == EntId(2) {
-            c.charge(CPU, first, MS);
-            let next = c.pick(CPU).unwrap();
-            c.put_prev(CPU, first, Some(next));
-            c.set_next(CPU, next);
+        c.set_next(CPU, EntId(0));
+        // All are eligible, and the group has the latest deadline; CFS has it a little to the right of the others.
+        let group = c.root_se(0);
+        let place = c.ses[3].vruntime;
+        assert_eq!([2, 4].map(|e| c.ses[e].vruntime), [place; 2]);
+        c.ses[group].vruntime = if c.is_eevdf() { place } else { place + MS as i64 };
+        c.ses[group].deadline += 50 * MS as i64;
+        c.dequeue(CPU, EntId(0), Dequeue::Sleep);
+        assert_eq!(c.pick(CPU) == Some(EntId(1)), goes_on, "{fair:?}");
+        if let Fair::Eevdf(t) = fair {
+            assert_ne!(c.pick_eevdf(CPU.index(), &t, true), group, "a wake-up does not look at it");
         }
-        let (runs, sibling) = if c.rqs[c.ses[0].rq as usize].curr == 0 { (0, 1) } else { (1, 0) };
-        let group = c.root_se(runs);
-        // The group has had a little, the other nothing.
-        c.ses[group].vruntime = c.ses[2].vruntime + 1_000;
-        c.dequeue(CPU, EntId(runs as u32), Dequeue::Sleep);
-        let root = CPU.index();
-        assert_eq!(c.rqs[root].next, group as u32);
-        if !eevdf {
-            assert_eq!(c.pick(CPU), Some(EntId(sibling)));
-        }
+        // Its turn is over with its request.
+        c.set_next(CPU, EntId(1));
+        c.charge(CPU, EntId(1), 100 * MS);
+        c.tick(CPU, EntId(1));
+        assert_eq!(c.rqs[CPU.index()].next, NONE);
     }
 }
 
@@ -288,8 +292,8 @@ fn cfs_yield_passes_over_the_group_too_unless_it_is_to_a_task_of_that_group() {
 }
 
 #[test]
-fn eevdf_looks_at_who_was_yielded_to_since_it_knows_slices() {
-    for (release, picked) in [(EevdfRelease::V6_6, 0), (EevdfRelease::V6_12, 2)] {
+fn eevdf_looks_at_who_was_yielded_to_since_6_14() {
+    for (release, picked) in [(EevdfRelease::V6_12, 0), (EevdfRelease::V6_15, 2)] {
         let mut c = eevdf(EevdfTunables::of(release, 8), &[Policy::NORMAL; 3]);
         (0..3).for_each(|e| put(&mut c, e, 0, 10 + i64::from(e)));
         c.favour(EntId(2));

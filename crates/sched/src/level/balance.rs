@@ -270,8 +270,8 @@ impl Level {
             return None;
         }
         let local = self.group(own, span, pinned);
-        if local.fair == 0 && self.fair.is_eevdf() {
-            // RT or deadline entities only: to fair ones it has room, and since 6.6 only idle CPUs fill that.
+        if d == 0 && local.fair == 0 && self.fair.is_eevdf() {
+            // RT or deadline entities only: to fair ones it has room, and since 6.6 only idle CPUs fill that within an LLC.
             return None;
         }
         // From the next one on round the domain, so that among equals each has its turn.

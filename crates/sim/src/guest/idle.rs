@@ -55,6 +55,7 @@ impl World<'_> {
 
     /// In the kernel with a vCPU that is polled for.
     pub(crate) fn poll_goes_on(&mut self, p: u32, v: u32) {
+        self.sync_posts(v);
         let vcpu = &self.vcpus[v as usize];
         let (kicked, track) = (vcpu.spin.is_kicked(), vcpu.track);
         let (woken, until) = (vcpu.irr != 0 || kicked, vcpu.virt.host_poll.until());
@@ -99,8 +100,13 @@ impl World<'_> {
     /// Something for a pCPU that polls: a wake-up, or somebody else who wants it. It is there to be seen once the pCPU that
     /// executes has done what it has to do before.
     pub(crate) fn poll_sees(&mut self, p: u32) {
+        self.poll_sees_in(p, self.pcpus[self.cpu as usize].extra);
+    }
+
+    /// The same for what is there to be seen in `after`.
+    pub(crate) fn poll_sees_in(&mut self, p: u32, after: Ns) {
         if self.pcpus[p as usize].segment == Segment::Poll {
-            let there = self.clock.now() + self.pcpus[self.cpu as usize].extra;
+            let there = self.clock.now() + after;
             self.clock.hasten(Event::Segment(p), there + self.costs.of(CostKey::PollNotice));
         }
     }

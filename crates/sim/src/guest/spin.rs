@@ -336,7 +336,8 @@ impl World<'_> {
                 continue;
             }
             // KVM looks at posted interrupts only (`kvm_arch_dy_has_pending_interrupt`).
-            let interrupted = posted && self.vcpus[c as usize].irr != 0;
+            let other = &self.vcpus[c as usize];
+            let interrupted = posted && (other.irr != 0 || !other.posts.is_empty());
             let in_kernel = self.in_kernel(c);
             let other = &mut self.vcpus[c as usize].spin;
             if !other.may_be_yielded_to(rules, in_kernel, interrupted) || !other.takes_turn() {

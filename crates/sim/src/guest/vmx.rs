@@ -22,6 +22,7 @@ impl World<'_> {
         if vcpu.wants & wants::TIMER != 0 {
             self.timer_pends(v);
         }
+        self.sync_posts(v);
         let vcpu = &self.vcpus[v as usize];
         let (irr, track) = (vcpu.irr, vcpu.track);
         let arms = if vcpu.hv_at == Ns::MAX { 0 } else { self.costs.of(CostKey::ArmHvTimer) };
@@ -78,6 +79,7 @@ impl World<'_> {
         if vcpu.irr != 0 && !virt.posted {
             return false;
         }
+        self.sync_posts(v);
         let mut ns = std::mem::take(&mut self.pcpus[p as usize].extra);
         if self.vcpus[v as usize].irr != 0 {
             ns += self.entry_injects(v, ns);
@@ -168,6 +170,7 @@ impl World<'_> {
             }
             Exit::Ipi(target) | Exit::Ask(target) => {
                 self.boost_exit(v);
+                self.pays_for_distance(target);
                 self.inject(target, vector::IPI, Injection::Ipi);
             }
             Exit::Notify => self.boost_notify(v),
@@ -209,6 +212,7 @@ impl World<'_> {
 
     /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
     fn halt(&mut self, p: u32, v: u32) -> bool {
+        self.sync_posts(v);
         let parks = self.vcpus[v as usize].spin.parks();
         let vcpu = &self.vcpus[v as usize];
         let pending = vcpu.irr != 0 || vcpu.wants & wants::TIMER != 0;

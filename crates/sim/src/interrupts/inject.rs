@@ -7,7 +7,7 @@ use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::machine::{GuestSegment, Irq, Segment, vector};
+use crate::machine::{GuestSegment, Irq, Post, Segment, vector};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -52,13 +52,14 @@ impl World<'_> {
         if self.spans.is_on() {
             self.span_inject(v, which);
         }
+        let pending = self.vcpus[v as usize].irr & which != 0;
         let timers = self.boost_injects(v, which, kind);
-        self.injected(v, which, kind);
+        self.injected(v, which, kind, pending);
         self.pay_timers(timers);
     }
 
-    /// Sees to it that a vCPU takes an interrupt that is pending now.
-    fn injected(&mut self, v: u32, which: u8, kind: Injection) {
+    /// Sees to it that a vCPU takes an interrupt that is pending now, and was before if `pending`.
+    fn injected(&mut self, v: u32, which: u8, kind: Injection, pending: bool) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.halted {
             if self.vms[vcpu.vm as usize].started {
@@ -90,29 +91,68 @@ impl World<'_> {
         self.vcpus[v as usize].virt.counters.posted += 1;
         // It reaches the running guest without an exit.
         self.pay_for(CostKey::IpiSend);
-        self.post_flies(v, self.pcpus[self.cpu as usize].extra);
+        if !pending {
+            self.vcpus[v as usize].irr &= !which;
+            self.post_interrupt(v, which, 0, self.pcpus[self.cpu as usize].extra);
+        }
     }
 
-    /// The notification of a posted interrupt leaves in `after`. Several in flight are one (the ON bit of the descriptor).
-    pub(crate) fn post_flies(&mut self, v: u32, after: Ns) {
-        if !self.clock.is_pending(Event::Posted(v)) {
-            let far = self.crossing(self.cpu, self.vcpus[v as usize].home);
-            let at = self.clock.now() + after + self.costs.of(CostKey::IpiFlight) + far;
-            self.clock.set(Event::Posted(v), at);
+    /// Posts an interrupt to a vCPU: its bit is set in `sent` from now on, and the notification leaves in `leaves`.
+    pub(crate) fn post_interrupt(&mut self, v: u32, which: u8, sent: Ns, leaves: Ns) {
+        let now = self.clock.now();
+        let far = self.crossing(self.cpu, self.vcpus[v as usize].home);
+        let lands = now + leaves + self.costs.of(CostKey::IpiFlight) + far;
+        self.vcpus[v as usize].posts.push(Post { sent: now + sent, lands, which });
+        self.clock.hasten(Event::Posted(v), lands);
+    }
+
+    /// KVM looks at what is posted to a vCPU, at its entry or halt, or where it has lost its pCPU.
+    #[inline]
+    pub(crate) fn sync_posts(&mut self, v: u32) {
+        if !self.vcpus[v as usize].posts.is_empty() {
+            self.merge_posts(v, |post, now| post.sent <= now);
         }
+    }
+
+    /// Makes posted interrupts pending; true if there was one.
+    #[cold]
+    fn merge_posts(&mut self, v: u32, due: impl Fn(&Post, Ns) -> bool) -> bool {
+        let (now, vcpu) = (self.clock.now(), &mut self.vcpus[v as usize]);
+        let (before, mut merged) = (vcpu.posts.len(), 0);
+        vcpu.posts.retain(|post| {
+            let due = due(post, now);
+            merged |= if due { post.which } else { 0 };
+            !due
+        });
+        vcpu.irr |= merged;
+        vcpu.posts.len() < before
     }
 
     /// The notification of a posted interrupt is there. A vCPU that is in guest mode takes the interrupt. One that left it meanwhile
-    /// looks at what is pending before it enters again.
+    /// looks at what is posted before it enters again, or halts.
     pub(crate) fn posted_arrives(&mut self, v: u32) {
+        let (was, halted) = (self.vcpus[v as usize].irr, self.vcpus[v as usize].halted);
+        let there = self.merge_posts(v, |post, now| post.lands <= now);
         let vcpu = &mut self.vcpus[v as usize];
+        if let Some(next) = vcpu.posts.iter().map(|post| post.lands).min() {
+            self.clock.hasten(Event::Posted(v), next);
+        }
         let (p, home) = (vcpu.pcpu, vcpu.home);
-        if vcpu.ipis.takes_wakeup() {
+        if !there {
+            return;
+        }
+        if halted {
+            // The handler there makes it pending.
+            vcpu.irr = was;
             return self.interrupt(home, Irq::Posted(v));
         }
-        let runs = vcpu.irr != 0 && p != NONE;
-        if !runs || self.pcpus[p as usize].segment != Segment::Guest || !self.guest_takes_irqs(v) {
+        if p == NONE {
             return;
+        }
+        match self.pcpus[p as usize].segment {
+            Segment::Guest if self.guest_takes_irqs(v) => {}
+            Segment::Poll => return self.poll_sees_in(p, 0),
+            _ => return,
         }
         match self.vcpus[v as usize].segment {
             GuestSegment::User | GuestSegment::Poll => {

@@ -5,7 +5,7 @@
 //! cluster  an exit for all targets of a cluster of 16 vCPUs
 //! pv       a hypercall for all targets within 128 vCPUs; a single target as icr
 //! to all others, by a shorthand: an exit for all (`ipi_shorthand`)
-//! posted   no exit: a vCPU that runs takes the interrupt at once, one that halts is woken by the
+//! posted   no exit: a vCPU that runs takes the interrupt when its notification is there, one that halts is woken by the
 //!          pCPU where it ran last, one that was preempted finds it when it is entered, or is sent it
 //!          by a hypercall that asks to boost it (`boost_receiver`)
 //! ```
@@ -161,6 +161,12 @@ impl World<'_> {
         }
     }
 
+    /// The lines of the only target of an exit are part of its handling, but for the way to another LLC.
+    pub(crate) fn pays_for_distance(&mut self, to: u32) {
+        let far = self.crossing(self.cpu, self.vcpus[to as usize].home);
+        self.pay(LINES * far);
+    }
+
     /// How long the cache lines of a target take to the pCPU that executes.
     fn lines(&mut self, vm: usize, to: u32) -> Ns {
         let far = self.crossing(self.cpu, self.vcpus[to as usize].home);
@@ -203,22 +209,16 @@ impl World<'_> {
                 self.pcpus[own as usize].irqs.push_back(Irq::Posted(to));
                 self.vcpus[v as usize].exits.push_back(Exit::Interrupt);
             } else {
-                target.ipis.wakes_up();
                 self.event_on_its_way(track, home);
-                self.post_flies(to, sent);
+                self.post_interrupt(to, vector::IPI, sent, sent);
             }
             return;
         }
-        target.irr |= vector::IPI;
         target.virt.counters.injections += 1;
         target.virt.counters.posted += 1;
-        if p == NONE {
-            return; // it looks at what is pending before it goes on
-        }
-        match self.pcpus[p as usize].segment {
-            Segment::Guest => self.post_flies(to, sent),
-            Segment::Poll => self.poll_sees(p),
-            _ => {}
+        self.post_interrupt(to, vector::IPI, sent, sent);
+        if p != NONE && self.pcpus[p as usize].segment == Segment::Poll {
+            self.poll_sees_in(p, sent);
         }
     }
 

@@ -15,8 +15,6 @@ pub(crate) struct IpiVcpu {
     acks: u32,
     /// It is to yield to one of `mask` when these have been sent.
     yields: bool,
-    /// It was halted when one was posted to it, which is to wake it up.
-    wakes: bool,
 }
 
 impl IpiVcpu {
@@ -66,16 +64,6 @@ impl IpiVcpu {
     pub(crate) fn acked(&mut self) -> bool {
         self.acks -= 1;
         self.acks == 0
-    }
-
-    /// One is posted to it while it is halted.
-    pub(crate) fn wakes_up(&mut self) {
-        self.wakes = true;
-    }
-
-    /// Whether one that was posted to it is to wake it up, which is asked once.
-    pub(crate) fn takes_wakeup(&mut self) -> bool {
-        std::mem::take(&mut self.wakes)
     }
 
     /// Whether it is to yield to one of those that it has interrupted, which it is asked once.
