@@ -6,6 +6,7 @@ mod credit1;
 mod deadline;
 mod govern;
 mod invariants;
+mod ipis;
 mod locks;
 mod pinning;
 mod pool;

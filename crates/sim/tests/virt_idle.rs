@@ -24,11 +24,6 @@ fn alone(interval: u64, virt: Virt) -> Plan {
     p
 }
 
-fn mean(r: &Recording, probe: &str) -> f64 {
-    let l = latency(r, probe);
-    l.sum_ns as f64 / l.hist.len() as f64
-}
-
 fn host_polls() -> Virt {
     let mut virt = Virt::default();
     virt.idle.host_poll = Some(HostPollConfig::KVM);

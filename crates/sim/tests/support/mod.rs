@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::{
-    CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan,
+    Act, CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan,
     PolicyPlan, Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs, Cpu, Profile};
@@ -251,3 +251,42 @@ pub(crate) fn run(plan: &Plan) -> Recording {
 
 /// A vCPU that has lost its pCPU answers late.
 pub(crate) const LIMITS: Limits = Limits { grace_ns: 5 * MS, burst_ns: None, refill_ppm: 0 };
+
+pub(crate) fn run_for(ns: Ns, mode: Mode) -> Act {
+    Act::Do(Phase::Run { time: Dist::Const(ns), mode })
+}
+
+pub(crate) fn user(us: Ns) -> Act {
+    run_for(us * US, Mode::User)
+}
+
+pub(crate) fn nap(us: Ns) -> Act {
+    Act::Do(Phase::Sleep { time: Dist::Const(us * US) })
+}
+
+pub(crate) fn routine(acts: Vec<Act>) -> Program {
+    Program::Routine { acts }
+}
+
+/// A VM on a free machine: one task for each vCPU, each on its own; vCPU `i` on pCPU `pins[i]`.
+pub(crate) fn machine(pcpus: u32, pins: &[u32], tasks: Vec<Program>) -> Plan {
+    let mut p = plan(eevdf(pcpus), free());
+    let tasks = tasks.into_iter().enumerate().map(|(i, program)| {
+        task(&format!("t{i}"), program, Policy::NORMAL, &[i as u32 % pins.len() as u32])
+    });
+    let mut vm = vm("guest", eevdf(pins.len() as u32), tasks.collect());
+    for task in &mut vm.tasks {
+        // Peers of one address space.
+        task.label = "t".into();
+    }
+    vm.vcpu_cpus = pins.iter().map(|&pin| vec![pin]).collect();
+    vm.virt.spin.handoff_ns = 0;
+    p.vms = vec![vm];
+    probe_all(&mut p);
+    p
+}
+
+pub(crate) fn mean(r: &Recording, probe: &str) -> f64 {
+    let l = latency(r, probe);
+    l.sum_ns as f64 / l.hist.len() as f64
+}
