@@ -400,14 +400,13 @@ impl World<'_> {
             match note {
                 Note::Kick { cpu, eager } => {
                     let target = first + cpu.0;
-                    self.vcpus[target as usize].eager |= eager;
+                    let to = &mut self.vcpus[target as usize];
+                    to.resched = true;
+                    to.eager |= eager;
                     if target != v && self.guest_watches(target) {
                         self.guest_flags(v, target);
-                    } else {
-                        self.vcpus[target as usize].resched = true;
-                        if target != v {
-                            self.resched_ipi(v, target);
-                        }
+                    } else if target != v {
+                        self.resched_ipi(v, target);
                     }
                 }
                 Note::Moved { ent, from, to } => {

@@ -252,6 +252,7 @@ impl World<'_> {
         let (track, vcpu) = (thread.track, thread.vcpu);
         self.pcpus[p as usize].last = prev;
         if vcpu != NONE {
+            self.sync_posts(vcpu);
             let v = &mut self.vcpus[vcpu as usize];
             v.pcpu = NONE;
             v.off_since = self.clock.now();
@@ -270,9 +271,6 @@ impl World<'_> {
             self.queued(prev);
         } else if track != NONE {
             self.tracks.set(track, State::Asleep, self.clock.now());
-        }
-        if vcpu != NONE {
-            self.sync_posts(vcpu);
         }
         if waits && vcpu != NONE && self.vcpus[vcpu as usize].irr & vector::IPI != 0 {
             // It ran when the IPI was sent, and lost its pCPU before it took it.

@@ -258,6 +258,13 @@ pub(crate) struct Thread {
     pub(crate) work: Work,
 }
 
+impl Thread {
+    /// One that has not run yet.
+    pub(crate) fn new(work: Work, vcpu: u32, track: u32, last_cpu: u32) -> Self {
+        Self { vcpu, track, last_cpu, off_since: 0, off_idle: 0, work }
+    }
+}
+
 /// What a vCPU does in guest mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuestSegment {

@@ -217,14 +217,7 @@ impl<'p> Setup<'p> {
         let tracked = work.sampler != NONE || self.servers.contains(&target);
         let track = if tracked { self.tracks.add_track() } else { NONE };
         self.clock.set(Event::Sleep(i as u32), task.start_ns);
-        self.threads.push(Thread {
-            work,
-            vcpu: NONE,
-            track,
-            last_cpu: home.0,
-            off_since: 0,
-            off_idle: 0,
-        });
+        self.threads.push(Thread::new(work, NONE, track, home.0));
         Ok(())
     }
 
@@ -253,15 +246,7 @@ impl<'p> Setup<'p> {
                 work.sampler = self.tracks.add_sampler();
                 work.probe = self.probes.of_waits(self.plan, &vm.wait_probe(c));
             }
-            let thread = Thread {
-                work,
-                vcpu: self.vcpus.len() as u32,
-                track,
-                last_cpu: NONE,
-                off_since: 0,
-                off_idle: 0,
-            };
-            self.threads.push(thread);
+            self.threads.push(Thread::new(work, self.vcpus.len() as u32, track, NONE));
             self.vcpus.push(vcpu(self.plan, m, c, e.0, home.0, track));
         }
         Ok(())

@@ -20,8 +20,9 @@ fn class(fair: Fair, policies: &[Policy]) -> FairClass {
     class_with_tick(fair, MS, policies)
 }
 
-pub(super) fn class_with_tick(fair: Fair, tick_ns: Ns, policies: &[Policy]) -> FairClass {
-    let mut c = FairClass::new(&LevelConfig {
+/// Nobody yet, on one CPU with these groups.
+fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
+    FairClass::new(&LevelConfig {
         topology: Topology::flat(1),
         tick_ns,
         fair,
@@ -29,8 +30,12 @@ pub(super) fn class_with_tick(fair: Fair, tick_ns: Ns, policies: &[Policy]) -> F
         rt_guard: RtGuard::Off,
         dl: DlConfig::default(),
         balance: Balance::default(),
-        groups: Vec::new(),
-    });
+        groups,
+    })
+}
+
+pub(super) fn class_with_tick(fair: Fair, tick_ns: Ns, policies: &[Policy]) -> FairClass {
+    let mut c = empty(fair, tick_ns, Vec::new());
     for (i, &p) in policies.iter().enumerate() {
         c.add(EntId(i as u32), p, None);
     }
@@ -190,16 +195,7 @@ fn a_groups_turn_goes_on_when_one_of_it_sleeps() {
         (eevdf(EevdfRelease::V6_12), false),
         (eevdf(EevdfRelease::V6_15), true),
     ] {
-        let mut c = FairClass::new(&LevelConfig {
-            topology: Topology::flat(1),
-            tick_ns: MS,
-            fair,
-            rr_slice_ns: 100 * MS,
-            rt_guard: RtGuard::Off,
-            dl: DlConfig::default(),
-            balance: Balance::default(),
-            groups: vec![1024],
-        });
+        let mut c = empty(fair, MS, vec![1024]);
         for (e, group) in [(0, Some(0)), (1, Some(0)), (2, None), (3, None), (4, None)] {
             c.add(EntId(e), Policy::NORMAL, group);
             start(&mut c, e);
@@ -263,16 +259,7 @@ fn cfs_yield_lets_a_close_second_go_first() {
 
 #[test]
 fn cfs_yield_passes_over_the_group_too_unless_it_is_to_a_task_of_that_group() {
-    let mut c = FairClass::new(&LevelConfig {
-        topology: Topology::flat(1),
-        tick_ns: MS,
-        fair: Fair::Cfs(CfsTunables::for_cpus(BIG)),
-        rr_slice_ns: 100 * MS,
-        rt_guard: RtGuard::Off,
-        dl: DlConfig::default(),
-        balance: Balance::default(),
-        groups: vec![1024, 1024],
-    });
+    let mut c = empty(Fair::Cfs(CfsTunables::for_cpus(BIG)), MS, vec![1024, 1024]);
     for (e, group) in [(0, 0), (1, 0), (2, 1)] {
         c.add(EntId(e), Policy::NORMAL, Some(group));
         start(&mut c, e);

@@ -3,7 +3,8 @@
 //! They are queued: waiters get one in the order in which they came (MCS). The head of a paravirtual lock's queue
 //! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
 //! not run since it became the head, does not: then who comes spins *outside* the queue, never halts, and takes the lock as
-//! soon as it is free. They join the queue when its head claims the lock, or nobody is left in it.
+//! soon as it is free. They join the queue when its head claims the lock, or nobody is left in it. All who wait for a test-and-set
+//! lock are outside.
 
 use std::collections::VecDeque;
 
@@ -53,11 +54,11 @@ impl Locks {
     /// A task takes a spinlock: true if it has it, else it wants it from now on.
     pub(crate) fn take(&mut self, l: u32, t: u32, kind: SpinLocks) -> bool {
         let lock = &mut self.0[l as usize];
-        let open = kind != SpinLocks::Queued && !lock.claimed;
-        let free = lock.holder == NONE && (lock.queue.is_empty() || open);
+        let (open, empty) = (kind != SpinLocks::Queued && !lock.claimed, lock.queue.is_empty());
+        let free = lock.holder == NONE && (empty || open);
         if free {
             lock.holder = t;
-        } else if open && kind == SpinLocks::Pv && !lock.queue.is_empty() {
+        } else if open && (kind == SpinLocks::TestAndSet || !empty) {
             lock.outside.push_back(t);
         } else {
             lock.queue.push_back(t);
@@ -128,15 +129,9 @@ impl Locks {
         self.0[l as usize].holder == NONE
     }
 
-    /// Those who want a spinlock, in the order in which they came.
-    pub(crate) fn line(&self, l: u32) -> impl Iterator<Item = u32> {
-        self.0[l as usize].queue.iter().copied()
-    }
-
-    /// A task has a free spinlock, wherever it waited.
+    /// A task that was not in line has a free spinlock.
     pub(crate) fn hand_to(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
-        lock.queue.retain(|&other| other != t);
         lock.outside.retain(|&other| other != t);
         lock.holder = t;
     }
@@ -203,10 +198,10 @@ mod tests {
         assert_eq!(locks.spins(0, 2), [4], "it gets in line");
         assert_eq!((locks.before(0, 4), locks.outside(0).count()), (Some(2), 0));
         // Nobody is left in line.
-        locks.halts(0, 2);
+        locks.release(0, 3);
+        assert_eq!(locks.hand_over(0).0, Some(4));
         assert!(!locks.take(0, 5, PV) && locks.is_outside(0, 5));
-        locks.hand_to(0, 4);
-        assert_eq!(locks.release(0, 4), Some(2));
+        assert_eq!(locks.release(0, 2), Some(4));
         let (next, joined) = locks.hand_over(0);
         assert_eq!((next, joined), (Some(5), VecDeque::from([5])));
     }

@@ -64,20 +64,17 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
         work.holds = work.holds.saturating_sub(1);
-        let Some(head) = self.vms[vm].sync.locks.release(l, t) else { return };
+        let head = self.vms[vm].sync.locks.release(l, t);
         let locks = &self.vms[vm].sync.locks;
+        if !locks.is_free(l) {
+            return;
+        }
         // Who has no pCPU finds it free later, if nobody was faster.
-        let faster = match self.vms[vm].sync.spin.locks {
-            SpinLocks::TestAndSet => locks.line(l).find(|&other| self.spins_now(vm, other)),
-            SpinLocks::Pv => locks.outside(l).find(|&other| self.spins_now(vm, other)),
-            SpinLocks::Queued => None,
-        };
+        let faster = locks.outside(l).find(|&other| self.spins_now(vm, other));
         if let Some(faster) = faster {
             self.takes_free(vm, l, faster);
         }
-        if self.vms[vm].sync.spin.locks == SpinLocks::TestAndSet {
-            return;
-        }
+        let Some(head) = head else { return };
         let home = self.home_of(vm, head);
         if self.vcpus[home as usize].spin.parks() {
             if self.vcpus[home as usize].spin.needs_kick() {
@@ -168,24 +165,16 @@ impl World<'_> {
             self.vms[vm].tasks[t as usize].spun = 0;
         }
         if let Spin::Lock(l) = spin {
-            let sync = &mut self.vms[vm].sync;
-            match sync.spin.locks {
-                SpinLocks::TestAndSet if sync.locks.is_free(l) => {
-                    self.takes_free(vm, l, t);
-                    return None;
-                }
-                // Nobody keeps it from others.
-                SpinLocks::TestAndSet => {}
-                SpinLocks::Pv if sync.locks.is_free(l) && sync.locks.is_outside(l, t) => {
-                    self.takes_free(vm, l, t);
-                    return None;
-                }
-                _ if sync.locks.is_next(l, t) => {
-                    self.hand_over(vm, l, t);
-                    return None;
-                }
-                _ => self.claims(vm, l, t),
+            let sync = &self.vms[vm].sync;
+            if sync.locks.is_free(l) && sync.locks.is_outside(l, t) {
+                self.takes_free(vm, l, t);
+                return None;
             }
+            if sync.locks.is_next(l, t) {
+                self.hand_over(vm, l, t);
+                return None;
+            }
+            self.claims(vm, l, t);
         }
         if let Spin::Sleeping(l) = spin
             && !self.spins_on(v, t, l)

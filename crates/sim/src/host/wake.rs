@@ -15,14 +15,14 @@ impl World<'_> {
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.clock.set(Event::Sleep(t), until);
         let program = self.costs.of(CostKey::TimerProgram);
-        let ns = self.costs.of(CostKey::Sleep);
-        self.block(p, t, ns + program);
+        self.block(p, t, CostKey::Sleep, program);
     }
 
-    /// Blocks the current thread, which waits for something already. It pays `ns` for its way to sleep and back: the scheduler
-    /// has to see that as its CPU time, not as that of whoever runs next. Whom a wake-up catches on the way goes on
-    /// without having slept.
-    pub(crate) fn block(&mut self, p: u32, t: u32, ns: Ns) {
+    /// Blocks the current thread, which waits for something already. It pays `key` for its way to sleep and back, and `more`: the
+    /// scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a wake-up catches on the way
+    /// goes on without having slept.
+    pub(crate) fn block(&mut self, p: u32, t: u32, key: CostKey, more: Ns) {
+        let ns = self.costs.of(key) + more;
         if ns == 0 {
             return self.reschedule(p, Leave::Blocked);
         }
@@ -225,15 +225,19 @@ impl World<'_> {
             let sent = self.clock.now() + self.pcpus[self.cpu as usize].extra;
             let way = if watches { CostKey::PollNotice } else { CostKey::IpiFlight };
             self.pcpus[to as usize].sees_write = watches;
-            let far = self.crossing(self.cpu, to);
+            let far = self.crossing(to);
             self.clock.set(event, sent + self.costs.of(way) + far);
         }
     }
 
-    /// How much longer an IPI or a cache line takes between these pCPUs than within an LLC.
-    pub(crate) fn crossing(&mut self, from: u32, to: u32) -> Ns {
+    /// How much longer an IPI or a cache line takes between the pCPU that executes and this one than within an LLC.
+    pub(crate) fn crossing(&mut self, to: u32) -> Ns {
         let topology = self.plan.host.sched.topology();
-        if topology.llc(from) == topology.llc(to) { 0 } else { self.costs.of(CostKey::LlcCrossing) }
+        if topology.llc(self.cpu) == topology.llc(to) {
+            0
+        } else {
+            self.costs.of(CostKey::LlcCrossing)
+        }
     }
 
     /// What [`send_ipi`](Self::send_ipi) sent is there.

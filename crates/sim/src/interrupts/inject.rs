@@ -100,7 +100,7 @@ impl World<'_> {
     /// Posts an interrupt to a vCPU: its bit is set in `sent` from now on, and the notification leaves in `leaves`.
     pub(crate) fn post_interrupt(&mut self, v: u32, which: u8, sent: Ns, leaves: Ns) {
         let now = self.clock.now();
-        let far = self.crossing(self.cpu, self.vcpus[v as usize].home);
+        let far = self.crossing(self.vcpus[v as usize].home);
         let lands = now + leaves + self.costs.of(CostKey::IpiFlight) + far;
         self.vcpus[v as usize].posts.push(Post { sent: now + sent, lands, which });
         self.clock.hasten(Event::Posted(v), lands);
@@ -110,42 +110,37 @@ impl World<'_> {
     #[inline]
     pub(crate) fn sync_posts(&mut self, v: u32) {
         if !self.vcpus[v as usize].posts.is_empty() {
-            self.merge_posts(v, |post, now| post.sent <= now);
+            let now = self.clock.now();
+            let found = self.take_posts(v, |post| post.sent <= now);
+            self.vcpus[v as usize].irr |= found;
         }
     }
 
-    /// Makes posted interrupts pending; true if there was one.
+    /// Takes out what is posted, and due.
     #[cold]
-    fn merge_posts(&mut self, v: u32, due: impl Fn(&Post, Ns) -> bool) -> bool {
-        let (now, vcpu) = (self.clock.now(), &mut self.vcpus[v as usize]);
-        let (before, mut merged) = (vcpu.posts.len(), 0);
-        vcpu.posts.retain(|post| {
-            let due = due(post, now);
-            merged |= if due { post.which } else { 0 };
-            !due
-        });
-        vcpu.irr |= merged;
-        vcpu.posts.len() < before
+    fn take_posts(&mut self, v: u32, due: impl Fn(&Post) -> bool) -> u8 {
+        let posts = &mut self.vcpus[v as usize].posts;
+        posts.extract_if(.., |post| due(post)).fold(0, |taken, post| taken | post.which)
     }
 
     /// The notification of a posted interrupt is there. A vCPU that is in guest mode takes the interrupt. One that left it meanwhile
     /// looks at what is posted before it enters again, or halts.
     pub(crate) fn posted_arrives(&mut self, v: u32) {
-        let (was, halted) = (self.vcpus[v as usize].irr, self.vcpus[v as usize].halted);
-        let there = self.merge_posts(v, |post, now| post.lands <= now);
+        let now = self.clock.now();
+        let there = self.take_posts(v, |post| post.lands <= now);
         let vcpu = &mut self.vcpus[v as usize];
         if let Some(next) = vcpu.posts.iter().map(|post| post.lands).min() {
             self.clock.hasten(Event::Posted(v), next);
         }
         let (p, home) = (vcpu.pcpu, vcpu.home);
-        if !there {
+        if there == 0 {
             return;
         }
-        if halted {
+        if vcpu.halted {
             // The handler there makes it pending.
-            vcpu.irr = was;
             return self.interrupt(home, Irq::Posted(v));
         }
+        vcpu.irr |= there;
         if p == NONE {
             return;
         }

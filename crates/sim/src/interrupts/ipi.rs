@@ -163,13 +163,13 @@ impl World<'_> {
 
     /// The lines of the only target of an exit are part of its handling, but for the way to another LLC.
     pub(crate) fn pays_for_distance(&mut self, to: u32) {
-        let far = self.crossing(self.cpu, self.vcpus[to as usize].home);
+        let far = self.crossing(self.vcpus[to as usize].home);
         self.pay(LINES * far);
     }
 
     /// How long the cache lines of a target take to the pCPU that executes.
     fn lines(&mut self, vm: usize, to: u32) -> Ns {
-        let far = self.crossing(self.cpu, self.vcpus[to as usize].home);
+        let far = self.crossing(self.vcpus[to as usize].home);
         LINES * (self.vms[vm].sync.spin.handoff_ns + far)
     }
 

@@ -38,8 +38,7 @@ impl World<'_> {
             CallStep::GoesOn => return false,
             CallStep::Waits => {
                 self.threads[t as usize].work.wait = Wait::Message;
-                let ns = self.costs.of(CostKey::Sleep);
-                self.block(p, t, ns);
+                self.block(p, t, CostKey::Sleep, 0);
                 return true;
             }
         };
@@ -330,8 +329,7 @@ impl World<'_> {
             Posted::Left => false,
             Posted::Blocks => {
                 self.threads[t as usize].work.wait = Wait::Room;
-                let ns = self.costs.of(CostKey::Block);
-                self.block(p, t, ns);
+                self.block(p, t, CostKey::Block, 0);
                 true
             }
         }
@@ -350,8 +348,7 @@ impl World<'_> {
             }
             Found::Nothing => {
                 work.wait = Wait::Mail;
-                let ns = self.costs.of(CostKey::Block);
-                self.block(p, t, ns);
+                self.block(p, t, CostKey::Block, 0);
                 true
             }
         }
