@@ -393,6 +393,12 @@ impl Publication {
     }
 }
 
+/// Units of time that simulated values can be shown in, in microseconds.
+pub(crate) const TIMES: [(&str, f64); 4] = [("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+
+/// One more: how long it is the profile says.
+pub(crate) const CYCLES: &str = "cycles";
+
 /// Largest published value.
 const MOST_VALUE: f64 = 1e15;
 
@@ -442,7 +448,7 @@ impl Table {
             let message = "values in two units cannot be held against each other".to_owned();
             refuse(&["simulated_unit".into()], message, Some("set comparable = false"));
         }
-        let times = ["ns", "us", "ms", "s", "cycles"];
+        let times: Vec<&str> = TIMES.iter().map(|(name, _)| *name).chain([CYCLES]).collect();
         let a_time = self.metric == latency() && self.columns.iter().any(|c| c.per.is_none());
         if a_time && self.comparable && !times.contains(&self.simulated_unit()) {
             let message =

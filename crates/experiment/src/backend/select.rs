@@ -159,32 +159,32 @@ fn learning(plans: &[Plan]) -> Option<String> {
 /// A VM whose vCPUs share pCPUs and take spinlocks as on bare metal in all plans, as no guest does by default.
 fn bare_locks(plans: &[Plan]) -> Option<String> {
     let bare = |plan: &Plan, label: &str| {
-        let all = || plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus);
-        // Those that may be where one of its vCPUs may be: more than there are pCPUs for.
-        let shares = |vm: &VmPlan| {
-            vm.vcpu_cpus.iter().any(|cpus| {
-                let meets = |other: &&Vec<u32>| {
-                    cpus.is_empty() || other.is_empty() || other.iter().any(|c| cpus.contains(c))
-                };
-                let cpus =
-                    if cpus.is_empty() { plan.host.sched.cpus() as usize } else { cpus.len() };
-                all().filter(meets).count() > cpus
-            })
-        };
         let mut own = plan.vms.iter().filter(|vm| vm.label == label);
-        matches!(plan.host.sched, HostSched::Linux(_))
-            && own.any(|vm| {
-                let native = vm.virt.spin.locks == SpinLocks::Queued && !vm.virt.dedicated;
-                let takes = vm.tasks.iter().any(|task| task.program.takes_spinlocks());
-                native && takes && shares(vm)
-            })
+        own.any(|vm| has_bare_locks(plan, vm))
     };
-    let vms = plans.first()?.vms.iter().map(|vm| &vm.label);
-    let label = vms.into_iter().find(|label| plans.iter().all(|plan| bare(plan, label)))?;
+    let mut labels = plans.first()?.vms.iter().map(|vm| &vm.label);
+    let label = labels.find(|label| plans.iter().all(|plan| bare(plan, label)))?;
     Some(format!(
         "{label} takes spinlocks as on bare metal and shares pCPUs; guests of KVM have paravirtual ones by \
          default: hints = \"shared\", or spinlocks = \"native\" under one policy to compare"
     ))
+}
+
+fn has_bare_locks(plan: &Plan, vm: &VmPlan) -> bool {
+    matches!(plan.host.sched, HostSched::Linux(_))
+        && vm.virt.spin.locks == SpinLocks::Queued
+        && !vm.virt.dedicated
+        && vm.tasks.iter().any(|task| task.program.takes_spinlocks())
+        && vm.vcpu_cpus.iter().any(|cpus| are_shared(plan, cpus))
+}
+
+/// Whether more vCPUs may be on these pCPUs than there are; none stand for all.
+fn are_shared(plan: &Plan, cpus: &[u32]) -> bool {
+    let n = if cpus.is_empty() { plan.host.sched.cpus() as usize } else { cpus.len() };
+    let meets = |other: &&Vec<u32>| {
+        cpus.is_empty() || other.is_empty() || other.iter().any(|c| cpus.contains(c))
+    };
+    plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus).filter(meets).count() > n
 }
 
 /// What a loaded sched_ext scheduler makes of plans that need the fair class.

@@ -10,7 +10,9 @@ use super::document::{
 };
 use super::{Measurement, Selection};
 use crate::params;
-use crate::published::{Check, Claim, Column, Coordinates, Form, Quantity, Row, Table};
+use crate::published::{
+    CYCLES, Check, Claim, Column, Coordinates, Form, Quantity, Row, TIMES, Table,
+};
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
 
@@ -88,14 +90,10 @@ fn simulated(m: &Measurement<'_>, table: &Table, row: &Row, column: &Column) -> 
 
 /// Microseconds of a unit of time; those of a cycle are the profile's.
 fn us_per(unit: &str, plan: Option<&Plan>) -> Option<f64> {
-    match unit {
-        "ns" => Some(1e-3),
-        "us" => Some(1.0),
-        "ms" => Some(1e3),
-        "s" => Some(1e6),
-        "cycles" => Some(1e3 / f64::from(plan?.host.cpu?.tsc_khz)),
-        _ => None,
+    if unit == CYCLES {
+        return Some(1e3 / f64::from(plan?.host.cpu?.tsc_khz));
     }
+    TIMES.iter().find(|(name, _)| *name == unit).map(|(_, us)| *us)
 }
 
 /// Unit of values that are ratios to another column.

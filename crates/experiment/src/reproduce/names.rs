@@ -8,7 +8,7 @@ use vcoop_model::recording::Part;
 
 use super::ScenarioPlans;
 use super::compare::fits;
-use crate::published::{Coordinates, Publication, Step};
+use crate::published::{CYCLES, Coordinates, Publication, Step};
 
 /// Every policy, probe and matrix cell of a publication that its scenarios do not have. Scenarios that
 /// are not among `all` are not asked for.
@@ -35,7 +35,7 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
                 held.refuse(&at("rows", j, "name")[..4], message, Some(help));
             }
         }
-        if table.simulated_unit() == "cycles"
+        if table.simulated_unit() == CYCLES
             && let Some(plan) = scenario.plans.iter().find(|plan| plan.host.cpu.is_none())
         {
             let profile = &plan.host.profile;

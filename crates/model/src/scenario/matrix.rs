@@ -21,15 +21,23 @@ pub(crate) struct Axis {
     pub(crate) span: Span,
     /// Values: for all paths, or lists of one for each.
     pub(crate) values: Vec<Node>,
+    /// So many of its paths tell its values apart.
+    told: usize,
 }
 
 impl Axis {
-    /// Which of its paths tell its values apart, and so are in results: the first, or all if that has one value twice.
+    fn new(paths: Vec<String>, span: Span, values: Vec<Node>) -> Self {
+        let mut this = Self { told: paths.len(), paths, span, values };
+        let firsts = (0..this.values.len()).map(|index| this.value(index, 0).text());
+        if firsts.collect::<BTreeSet<_>>().len() == this.values.len() {
+            this.told = 1;
+        }
+        this
+    }
+
+    /// Which of its paths are in results: the first, or all if that has one value twice.
     pub(crate) fn told_by(&self) -> &[String] {
-        let firsts: BTreeSet<String> =
-            (0..self.values.len()).map(|index| self.value(index, 0).text()).collect();
-        let enough = if firsts.len() == self.values.len() { 1 } else { self.paths.len() };
-        &self.paths[..enough]
+        &self.paths[..self.told]
     }
 
     /// The `index`th value of the path `at`: its own, where the value is a list of one for each of
@@ -99,7 +107,7 @@ fn collect(
                 errors.error(value.span, message);
                 return;
             }
-            found.push(Axis { paths, span, values: values.clone() });
+            found.push(Axis::new(paths, span, values.clone()));
         }
         NodeValue::Array(_) => errors.error_help(
             node.span,
