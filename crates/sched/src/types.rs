@@ -148,12 +148,14 @@ pub struct Waker {
     pub ent: Option<EntId>,
     /// Whether it says that I/O is complete: an event channel of a backend, or a device.
     pub io: bool,
+    /// Whether the entity says that it is about to sleep ([`Level::wake_sync`](crate::Level::wake_sync)).
+    pub sync: bool,
 }
 
 impl Waker {
     /// A wake-up executed by a CPU for no entity's sake.
     pub fn on(cpu: CpuId) -> Self {
-        Self { cpu: Some(cpu), ent: None, io: false }
+        Self { cpu: Some(cpu), ..Self::default() }
     }
 }
 

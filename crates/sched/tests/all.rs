@@ -9,4 +9,5 @@ mod eevdf;
 mod fair_share;
 mod random;
 mod rt;
+mod wake_ups;
 mod yield_to;

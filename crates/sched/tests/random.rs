@@ -220,7 +220,8 @@ proptest! {
         prop_assert_eq!(exec + stolen, m.tasks.busy.iter().sum::<u64>());
     }
 
-    /// With newidle balancing, no affinity and nothing cache-hot, nobody waits while a CPU idles.
+    /// With newidle balancing, no affinity, nothing cache-hot, and wake-ups that look at all CPUs because nobody
+    /// has found the LLC busy, nobody waits while a CPU idles.
     #[test]
     fn work_is_conserved(
         fair in FAIR,
@@ -228,6 +229,7 @@ proptest! {
     ) {
         let mut cfg = fair_of(fair, 4);
         cfg.balance.migration_cost_ns = 0;
+        cfg.balance.periodic = false;
         // A delayed sleeper wakes where it is, beside idle CPUs or not.
         if let Fair::Eevdf(t) = &mut cfg.fair {
             t.delay_dequeue = false;

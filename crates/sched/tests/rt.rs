@@ -46,6 +46,21 @@ fn a_preempted_entity_keeps_its_turn() {
 }
 
 #[test]
+fn who_cannot_move_passes_an_equal_that_can() {
+    let m = &mut Machine::new(&eevdf(2));
+    let free = m.spawn(Policy::Fifo(10), HOG);
+    let first = m.level.cpu_of(free);
+    let bound = m.pinned(Policy::Fifo(10), first.0, HOG);
+    assert_eq!(m.current(first.0), Some(bound));
+    assert_eq!(m.current(1 - first.0), Some(free), "it goes on elsewhere at once");
+    // With nowhere to go it stays.
+    let m = &mut Machine::new(&eevdf(2));
+    let all = [0, 1].map(|_| m.spawn(Policy::Fifo(10), HOG));
+    let bound = m.pinned(Policy::Fifo(10), 0, HOG);
+    assert!(m.level.is_queued(bound) && all.iter().all(|&e| m.level.is_running(e)));
+}
+
+#[test]
 fn round_robin_rotates_every_100_ms() {
     let mut m = Machine::new(&eevdf(1));
     let all: Vec<_> = (0..3).map(|_| m.spawn(Policy::Rr(5), HOG)).collect();

@@ -343,6 +343,11 @@ impl World<'_> {
 
     /// Wakes a guest task from code that runs on vCPU `v`.
     pub(crate) fn guest_wake(&mut self, v: u32, t: u32) {
+        self.guest_wake_up(v, t, false);
+    }
+
+    /// The same. `sync`: the task that runs there says that it is about to sleep.
+    pub(crate) fn guest_wake_up(&mut self, v: u32, t: u32, sync: bool) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.extra += self.costs.of(CostKey::GuestWakeup);
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
@@ -353,9 +358,12 @@ impl World<'_> {
         if std::mem::take(&mut work.leaving) {
             return self.guest_stays(vm, t);
         }
-        let Some(to) = self.vms[vm].level.wake(self.clock.now(), EntId(t), Some(cpu)) else {
-            return;
+        let (level, now) = (&mut self.vms[vm].level, self.clock.now());
+        let to = match sync {
+            true => level.wake_sync(now, EntId(t), cpu),
+            false => level.wake(now, EntId(t), Some(cpu)),
         };
+        let Some(to) = to else { return };
         if self.spans.is_on() {
             self.span_task_wake(first + to.0, t, v);
         }

@@ -47,7 +47,7 @@ fn wait(cfg: &Credit1Config, domain: u16, by: Waker) -> u64 {
     m.ran_at(e, start).unwrap() - start
 }
 
-const NOBODY: Waker = Waker { cpu: None, ent: None, io: false };
+const NOBODY: Waker = Waker { cpu: None, ent: None, io: false, sync: false };
 const IO: Waker = Waker { io: true, ..NOBODY };
 
 #[test]

@@ -117,7 +117,7 @@ proptest! {
             match op {
                 Op::Run(ns) => m.run_for(ns),
                 Op::Wake(i, io, by) => {
-                    m.wake_by(ids[i], Waker { cpu: None, ent: by.map(EntId), io });
+                    m.wake_by(ids[i], Waker { ent: by.map(EntId), io, ..Waker::default() });
                     awake[i] = !dead[i];
                 }
                 Op::Leave(c, leave) => {

@@ -74,7 +74,7 @@ impl Level {
         [(lo, hi), (hi, all), (0, lo)].into_iter().find_map(|(mut at, hi)| {
             while let Some(to) = self.sets.idle.find(self.mask(e), at, hi) {
                 // Its last tick may be long ago.
-                self.update_capacity(now, to);
+                self.update_averages(now, to);
                 if self.capacity(to) > least && self.fits_core(e, to) {
                     return Some(to);
                 }

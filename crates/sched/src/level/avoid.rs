@@ -180,7 +180,7 @@ impl Level {
     /// The tick of an avoided CPU: whoever runs there goes, if it may. It does not balance.
     #[cold]
     pub(super) fn push_off(&mut self, now: Ns, cpu: CpuId, e: EntId) {
-        self.update_capacity(now, cpu);
+        self.update_averages(now, cpu);
         if !self.may_use(e, cpu) {
             self.cpus[cpu.index()].push = e.0;
             self.kick(cpu, true);

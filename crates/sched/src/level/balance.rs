@@ -2,8 +2,8 @@
 //!
 //! Four ways, as in the kernel:
 //! - a CPU about to go idle *pulls* from a CPU where somebody waits (newidle balancing);
-//! - a busy CPU's tick hands a waiting entity to an idle CPU. In the kernel an idle CPU is woken
-//!   to come and fetch it (nohz idle balancing); the outcome is the same;
+//! - a busy CPU's tick hands a waiting entity to an idle CPU whose turn it is to balance. In the kernel an idle CPU is
+//!   woken to balance for all of them (nohz idle balancing); the outcome is the same;
 //! - the tick of a CPU where nobody waits moves who runs there to a better CPU ([`super::active`]);
 //! - every so often a busy CPU compares its load with that of the busiest CPU of its LLC, and the first CPU of a busy
 //!   LLC that of its LLC with that of the busiest LLC, and pulls what evens them out (periodic balancing).
@@ -25,8 +25,8 @@ pub(super) const FULL: u64 = 1024;
 /// The LLC, and the whole level.
 pub(super) const DOMAINS: usize = 2;
 
-/// How long what is taken is averaged for the capacity.
-const CAPACITY_WINDOW: Ns = 32_000_000;
+/// How long what is taken, or used by fair entities, is averaged: averages of the kernel forget half in this time.
+const AVERAGE_WINDOW: Ns = 32_000_000;
 
 /// Crowded CPUs that a CPU about to go idle looks at in its LLC, and then elsewhere. More would
 /// find a slightly busier one, at a cost that grows with the machine.
@@ -40,6 +40,17 @@ pub(super) const NICE_TRIES: u32 = 1;
 
 /// A millisecond of interval for every CPU of a domain.
 pub(super) const INTERVAL_PER_CPU: Ns = 1_000_000;
+
+/// The balancing of one domain by one CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Domain {
+    /// When it was last done.
+    at: Ns,
+    /// The domain was even then.
+    even: bool,
+    /// How often nothing could be moved since something was.
+    failed: u32,
+}
 
 /// What a CPU, or all CPUs of an LLC that take part, have.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,69 +158,146 @@ impl Level {
 
     /// The balancing part of a busy CPU's tick.
     pub(super) fn balance_tick(&mut self, now: Ns, cpu: CpuId, e: EntId) {
-        self.update_capacity(now, cpu);
+        self.update_averages(now, cpu);
         if self.sets.crowded.contains(cpu) {
             self.offload(now, cpu);
         } else {
             self.active_balance(now, cpu, e);
         }
-        let spans = [self.llc_cpus, self.cpus.len() as u32];
-        for (d, &span) in spans.iter().enumerate() {
-            if span < 2 || d == 1 && spans[0] == spans[1] {
-                continue;
-            }
-            if now >= self.cpus[cpu.index()].next_balance[d] {
+        for d in self.domains() {
+            if self.is_due(now, cpu, d, true) {
                 let even = self.balance(now, cpu, d);
-                self.cpus[cpu.index()].next_balance[d] = self.next_balance(now, span, even);
+                let domain = &mut self.cpus[cpu.index()].domains[d];
+                (domain.at, domain.even) = (now, even);
+                self.update_idle_scan(now, cpu, d);
             }
         }
     }
 
-    /// When a busy CPU that has balanced a domain of `span` CPUs does so again (`get_sd_balance_interval`): later if the domain
-    /// was even. One tick less than a whole number of slices keeps it from meeting the same entity each time.
-    fn next_balance(&self, now: Ns, span: u32, even: bool) -> Ns {
-        let busy = u64::from(self.cfg.balance.busy_factor.max(1));
-        let interval = u64::from(span) * INTERVAL_PER_CPU * busy * (1 + u64::from(even));
-        let tick = self.cfg.tick_ns;
-        (now / tick + interval.div_ceil(tick).saturating_sub(1).max(1)) * tick
+    /// The domains that a CPU can balance.
+    fn domains(&self) -> impl Iterator<Item = usize> + use<> {
+        let spans = self.spans();
+        (0..DOMAINS).filter(move |&d| spans[d] > 1 && (d == 0 || spans[0] < spans[1]))
     }
 
-    pub(super) fn update_capacity(&mut self, now: Ns, cpu: CpuId) {
+    /// CPUs of each domain.
+    fn spans(&self) -> [u32; DOMAINS] {
+        [self.llc_cpus, self.cpus.len() as u32]
+    }
+
+    /// Whether a CPU balances a domain now (`get_sd_balance_interval`): later if the domain was even. For a busy one, one tick less
+    /// than a whole number of slices keeps it from meeting the same entity each time.
+    fn is_due(&self, now: Ns, cpu: CpuId, d: usize, busy: bool) -> bool {
+        let last = self.cpus[cpu.index()].domains[d];
+        let least = u64::from(self.spans()[d]) * INTERVAL_PER_CPU * (1 + u64::from(last.even));
+        let tick = self.cfg.tick_ns;
+        let ticks = if busy {
+            let factor = u64::from(self.cfg.balance.busy_factor.max(1));
+            (least * factor).div_ceil(tick).saturating_sub(1).max(1)
+        } else {
+            least.div_ceil(tick)
+        };
+        now / tick >= last.at / tick + ticks
+    }
+
+    /// Brings capacity and utilisation of a CPU up to date, at most once a window.
+    pub(super) fn update_averages(&mut self, now: Ns, cpu: CpuId) {
         let c = &mut self.cpus[cpu.index()];
         let window = now - c.window;
-        if window >= CAPACITY_WINDOW {
-            let used = (c.taken * FULL / window).min(FULL - 1);
-            // A CPU that nothing was taken of for a while is as good as new; else half new, half old.
-            c.capacity = if used == 0 { FULL } else { (c.capacity + FULL - used).div_ceil(2) };
-            c.taken = 0;
-            c.window = now;
+        if window < AVERAGE_WINDOW {
+            return;
         }
+        let taken = (c.taken * FULL / window).min(FULL - 1);
+        // A CPU that nothing was taken of for a while is as good as new; else half new, half old.
+        c.capacity = if taken == 0 { FULL } else { (c.capacity + FULL - taken).div_ceil(2) };
+        let used = (c.used * FULL / window).min(FULL);
+        let old = (window / AVERAGE_WINDOW).min(63);
+        c.util = used - (used >> old) + (c.util >> old);
+        (c.taken, c.used) = (0, 0);
+        c.window = now;
     }
 
-    /// Hands a waiting entity of a crowded CPU to an idle CPU, of its own LLC if possible.
-    fn offload(&mut self, now: Ns, cpu: CpuId) {
-        if self.sets.idle.is_empty() {
+    /// Whoever has balanced an LLC says how many CPUs a wake-up may look at there for an idle one: all of an LLC that idles, none from
+    /// a utilisation of 85 % on (`update_idle_cpu_scan`, Linux 6.0).
+    fn update_idle_scan(&mut self, now: Ns, cpu: CpuId, d: usize) {
+        if d > 0 {
             return;
         }
         let (lo, hi) = self.llc(cpu);
-        let all = self.cpus.len() as u32;
-        let hot_too = self.cpus[cpu.index()].offload_failed;
-        let mut found = None;
-        let mut tried = 0;
-        self.fair.any_queued(cpu, |e| {
-            tried += 1;
-            // The search passes cores by that it would not fit to.
-            if hot_too || !self.is_cache_hot(now, e) {
-                let near = self.idle_in(e, cpu.0, lo, hi);
-                let to = near.or_else(|| self.idle_in(e, cpu.0, 0, all));
-                found = to.map(|to| (e, to));
+        let mut util = 0;
+        for cpu in (lo..hi).map(CpuId) {
+            self.update_averages(now, cpu);
+            util += self.cpus[cpu.index()].util;
+        }
+        let (cpus, pct) = (u64::from(hi - lo), u64::from(self.cfg.balance.imbalance_pct));
+        let mean = util / cpus;
+        let busy = (mean * mean * pct * pct / (10_000 * FULL)).min(FULL);
+        self.idle_scan[(lo / self.llc_cpus) as usize] = ((FULL - busy) * cpus / FULL) as u32;
+    }
+
+    /// Hands a waiting entity of a crowded CPU to an idle CPU that balances now: one of its own LLC if possible.
+    fn offload(&mut self, now: Ns, cpu: CpuId) {
+        for d in self.domains() {
+            let (lo, hi) = if d == 0 { self.llc(cpu) } else { (0, self.cpus.len() as u32) };
+            let mut due = CpuSet::EMPTY;
+            let mut at = lo;
+            while let Some(idle) = self.sets.idle.find(None, at, hi) {
+                if self.is_due(now, idle, d, false) {
+                    due.insert(idle);
+                }
+                at = idle.0 + 1;
             }
-            found.is_some() || tried == MAX_MOVES
+            if !due.is_empty() && self.hand_over(now, cpu, d, &due, (lo, hi)) {
+                return;
+            }
+        }
+    }
+
+    /// Hands a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if one is. True if there was one that may go.
+    fn hand_over(&mut self, now: Ns, cpu: CpuId, d: usize, due: &CpuSet, span: (u32, u32)) -> bool {
+        let (mut found, mut hot, mut looked) = (None, None, 0);
+        self.fair.any_queued(cpu, |e| {
+            looked += 1;
+            let to = self.best_idle(e, cpu, due, span);
+            if let Some(to) = to {
+                let failed = self.cpus[to.index()].domains[d].failed;
+                if failed > NICE_TRIES || !self.is_cache_hot(now, e) {
+                    found = Some((e, to));
+                } else {
+                    hot = Some(to);
+                }
+            }
+            found.is_some() || looked == MAX_MOVES
         });
-        self.cpus[cpu.index()].offload_failed = found.is_none();
+        let Some(by) = found.map(|(_, to)| to).or(hot) else { return false };
+        let domain = &mut self.cpus[by.index()].domains[d];
+        let failed = if found.is_some() { 0 } else { domain.failed + 1 };
+        *domain = Domain { at: now, even: false, failed };
+        self.update_idle_scan(now, by, d);
         if let Some((e, to)) = found {
             self.transfer(now, e, to);
         }
+        found.is_some()
+    }
+
+    /// Of the idle CPUs in `due` one for an entity, the next from `cpu` on: on an idle core if one is.
+    fn best_idle(&self, e: EntId, cpu: CpuId, due: &CpuSet, (lo, hi): (u32, u32)) -> Option<CpuId> {
+        let mut first = None;
+        for (from, to) in [(cpu.0, hi), (lo, cpu.0)] {
+            let mut at = from;
+            while let Some(idle) = due.find(self.mask(e), at, to) {
+                at = idle.0 + 1;
+                if !self.fits_core(e, idle) {
+                    continue;
+                }
+                let t = self.topology();
+                if self.cores[t.core(idle.0) as usize].idle == t.threads_per_core {
+                    return Some(idle);
+                }
+                first = first.or(Some(idle));
+            }
+        }
+        first
     }
 
     /// Pulls to `cpu` what evens domain `d` out. Whether the domain was even.
@@ -218,7 +306,7 @@ impl Level {
         let mut pinned = CpuSet::EMPTY;
         let (src, imbalance) = loop {
             let Some((src, imbalance)) = self.busiest(cpu, d, &pinned) else {
-                self.cpus[cpu.index()].failed[d] = 0;
+                self.cpus[cpu.index()].domains[d].failed = 0;
                 return true;
             };
             let runs = self.current(src).filter(|&e| self.class(e) == ClassId::Fair);
@@ -229,7 +317,7 @@ impl Level {
             }
             pinned.insert(src);
         };
-        let failed = self.cpus[cpu.index()].failed[d];
+        let failed = self.cpus[cpu.index()].domains[d].failed;
         let mut moves = [EntId(NONE); MAX_MOVES];
         let (mut n, mut looked, mut left) = (0, 0, imbalance);
         self.fair.any_queued(src, |e| {
@@ -248,7 +336,7 @@ impl Level {
         for &e in &moves[..n] {
             self.transfer(now, e, cpu);
         }
-        let failed = &mut self.cpus[cpu.index()].failed[d];
+        let failed = &mut self.cpus[cpu.index()].domains[d].failed;
         *failed = if n == 0 { *failed + 1 } else { 0 };
         false
     }

@@ -86,7 +86,6 @@ struct Cpu {
     /// To be kept off, or offline.
     spared: bool,
     nohz_full: bool,
-    offload_failed: bool,
     /// Up to when the current entity is charged.
     charged_to: Ns,
     /// When it last left an idle state.
@@ -108,12 +107,13 @@ struct Cpu {
     push: u32,
     /// What RT, deadline entities and steal leave of the CPU, of [`balance::FULL`].
     capacity: u64,
-    /// What they took since `window`, when the capacity was last computed.
+    /// What fair entities use of it, of [`balance::FULL`].
+    util: u64,
+    /// What those took and these used since `window`, when both averages were last computed.
     taken: Ns,
+    used: Ns,
     window: Ns,
-    /// When each domain is balanced next, and how often that failed.
-    next_balance: [Ns; balance::DOMAINS],
-    failed: [u32; balance::DOMAINS],
+    domains: [balance::Domain; balance::DOMAINS],
 }
 
 /// A core with SMT.
@@ -165,6 +165,8 @@ pub struct Level {
     /// Affinities without CPUs to keep off, or as they are where that would leave none.
     open: Vec<CpuSet>,
     cores: Vec<Core>,
+    /// How many CPUs of each LLC a wake-up may look at for an idle one.
+    idle_scan: Vec<u32>,
     cfg: LevelConfig,
     rt: RtClass,
     sets: Sets,
@@ -215,11 +217,11 @@ impl Level {
             nr_fair: 0,
             nr_idle: 0,
             capacity: balance::FULL,
+            util: 0,
             taken: 0,
+            used: 0,
             window: 0,
-            next_balance: [0; balance::DOMAINS],
-            failed: [0; balance::DOMAINS],
-            offload_failed: false,
+            domains: [balance::Domain::default(); balance::DOMAINS],
             spared: false,
             nohz_full: false,
             push: NONE,
@@ -235,6 +237,7 @@ impl Level {
             open: Vec::new(),
             cpus: vec![cpu; n as usize],
             cores: vec![Core { idle: threads, failed: 0, next_try: 0 }; cores as usize],
+            idle_scan: vec![threads * cfg.topology.cores_per_llc; cfg.topology.llcs as usize],
             sets: Sets {
                 idle: CpuSet::first_n(n),
                 idle_cores: (0..cores).map(|c| CpuId(c * threads)).collect(),

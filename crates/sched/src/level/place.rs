@@ -14,7 +14,7 @@ use crate::{CpuId, CpuSet, EntId};
 const FLIPS_DECAY: Ns = 1_000_000_000;
 
 impl Level {
-    pub(super) fn place(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> CpuId {
+    pub(super) fn place(&mut self, now: Ns, e: EntId, waker: Option<CpuId>, sync: bool) -> CpuId {
         let ent = &self.ents[e.index()];
         let (prev, fresh) = (ent.cpu, ent.fresh);
         if self.is_single() {
@@ -42,7 +42,7 @@ impl Level {
             && self.may_use(e, w)
             && !by.is_some_and(|by| self.wakes_wide(by, e))
         {
-            target = self.wake_affine(e, w, prev);
+            target = self.wake_affine(e, w, prev, sync);
         }
         let to = self.idle_sibling(e, prev, target);
         if to != prev {
@@ -73,17 +73,24 @@ impl Level {
         least >= self.llc_cpus && most >= least * self.llc_cpus
     }
 
-    /// The waker's CPU or the previous one: whichever is idle, else the less loaded.
-    fn wake_affine(&self, e: EntId, waker: CpuId, prev: CpuId) -> CpuId {
+    /// The waker's CPU or the previous one: whichever is idle or, if the waker is about to sleep, has nobody else, else the less loaded.
+    fn wake_affine(&self, e: EntId, waker: CpuId, prev: CpuId, sync: bool) -> CpuId {
+        let near = self.llc(waker) == self.llc(prev);
         let (waker_idle, prev_idle) = (self.is_idle(waker), self.is_idle(prev));
+        if waker_idle && near {
+            return if prev_idle { prev } else { waker };
+        }
+        if sync && self.nr_running(waker) == 1 {
+            return waker;
+        }
         if prev_idle {
             return prev;
         }
-        if waker_idle && self.llc(waker) == self.llc(prev) {
-            return waker;
-        }
+        let leaves = self.current(waker).filter(|&by| sync && self.class(by) == ClassId::Fair);
+        let leaves = leaves.map_or(0, |by| self.fair.load_of(by));
+        let left = self.fair.load(waker).saturating_sub(leaves);
         let bias = 100 + u64::from(self.cfg.balance.imbalance_pct.saturating_sub(100)) / 2;
-        let here = (self.fair.load(waker) + self.fair.load_of(e)) * 100;
+        let here = (left + self.fair.load_of(e)) * 100;
         let there = self.fair.load(prev) * bias;
         // Compared per capacity, without dividing.
         let (cap_here, cap_there) = (self.capacity(waker), self.capacity(prev));
@@ -117,13 +124,45 @@ impl Level {
         if near(recent) && self.is_free(recent) && self.may_use(e, recent) {
             return recent;
         }
-        if let Some(cpu) = self.idle_in(e, target.0 + 1, lo, hi) {
-            return cpu;
-        }
-        if let Some(cpu) = self.sets.only_idle.find_from(self.mask(e), target.0 + 1, lo, hi) {
+        if let Some(cpu) = self.scan(e, prev, target, (lo, hi)) {
             return cpu;
         }
         if self.may_use(e, target) { target } else { self.fallback(e) }
+    }
+
+    /// Looks for an idle CPU of the LLC of `target` (`select_idle_cpu`): for an idle core at all of its CPUs, else at the
+    /// siblings of `prev` and at as many CPUs as the LLC's utilisation leaves. In a busy LLC at none.
+    fn scan(&self, e: EntId, prev: CpuId, target: CpuId, (lo, hi): (u32, u32)) -> Option<CpuId> {
+        let (mask, from) = (self.mask(e), target.0 + 1);
+        let looks = self.idle_scan[(lo / self.llc_cpus) as usize];
+        let t = self.topology();
+        let smt = t.threads_per_core > 1;
+        let has_idle_core = smt && self.sets.idle_cores.find(None, lo, hi).is_some();
+        if smt && !has_idle_core && (lo..hi).contains(&prev.0) {
+            let first = t.core(prev.0) * t.threads_per_core;
+            let free = (first..first + t.threads_per_core).map(CpuId);
+            let mut free = free.filter(|&cpu| self.is_free(cpu) && self.may_use(e, cpu));
+            if let Some(cpu) = free.find(|&cpu| self.fits_core(e, cpu)) {
+                return Some(cpu);
+            }
+        }
+        if looks == 0 {
+            return None;
+        }
+        let found = self.idle_in(e, from, lo, hi);
+        let found = found.or_else(|| self.sets.only_idle.find_from(mask, from, lo, hi));
+        found.filter(|&cpu| {
+            has_idle_core || looks >= hi - lo || {
+                // How many CPUs that it may use lie before this one, round the LLC.
+                let count = |lo: u32, hi: u32| mask.map_or(hi - lo, |mask| mask.len_in(lo, hi));
+                let from = if from < hi { from } else { lo };
+                let before = match cpu.0 >= from {
+                    true => count(from, cpu.0),
+                    false => count(from, hi) + count(lo, cpu.0),
+                };
+                before < looks
+            }
+        })
     }
 
     /// An idle CPU of `lo..hi` for an entity, one on an idle core if there is one, searching upwards from `from`.

@@ -29,6 +29,21 @@ impl Level {
             .or_else(|| found.first())
     }
 
+    /// Whether `e`, which came to an equal that runs, goes first because that can go on elsewhere and `e` cannot
+    /// (`check_preempt_equal_prio` of `kernel/sched/rt.c`).
+    #[cold]
+    pub(super) fn passes_rt(&mut self, cpu: CpuId, curr: EntId, e: EntId) -> bool {
+        let elsewhere = |e: EntId| {
+            let less = |e: EntId| self.pri.lowest(self.rt.prio(e), &self.open[e.index()]);
+            self.rt.is_movable(e) && less(e).is_some()
+        };
+        let passes = self.rt.prio(curr) == self.rt.prio(e) && elsewhere(curr) && !elsewhere(e);
+        if passes {
+            self.rt.pass(cpu, curr, e);
+        }
+        passes
+    }
+
     /// An RT entity woke on `cpu`: if it has to wait there for another, it may go elsewhere.
     pub(super) fn push_woken(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         let c = self.cpus[cpu.index()].curr;

@@ -14,6 +14,16 @@ impl Level {
     ///
     /// An idle CPU, or one whose current entity should give way, gets a [`Note::Kick`].
     pub fn wake(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
+        self.wake_up(now, e, waker, false)
+    }
+
+    /// [`Level::wake`] by a current entity that says that it is about to sleep (`WF_SYNC`): one that has written to a pipe or
+    /// a socket. A fair entity then rather goes to the waker's CPU.
+    pub fn wake_sync(&mut self, now: Ns, e: EntId, waker: CpuId) -> Option<CpuId> {
+        self.wake_up(now, e, Some(waker), true)
+    }
+
+    fn wake_up(&mut self, now: Ns, e: EntId, by: Option<CpuId>, sync: bool) -> Option<CpuId> {
         if self.ents[e.index()].state != State::Blocked {
             return None;
         }
@@ -33,7 +43,7 @@ impl Level {
         if class == ClassId::Dl {
             self.dl.wake(now, e);
         }
-        let to = self.place(now, e, waker);
+        let to = self.place(now, e, by, sync);
         let ent = &mut self.ents[e.index()];
         let from = ent.cpu;
         let how = if ent.fresh { Enqueue::Initial } else { Enqueue::Wakeup };
@@ -191,6 +201,7 @@ impl Level {
                 }
             }
             ClassId::Fair => {
+                c.used += ran;
                 if self.fair.charge(cpu, e, ran) {
                     self.kick(cpu, false);
                 }
@@ -676,7 +687,7 @@ impl Level {
         let curr = EntId(curr);
         match (self.class(curr), class) {
             (Fair, Fair) => false,
-            (Rt, Rt) => self.rt.check_preempt(cpu, curr, e),
+            (Rt, Rt) => self.rt.check_preempt(cpu, curr, e) || self.passes_rt(cpu, curr, e),
             (Fair, Rt) => !self.guard.fair_first(cpu),
             (Rt, Fair) => self.guard.fair_first(cpu),
             (Dl, Dl) => self.dl.check_preempt(cpu, curr, e),

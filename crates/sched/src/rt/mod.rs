@@ -169,6 +169,13 @@ impl RtClass {
         None
     }
 
+    /// A waiting entity goes before the current one, which is as urgent.
+    pub(crate) fn pass(&mut self, cpu: CpuId, curr: EntId, waiting: EntId) {
+        self.unlink(cpu, waiting);
+        self.link(cpu, waiting, true);
+        self.ents[curr.index()].tail = true;
+    }
+
     fn link(&mut self, cpu: CpuId, e: EntId, head: bool) {
         let rq = &mut self.rqs[cpu.index()];
         let ent = &mut self.ents[e.index()];

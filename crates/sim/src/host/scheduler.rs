@@ -72,11 +72,14 @@ impl Scheduler {
         }
     }
 
-    /// [`Level::wake`]. Linux asks only which CPU did it.
+    /// [`Level::wake`], or [`Level::wake_sync`]. Linux asks only which CPU did it, and whether it is about to sleep.
     #[inline]
     pub(crate) fn wake(&mut self, now: Ns, e: EntId, by: Waker) -> Option<CpuId> {
         match self {
-            Self::Linux(s) => s.wake(now, e, by.cpu),
+            Self::Linux(s) => match by.cpu.filter(|_| by.sync) {
+                Some(cpu) => s.wake_sync(now, e, cpu),
+                None => s.wake(now, e, by.cpu),
+            },
             Self::Credit1(s) => s.wake(now, e, by),
             Self::Pool(s) => s.wake(now, e),
         }

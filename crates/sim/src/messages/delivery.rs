@@ -10,7 +10,7 @@
 use vcoop_model::plan::Target;
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
-use vcoop_sched::EntId;
+use vcoop_sched::{EntId, Waker};
 
 use crate::attribution::track::{Leg, NONE};
 use crate::clock::Event;
@@ -286,7 +286,7 @@ impl World<'_> {
                     let (track, now) = (self.vcpus[home as usize].track, self.clock.now());
                     self.tracks.arm(sampler, track, now, now);
                 }
-                self.guest_wake(v, to);
+                self.guest_wake_up(v, to, is_pipe(room));
                 false
             }
             Posted::Left => false,
@@ -303,7 +303,7 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         match self.mail.receive(work.mail, sample) {
             Found::Message(poster) => {
-                poster.into_iter().for_each(|poster| self.guest_wake(v, poster));
+                poster.into_iter().for_each(|poster| self.guest_wake_up(v, poster, true));
                 false
             }
             Found::Nothing => {
@@ -323,7 +323,7 @@ impl World<'_> {
                     let now = self.clock.now();
                     self.tracks.arm(other.work.sampler, other.track, now, now);
                 }
-                self.wake_thread(to, self.waker());
+                self.wake_thread(to, Waker { sync: is_pipe(room), ..self.waker() });
                 false
             }
             Posted::Left => false,
@@ -342,7 +342,7 @@ impl World<'_> {
             Found::Message(poster) => {
                 if let Some(poster) = poster {
                     self.threads[poster as usize].work.wait = Wait::No;
-                    self.wake_thread(poster, self.waker());
+                    self.wake_thread(poster, Waker { sync: true, ..self.waker() });
                 }
                 false
             }
@@ -353,4 +353,10 @@ impl World<'_> {
             }
         }
     }
+}
+
+/// Whether a box with so much room is a pipe: who writes or reads says that it is about to sleep. One without bounds is a list
+/// in memory, behind a futex.
+fn is_pipe(room: u32) -> bool {
+    room < u32::MAX
 }
