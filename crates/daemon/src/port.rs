@@ -73,6 +73,24 @@ impl Vcpu {
     pub(crate) fn tid(&self) -> i32 {
         self.captured.baseline().tid
     }
+
+    /// Whether what the thread has `now` is a part of its boost, which its own process has kept.
+    ///
+    /// A process needs no privilege to lower the real-time priority of a thread or to raise its nice value (`__sched_setscheduler`
+    /// of the kernel). So a VMM can turn the boost that it was lent into something that the vCPU no longer knows for its own.
+    pub(crate) fn keeps_boost(&self, now: Policy) -> bool {
+        use Policy::{Fifo, Idle, Normal, Rr};
+        let (lent, had) = (self.has.to_policy(), self.captured.baseline().attributes.to_policy());
+        match (lent, now) {
+            (Fifo(lent), Fifo(now)) | (Rr(lent), Rr(now)) => !had.is_rt() && now < lent,
+            (Normal { nice: lent, .. }, Normal { nice: now, .. }) => match had {
+                Normal { nice: had, .. } => lent < now && now < had,
+                Idle => lent < now,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
 }
 
 /// The pages of a vCPU.

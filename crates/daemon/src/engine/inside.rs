@@ -521,6 +521,10 @@ impl Inside {
         if policy == vcpu.has.to_policy() {
             return;
         }
+        if vcpu.keeps_boost(policy) {
+            let why = format!("its process has made {now} of its boost");
+            return self.leave(number, place, Some(why));
+        }
         if policy.is_rt() || policy.is_deadline() {
             return self.leave(number, place, Some(format!("somebody else made it {now}")));
         }

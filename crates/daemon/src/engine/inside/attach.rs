@@ -7,6 +7,7 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::HostPolicy;
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
+use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
@@ -242,8 +243,8 @@ impl Inside {
         }
     }
 
-    /// A thread gets back what it had, unless somebody else has given it something, and nothing is kept
-    /// about it any more. What cannot be given back stays in the journal.
+    /// A thread gets back what it had, unless somebody else has given it something else than a part of its boost, and
+    /// nothing is kept about it any more. What cannot be given back stays in the journal.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
@@ -255,7 +256,8 @@ impl Inside {
             self.dues.remove(&(at, Due::Deadline(number, place)));
         }
         let now = Attributes::get(vcpu.tid());
-        let is_ours = now.is_ok_and(|now| now.to_policy() == vcpu.has.to_policy());
+        let is_ours = |now: Policy| now == vcpu.has.to_policy() || vcpu.keeps_boost(now);
+        let is_ours = now.is_ok_and(|now| is_ours(now.to_policy()));
         if is_ours && vcpu.captured.restore().is_err() {
             return;
         }

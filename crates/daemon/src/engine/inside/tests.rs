@@ -9,8 +9,9 @@ use std::time::Duration;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
+use vcoop_policy::thread::Policy;
 use vcoop_testing::Skip;
-use vcoop_threads::{Captured, gettid};
+use vcoop_threads::{Attributes, Captured, gettid};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
@@ -19,7 +20,7 @@ use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
 use crate::port::Due;
-use crate::protocol::{VmId, VmStatus};
+use crate::protocol::{Refusal, VmId, VmStatus};
 
 /// A keeper that does nothing until its owner ends.
 fn idle(_: &Path) -> Command {
@@ -117,6 +118,50 @@ fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let last = inside.detach(number).unwrap();
     assert_eq!(boosted(&last), [false, false]);
     assert!(inside.vms.is_empty());
+    inside.keeper.end();
+}
+
+#[test]
+fn a_process_cannot_keep_a_part_of_a_boost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let (_leave, left) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        tell.send(gettid()).unwrap();
+        let _ = left.recv();
+    });
+    let tid = told.recv().unwrap();
+    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+    let normal = |nice| Policy::Normal { nice, slice_ns: None };
+    let has = || Attributes::get(tid).unwrap().to_policy();
+    let kept = |inside: &mut Inside, means: &str, kept: Policy| {
+        let settings = [format!("policy.static.means={means:?}")];
+        let plan = Box::new(policy(&running, "static", &settings).unwrap());
+        Attributes::from_policy(&normal(3)).set(tid).unwrap();
+        inside.attach(Target { plan, ..target(tid) })?;
+        assert_ne!(has(), normal(3), "boosted");
+        Attributes::from_policy(&kept).set(tid).unwrap();
+        let (&number, _) = inside.vms.first_key_value().unwrap();
+        inside.check(number, 0);
+        let left = inside.vms[&number].vcpus[0].as_ref().err().cloned();
+        let has = has();
+        inside.detach(number);
+        Ok::<_, Refusal>((left.map(|status| status.left_alone.unwrap_or_default()), has))
+    };
+    let rt = match kept(&mut inside, "rr 8", Policy::Rr(7)) {
+        Err(why) if why.missing => return Skip::because(why).tell(),
+        rt => rt.unwrap(),
+    };
+    assert_eq!(rt, (Some("its process has made SCHED_RR 7 of its boost".to_owned()), normal(3)));
+    let nice = kept(&mut inside, "nice -7", normal(-6)).unwrap();
+    assert!(nice.0.is_some() && nice.1 == normal(3), "{nice:?}");
+    // What nobody could make of it without privileges is somebody else's.
+    for theirs in [Policy::Fifo(5), Policy::Rr(9)] {
+        let left = kept(&mut inside, "rr 8", theirs).unwrap();
+        assert!(left.0.is_some_and(|why| why.starts_with("somebody else")) && left.1 == theirs);
+    }
+    assert_eq!(kept(&mut inside, "rr 8", normal(9)).unwrap(), (None, normal(9)));
     inside.keeper.end();
 }
 
