@@ -162,7 +162,7 @@ impl Window {
     }
 
     /// Whether the window is this side's to write. A guest's driver that goes says so in the window, and takes the memory
-    /// back once it is told, by the last word that is written, that this has been seen.
+    /// back once it is told that this has been seen ([`Self::give_back`]).
     fn is_ours(&self) -> bool {
         if !self.lent {
             return true;
@@ -171,10 +171,18 @@ impl Window {
             return false;
         }
         let registered = self.guest_side().is_registered();
-        if !registered && !self.returned.swap(true, Ordering::Relaxed) {
-            self.header().host.store(0, Ordering::Release);
+        if !registered {
+            self.returned.store(true, Ordering::Relaxed);
         }
         registered
+    }
+
+    /// Tells a driver that has gone that its guest may have the memory back, by the last word that is written to it. Nobody
+    /// else who was told of the window may write there any more. Does nothing while the window is this side's.
+    pub fn give_back(&self) {
+        if !self.is_ours() && self.offered.swap(false, Ordering::Relaxed) {
+            self.header().host.store(0, Ordering::Release);
+        }
     }
 
     /// Whether it was in a guest's own memory, and is the guest's again. If the driver registers anew, that is another window,
@@ -256,7 +264,8 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if self.offered.load(Ordering::Relaxed) && self.is_ours() {
+        self.give_back();
+        if self.offered.load(Ordering::Relaxed) {
             self.header().host.store(0, Ordering::Release);
             for slot in 0..self.slots {
                 if let Some(host) = self.host(slot) {
@@ -331,7 +340,9 @@ mod tests {
         assert!(guest.has_host() && host.host(3).is_some());
         // The driver goes, hears that this was seen, and uses the memory for something else.
         guest.header().guest.store(0, Ordering::Release);
-        assert!(host.host(3).is_none());
+        assert!(host.host(3).is_none() && host.is_returned());
+        assert!(guest.has_host(), "who looks does not give back");
+        host.give_back();
         assert_eq!(guest.header().host.load(Ordering::Acquire), 0);
         let words: Vec<u8> = (0..1 << 16).map(|i| i as u8).collect();
         file.write_all_at(&words, 0).unwrap();
@@ -341,6 +352,22 @@ mod tests {
         let mut after = vec![0; words.len()];
         file.read_exact_at(&mut after, 0).unwrap();
         assert!(after == words);
+    }
+
+    #[test]
+    fn who_has_not_offered_gives_nothing_back() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let guest = Window::map(&file, 0).unwrap();
+        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        let [host, other] = [(); 2].map(|()| Window::lent(&file, 0, 7).unwrap());
+        host.offer(Doorbell::default());
+        guest.header().guest.store(0, Ordering::Release);
+        assert!(other.is_returned());
+        drop(other);
+        assert!(guest.has_host());
+        drop(host);
+        assert!(!guest.has_host());
     }
 
     #[test]

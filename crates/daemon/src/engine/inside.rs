@@ -475,8 +475,8 @@ impl Inside {
                 Due::Check(number) => {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
-                    self.seek_window(number);
                     self.meet(number);
+                    self.seek_window(number);
                     self.check_rest(number);
                     self.check_scheduler();
                     self.due_again(number, next_check(now), due);

@@ -13,7 +13,7 @@ use vcoop_window::{Clock, Number, Window};
 use super::{Found, Shares};
 use crate::port::Page;
 
-/// How often the engine looks at the words of a vCPU because the guest rings: at once, beside once for each vCPU, and a
+/// How often the engine looks at the words of a vCPU because the guest rings, or cannot: at once, beside once for each vCPU, and a
 /// second on average, by the number of vCPUs. A vCPU with an urgent task each millisecond rings for each one's timer and
 /// end. A look takes some microseconds, before everything else on the engine's CPU: the most are a tenth of it.
 const LOOKS_BURST: f64 = 50.0;
@@ -21,8 +21,14 @@ const LOOKS_PER_S: f64 = 5_000.0;
 const LOOKS_PER_S_OF_VCPU: f64 = 2_500.0;
 const MOST_LOOKS_PER_S: f64 = 20_000.0;
 
-/// How long a guest is not heard that has rung more often.
-pub(super) const DEAF_NS: Ns = 5_000_000;
+/// How many words of vCPUs are compared with those before for the price of a look.
+const COMPARED_FOR_A_LOOK: usize = 16;
+
+/// What a vCPU whose driver has registered anew costs, in looks.
+const LOOKS_TO_MEET: usize = 4;
+
+/// How long a guest is not heard that has rung more often, at least.
+const DEAF_NS: Ns = 5_000_000;
 
 /// Time between two searches for the window of a guest that has its memory back: each looks through all of that.
 const SEARCH_NS: Ns = 3_000_000_000;
@@ -212,6 +218,13 @@ impl Link {
         }
     }
 
+    /// Its driver has gone, and nobody writes to its window any more.
+    pub(super) fn give_back(&self) {
+        if !self.is_registered() {
+            self.window.give_back();
+        }
+    }
+
     /// Whether the guest has answered what its clock says.
     pub(super) fn has_clock(&self) -> bool {
         self.clock.is_set()
@@ -283,14 +296,33 @@ impl Link {
         if new.is_empty() { all.collect() } else { new }
     }
 
-    /// The guest has rung, for so many looks; whether it may go on.
-    pub(super) fn may_ring(&mut self, now: Ns, looks: usize) -> bool {
+    /// What it costs to look at all vCPUs, in looks.
+    pub(super) fn of_all(&self) -> usize {
+        self.vcpus.len() * if self.is_outdated() { LOOKS_TO_MEET } else { 1 }
+    }
+
+    /// What a ring costs that is about so many vCPUs, in looks.
+    pub(super) fn of_ring(&self, news: usize) -> usize {
+        if self.is_outdated() {
+            self.of_all()
+        } else {
+            news + self.vcpus.len() / COMPARED_FOR_A_LOOK
+        }
+    }
+
+    /// The guest makes the engine look so many times.
+    ///
+    /// # Errors
+    ///
+    /// It has done so too often: how long it is not to be heard.
+    pub(super) fn charge(&mut self, now: Ns, looks: usize) -> Result<(), Ns> {
         let since = now.saturating_sub(std::mem::replace(&mut self.counted, now));
         let vcpus = self.vcpus.len() as f64;
         let per_s = (vcpus * LOOKS_PER_S_OF_VCPU).clamp(LOOKS_PER_S, MOST_LOOKS_PER_S);
         let all = self.looks + since as f64 / 1e9 * per_s;
         self.looks = all.min(LOOKS_BURST + vcpus) - looks as f64;
-        self.looks > 0.0
+        let debt_ns = (-self.looks / per_s * 1e9) as Ns;
+        if self.looks > 0.0 { Ok(()) } else { Err(debt_ns.max(DEAF_NS)) }
     }
 }
 
@@ -422,7 +454,7 @@ mod tests {
     fn a_guest_that_rings_all_the_time_is_not_heard() {
         for looks in [1, 3] {
             let (mut link, _window) = guest();
-            let mut rings = |at| link.may_ring(at, looks);
+            let mut rings = |at| link.charge(at, looks).is_ok();
             let heard = (0..1_000).filter(|i| rings(i * 10_000)).count();
             assert!((50 / looks..=110 / looks).contains(&heard), "{heard} rings in 10 ms");
             assert!((0..1_000).all(|i| rings(1_000_000_000 + i * 250_000 * looks as Ns)));
@@ -430,11 +462,34 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_registers_anew_all_the_time_is_charged_for_all_of_its_vcpus() {
+        let (mut link, window) = guest();
+        link.vcpus = vec![super::Of::default(); 64];
+        assert_eq!((link.of_all(), link.of_ring(1)), (64, 5));
+        window.guest_side();
+        link.registration = Some(1);
+        assert_eq!((link.of_all(), link.of_ring(1)), (256, 256));
+        let mut met = 0;
+        let mut now = 0;
+        while now < 1_000_000_000 {
+            let looks = link.of_ring(1);
+            now += 50_000;
+            match link.charge(now, looks) {
+                Ok(()) => met += 1,
+                Err(deaf) => (met, now) = (met + 1, now + deaf),
+            }
+        }
+        // 20 000 looks a second.
+        assert!((60..=100).contains(&met), "{met} times in a second");
+    }
+
+    #[test]
     fn a_guest_with_more_vcpus_may_ring_more_often_up_to_a_limit() {
         for (vcpus, gap) in [(1, 200_000), (2, 200_000), (4, 100_000), (8, 50_000), (512, 50_000)] {
             let (mut link, _window) = guest();
             link.vcpus = vec![super::Of::default(); vcpus];
-            let mut all = |from: Ns, gap: Ns| (0..5_000).all(|i| link.may_ring(from + i * gap, 1));
+            let mut all =
+                |from: Ns, gap: Ns| (0..5_000).all(|i| link.charge(from + i * gap, 1).is_ok());
             assert!(all(0, gap), "{vcpus}");
             assert!(!all(10_000_000_000, gap * 4 / 5), "{vcpus}");
         }

@@ -8,14 +8,15 @@ use vcoop_policy::driver;
 use vcoop_threads::clock::monotonic;
 
 use super::Inside;
-use crate::engine::link::{DEAF_NS, Deadline, Link};
+use crate::engine::link::{Deadline, Link};
 use crate::engine::{BELL, aside, found_window};
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
-/// or was asked for its clock, and else.
+/// or was asked for its clock, and else, at least and for each vCPU.
 const LOOK_NS: Ns = 100_000;
 const LOOK_IDLE_NS: Ns = 4_000_000;
+const LOOK_IDLE_NS_OF_VCPU: Ns = 100_000;
 
 impl Inside {
     /// Whether a guest's bell is heard.
@@ -36,9 +37,10 @@ impl Inside {
         let now = monotonic();
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
         let news = link.news();
-        if !link.may_ring(now, news.len()) {
+        let looks = link.of_ring(news.len());
+        if let Err(deaf) = link.charge(now, looks) {
             self.hear_bell(number, false);
-            self.look_at(number, now + DEAF_NS);
+            self.look_at(number, now + deaf);
             return;
         }
         if link.is_outdated() {
@@ -51,9 +53,11 @@ impl Inside {
     /// A guest's words are looked at, because it cannot ring, or must not for now.
     pub(super) fn look(&mut self, number: u64) {
         let now = monotonic();
+        let link = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut());
+        let charged = link.map(|link| link.charge(now, link.of_all()));
         self.heed_all(number, now);
         let Some(vm) = self.vms.get(&number) else { return };
-        let Some(link) = &vm.link else { return };
+        let (Some(link), Some(charged)) = (&vm.link, charged) else { return };
         let boosted = vm
             .vcpus
             .iter()
@@ -66,7 +70,12 @@ impl Inside {
             self.hear_bell(number, true);
             return;
         }
-        let next = if rings || !hurries { LOOK_IDLE_NS } else { LOOK_NS };
+        let idle = LOOK_IDLE_NS.max(vm.vcpus.len() as Ns * LOOK_IDLE_NS_OF_VCPU);
+        let next = match charged {
+            Err(deaf) => idle.max(deaf),
+            Ok(()) if rings || !hurries => idle,
+            Ok(()) => LOOK_NS,
+        };
         self.look_at(number, now + next);
     }
 
@@ -119,8 +128,9 @@ impl Inside {
         let now = monotonic();
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let (Some(link), Some(Ok(vcpu))) = (&mut vm.link, vm.vcpus.get_mut(place)) else { return };
-        let Some(at) = vcpu.awaits.filter(|_| !link.may_ring(now, 1)) else { return };
-        let later = at.max(now + DEAF_NS);
+        let Some(at) = vcpu.awaits else { return };
+        let Err(deaf) = link.charge(now, 1) else { return };
+        let later = at.max(now + deaf);
         self.dues.remove(&(at, Due::Deadline(number, place)));
         self.dues.insert((later, Due::Deadline(number, place)));
         vcpu.awaits = Some(later);
@@ -191,6 +201,8 @@ impl Inside {
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let listens = vm.listens();
         if let Some(link) = &mut vm.link {
+            // `scx_vcoop` has been told of it above.
+            link.give_back();
             link.ask_clock();
             if listens && !link.has_clock() {
                 self.look_at(number, monotonic());
