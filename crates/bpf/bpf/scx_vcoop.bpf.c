@@ -255,6 +255,14 @@ struct {
 	__type(value, u64);
 } queues SEC(".maps");
 
+/* The queue of whose time a thread's virtual time is, and 1; 0: of none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, u32);
+} homes SEC(".maps");
+
 static bool before(u64 a, u64 b)
 {
 	return (s64)(a - b) < 0;
@@ -303,6 +311,21 @@ static u64 bounded(struct vcpu *v, u64 vtime, u64 reached)
 	if (v)
 		v->debt = lesser(v->debt + vtime - reached - MOST_LEAD, MOST_DEBT);
 	return reached + MOST_LEAD;
+}
+
+/* A thread's virtual time in a queue: as far from what that has reached as it was in the one before. */
+static u64 vtime_in(struct task_struct *p, u32 of, u64 reached)
+{
+	u32 *home = bpf_task_storage_get(&homes, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	u64 vtime = p->scx.dsq_vtime, *left;
+	u32 from;
+
+	if (!home || *home == of + 1)
+		return vtime;
+	from = *home - 1;
+	left = bpf_map_lookup_elem(&queues, &from);
+	*home = of + 1;
+	return left ? vtime + reached - *left : vtime;
 }
 
 /* The same for who runs on a CPU, while others of its queue go on. */
@@ -569,13 +592,13 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 	u64 *reached = bpf_map_lookup_elem(&queues, &of);
 	struct cpu *state = cpu_state(cpu);
 	struct vcpu *v = vcpu_of(p->pid);
-	u64 vtime = p->scx.dsq_vtime;
 	bool boosted;
 	s32 to, idle;
+	u64 vtime;
 
 	if (!reached || !state)
 		return;
-	vtime = bounded(v, vtime, *reached);
+	vtime = bounded(v, vtime_in(p, of, *reached), *reached);
 	p->scx.dsq_vtime = vtime;
 	boosted = is_boosted(v);
 	to = boosted ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
@@ -695,7 +718,7 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 	if (!state || !reached)
 		return;
 	/* Who was given an idle CPU has not been in a queue. */
-	state->vtime = bounded(v, p->scx.dsq_vtime, *reached);
+	state->vtime = bounded(v, vtime_in(p, of, *reached), *reached);
 	state->since = bpf_ktime_get_ns();
 	state->weight = p->scx.weight ? p->scx.weight : WEIGHT;
 	state->boosted = is_boosted(v);
@@ -748,8 +771,10 @@ void BPF_PROG(vcoop_enable, struct task_struct *p)
 	u32 of = queue(scx_bpf_task_cpu(p));
 	u64 *reached = bpf_map_lookup_elem(&queues, &of);
 
-	if (reached)
-		p->scx.dsq_vtime = *reached;
+	if (!reached)
+		return;
+	vtime_in(p, of, *reached);
+	p->scx.dsq_vtime = *reached;
 }
 
 SEC("struct_ops/vcoop_exit_task")
