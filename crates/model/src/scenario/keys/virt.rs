@@ -6,9 +6,10 @@ mod spin;
 mod timer;
 
 use schemars::SchemaGenerator;
+use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
 
 use crate::diagnostic::Span;
-use crate::plan::virt::{GuestTimer, Virt};
+use crate::plan::virt::{ApicVirt, GuestTimer, Virt};
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
@@ -50,6 +51,37 @@ macro_rules! shared_keys {
     };
 }
 use shared_keys;
+
+choice! {
+    /// What the host's KVM does unless it is told otherwise.
+    pub(crate) enum KvmKind {
+        /// As KVM of Linux 6.18 on a CPU with APICv: posted interrupts, the fast path of exits, the VMX
+        /// preemption timer (where the profile's CPU has one), deadlines advanced adaptively, and polling
+        /// for halted vCPUs for up to 200us.
+        Stock = "stock",
+    }
+}
+
+shared_keys! {
+    /// KVM as a whole.
+    pub(crate) struct KvmKeys {
+        /// What the host's KVM does unless it is told otherwise: `stock`, as Linux 6.18 on a CPU with APICv
+        /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
+        /// profile's CPU has no preemption timer), timer_advance = "adaptive" and halt_poll = "200us". Each can be
+        /// set by its own key as well. `hints = "shared"` is the same for the guest. Default: nothing of these.
+        kvm: KvmKind,
+    }
+}
+
+impl KvmKeys {
+    fn apply(&self, virt: &mut Virt) {
+        let Some(At { value: KvmKind::Stock, .. }) = &self.kvm else { return };
+        virt.apic = ApicVirt { posted: true, fastpath: true, ..ApicVirt::default() };
+        virt.timer.source = Some(GuestTimer::HvTimer);
+        virt.timer.advance = AdvanceConfig::Adaptive;
+        virt.idle.host_poll = Some(HostPollConfig::KVM);
+    }
+}
 
 choice! {
     /// An instruction that need not exit.
@@ -140,9 +172,9 @@ macro_rules! groups {
         }
     };
 }
-// A hint says several things at once: keys of one of them are put over it.
+// KVM as a whole and a hint say several things at once: keys of one of them are put over them.
 groups! {
-    timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
+    kvm: KvmKeys, timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
     govern: GovernKeys
 }
 

@@ -1,6 +1,6 @@
 //! How VMs are virtualised: what keys of a VM and of a policy say together.
 
-use vcoop_policy::config::AdvanceConfig;
+use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
 
 use super::*;
 use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
@@ -17,6 +17,24 @@ fn nothing_is_switched_on_by_itself() {
     for (name, virt) in virts("", "") {
         assert_eq!(virt, Virt::default(), "{name}");
     }
+}
+
+#[test]
+fn a_stock_kvm_is_several_switches_and_each_can_be_set_alone() {
+    let virt = |keys: &str| virts(keys, "")[0].1.clone();
+    let stock = virt("kvm = 'stock'\n");
+    let apic = |virt: &Virt| (virt.apic.posted, virt.apic.fastpath, virt.apic.eoi_exits);
+    assert_eq!(apic(&stock), (true, true, false));
+    assert_eq!(stock.timer.source, Some(GuestTimer::HvTimer));
+    assert_eq!(stock.timer.advance, AdvanceConfig::Adaptive);
+    assert_eq!(stock.idle.host_polls(), HostPollConfig::KVM);
+    let own = "kvm = 'stock'\napicv = false\nhalt_poll = '0us'\ntimer = 'hrtimer'\n";
+    let own = virt(own);
+    assert_eq!((apic(&own), own.idle.host_polls().max_ns), ((false, true, true), 0));
+    assert_eq!(own.timer.source, Some(GuestTimer::Hrtimer));
+    // A policy says it of all VMs, and its own key goes before.
+    let rest = "[compare]\npolicy = ['s']\n[policy.s]\nbase = 'vanilla'\nkvm = 'stock'\nexit_fastpath = false\n";
+    assert_eq!(apic(&virts("", rest)[0].1), (true, false, false));
 }
 
 #[test]
