@@ -242,7 +242,9 @@ impl Level {
             let mut due = CpuSet::EMPTY;
             let mut at = lo;
             while let Some(idle) = self.sets.idle.find(None, at, hi) {
-                if self.is_due(now, idle, d, false) {
+                // Between LLCs nothing moves within one.
+                let apart = d == 0 || self.llc(idle) != self.llc(cpu);
+                if apart && self.is_due(now, idle, d, false) {
                     due.insert(idle);
                 }
                 at = idle.0 + 1;
