@@ -12,6 +12,7 @@ use std::path::Path;
 use serde::Deserialize;
 use vcoop_model::builtin::is_path;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
+use vcoop_model::kind::Kind;
 
 use crate::reproduce::MOST_US;
 use places::Origin;
@@ -289,10 +290,13 @@ impl Publication {
     /// What is wrong, with its place: a field that does not belong, a table whose values do not
     /// fit its rows and columns, a check without what its form needs.
     pub fn parse(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        let mut this: Self = toml::from_str(text).map_err(|e| {
+        let refused = |e: toml::de::Error| {
             let range = e.span().unwrap_or_default();
             Diagnostic::at(file, text, range, e.message().to_owned(), None)
-        })?;
+        };
+        let table: toml::Table = toml::from_str(text).map_err(refused)?;
+        Kind::Publication.expect(file, table.keys().map(String::as_str))?;
+        let mut this: Self = toml::from_str(text).map_err(refused)?;
         this.origin = Origin { file: file.to_owned(), text: text.to_owned() };
         let found = this.wrong();
         if !found.is_empty() {

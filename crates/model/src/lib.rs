@@ -6,6 +6,7 @@ pub mod capture;
 pub mod diagnostic;
 mod dist;
 pub mod file;
+pub mod kind;
 pub mod limits;
 mod named;
 pub mod plan;

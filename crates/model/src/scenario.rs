@@ -32,6 +32,7 @@ use std::mem;
 
 use crate::capture::CaptureLoader;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
+use crate::kind::Kind;
 use crate::limits::MAX_MATRIX_TASKS;
 use crate::plan::{HostSched, Plan, PolicyPlan};
 use crate::profile::Profile;
@@ -109,6 +110,7 @@ impl Scenario {
         let mut sources = Sources::default();
         let file = sources.add(name, text);
         let mut tree = parse_document(&sources, file, text)?;
+        Kind::Scenario.expect(name, tree.keys())?;
         let places: Vec<usize> = overrides.iter().map(|set| set.add_to(&mut sources)).collect();
         let policies_source = sources.add("built-in policies", policies::BUILTIN);
         let builtin_policies = builtin_policies(&sources, policies_source)?;

@@ -10,6 +10,7 @@ mod keys;
 mod range;
 
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span};
+use crate::kind::Kind;
 use crate::scenario::Set;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::read_table;
@@ -111,6 +112,7 @@ impl Sweep {
         let mut sources = Sources::default();
         let source = sources.add(file, text);
         let tree = parse_document(&sources, source, text)?;
+        Kind::Sweep.expect(file, tree.keys())?;
         let mut errors = Collector::new(&sources);
         let keys: Option<SweepKeys> = read_table(&tree, &mut errors);
         let keys = errors.finish(keys)?;

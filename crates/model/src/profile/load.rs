@@ -16,6 +16,7 @@ use crate::builtin::is_path;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::dist::Ns;
 use crate::file;
+use crate::kind::Kind;
 use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
@@ -104,6 +105,7 @@ impl Profile {
         let mut sources = Sources::default();
         let source = sources.add(file, text);
         let root = parse_document(&sources, source, text)?;
+        Kind::Profile.expect(file, root.keys())?;
         let mut errors = Collector::new(&sources);
         let keys: Option<ProfileKeys> = read_table(&root, &mut errors);
         let profile = keys.and_then(|keys| keys.resolve(&mut errors));

@@ -73,6 +73,11 @@ impl Node {
         }
     }
 
+    /// The keys of the table inside, in the order of the text.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.as_table().into_iter().flat_map(|table| &table.entries).map(|(key, ..)| key.as_str())
+    }
+
     /// The string inside, if it is one.
     pub(crate) fn as_str(&self) -> Option<&str> {
         match &self.value {
