@@ -102,31 +102,40 @@ impl Heat {
         out + "</svg>\n"
     }
 
-    /// As text: a table with a line of words a cell.
+    /// As text: a table with the lines of a cell one below the other. Columns that do not fit beside
+    /// the others are a table of their own.
     pub fn words(&self, style: Style) -> String {
-        let cell = |tile: &Tile| match tile.lines.as_slice() {
-            [] => "-".to_owned(),
-            lines => lines.join(" "),
-        };
-        let mut table = vec![
-            std::iter::once(format!("{} \\ {}", self.down, self.across))
-                .chain(self.columns.iter().cloned())
-                .collect::<Vec<_>>(),
-        ];
+        let head = format!("{} \\ {}", self.down, self.across);
+        let mut lines: Vec<(&str, Vec<&str>)> =
+            vec![(&head, self.columns.iter().map(String::as_str).collect())];
         for (row, tiles) in self.rows.iter().zip(&self.tiles) {
-            table.push(std::iter::once(row.clone()).chain(tiles.iter().map(cell)).collect());
-        }
-        let width = |i: usize| {
-            table.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..=self.columns.len()).map(width).collect();
-        let mut out = style.wrap(&self.title, 2) + "\n";
-        for row in &table {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(line, "{cell:width$}  ");
+            let most = tiles.iter().map(|tile| tile.lines.len()).max().unwrap_or(0);
+            for i in 0..most {
+                let cells = tiles.iter().map(|tile| tile.lines.get(i).map_or("", String::as_str));
+                lines.push((if i == 0 { row } else { "" }, cells.collect()));
             }
-            let _ = writeln!(out, "  {}", line.trim_end());
+        }
+        let names = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let width = |i: usize| lines.iter().map(|(_, cells)| cells[i].chars().count()).max();
+        let widths: Vec<usize> = (0..self.columns.len()).filter_map(width).collect();
+        let mut out = style.wrap(&self.title, 2);
+        let mut shown = 0;
+        while shown < widths.len() {
+            let mut used = 2 + names;
+            let fits = |width: &&usize| {
+                used += 2 + **width;
+                used <= style.width
+            };
+            let beside = widths[shown..].iter().take_while(fits).count().max(1);
+            out.push('\n');
+            for (name, cells) in &lines {
+                let mut line = format!("  {name:names$}");
+                for (cell, width) in cells.iter().zip(&widths).skip(shown).take(beside) {
+                    let _ = write!(line, "  {cell:width$}");
+                }
+                let _ = writeln!(out, "{}", line.trim_end());
+            }
+            shown += beside;
         }
         for note in &self.notes {
             out += "\n";
@@ -202,7 +211,16 @@ mod tests {
     #[test]
     fn words_stand_in_columns() {
         let words = heat().words(Style::default());
-        assert!(words.contains("  vms \\ ratio  1             2\n"), "{words}");
-        assert!(words.contains("  1            dynamic 0.5x  -\n"), "{words}");
+        assert!(
+            words.contains("\n\n  vms \\ ratio  1        2\n  1            dynamic\n"),
+            "{words}"
+        );
+        assert!(words.contains("\n               0.5x\n"), "{words}");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_stand_below() {
+        let words = heat().words(Style { width: 24, ..Style::default() });
+        assert!(words.contains("\n               0.5x\n\n  vms \\ ratio  2\n"), "{words}");
     }
 }
