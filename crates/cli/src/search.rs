@@ -11,7 +11,7 @@ use vcoop_model::scenario::Set;
 use vcoop_report::render_deployment;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
-use vcoop_sweep::slo::{Held, Quantity, Slo, quantities};
+use vcoop_sweep::slo::{Held, Quantity, Reading, Slo, quantities};
 use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
@@ -78,8 +78,8 @@ pub(crate) enum AlsoArg {
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// What to minimize among settings that hold every limit: gain, which is what guests wait over what
-    /// they wait under vanilla, as in every verdict; or a number of the result, like host.cpu
+    /// What to minimize among settings that hold every limit: gain, which is what guests wait as a
+    /// ratio to what they wait under vanilla, as in every verdict; or a number of the result, like host.cpu
     #[arg(long, value_name = "NAME", default_value = "gain")]
     pub(crate) minimize: String,
     /// Vary these, too. Default: those that the scenario sets (a timer, an idle loop, a governor), and
@@ -221,14 +221,17 @@ fn score_words(goal: &Goal, score: &Score) -> String {
     let mut parts: Vec<String> = goal.slos.iter().zip(&score.limits).map(limit_words).collect();
     let show = |x| goal.cost.show(x);
     let cost = score.cost.map_or("n/a".to_owned(), |c| shown(&show, c.value, c.interval));
-    parts.push(format!("{} {cost}", goal.cost.name()));
+    parts.push(match &goal.cost {
+        Objective::Gain => format!("guests wait {cost} as long as under vanilla"),
+        Objective::Of(quantity) => format!("{} {cost}", quantity.name),
+    });
     if !score.too_much.is_empty() {
         parts.push(format!("costs too much: {}", score.too_much.join(", ")));
     }
     parts.join(", ")
 }
 
-fn limit_words((slo, reading): (&Slo, &Option<vcoop_sweep::slo::Reading>)) -> String {
+fn limit_words((slo, reading): (&Slo, &Option<Reading>)) -> String {
     match reading {
         Some(r) => {
             let value = shown(&|x| slo.quantity.show(x), r.value, r.interval);
@@ -275,7 +278,15 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
     let style = style();
     let limits = limits.join(" and ");
-    let tried = format!("{} settings tried for {limits}; least {}", found.trials, goal.cost.name());
+    let best = match &goal.cost {
+        Objective::Gain => "shortest waits of guests, as a ratio to vanilla,".to_owned(),
+        Objective::Of(quantity) => format!("lowest {}", quantity.name),
+    };
+    let tried = format!(
+        "Settings tried: {}. The best is the one with the {best} among those with {limits} and no more \
+         cost to others than --may-cost.",
+        found.trials
+    );
     let mut text = style.wrap(&tried, 2) + "\n";
     let Some(first) = found.confirmed.first() else { return text };
     match &found.best {
@@ -284,7 +295,8 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
             text += "\n";
             text += &best.tried.setting.toml();
             if let Some(one) = apply {
-                text += &render_deployment(one, style);
+                text.push('\n');
+                text += &render_deployment(one, "the setting", style);
             }
         }
         None => {
@@ -319,7 +331,7 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
             text += &style.wrap(&line, 4);
         }
     }
-    text += "\nNothing tried beats these in both worst limit and cost:\n";
+    text += "\nNo setting tried is better than one of these in both the worst limit and what is minimized:\n";
     for tried in &found.front {
         let (setting, score) = (tried.setting.words(), score_words(goal, &tried.score));
         text += &style.wrap(&format!("  {setting}: {score}"), 4);
@@ -328,7 +340,7 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
 }
 
 fn score_json(slos: &[Slo], cost: Option<&Objective>, score: &Score) -> Value {
-    let reading = |r: &Option<vcoop_sweep::slo::Reading>| {
+    let reading = |r: &Option<Reading>| {
         r.map_or(Value::Null, |r| json!({ "value": r.value, "ci95": r.interval }))
     };
     let limits: Vec<Value> = slos
@@ -538,79 +550,93 @@ fn capacity_words(
     found: &[Capacity],
     look: &Document,
 ) -> String {
+    let Knob { path, from, to } = knob;
+    let what = match vary {
+        Vary::Field(_) if to < from => {
+            format!("The smallest {path} from {from} to {to} with")
+        }
+        Vary::Field(_) => format!("The largest {path} from {from} to {to} with"),
+        Vary::Ratio(easy, hard) => {
+            format!("The most vCPUs a pCPU from {easy} to {hard} ({path} {from} to {to}) with")
+        }
+    };
     let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
     let limits = limits.join(" and ");
-    let Knob { path, from, to } = knob;
-    let mut text = match vary {
-        Vary::Field(_) => format!("{path} from {from} to {to}, as long as {limits}\n\n"),
-        Vary::Ratio(easy, hard) => format!(
-            "{easy} to {hard} vCPUs a pCPU ({path} from {from} to {to}), as long as {limits}\n\n"
-        ),
-    };
-    let by_ratio = matches!(vary, Vary::Ratio(..));
+    let mut text =
+        style().wrap(&format!("{what} {limits}, and no more cost to others than --may-cost"), 2);
+    text.push('\n');
     for one in found {
-        let Some(most) = &one.most else {
-            let easy = if by_ratio { one.tried.first().map(ratio) } else { None };
-            let easy = easy.map_or(from.to_string(), |r| format!("{r:.2} vCPUs a pCPU"));
-            let first = one.tried.first();
-            text += &match first.map(|tried| tried.score.held) {
-                Some(Held::Unknown) => style().wrap(
-                    &format!(
-                        "{}: not known at {easy}, where --vary begins: too few samples; give more \
-                         --repeats or a longer --duration",
-                        one.policy
-                    ),
-                    2,
-                ),
-                _ => format!("{}: not even {easy}, where --vary begins\n", one.policy),
-            };
-            if let Some(tried) = first {
-                let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
-                let said: Vec<String> =
-                    limits.chain(tried.score.too_much.iter().cloned()).collect();
-                text += &style().wrap(&format!("  there {}", said.join(", ")), 4);
-            }
-            continue;
-        };
-        let more = if one.open { " or more" } else { "" };
-        let (policy, n, ratio) = (&one.policy, most.value, ratio(most));
-        text += &if by_ratio {
-            format!("{policy}: {ratio:.2}{more} vCPUs a pCPU, that is {path} = {n}\n")
-        } else {
-            format!("{policy}: {n}{more}, that is {ratio:.2} vCPUs a pCPU\n")
-        };
-        let end = |value: Option<i64>| match (value, by_ratio) {
-            (None, _) => "none".to_owned(),
-            (Some(value), false) => value.to_string(),
-            (Some(_), true) => {
-                ratio_at(one, value).map_or("none".to_owned(), |r| format!("{r:.2}"))
-            }
-        };
-        text += &format!("  95 %: {} at least, {} at most", end(one.surely), end(one.at_best));
-        text += if one.open { " of what was tried\n" } else { "\n" };
-        let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
-        text += &style().wrap(&format!("  there {}", said.join(", ")), 4);
-        if !most.score.price.is_empty() {
-            text += &style().wrap(&format!("  {}", most.score.price), 4);
-        }
-        let beyond = one.tried.iter().skip_while(|t| t.value != most.value).skip(1);
-        if let Some(dear) = beyond.flat_map(|t| &t.score.too_much).next() {
-            text += &style().wrap(&format!("  beyond it {dear}"), 4);
-        }
-        if !one.contradictions.is_empty() {
-            let values: Vec<String> =
-                one.contradictions.iter().map(|value| end(Some(*value))).collect();
-            let values = values.join(", ");
-            let line = format!(
-                "  harder is not always worse here: {values} hold though an easier one is broken"
-            );
-            text += &style().wrap(&line, 4);
+        for (i, line) in capacity_lines(one, vary, knob, slos).iter().enumerate() {
+            let lead = if i == 0 { "" } else { "  " };
+            text += &style().wrap(&format!("{lead}{line}"), 4);
         }
     }
     text += &style().wrap(&look.limits.words(), 2);
     text +=
         &style().wrap(&format!("Simulated, as the scenario has it: {}", look.hosts.join(", ")), 2);
     text
+}
+
+/// What was found for a policy: the answer, then why it is that.
+fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec<String> {
+    let by_ratio = matches!(vary, Vary::Ratio(..));
+    let at = |value: i64| match ratio_at(one, Some(value)) {
+        Some(ratio) if by_ratio => format!("{ratio:.2}"),
+        _ => value.to_string(),
+    };
+    let policy = &one.policy;
+    let Some(most) = &one.most else {
+        let Some(first) = one.tried.first() else { return Vec::new() };
+        let answer = match first.score.held {
+            Held::Unknown => {
+                "not known: too few samples; give more --repeats or a longer --duration"
+            }
+            _ => "none",
+        };
+        let why =
+            format!("at {}, where the range begins: {}", at(first.value), broken(slos, first));
+        return vec![format!("{policy}: {answer}"), why];
+    };
+    let value = most.value;
+    let (answer, ratio) = (at(value), ratio(most));
+    let more = if one.open { " or more, as the range ends there" } else { "" };
+    let mut lines = vec![if by_ratio {
+        format!("{policy}: {answer}{more} ({} = {value})", knob.path)
+    } else {
+        format!("{policy}: {answer}{more} ({ratio:.2} vCPUs a pCPU)")
+    }];
+    let held: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
+    lines.push(format!("holds at {answer}: {}", held.join(", ")));
+    let harder = |tried: &&Tried| tried.value != value;
+    if let Some(next) = one.tried.iter().rev().take_while(harder).last() {
+        lines.push(format!("fails at {}: {}", at(next.value), broken(slos, next)));
+    }
+    let sure = one.surely.map_or("nowhere".to_owned(), |value| format!("as far as {}", at(value)));
+    let fails = match one.at_best.filter(|value| *value != knob.to) {
+        Some(value) => format!("beyond {}", at(value)),
+        None => "nowhere".to_owned(),
+    };
+    lines.push(format!("by 95 % intervals: surely holds {sure}, surely fails {fails}"));
+    lines.extend(Some(most.score.price.clone()).filter(|price| !price.is_empty()));
+    if !one.contradictions.is_empty() {
+        let values: Vec<String> = one.contradictions.iter().map(|value| at(*value)).collect();
+        let values = values.join(", ");
+        lines.push(format!(
+            "harder is not always worse here: {values} hold though an easier one fails"
+        ));
+    }
+    lines
+}
+
+/// The limits that a step does not hold, and what it costs too much.
+fn broken(slos: &[Slo], tried: &Tried) -> String {
+    let holds = |slo: &Slo, r: &Option<Reading>| r.is_some_and(|r| slo.held(r) >= Held::Likely);
+    let limits = slos.iter().zip(&tried.score.limits).filter(|(slo, r)| !holds(slo, r));
+    let mut said: Vec<String> = limits.map(limit_words).collect();
+    if !tried.score.too_much.is_empty() {
+        said.push(format!("costs too much: {}", tried.score.too_much.join(", ")));
+    }
+    said.join(", ")
 }
 
 fn capacity_json(

@@ -105,20 +105,20 @@ fn deployments(document: &Document, style: Style) -> String {
     let mut out = String::new();
     let best = |policy: &str| document.verdicts.iter().any(|v| v.best.as_deref() == Some(policy));
     for one in document.deployments.iter().filter(|one| best(&one.policy)) {
-        out += &render_deployment(one, style);
+        out += &render_deployment(one, &one.policy, style);
     }
     out
 }
 
-/// How to have a policy, a line each as it is to be typed.
-pub fn render_deployment(one: &Deployment, style: Style) -> String {
-    let (policy, mut out) = (&one.policy, String::new());
+/// How to have a policy, a line each as it is to be typed. `name` is what the reader knows it by.
+pub fn render_deployment(one: &Deployment, name: &str, style: Style) -> String {
+    let mut out = String::new();
     if !one.lines.is_empty() {
-        out.push_str(&format!("To apply {policy} to a running VM:\n"));
+        out.push_str(&format!("To apply {name} to a running VM:\n"));
     }
     one.lines.iter().for_each(|line| out.push_str(&format!("  {line}\n")));
     for why in &one.simulation_only {
-        out.push_str(&style.wrap(&format!("{policy} is for simulation only: {why}."), 2));
+        out.push_str(&style.wrap(&format!("{name} is for simulation only: {why}."), 2));
     }
     out
 }
