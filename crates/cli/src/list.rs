@@ -18,15 +18,15 @@ pub(crate) enum ListWhat {
     Scenarios,
     /// Built-in machine profiles
     Profiles,
-    /// Policies
+    /// Policies, patches of credit1, and how to have each policy on a running VM
     Policies,
-    /// Published tables and claims
+    /// Publications with their tables and claims
     Published,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// What to list. Default: everything
+    /// What to list in full. Default: the names of all
     #[arg(value_enum)]
     pub(crate) what: Option<ListWhat>,
 }
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
     let all = [ListWhat::Scenarios, ListWhat::Profiles, ListWhat::Policies, ListWhat::Published];
     let mut text = String::new();
     for what in all {
-        if args.what.is_some_and(|wanted| wanted != what) {
+        let full = args.what == Some(what);
+        if args.what.is_some() && !full {
             continue;
         }
         if !text.is_empty() {
@@ -65,30 +66,43 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
             ListWhat::Scenarios => ("Scenarios", scenarios()?),
             ListWhat::Profiles => ("Profiles", profiles()?),
             ListWhat::Policies => ("Policies (backend sim)", told(&POLICIES)),
-            ListWhat::Published => ("Published", published()),
+            ListWhat::Published => ("Published", published(full)),
         };
         section(&mut text, heading, rows);
         if what == ListWhat::Policies {
             text.push('\n');
             section(&mut text, GOVERNING, told(&GOVERNORS));
-            text.push('\n');
-            section(&mut text, PATCHES, patches());
-            text.push('\n');
-            text.push_str("On VMs that run\n");
-            for one in deploy::builtin() {
-                let only = one.simulation_only.iter().map(|why| format!("simulation only: {why}"));
-                let mut said: Vec<String> = one.lines.iter().cloned().chain(only).collect();
-                if said.is_empty() {
-                    said.push("nothing to do".to_owned());
-                }
-                for (i, line) in said.iter().enumerate() {
-                    let name = if i == 0 { one.policy.as_str() } else { "" };
-                    text += &format!("  {name:14}  {line}\n");
-                }
+            if full {
+                text.push('\n');
+                section(&mut text, PATCHES, patches());
+                text.push_str("\nOn VMs that run\n");
+                text.push_str(&applied());
             }
         }
     }
+    if args.what.is_none() {
+        let more = "More: `vcoop list policies` (patches, how to apply each policy) and `vcoop list published` \
+                    (tables, claims)";
+        text += &format!("\n{}", style().wrap(more, 2));
+    }
     print(&text)
+}
+
+/// How to have each policy on a running VM.
+fn applied() -> String {
+    let mut text = String::new();
+    for one in deploy::builtin() {
+        let only = one.simulation_only.iter().map(|why| format!("simulation only: {why}"));
+        let mut said: Vec<String> = one.lines.iter().cloned().chain(only).collect();
+        if said.is_empty() {
+            said.push("nothing to do".to_owned());
+        }
+        for (i, line) in said.iter().enumerate() {
+            let name = if i == 0 { one.policy.as_str() } else { "" };
+            text += &format!("  {name:14}  {line}\n");
+        }
+    }
+    text
 }
 
 /// Heading of the governors.
@@ -155,10 +169,14 @@ fn patches() -> Rows {
     scenario::patches().iter().map(row).collect()
 }
 
-fn published() -> Rows {
+/// Publications; in full with what is in them.
+fn published(full: bool) -> Rows {
     let mut rows = Vec::new();
     for publication in Publication::builtin() {
         rows.push((publication.name, publication.title));
+        if !full {
+            continue;
+        }
         let tables = publication.tables.into_iter();
         rows.extend(tables.map(|t| (format!("  {}", t.id), format!("table: {}", t.title))));
         let histograms = publication.histograms.into_iter();
