@@ -12,7 +12,7 @@ use vcoop_model::plan::Plan;
 use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
-use crate::output::shown;
+use crate::output::{note, shown};
 
 /// Name of the page.
 pub(crate) const REPORT: &str = "report.html";
@@ -149,6 +149,13 @@ impl Folder {
         self.put(TEXT, &shown(report))?;
         self.put(REPORT, &render_html(result))?;
         self.put(RESULT, &result.to_json())
+    }
+
+    /// Says that it is written.
+    pub(crate) fn say(&self, quiet: bool) {
+        if !quiet {
+            note(&format!("wrote {}", self.dir.display()));
+        }
     }
 
     /// Writes a file, which replaces what was there.

@@ -52,6 +52,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let result = result.map_err(|e| failure(e, &overrides))?;
     if let Some(folder) = &folder {
         write(folder, &result)?;
+        folder.say(args.common.quiet);
     }
     let text =
         if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };

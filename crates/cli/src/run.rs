@@ -166,6 +166,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
             data::write(folder.path(), spools, &result, &measured, plans).map_err(Failure::run)?;
         }
         folder.write(&result, &render(&result, Style::default()), plans, &source.text)?;
+        folder.say(args.common.quiet);
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
     print(&text)?;

@@ -91,6 +91,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         folder.put(TEXT, &render_validation(&result, Style::default()))?;
         folder.put(REPORT, &render_validation_html(&result))?;
         folder.put(VALIDATION, &json)?;
+        folder.say(args.common.quiet);
     }
     let text = if args.common.json { json } else { render_validation(&result, style()) };
     print(&text)?;

@@ -87,6 +87,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
             data::write(folder.path(), spools, &result, &measured, &plans).map_err(Failure::run)?;
         }
         folder.write(&result, &render(&result, Style::default()), &plans, &text)?;
+        folder.say(args.quiet);
     }
     print(&if args.json { result.to_json() } else { render(&result, style()) })?;
     match failure {

@@ -116,6 +116,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     if let Some(folder) = folder {
         let plans = std::slice::from_ref(&plan);
         folder.write(&result, &render(&result, Style::default()), plans, &text)?;
+        folder.say(args.quiet);
     }
     print(&if args.json { result.to_json() } else { render(&result, style()) })?;
     written.iter().filter(|_| !args.quiet).for_each(|written| note(written));
