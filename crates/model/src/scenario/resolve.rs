@@ -432,7 +432,9 @@ fn compared(
             }
             continue;
         }
-        if !known.contains(&name.value.0.as_str()) {
+        // What is wrong with a policy of the file's own was said at the policy.
+        let own = keys.policy.0.iter().any(|(own, _)| own.value == name.value.0);
+        if !own && !known.contains(&name.value.0.as_str()) {
             let message = format!("there is no policy `{}`", name.value.0);
             errors.error_help(name.span, message, nearest(&name.value.0, "policies", &known));
         } else if names.contains(&name.value.0) {

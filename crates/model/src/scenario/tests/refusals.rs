@@ -124,6 +124,9 @@ fn unknown_keys_and_words() {
     refused(from, to, "\"brusty\"", "there is no kind `brusty`", "did you mean `bursty`?");
     refused("boost = \"off\"", "boost = \"oof\"", "\"oof\"", "`oof` is not known", "`off`?");
     refused("base = \"dynamic\"", "base = \"dinamic\"", "\"dinamic\"", "no policy", "`dynamic`?");
+    let tail =
+        "[policy.own]\nbase = \"dinamic\"\n[compare]\npolicy = [\"own\"]\nbaseline = \"own\"\n";
+    refused_tail(tail, "\"dinamic\"", "no policy", "`dynamic`?");
     let (from, to) = ("celeron-n4500", "celeron-n450");
     refused(from, to, "\"celeron-n450\"", "there is no profile", "did you mean `celeron-n4500`?");
     let tail = "[compare]\npolicy = [\"vanilla\", \"dynamc\"]\n";
