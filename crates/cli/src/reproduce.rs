@@ -18,7 +18,13 @@ use crate::output::{json, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, named_text, refuse, say_losses};
 
+/// What disagrees is a result, not a failure.
+const EXIT: &str = "\
+The exit code is 0 also where values differ or claims do not hold. With --json, summary.claims and
+summary.claims_held say how many claims there are, and how many hold.";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXIT)]
 pub(crate) struct ReproduceArgs {
     /// Publications, tables or claims (see `vcoop list published`), or files of the same form: a path
     /// contains a / or ends in .toml. Default: all that is listed
