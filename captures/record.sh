@@ -41,6 +41,7 @@ record_tracefs() {
     for dir in /sys/kernel/tracing /sys/kernel/debug/tracing; do
         [ -d "$dir/instances" ] && tracefs=$dir && break
     done
+    [ -n "$tracefs" ] || [ "$(id -u)" = 0 ] || fail "tracefs cannot be read: run it as root"
     [ -n "$tracefs" ] || fail "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"
     inst=$tracefs/instances/vcoop.$$
     mkdir "$inst" || fail "cannot create $inst (root needed)"
