@@ -255,8 +255,19 @@ fn what_cannot_be_applied_is_refused_with_a_remedy() {
     };
     let (code, why) = run(&["attach", "no-such-vm", "--policy", "wake-boost"]);
     assert!(code == Some(2) && why.contains("no VM `no-such-vm`"), "{why}");
-    let (code, why) = run(&["attach", "x", "--policy", "static", "--for", "5"]);
-    assert!(code == Some(2) && why.contains("--for"), "{why}");
+    // What else is wrong is said whether there is a VM or not.
+    let set = "policy.wake-boost.rum=1ms";
+    for (args, said) in [
+        (&["attach", "x", "--policy", "static", "--for", "5"][..], "--for"),
+        (&["attach", "x", "--policy", "statc"], "there is no policy `statc`"),
+        (&["attach", "x", "--policy", "wake-boost", "--set", set], "unknown key `rum`"),
+        (&["compare", "x", "--policy", "vanilla,statc"], "there is no policy `statc`"),
+        (&["compare", "x", "--each", "5"], "--each"),
+        (&["observe", "x", "--scenario", "/no/such/x.toml"], "--scenario"),
+    ] {
+        let (code, why) = run(args);
+        assert!(code == Some(2) && why.contains(said), "{args:?}: {why}");
+    }
     let (code, why) = run(&["detach", "x"]);
     assert!(code == Some(1) && why.contains("no policy is applied to any VM"), "{why}");
     assert_eq!(run(&["detach"]).0, Some(2));

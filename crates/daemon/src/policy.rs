@@ -2,6 +2,7 @@
 
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::limits::{MAX_PCPUS, MAX_VCPUS};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, Set, is_of_virtualisation};
@@ -43,10 +44,15 @@ pub fn living(vm: &Vm) -> RunningVm {
 /// The policy or a set is not known, or the policy needs what cannot be had from outside of the
 /// guest.
 pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
-    planned(vm, name, sets).map_err(|wrong| match wrong {
+    planned(vm, name, sets).map_err(said)
+}
+
+/// The same without places.
+fn said(wrong: Wrong) -> Refused {
+    match wrong {
         Wrong::Said(why) => why,
         Wrong::Diagnosed(found) => Refused(found.to_string()),
-    })
+    }
 }
 
 /// What is wrong with a policy or its sets.
@@ -70,20 +76,35 @@ impl From<Diagnostics> for Wrong {
 
 /// The same as [`policy`], with the places of what is wrong.
 pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Wrong> {
-    if !POLICIES.contains(&name) {
+    let plan = scenario(vm, &[name], sets)?.plans(None)?.into_iter().next();
+    let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
+    fits(&plan)?;
+    Ok(plan)
+}
+
+/// Whether there are such policies with such sets, whichever VM they are for.
+///
+/// # Errors
+///
+/// There is none, or what is wrong with a set.
+pub fn could_be(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
+    let (vcpus, pcpus) = (MAX_VCPUS as usize, MAX_PCPUS as usize);
+    let any = RunningVm { name: "VM".to_owned(), vcpus, pcpus };
+    scenario(&any, policies, sets).map(drop).map_err(said)
+}
+
+/// A VM under policies.
+fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenario, Wrong> {
+    if let Some(name) = policies.iter().find(|name| !POLICIES.contains(name)) {
         let some = |known: &&str| policy(vm, known, &[]).is_ok();
         let some: Vec<&str> = POLICIES.into_iter().filter(some).collect();
         let why = format!("there is no policy `{name}`");
         return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))).into());
     }
-    are_settings_of(&[name], sets)?;
+    are_settings_of(policies, sets)?;
     let parsed: Vec<Set> = sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>()?;
-    let text = vm.scenario(&[name.to_owned()]);
-    let scenario = Scenario::parse(&vm.name, &text, &parsed, &NoCaptures)?;
-    let plan = scenario.plans(None)?.into_iter().next();
-    let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
-    fits(&plan)?;
-    Ok(plan)
+    let policies: Vec<String> = policies.iter().map(|&name| name.to_owned()).collect();
+    Ok(Scenario::parse(&vm.name, &vm.scenario(&policies), &parsed, &NoCaptures)?)
 }
 
 /// Whether sets are settings of these policies: what else a scenario has describes a simulation, and does nothing here.
@@ -91,7 +112,7 @@ pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Pla
 /// # Errors
 ///
 /// One is none.
-pub fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
+fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
     for set in sets {
         let Some(key) = policies.iter().find_map(|name| setting_of(name, set)) else {
             let path = set.split('=').next().unwrap_or(set).trim();

@@ -34,6 +34,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let stop = end_flag();
     let lasts = args.time.as_ref().map(|text| length("--for", text)).transpose()?;
     let length = lasts.map(Duration::from_nanos);
+    vcoop_daemon::could_be(&[&args.policy], &args.sets).map_err(Failure::usage)?;
     let vm = living::find(&args.vm)?;
     let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;

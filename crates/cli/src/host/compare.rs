@@ -1,6 +1,6 @@
 //! `vcoop compare`: policies in turns on a VM that goes on running.
 
-use vcoop_daemon::{Request, Response, VmId, are_settings_of, setting_of};
+use vcoop_daemon::{Request, Response, VmId, could_be, setting_of};
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_experiment::runner::Experiment;
@@ -26,10 +26,9 @@ const WARMUP: &str = "500ms";
 
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     stop_flag();
-    let found = living::find(&args.vm)?;
     refuse_twice(&args.policy)?;
     let policies: Vec<&str> = args.policy.iter().map(String::as_str).collect();
-    are_settings_of(&policies, &args.sets).map_err(Failure::usage)?;
+    could_be(&policies, &args.sets).map_err(Failure::usage)?;
     if time("--each", &args.each)? <= time("the warm-up", WARMUP)? {
         let why = format!("--each: more than {WARMUP}, which is dropped at the start of each turn");
         return Err(Failure::usage(why));
@@ -37,6 +36,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     if args.rounds == 0 {
         return Err(Failure::usage("--rounds: at least 1"));
     }
+    let found = living::find(&args.vm)?;
     let text = vcoop_daemon::living(&found).scenario(&args.policy);
     let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
     let rounds = Some(args.rounds.to_string());

@@ -47,15 +47,15 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the observation, not the process.
     let stop = stop_flag();
     let length = length("--for", &args.time)?;
+    let asked = args.scenario.as_deref().map(|file| Asked::new(file, args)).transpose()?;
     let vm = living::find(&args.vm)?;
     let subject = Subject::of(&vm);
+    asked.iter().try_for_each(|asked| may_use_all(&asked.here, &subject))?;
     let (text, mut plan) = plan(&vm, &subject, length)?;
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &subject.name, args.force)).transpose()?;
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
-    let asked =
-        args.scenario.as_deref().map(|file| Asked::new(file, args, &subject)).transpose()?;
     let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
     let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
@@ -139,9 +139,8 @@ struct Asked {
 
 impl Asked {
     /// Sees before the observation that there can be a scenario, and that the file can be written.
-    fn new(file: &Path, args: &ObserveArgs, subject: &Subject) -> Result<Self, Failure> {
+    fn new(file: &Path, args: &ObserveArgs) -> Result<Self, Failure> {
         let (calibration, here) = (&args.calibration, ThisHost::look());
-        may_use_all(&here, subject)?;
         let why =
             |why: &dyn Display| Failure::usage(format!("--scenario {}: {why}", file.display()));
         let stem = file.file_stem().and_then(|stem| stem.to_str());
