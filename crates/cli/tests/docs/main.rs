@@ -42,7 +42,7 @@ fn page(name: &str) -> String {
 }
 
 /// A folder with the files that the commands of the docs speak of: somebody's own capture, the
-/// profile of somebody's host, the scenario of the tutorial, and a published table over it.
+/// profile of somebody's host, the scenario of the tutorial, a published table over it, and a sweep.
 fn workshop(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&dir);
@@ -51,7 +51,11 @@ fn workshop(name: &str) -> PathBuf {
     fs::copy(capture, dir.join("mine.txt.gz")).unwrap();
     let profile = vcoop_model::profile::Profile::builtin_text("xeon-server").unwrap();
     fs::write(dir.join("this-host.toml"), profile).unwrap();
-    for (name, file) in [("tutorial.md", "control-loop.toml"), ("published.md", "my-table.toml")] {
+    for (name, file) in [
+        ("tutorial.md", "control-loop.toml"),
+        ("published.md", "my-table.toml"),
+        ("sweep.md", "hogs.toml"),
+    ] {
         let page = page(name);
         let mut blocks =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
