@@ -109,6 +109,7 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
     };
     selection.cautions.extend(learning(&selection.plans));
     selection.cautions.extend(bare_locks(&selection.plans));
+    selection.cautions.extend(overloaded(&selection.plans));
     let simulate = |mut selection: Selection, note: Option<String>| {
         let all = (0..selection.plans.len()).collect();
         selection.backends.push((Box::new(Sim), all));
@@ -185,6 +186,23 @@ fn are_shared(plan: &Plan, cpus: &[u32]) -> bool {
         cpus.is_empty() || other.is_empty() || other.iter().any(|c| cpus.contains(c))
     };
     plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus).filter(meets).count() > n
+}
+
+/// A task that needs a whole CPU or more: it is late whatever a policy does.
+fn overloaded(plans: &[Plan]) -> Option<String> {
+    let tasks = plans.iter().flat_map(|plan| {
+        let guests = plan.vms.iter().map(|vm| (vm.label.as_str(), &vm.tasks));
+        guests.chain([("host", &plan.host_tasks)])
+    });
+    let tasks = tasks.flat_map(|(of, tasks)| tasks.iter().map(move |task| (of, task)));
+    let mut needs = tasks.filter_map(|(of, task)| Some((of, task, task.program.demand()?)));
+    let (of, task, (work, period)) = needs.find(|(.., (work, period))| work >= period)?;
+    Some(format!(
+        "{of}.{} needs {} of CPU time every {}: one CPU cannot do that, and it misses periods under every policy",
+        task.label,
+        format::time(work as f64 / 1e3),
+        format::time(period as f64 / 1e3),
+    ))
 }
 
 /// What a loaded sched_ext scheduler makes of plans that need the fair class.
@@ -321,6 +339,18 @@ mod tests {
         assert_eq!(said("busy-host-1", &[]), None, "there are none");
         let alone = ["vm.work.spinlocks=\"native\"", "vm.neighbour.enabled=false"];
         assert_eq!(said("governor-loads", &alone), None, "it has its pCPUs to itself");
+    }
+
+    #[test]
+    fn a_task_that_needs_more_than_a_cpu_is_said() {
+        let said = |sets: &[&str]| overloaded(&builtin("busy-host-1", &[], sets));
+        let task = |work: &str| format!("vm.guest.task.cyclictest.work=\"{work}\"");
+        let late = said(&[&task("1500us"), "vm.guest.task.cyclictest.interval=1ms"]).unwrap();
+        assert!(
+            late.starts_with("guest.cyclictest needs 1.50 ms of CPU time every 1.00 ms"),
+            "{late}"
+        );
+        assert_eq!(said(&[&task("900us"), "vm.guest.task.cyclictest.interval=1ms"]), None);
     }
 
     #[test]

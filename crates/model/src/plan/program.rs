@@ -130,6 +130,17 @@ impl Program {
         }
     }
 
+    /// CPU time that it needs in the mean, and the period in which it needs it; `None` where nothing says so.
+    pub fn demand(&self) -> Option<(Ns, Ns)> {
+        match self {
+            Self::Cyclictest { interval_ns, work, .. } | Self::Ping { interval_ns, work, .. } => {
+                Some((work.mean(), *interval_ns))
+            }
+            Self::Audio { period_ns, work, .. } => Some((work.mean(), *period_ns)),
+            _ => None,
+        }
+    }
+
     /// Whether it calls other machines.
     pub fn is_remote(&self) -> bool {
         self.acts().iter().any(|act| matches!(act, Act::Remote { .. }))
