@@ -1,9 +1,11 @@
 //! The window of a VMM that was not served by us: a file that it has mapped.
 
-use std::fs::{self, File, OpenOptions};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
 use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 
 use vcoop_abi::window::{LEAST_BYTES, RAM_ALIGNMENT, WindowHeader};
 use vcoop_abi::{Header, Word};
@@ -14,8 +16,10 @@ use crate::map::Window;
 const MOST_MAPS: u64 = 4 << 20;
 /// A file up to this long is a window of its own; a longer one may be a guest's memory.
 const MOST_WINDOW: u64 = 64 << 20;
-/// Most guest memory that is looked through.
-const MOST_RAM: u64 = 4 << 40;
+/// Most words that are read of all files of a process: of 4 TiB of guest memory. That takes some two seconds.
+const MOST_READS: usize = ((4 << 40) / RAM_ALIGNMENT) as usize;
+/// To open a file takes about as long as to read so many.
+const OPENING: usize = 16;
 /// Offset of the guest's header word.
 const GUEST_HEADER: u64 = offset_of!(WindowHeader, guest) as u64;
 /// Offset of its word for how many vCPUs it has.
@@ -23,22 +27,16 @@ const GUEST_VCPUS: u64 = offset_of!(WindowHeader, vcpus) as u64;
 
 /// The window of a process whose driver has registered; `None` if it has none.
 ///
-/// Shared writable mappings of files are looked at: the window's own file, whose driver is an ivshmem or
-/// virtio-pmem device, or guest memory, in which the driver has taken pages.
+/// Shared writable mappings of files in memory (tmpfs, memfd, hugetlbfs) are looked at: the window's own file, whose
+/// driver is an ivshmem or virtio-pmem device, or guest memory, in which the driver has taken pages. So much is read of a
+/// process and no more, however much it has mapped.
 ///
 /// # Errors
 ///
 /// The process's mappings cannot be read: it has ended, or this user may not.
 pub fn find(pid: u32) -> io::Result<Option<Window>> {
-    let mut seen = Vec::new();
-    first(pid, |mapping| {
-        // A file may be mapped in parts.
-        if seen.contains(&mapping.file) {
-            return None;
-        }
-        seen.push(mapping.file);
-        look(pid, mapping)
-    })
+    let mut search = Search { pid, seen: BTreeSet::new(), reads: MOST_READS };
+    first(pid, |mapping| search.look(mapping))
 }
 
 /// Where a process has a window in its own memory; `None`: nowhere in one piece.
@@ -68,40 +66,69 @@ fn first<T>(pid: u32, mut find: impl FnMut(&Mapping<'_>) -> Option<T>) -> io::Re
     Ok(None)
 }
 
-fn look(pid: u32, mapping: &Mapping<'_>) -> Option<Window> {
-    // The very file that is mapped, whatever its path leads to by now.
-    let path = format!("/proc/{pid}/map_files/{}", mapping.range);
-    // Opening anything else may wait, or do something.
-    if !fs::metadata(&path).is_ok_and(|meta| meta.is_file()) {
+/// A search through the files that a process has mapped.
+struct Search {
+    pid: u32,
+    /// Parts of files that were looked at: they may be mapped more than once.
+    seen: BTreeSet<((u64, u64), u64, u64)>,
+    /// Words that may still be read.
+    reads: usize,
+}
+
+impl Search {
+    fn look(&mut self, mapping: &Mapping<'_>) -> Option<Window> {
+        let mapped = mapping.offset..mapping.offset + (mapping.end - mapping.start);
+        if !self.seen.insert((mapping.file, mapped.start, mapped.end)) {
+            return None;
+        }
+        self.reads = self.reads.checked_sub(OPENING)?;
+        let file = open(self.pid, mapping.range)?;
+        // Its owner may cut it off at any time.
+        let len = file.metadata().ok()?.len();
+        if len < LEAST_BYTES {
+            return None;
+        }
+        let is_of_its_own = len <= MOST_WINDOW;
+        let (from, end) = if is_of_its_own {
+            (0, LEAST_BYTES)
+        } else {
+            (mapped.start.checked_next_multiple_of(RAM_ALIGNMENT)?, mapped.end.min(len))
+        };
+        let word = |offset: u64| {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, offset).ok()?;
+            Some(u64::from_le_bytes(word))
+        };
+        let mut places = (from..end).step_by(RAM_ALIGNMENT as usize).take(self.reads);
+        let offset = places.find(|offset| {
+            self.reads -= 1;
+            word(offset + GUEST_HEADER).is_some_and(|w| Header::from_word(w).is_compatible())
+        })?;
+        // In guest memory the window ends with its last vCPU.
+        let vcpus = word(offset + GUEST_VCPUS)?;
+        let window = if is_of_its_own {
+            Window::of_vcpus(&file, offset, vcpus)
+        } else {
+            Window::lent(&file, offset, vcpus)
+        };
+        let window = window.ok()?;
+        window.guest_side().is_registered().then_some(window)
+    }
+}
+
+/// The file of a mapping, if it is in memory. To open, read or touch any other may wait for a disk or a server.
+fn open(pid: u32, range: &str) -> Option<File> {
+    // The very file that is mapped, whatever its path leads to by now; not opened in earnest yet.
+    let path = format!("/proc/{pid}/map_files/{range}");
+    let it = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()?;
+    let kind = rustix::fs::fstatfs(&it).ok()?.f_type;
+    // A device may be in a tmpfs.
+    if ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind) || !it.metadata().ok()?.is_file()
+    {
         return None;
     }
-    let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
-    // Its owner may cut it off at any time.
-    let len = file.metadata().ok()?.len();
-    if len < LEAST_BYTES {
-        return None;
-    }
-    let word = |offset: u64| {
-        let mut word = [0; 8];
-        file.read_exact_at(&mut word, offset).ok()?;
-        Some(u64::from_le_bytes(word))
-    };
-    let is_window = |offset: u64| {
-        word(offset + GUEST_HEADER).is_some_and(|word| Header::from_word(word).is_compatible())
-    };
-    let step = if len <= MOST_WINDOW { len } else { RAM_ALIGNMENT };
-    let mut offsets = (0..len.min(MOST_RAM)).step_by(usize::try_from(step).ok()?);
-    let offset = offsets.find(|offset| is_window(*offset))?;
-    // In guest memory the window ends with its last vCPU.
-    let vcpus = word(offset + GUEST_VCPUS)?;
-    let is_of_its_own = step == len;
-    let window = if is_of_its_own {
-        Window::of_vcpus(&file, offset, vcpus)
-    } else {
-        Window::lent(&file, offset, vcpus)
-    };
-    let window = window.ok()?;
-    window.guest_side().is_registered().then_some(window)
+    let path = format!("/proc/self/fd/{}", it.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(path).ok()
 }
 
 /// A line of `/proc/PID/maps` about a shared, writable file.
@@ -142,11 +169,77 @@ impl<'a> Mapping<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GUEST_HEADER, GUEST_VCPUS, Mapping, address, find};
+    use super::{
+        GUEST_HEADER, GUEST_VCPUS, Mapping, OPENING, RAM_ALIGNMENT, Search, address, find, first,
+    };
     use crate::map::Window;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::collections::BTreeSet;
+    use std::fs::File;
     use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::Ordering;
     use vcoop_abi::{Header, Word};
+
+    fn memory(bytes: u64) -> File {
+        let file = File::from(memfd_create("vcoop-test", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(bytes).unwrap();
+        file
+    }
+
+    /// Looks at what this process has mapped of some files, with so many reads: how many there were, and whether a window
+    /// was found. Needs the capability to follow `map_files`.
+    fn looked(files: &[Window], most: usize) -> (usize, bool) {
+        let me = std::process::id();
+        let mut search = Search { pid: me, seen: BTreeSet::new(), reads: most };
+        let found = first(me, |mapping| {
+            let ours = files.iter().any(|window| window.place().0 == mapping.file);
+            ours.then(|| search.look(mapping)).flatten()
+        });
+        (most - search.reads, found.unwrap().is_some())
+    }
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    #[test]
+    fn what_is_read_of_a_process_is_what_it_has_mapped_and_has_a_bound_for_all_its_files() {
+        if !is_root() {
+            return;
+        }
+        let _one = crate::registered();
+        let files = [4 << 40; 3].map(memory);
+        let map = |vcpus| files.each_ref().map(|file| Window::of_vcpus(file, 0, vcpus).unwrap());
+        let few = map(1);
+        assert_eq!(looked(&few, 1_000), (3 * (OPENING + 1), false));
+        assert_eq!(looked(&few, 2 * OPENING + 1), (2 * OPENING + 1, false));
+        drop(few);
+        // Just over 4 MiB of each.
+        let more = map(512);
+        assert_eq!(looked(&more, 1_000), (3 * (OPENING + 3), false));
+        let write = |at, word: u64| files[1].write_all_at(&word.to_le_bytes(), at).unwrap();
+        write(RAM_ALIGNMENT + GUEST_HEADER, Header::OURS.to_word());
+        write(RAM_ALIGNMENT + GUEST_VCPUS, 1);
+        assert!(looked(&more, 1_000).1);
+    }
+
+    #[test]
+    fn a_file_on_a_disk_is_no_window() {
+        let _one = crate::registered();
+        let program = std::env::current_exe().unwrap();
+        let disk = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
+        if !is_root() || rustix::fs::fstatfs(&disk).unwrap().f_type == libc::TMPFS_MAGIC {
+            return;
+        }
+        for (file, found) in [(memory(1 << 16), true), (disk, false)] {
+            file.set_len(1 << 16).unwrap();
+            let write = |at, word: u64| file.write_all_at(&word.to_le_bytes(), at).unwrap();
+            write(GUEST_HEADER, Header::OURS.to_word());
+            write(GUEST_VCPUS, 3);
+            let guest = Window::map(&file, 0).unwrap();
+            assert_eq!(looked(&[guest], 100).1, found);
+        }
+    }
 
     #[test]
     fn only_shared_writable_files_are_looked_at() {
@@ -174,8 +267,7 @@ mod tests {
     fn a_file_that_is_cut_off_while_it_is_looked_at_is_no_window() {
         // What is found here is mapped for a moment, and would be found by others.
         let _one = crate::registered();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
+        let file = memory(1 << 16);
         let _mapped = Window::map(&file, 0).unwrap();
         std::thread::scope(|scope| {
             let cuts = scope.spawn(|| {
@@ -192,14 +284,12 @@ mod tests {
 
     #[test]
     fn a_window_is_found_in_the_memory_of_who_has_mapped_it() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
+        let file = memory(1 << 16);
         let window = Window::map(&file, 1 << 12).unwrap();
         let own = address(std::process::id(), &window).unwrap().unwrap();
         let page: *const vcoop_abi::window::GuestPage = window.guest(2).unwrap();
         assert_eq!(own + vcoop_abi::window::guest_page(2), page as u64);
-        let other = tempfile::tempfile().unwrap();
-        other.set_len(1 << 16).unwrap();
+        let other = memory(1 << 16);
         let other = Window::map(&other, 0).unwrap();
         assert_ne!(address(std::process::id(), &other).unwrap(), Some(own));
         assert_eq!(address(1, &window).unwrap_or(None), None);
@@ -208,8 +298,7 @@ mod tests {
     #[test]
     fn a_window_is_found_once_a_driver_has_registered() {
         let _one = crate::registered();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
+        let file = memory(1 << 16);
         let guest = Window::map(&file, 0).unwrap();
         let me = std::process::id();
         let slots = |w: Option<Window>| w.map(|w| w.slots());

@@ -507,8 +507,10 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
         return Err(Skip::because("this host's apt knows no kernel; run `apt-get update`"));
     };
     let tree = have(KernelTree::of(&release))?;
+    // A file on a disk is no window.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
     let memory = |id: &str| {
-        let path = daemon.dir.path().join(id);
+        let path = shared.path().join(id);
         format!("memory-backend-file,id={id},mem-path={},size=2M,share=on", path.display())
     };
     // Two windows: an ivshmem device, and a virtio-pmem device for VMMs without one.
