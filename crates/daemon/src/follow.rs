@@ -14,6 +14,12 @@ use crate::service::{Service, Wants};
 const LOOK: Duration = Duration::from_secs(2);
 /// ... and if none has; also the time between two looks at all processes.
 const REST: Duration = Duration::from_secs(10);
+/// After so long in one look the rest of the VMs wait for the next one: the daemon has to say that it is alive.
+const MOST_LOOK: Duration = Duration::from_secs(2);
+/// What a policy that could not be applied took is at most this part of the time until it is tried again, ...
+const SELDOM: u32 = 50;
+/// ... which is no longer than this.
+const MOST_PAUSE: Duration = Duration::from_secs(60);
 /// A VM that starts names the threads of its vCPUs after a while.
 const STARTS: Duration = Duration::from_secs(5);
 /// A policy that has ended by itself is applied again after this time, and after twice as long each time, ...
@@ -29,6 +35,8 @@ struct Followed {
     /// What was said about it last, so that it is not said again and again.
     said: Option<String>,
     again: Again,
+    /// Its policy could not be applied, and is not tried before then.
+    pause: Option<Instant>,
 }
 
 /// When a policy that has ended by itself is applied again: the kernel may have ended `scx_vcoop`, or the engine have given
@@ -61,6 +69,12 @@ impl Again {
         self.times += 1;
         (*self.due.insert(now + delay), true)
     }
+}
+
+/// For how long nothing is tried after a try that took so long: to search much memory for a guest's driver may take a
+/// second or two.
+fn pause_after(took: Duration) -> Duration {
+    took.saturating_mul(SELDOM).min(MOST_PAUSE)
 }
 
 /// Applies rules to the VMs of this host.
@@ -97,7 +111,7 @@ impl<'a> Follower<'a> {
         self.service.forget_detached();
         self.looked = None;
         self.vms.values_mut().for_each(|vm| {
-            vm.said = None;
+            (vm.said, vm.pause) = (None, None);
             // Also where one has ended by itself.
             if vm.again.due.is_some() {
                 vm.again = Again { due: Some(Instant::now()), ..Again::default() };
@@ -138,7 +152,11 @@ impl<'a> Follower<'a> {
             stays
         });
         let in_force = self.service.in_force();
+        let began = Instant::now();
         for vm in vms {
+            if began.elapsed() > MOST_LOOK {
+                break;
+            }
             self.follow(vm, &in_force);
         }
     }
@@ -146,7 +164,7 @@ impl<'a> Follower<'a> {
     fn follow(&mut self, vm: &Vm, in_force: &BTreeSet<VmId>) {
         let (id, now) = (VmId::of(vm), Instant::now());
         let again = Again::default();
-        let new = Followed { first_seen: now, vcpus: 0, said: None, again };
+        let new = Followed { first_seen: now, vcpus: 0, said: None, again, pause: None };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
         let wants = self.service.wants(&id);
@@ -176,11 +194,13 @@ impl<'a> Follower<'a> {
         };
         // Some of its threads may not have a name yet.
         let whole = !vm.vcpus.is_empty() && vm.unplaced.unwrap_or(0) == 0;
-        if !due || !whole && followed.starts() {
+        let paused = followed.pause.is_some_and(|until| now < until);
+        if !due || paused || !whole && followed.starts() {
             return;
         }
         let applied = self.service.apply(vm, &rule.policy, &rule.sets);
         followed.again.tried(now, applied.is_ok());
+        followed.pause = applied.is_err().then(|| Instant::now() + pause_after(now.elapsed()));
         let said = match applied {
             Ok(status) => {
                 followed.vcpus = vm.vcpus.len();
@@ -209,8 +229,15 @@ impl Followed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, FIRST, LONGEST};
+    use super::{Again, FIRST, LONGEST, pause_after};
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_takes_long_in_vain_is_tried_seldom() {
+        for (took, pause) in [(0, 0), (1, 50), (500, 25_000), (2_000, 60_000)] {
+            assert_eq!(pause_after(Duration::from_millis(took)), Duration::from_millis(pause));
+        }
+    }
 
     #[test]
     fn what_ends_again_and_again_is_applied_less_and_less_often() {
