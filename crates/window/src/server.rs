@@ -1,7 +1,7 @@
 //! The server that an ivshmem device with a doorbell connects to (QEMU, docs/specs/ivshmem-spec).
 //!
 //! Each connection gets a window and a doorbell of its own: no VM shares memory with another. Of the
-//! client nothing is read but its process id, which the kernel tells.
+//! client nothing is read but its process and user, which the kernel tells.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +19,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
+use rustix::process::{PidfdFlags, Uid, pidfd_open};
 use vcoop_abi::window::Doorbell;
 
 use crate::map::Window;
@@ -27,8 +28,9 @@ use crate::map::Window;
 /// Size of a window: 127 vCPUs.
 const BYTES: u64 = 1 << 20;
 
-/// Most connections at a time.
-const MOST: usize = 256;
+/// Most connections at a time, and of one user: others find room.
+const MOST: usize = 512;
+const MOST_OF_USER: usize = 128;
 
 /// How long a client may take to read what it is told.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -55,16 +57,23 @@ pub struct Offer {
 #[derive(Debug)]
 struct Connection {
     stream: UnixStream,
+    /// Who has connected, as long as it runs: its number may be another process's after that, and somebody else have its end
+    /// of the connection.
+    process: OwnedFd,
+    user: Uid,
     offer: Offer,
 }
 
 impl Connection {
     /// Whether the client is still there.
     fn lives(&self) -> bool {
-        let mut fds = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let mut fds = [
+            PollFd::new(&self.stream, PollFlags::RDHUP),
+            PollFd::new(&self.process, PollFlags::IN),
+        ];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let polled = poll(&mut fds, Some(&now));
-        polled.is_ok() && !fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
+        // Nothing comes of a client that is there.
+        !matches!(poll(&mut fds, Some(&now)), Ok(1..))
     }
 }
 
@@ -142,19 +151,23 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
             continue;
         };
         lock(all).retain(|_, connection| connection.lives());
-        if lock(all).len() >= MOST {
-            continue;
-        }
-        let pid =
-            socket_peercred(&stream).map(|who| who.pid.as_raw_nonzero().get().cast_unsigned());
-        if let (Ok(pid), Ok(connection)) = (pid, serve(stream)) {
-            lock(all).insert(pid, connection);
+        let Ok(who) = socket_peercred(&stream) else { continue };
+        if has_room(&lock(all), who.uid)
+            && let Ok(connection) = serve(stream, who)
+        {
+            lock(all).insert(who.pid.as_raw_nonzero().get().cast_unsigned(), connection);
         }
     }
 }
 
+fn has_room(all: &BTreeMap<u32, Connection>, user: Uid) -> bool {
+    let of_user = all.values().filter(|connection| connection.user == user).count();
+    all.len() < MOST && of_user < MOST_OF_USER
+}
+
 /// Gives a client its window and its doorbell.
-fn serve(stream: UnixStream) -> io::Result<Connection> {
+fn serve(stream: UnixStream, who: UCred) -> io::Result<Connection> {
+    let process = pidfd_open(who.pid, PidfdFlags::empty())?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = File::from(memfd_create("vcoop-window", flags)?);
     memory.set_len(BYTES)?;
@@ -171,7 +184,8 @@ fn serve(stream: UnixStream) -> io::Result<Connection> {
     // Nobody rings it: the guest sees what it has to at its next event.
     tell(&stream, CLIENT, Some(theirs.as_fd()))?;
     window.offer(Doorbell { valid: true, peer: HOST as u16, vector: 0 });
-    Ok(Connection { stream, offer: Offer { window: Arc::new(window), bell: Arc::new(bell) } })
+    let offer = Offer { window: Arc::new(window), bell: Arc::new(bell) };
+    Ok(Connection { stream, process, user: who.uid, offer })
 }
 
 fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -190,9 +204,11 @@ fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::
 
 #[cfg(test)]
 mod tests {
-    use super::Server;
+    use super::{MOST_OF_USER, Server, has_room, lock, serve};
     use crate::map::Window;
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
+    use rustix::process::{Gid, Pid, Uid, getpid};
+    use std::collections::BTreeMap;
     use std::fs::File;
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
@@ -242,5 +258,36 @@ mod tests {
         assert_eq!(rustix::io::read(&*offer.bell, &mut rung).unwrap(), 8);
         drop(client);
         assert!(server.offer(me).is_none(), "it is gone");
+    }
+
+    fn of(pid: Pid, user: u32) -> UCred {
+        UCred { pid, uid: Uid::from_raw(user), gid: Gid::from_raw(user) }
+    }
+
+    #[test]
+    fn a_connection_ends_with_the_process_that_made_it_whoever_holds_it_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(&dir.path().join("window.sock")).unwrap();
+        let mut vmm = std::process::Command::new("cat");
+        let mut vmm = vmm.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let connection = serve(ours, of(Pid::from_child(&vmm), 7)).unwrap();
+        lock(&server.connections).insert(vmm.id(), connection);
+        assert!(server.offer(vmm.id()).is_some());
+        vmm.kill().unwrap();
+        vmm.wait().unwrap();
+        assert!(server.offer(vmm.id()).is_none(), "its number may be another's by now");
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others() {
+        let (mut all, mut clients) = (BTreeMap::new(), Vec::new());
+        while has_room(&all, Uid::from_raw(7)) {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            clients.push(theirs);
+            all.insert(all.len() as u32, serve(ours, of(getpid(), 7)).unwrap());
+        }
+        assert_eq!(all.len(), MOST_OF_USER);
+        assert!(has_room(&all, Uid::from_raw(8)));
     }
 }
