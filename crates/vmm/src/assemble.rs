@@ -99,6 +99,13 @@ pub(crate) fn vms(process: &Process, folders: Vec<Folder>, domain: Option<&Domai
             sources: Sources { name: name_source, vmm: vmm_source, accel: accel_source },
         });
     }
+    let names: Vec<String> = vms.iter().map(|vm| vm.name.clone()).collect();
+    for vm in &mut vms {
+        let is_one_of_many = names.iter().filter(|name| **name == vm.name).count() > 1;
+        if let Some(fd) = vm.vm_fd.filter(|_| is_one_of_many) {
+            vm.name += &format!("#{fd}");
+        }
+    }
     if let Some(first) = vms.first_mut() {
         let other = |thread: Thread| OtherThread {
             role: known::role(known, thread.tid == process.pid, &thread.comm),

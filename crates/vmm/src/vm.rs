@@ -6,11 +6,12 @@ use std::path::PathBuf;
 /// A virtual machine that runs on this host.
 ///
 /// Text in it comes from the VMM. It is bounded, and safe to print: control characters are escaped.
-/// Names need not be unique.
+/// Names need not be unique, but those of one process are where KVM's folders in debugfs can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Vm {
-    /// Its name; made of the VMM's name and the process id where it has none.
+    /// Its name; made of the VMM's name and the process id where it has none. VMs of one process and name have
+    /// `#` and [`Self::vm_fd`] behind it.
     pub name: String,
     /// Program that runs it.
     pub vmm: Vmm,

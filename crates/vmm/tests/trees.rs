@@ -172,6 +172,25 @@ fn two_vms_of_one_name_stay_two() {
 }
 
 #[test]
+fn two_vms_of_one_process_and_name_are_told_apart() {
+    let tree = Tree::new("siblings", "firecracker");
+    let write = |path: &str, tid: &str| {
+        std::fs::create_dir_all(tree.path(path)).unwrap();
+        std::fs::write(tree.path(path).join("pid"), tid).unwrap();
+    };
+    let found = || {
+        let vms = scan(&tree.proc());
+        vms.iter().map(|vm| (vm.name.clone(), vm.vcpus[0].thread.tid)).collect::<Vec<_>>()
+    };
+    write("debugfs/kvm/800-10/vcpu0", "802");
+    let name = "551e7604-e35c";
+    assert_eq!(found(), [(name.to_owned(), 802)]);
+    std::os::unix::fs::symlink("anon_inode:kvm-vm", tree.path("proc/800/fd/12")).unwrap();
+    write("debugfs/kvm/800-12/vcpu0", "803");
+    assert_eq!(found(), [(format!("{name}#10"), 802), (format!("{name}#12"), 803)]);
+}
+
+#[test]
 fn processes_that_lie_get_no_further_than_their_own_threads() {
     let tree = Tree::new("hostile", "hostile");
     let vms = scan(&tree.proc());
