@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use vcoop_vmm::{Passed, Proc, Vm};
+use vcoop_vmm::{Passed, Proc, VcpuThread, Vm};
 
 use crate::config::Config;
 use crate::protocol::VmId;
@@ -27,11 +27,19 @@ const FIRST: Duration = Duration::from_secs(10);
 /// ... but no longer than this. One that was in force for so long begins anew.
 const LONGEST: Duration = Duration::from_secs(600);
 
+/// A thread: its number and when it started.
+type ThreadId = (u32, u64);
+
+fn threads_of(vcpus: &[VcpuThread]) -> Vec<ThreadId> {
+    vcpus.iter().map(|vcpu| (vcpu.thread.tid, vcpu.thread.start_time)).collect()
+}
+
 /// A VM that is followed.
 #[derive(Debug)]
 struct Followed {
     first_seen: Instant,
-    vcpus: usize,
+    /// The threads of its vCPUs that its policy was applied to.
+    vcpus: Vec<ThreadId>,
     /// What was said about it last, so that it is not said again and again.
     said: Option<String>,
     again: Again,
@@ -164,7 +172,7 @@ impl<'a> Follower<'a> {
     fn follow(&mut self, vm: &Vm, in_force: &BTreeSet<VmId>) {
         let (id, now) = (VmId::of(vm), Instant::now());
         let again = Again::default();
-        let new = Followed { first_seen: now, vcpus: 0, said: None, again, pause: None };
+        let new = Followed { first_seen: now, vcpus: Vec::new(), said: None, again, pause: None };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
         let wants = self.service.wants(&id);
@@ -189,7 +197,7 @@ impl<'a> Follower<'a> {
                 }
                 due <= now
             }
-            Wants::Rule(now) => now != applied || followed.vcpus != vm.vcpus.len(),
+            Wants::Rule(now) => now != applied || followed.vcpus != threads_of(&vm.vcpus),
             Wants::Person | Wants::LetBe => false,
         };
         // Some of its threads may not have a name yet.
@@ -203,7 +211,7 @@ impl<'a> Follower<'a> {
         followed.pause = applied.is_err().then(|| Instant::now() + pause_after(now.elapsed()));
         let said = match applied {
             Ok(status) => {
-                followed.vcpus = vm.vcpus.len();
+                followed.vcpus = threads_of(&vm.vcpus);
                 let alone = status.vcpus.len() - status.driven().count();
                 let (name, policy, vcpus) = (&id.name, &rule.policy, status.extent());
                 let mut said = format!("{name}: {policy} on {vcpus}, by rule {number}");
@@ -229,8 +237,22 @@ impl Followed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, FIRST, LONGEST, pause_after};
+    use super::{Again, FIRST, LONGEST, pause_after, threads_of};
     use std::time::{Duration, Instant};
+    use vcoop_vmm::{Source, Thread, VcpuThread};
+
+    #[test]
+    fn a_vcpu_that_comes_back_with_another_thread_is_noticed() {
+        let vcpu = |tid, start_time| {
+            let thread = Thread { tid, start_time, comm: "CPU 0/KVM".to_owned() };
+            VcpuThread { index: 0, kvm_id: None, thread, source: Source::ThreadName }
+        };
+        let before = threads_of(&[vcpu(7, 1)]);
+        assert_eq!(before, threads_of(&[vcpu(7, 1)]));
+        for other in [vcpu(8, 1), vcpu(7, 2)] {
+            assert_ne!(before, threads_of(&[other]));
+        }
+    }
 
     #[test]
     fn what_takes_long_in_vain_is_tried_seldom() {

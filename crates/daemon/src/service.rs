@@ -199,10 +199,12 @@ impl Service {
         self.shared.engine.detach(id.clone()).is_some()
     }
 
-    /// A VM has ended.
+    /// A VM has ended, or has another name: one that its process did not have alone.
     pub(crate) fn ended(&self, id: &VmId) {
+        let _one = self.shared.change();
         self.shared.owners().remove(id);
         self.shared.detached().remove(id);
+        self.shared.engine.detach(id.clone());
     }
 
     /// VMs that were detached get what their rules say.
