@@ -17,8 +17,20 @@ pub(crate) struct Used {
     pub(crate) others: u64,
     /// Nobody's.
     pub(crate) idle: u64,
-    /// Not known, as events were lost or none came.
+    /// Of CPUs of which no event came: nobody's, or of one thread that neither slept nor was preempted.
+    pub(crate) unseen: u64,
+    /// Not known, as events were lost.
     pub(crate) unknown: u64,
+}
+
+/// Who has a CPU.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    /// No event has come yet.
+    Unseen,
+    /// Events were lost.
+    Unknown,
+    Thread(Tid),
 }
 
 /// What a thread used.
@@ -34,10 +46,11 @@ struct Thread {
 pub(crate) struct CpuUse {
     pid: Option<u32>,
     /// Who has each CPU, and since when.
-    cpus: BTreeMap<u32, (u64, Option<Tid>)>,
+    cpus: BTreeMap<u32, (u64, Who)>,
     threads: BTreeMap<Tid, Thread>,
     /// Beginning of the window.
     from: u64,
+    unseen: u64,
     unknown: u64,
     rest: u64,
 }
@@ -49,9 +62,10 @@ impl CpuUse {
         let thread = |tid: &Tid| (*tid, Thread { cycles: 0, own: Some(true) });
         Self {
             pid,
-            cpus: cpus.iter().map(|cpu| (*cpu, (began, None))).collect(),
+            cpus: cpus.iter().map(|cpu| (*cpu, (began, Who::Unseen))).collect(),
             threads: own.iter().map(thread).collect(),
             from: u64::MAX,
+            unseen: 0,
             unknown: 0,
             rest: 0,
         }
@@ -60,7 +74,7 @@ impl CpuUse {
     /// A window begins.
     pub(crate) fn begin(&mut self, from: u64) {
         self.from = from;
-        (self.unknown, self.rest) = (0, 0);
+        (self.unseen, self.unknown, self.rest) = (0, 0, 0);
         self.threads.values_mut().for_each(|t| t.cycles = 0);
         // Room for the threads of this window.
         self.threads.retain(|_, t| t.own == Some(true));
@@ -68,34 +82,40 @@ impl CpuUse {
 
     /// Who has a CPU, as far as events were taken in.
     pub(crate) fn current(&self) -> impl Iterator<Item = (u32, Tid)> {
-        self.cpus.iter().filter_map(|(cpu, (_, tid))| Some((*cpu, (*tid)?)))
+        self.cpus.iter().filter_map(|(cpu, (_, who))| match who {
+            Who::Thread(tid) => Some((*cpu, *tid)),
+            Who::Unseen | Who::Unknown => None,
+        })
     }
 
     /// Takes an event in; they come in order of time. What is after `to` does not count.
     pub(crate) fn take(&mut self, event: &Event, to: u64) {
         let (time, cpu) = (event.time, event.cpu);
-        let Some((since, _)) = self.cpus.get(&cpu).copied() else { return };
+        let Some((since, who)) = self.cpus.get(&cpu).copied() else { return };
         match event.what {
             // `prev` has had it since the event before, seen or not.
             What::Switch { prev, next, .. } => {
-                self.book(prev, since.max(self.from), time.min(to));
-                self.cpus.insert(cpu, (time, Some(next)));
+                self.book(Who::Thread(prev), since, time.min(to));
+                self.cpus.insert(cpu, (time, Who::Thread(next)));
             }
             What::Lost { since: lost } => {
-                let (now, who) = self.cpus[&cpu];
-                if let Some(who) = who.filter(|_| lost > now) {
-                    self.book(who, now.max(self.from), lost.min(to));
-                }
-                let gap = time.min(to).saturating_sub(lost.max(now).max(self.from));
-                self.unknown += gap;
-                self.cpus.insert(cpu, (time, None));
+                let lost = lost.max(since);
+                self.book(who, since, lost.min(to));
+                self.book(Who::Unknown, lost, time.min(to));
+                self.cpus.insert(cpu, (time, Who::Unknown));
             }
             _ => {}
         }
     }
 
-    fn book(&mut self, tid: Tid, from: u64, to: u64) {
-        let cycles = to.saturating_sub(from);
+    /// What of this time is in the window.
+    fn book(&mut self, who: Who, from: u64, to: u64) {
+        let cycles = to.saturating_sub(from.max(self.from));
+        let tid = match who {
+            Who::Unseen => return self.unseen += cycles,
+            Who::Unknown => return self.unknown += cycles,
+            Who::Thread(tid) => tid,
+        };
         if cycles == 0 {
             return;
         }
@@ -120,17 +140,14 @@ impl CpuUse {
     /// The window ended at `to`, before which all events have been taken in.
     pub(crate) fn used(&mut self, to: u64) -> Used {
         for (cpu, (since, who)) in self.cpus.clone() {
-            let from = since.max(self.from);
-            match who {
-                Some(who) => self.book(who, from, to),
-                None => self.unknown += to.saturating_sub(from),
-            }
+            self.book(who, since, to);
             if since < to {
                 self.cpus.insert(cpu, (to, who));
             }
         }
         self.look();
-        let mut used = Used { unknown: self.unknown, others: self.rest, ..Used::default() };
+        let Self { unseen, unknown, rest: others, .. } = *self;
+        let mut used = Used { unseen, unknown, others, ..Used::default() };
         for (tid, thread) in &self.threads {
             let to = match (tid, thread.own) {
                 (0, _) => &mut used.idle,
@@ -165,22 +182,27 @@ mod tests {
         assert_eq!(crowd.current().collect::<Vec<_>>(), [(0, 9), (1, 0)]);
         // Of a CPU without an event nothing is known.
         take(&mut crowd, &[switch(210, 0, 9, 5), switch(220, 7, 1, 2)], 200);
-        let used = Used { vm: 50, others: 30 + 50, idle: 70, unknown: 100 };
+        let used = Used { vm: 50, others: 30 + 50, idle: 70, unseen: 100, unknown: 0 };
         assert_eq!(crowd.used(200), used);
         // The next one goes on with what is known.
         crowd.begin(210);
-        let used = Used { vm: 90, others: 0, idle: 90, unknown: 90 };
+        let used = Used { vm: 90, others: 0, idle: 90, unseen: 90, unknown: 0 };
         assert_eq!(crowd.used(300), used);
     }
 
     #[test]
     fn what_was_lost_belongs_to_nobody() {
-        let mut crowd = CpuUse::new(&[0], &[5], None, 0);
+        let mut crowd = CpuUse::new(&[0, 1, 2], &[5], None, 0);
+        let lost = |cpu| Event { time: 60, cpu, what: What::Lost { since: 30 } };
         crowd.begin(0);
         crowd.take(&switch(10, 0, 0, 5), u64::MAX);
-        crowd.take(&Event { time: 60, cpu: 0, what: What::Lost { since: 30 } }, u64::MAX);
+        crowd.take(&lost(0), u64::MAX);
+        crowd.take(&lost(1), u64::MAX);
         crowd.take(&switch(80, 0, 9, 0), u64::MAX);
-        let used = Used { vm: 20, others: 20, idle: 20 + 10, unknown: 30 };
+        // Of one CPU nothing is known since then, and of one no event came at all.
+        let used = Used { vm: 20, others: 20, idle: 20 + 10, unseen: 30 + 100, unknown: 30 + 70 };
         assert_eq!(crowd.used(100), used);
+        crowd.begin(100);
+        assert_eq!(crowd.used(110), Used { idle: 10, unseen: 10, unknown: 10, ..Used::default() });
     }
 }

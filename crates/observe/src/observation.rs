@@ -8,7 +8,7 @@ use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_policy::thread::Policy;
-use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
+use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
@@ -316,7 +316,9 @@ impl Observation {
             };
             let (first, last) = (wait_at(from), wait_at(to));
             let time = |cycles: u64| self.clock.to_ns(cycles);
-            let not_yet = last.map_or(0, |s| time(to - s.from.max(from)));
+            let ran = after.ran_ns.saturating_sub(before.ran_ns);
+            let silence = timeline.is_unseen(vcpu.tid).then(|| without_event(vcpu, ran, ns));
+            let not_yet = time(not_counted(silence, last, from, to));
             let too_much = match (first, last) {
                 // One wait all along: nothing of it is counted yet.
                 (Some(first), Some(last)) if first.from == last.from => 0,
@@ -325,8 +327,7 @@ impl Observation {
             };
             let counted = after.waited_ns.saturating_sub(before.waited_ns) + not_yet;
             delays.push(counted.saturating_sub(too_much));
-            if timeline.is_unseen(vcpu.tid) {
-                let state = without_event(vcpu, after.ran_ns.saturating_sub(before.ran_ns), ns);
+            if let Some(state) = silence {
                 silent += if state == State::Running { to - from } else { 0 };
                 follower.stayed(state, to, timeline, &window.clock);
             }
@@ -341,7 +342,7 @@ impl Observation {
         let mut used = self.crowd.used(to);
         // On a CPU without any event either such a vCPU ran or nobody.
         used.vm += silent;
-        used.idle += used.unknown.saturating_sub(silent);
+        used.idle += used.unseen.saturating_sub(silent);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
         let number = |v: &Vcpu| Number { index: v.index, kvm_id: v.kvm_id };
         let numbers: Vec<Number> = self.subject.vcpus.iter().map(number).collect();
@@ -446,11 +447,12 @@ impl Observation {
         put("observe", "events", "count", events as f64);
         let lost = self.recorder.lost().saturating_sub(window.lost);
         put("observe", "lost", "count", lost as f64);
-        if lost > 0 || all.unknown > 0 {
+        if lost > 0 || all.unknown > 0 || used.unknown > 0 {
             let percent = 100.0 * time(all.unknown) / vcpus;
+            let of_cpus = 100.0 * time(used.unknown) / self.cpus.len().max(1) as f64;
             let evidence = format!(
                 "{lost} events were lost; of {percent:.2} % of the vCPUs' time it is not known \
-                 what they did"
+                 what they did, and of {of_cpus:.2} % of the CPUs' who had them"
             );
             notes.push(Note::new(evidence, Some("let it be less busy, or observe for less time")));
         }
@@ -520,6 +522,15 @@ fn tell(probe: &str, sample: &Sample<'_>, observer: &mut dyn Observer) {
     observer.sample(sample.due + sample.latency, &event);
 }
 
+/// Of the wait that a vCPU is in at the end of a window, what the kernel has yet to count. `silence`: what the vCPU did
+/// where there was no event of it.
+fn not_counted(silence: Option<State>, last: Option<Span>, from: u64, to: u64) -> u64 {
+    match (silence, last) {
+        (Some(State::Preempted), _) => to - from,
+        (_, last) => last.map_or(0, |wait| to - wait.from.max(from)),
+    }
+}
+
 /// What a vCPU's thread did in a window without an event of it: it ran, slept or waited all along.
 fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
     let asleep = Stat::open(vcpu.tid).is_ok_and(|stat| stat.is_asleep());
@@ -528,5 +539,21 @@ fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
         (false, true) => State::Asleep,
         (false, false) if vcpu.is_there() => State::Preempted,
         (false, false) => State::Asleep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_counted;
+    use vcoop_sources::trace::{Span, State};
+
+    #[test]
+    fn a_wait_without_an_event_is_all_of_the_window() {
+        let wait = |from| Some(Span { state: State::Waking, from, to: 200, cpu: 0 });
+        assert_eq!(not_counted(None, wait(50), 100, 200), 100);
+        assert_eq!(not_counted(None, wait(150), 100, 200), 50);
+        assert_eq!(not_counted(None, None, 100, 200), 0);
+        assert_eq!(not_counted(Some(State::Preempted), None, 100, 200), 100);
+        assert_eq!(not_counted(Some(State::Running), None, 100, 200), 0);
     }
 }
