@@ -19,6 +19,12 @@ pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Error> {
     )
 }
 
+/// Whether the programs know threads by the numbers that they are told.
+pub(crate) fn know_threads() -> Result<(), Missing> {
+    vcoop_threads::numbers_of_events()
+        .map_err(|(what, remedy)| Missing { what: what.to_owned(), remedy })
+}
+
 /// What a locked-down kernel refuses to programs that look into its own memory, if it does.
 pub(crate) fn may_read() -> Result<(), Missing> {
     may(BPF_FUNC_probe_read_kernel).map_err(|()| Missing {

@@ -24,6 +24,7 @@ use std::str::FromStr;
 use crate::affinity::{cpu_list, parse_cpu_list};
 use crate::attributes::Attributes;
 use crate::captured::{Baseline, Captured, NotRestored, Restored};
+use crate::namespace::pid_namespace;
 
 /// Name of the file.
 const NAME: &str = "threads.journal";
@@ -254,7 +255,7 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> JournalError + use<> {
 impl Origin {
     fn here() -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(Self { boot, pidns: fs::metadata("/proc/self/ns/pid")?.ino() })
+        Ok(Self { boot, pidns: pid_namespace()? })
     }
 }
 

@@ -21,6 +21,8 @@ pub mod journal;
 #[cfg(target_os = "linux")]
 mod kick;
 #[cfg(target_os = "linux")]
+mod namespace;
+#[cfg(target_os = "linux")]
 mod pi_mutex;
 #[cfg(target_os = "linux")]
 mod pidfd;
@@ -49,6 +51,8 @@ pub use captured::{Baseline, Captured, NotRestored, Restored};
 pub use host_use::{HostUse, host_busy_ns};
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
+#[cfg(target_os = "linux")]
+pub use namespace::numbers_of_events;
 #[cfg(target_os = "linux")]
 pub use pi_mutex::{PiGuard, PiMutex};
 #[cfg(target_os = "linux")]

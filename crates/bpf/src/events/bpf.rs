@@ -13,7 +13,7 @@ use vcoop_threads::Ns;
 
 use super::{Event, Interrupt, OfVcpu, What};
 use crate::Missing;
-use crate::object::{map, may_read};
+use crate::object::{know_threads, map, may_read};
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
@@ -77,9 +77,10 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// It has none for sleeps either, or this process may not.
+    /// It has none for sleeps either, or this process may not, or is in a PID namespace of its own.
     pub fn open() -> Result<Self, Missing> {
         libbpf_rs::set_print(None);
+        know_threads()?;
         may_read()?;
         let mut why = Vec::new();
         for way in WAYS {

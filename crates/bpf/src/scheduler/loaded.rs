@@ -13,7 +13,7 @@ use vcoop_threads::parse_cpu_list;
 
 use super::{Admission, Rules, SchedulerTotals, VcpuState};
 use crate::Missing;
-use crate::object::{map, may_read, may_write};
+use crate::object::{know_threads, map, may_read, may_write};
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scx_vcoop.bpf.o"));
@@ -59,7 +59,8 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// The kernel has no sched_ext, another such scheduler is loaded, or the kernel is locked down.
+    /// The kernel has no sched_ext, another such scheduler is loaded, the kernel is locked down, or this process is in
+    /// a PID namespace of its own.
     pub fn available() -> Result<(), Missing> {
         let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
         let state = state.map_err(|_| Missing {
@@ -81,6 +82,7 @@ impl Scheduler {
             });
         }
         libbpf_rs::set_print(None);
+        know_threads()?;
         may_read()
     }
 

@@ -9,6 +9,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use vcoop_threads::numbers_of_events;
+
 use super::format::Format;
 use super::page::Layout;
 use crate::tracefs::mount_point;
@@ -46,6 +48,7 @@ impl Instance {
     ///
     /// What is missing, for people.
     pub(super) fn new(name: &str) -> Result<Self, String> {
+        numbers_of_events().map_err(|(what, remedy)| format!("{what}; {remedy}"))?;
         let root = mount_point().ok_or_else(|| {
             "tracefs is not mounted; mount -t tracefs nodev /sys/kernel/tracing".to_owned()
         })?;

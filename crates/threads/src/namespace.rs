@@ -1,0 +1,45 @@
+//! In which namespace of process ids this process is.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+/// Inode of the namespace that the kernel has booted with: `PROC_PID_INIT_INO` of `linux/proc_ns.h`.
+const FIRST: u64 = 0xEFFF_FFFC;
+
+/// Inode of this process's.
+pub(crate) fn pid_namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// Whether the kernel's trace events and BPF programs name threads by the numbers that this process knows them by.
+///
+/// # Errors
+///
+/// They do not: what is the matter, and the remedy.
+pub fn numbers_of_events() -> Result<(), (&'static str, &'static str)> {
+    // A kernel without such namespaces has no file.
+    are_known_in(pid_namespace().unwrap_or(FIRST))
+}
+
+fn are_known_in(namespace: u64) -> Result<(), (&'static str, &'static str)> {
+    if namespace == FIRST {
+        return Ok(());
+    }
+    Err((
+        "the kernel's events name threads by other numbers than this process, which is in a PID namespace of its own",
+        "run vcoop in the host's PID namespace (docker run --pid=host)",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIRST, are_known_in, pid_namespace};
+
+    #[test]
+    fn in_a_namespace_of_its_own_no_number_is_taken_from_events() {
+        assert!(are_known_in(FIRST).is_ok());
+        assert!(are_known_in(FIRST - 1).is_err());
+        assert!(pid_namespace().is_ok());
+    }
+}
