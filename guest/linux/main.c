@@ -8,6 +8,7 @@
 
 #include <linux/cpuhotplug.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/reboot.h>
 #include <linux/suspend.h>
@@ -16,8 +17,10 @@
 
 #include "vcoop.h"
 
+/* Suspend, reboot and unplug may come at the same time. All of them may sleep. */
+static DEFINE_MUTEX(registering);
 static int hotplug_state;
-static bool unplugged;
+static bool over;
 
 static int online(unsigned int cpu)
 {
@@ -34,26 +37,33 @@ static int offline(unsigned int cpu)
 /* From here on there is a driver; the hooks are attached before. */
 static int begin(void)
 {
-	int state;
+	int state = 0;
 
-	if (unplugged)
-		return -ENODEV;
-	state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
-	if (state < 0)
-		return state;
-	hotplug_state = state;
-	vcoop_window_register();
-	return 0;
+	mutex_lock(&registering);
+	if (over) {
+		state = -ENODEV;
+	} else if (!hotplug_state) {
+		state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
+		if (state > 0) {
+			hotplug_state = state;
+			vcoop_window_register();
+		}
+	}
+	mutex_unlock(&registering);
+	return min(state, 0);
 }
 
-/* The host sees first that there is none any more. */
-static void end(void)
+/* The host sees first that there is none any more. for_good: whatever comes after this. */
+static void end(bool for_good)
 {
-	if (!hotplug_state)
-		return;
-	vcoop_window_unregister();
-	cpuhp_remove_state(hotplug_state);
-	hotplug_state = 0;
+	mutex_lock(&registering);
+	over |= for_good;
+	if (hotplug_state) {
+		vcoop_window_unregister();
+		cpuhp_remove_state(hotplug_state);
+		hotplug_state = 0;
+	}
+	mutex_unlock(&registering);
 }
 
 static int on_suspend(struct notifier_block *block, unsigned long action, void *data)
@@ -61,10 +71,12 @@ static int on_suspend(struct notifier_block *block, unsigned long action, void *
 	switch (action) {
 	case PM_HIBERNATION_PREPARE:
 	case PM_SUSPEND_PREPARE:
-		end();
+	case PM_RESTORE_PREPARE:
+		end(false);
 		break;
 	case PM_POST_HIBERNATION:
 	case PM_POST_SUSPEND:
+	case PM_POST_RESTORE:
 		if (begin())
 			pr_err("does not take part any more after suspend\n");
 		break;
@@ -75,7 +87,7 @@ static int on_suspend(struct notifier_block *block, unsigned long action, void *
 /* Also before a kexec: the next kernel knows nothing of this registration. */
 static int on_reboot(struct notifier_block *block, unsigned long action, void *data)
 {
-	end();
+	end(true);
 	return NOTIFY_OK;
 }
 
@@ -85,8 +97,7 @@ static int on_unplug(struct notifier_block *block, unsigned long action, void *d
 	if (action != BUS_NOTIFY_DEL_DEVICE || !vcoop_window.device ||
 	    data != &vcoop_window.device->dev)
 		return NOTIFY_DONE;
-	unplugged = true;
-	end();
+	end(true);
 	pr_warn("the device of the window is removed: this guest does not take part any more\n");
 	return NOTIFY_OK;
 }
@@ -136,7 +147,7 @@ stay:
 resume:
 	unregister_pm_notifier(&suspend_block);
 end:
-	end();
+	end(true);
 detach:
 	vcoop_probes_detach();
 close:
@@ -153,7 +164,7 @@ static void __exit vcoop_exit(void)
 	bus_unregister_notifier(&pci_bus_type, &unplug_block);
 	unregister_reboot_notifier(&reboot_block);
 	unregister_pm_notifier(&suspend_block);
-	end();
+	end(true);
 	vcoop_probes_detach();
 	vcoop_window_close();
 	vcoop_tasks_exit();

@@ -494,6 +494,21 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     guest.sh("killall cyclictest; rmmod vcoop");
     guest.assert_gone();
 
+    // Before a kernel is restored that has hibernated, the registration ends. If none is, there is a new one.
+    let restores = "touch /tmp/restores; (exec >/dev/snapshot 2>&1; \
+                    while [ -e /tmp/restores ]; do usleep 10000; done) &";
+    guest.load("");
+    guest.sh(restores);
+    until("the registration has ended", || !window.is_registered());
+    guest.sh("rm /tmp/restores");
+    until("there is a new one", || window.is_registered());
+    // One begins once, also of a driver that came meanwhile.
+    guest.sh("rmmod vcoop");
+    guest.sh(restores);
+    guest.load("");
+    guest.sh(&format!("rm /tmp/restores; sleep 1; rmmod vcoop; echo 0 >{cpu1}; echo 1 >{cpu1}"));
+    guest.assert_gone();
+
     // Its own memory is a window, too; and what is no window is none.
     guest.load("ram=1");
     let state = guest.state();
