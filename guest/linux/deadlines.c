@@ -82,7 +82,7 @@ static bool is_urgent(const struct hrtimer *timer, u16 task)
 	if (!vcoop_task_is_urgent(task))
 		return false;
 	/* The stopper moves timers away from a CPU that goes offline. */
-	if ((task & 0xff) == VCOOP_CLASS_STOP)
+	if (vcoop_task_is_stopper(task))
 		return false;
 	switch (whose(ACCESS_PRIVATE(timer, function))) {
 	case DEADLINE_TASKS:
@@ -199,6 +199,7 @@ void vcoop_timer_start(struct hrtimer *timer)
 			entry->timer = timer;
 			entry->soft = timer->is_soft;
 			entry->late = false;
+			entry->armed = rdtsc();
 			entry->tsc = tsc_of(timer->base, hrtimer_get_expires(timer));
 		} else if (page) {
 			WRITE_ONCE(page->report.dropped, ++timers->dropped);
@@ -208,21 +209,25 @@ void vcoop_timer_start(struct hrtimer *timer)
 	arch_spin_unlock(&timers->lock);
 }
 
-static void disarm(struct vcoop_vcpu *vcpu, const struct hrtimer *timer, bool for_good)
+/* When the timer was armed; 0: that is not known. */
+static u64 disarm(struct vcoop_vcpu *vcpu, const struct hrtimer *timer, bool for_good)
 {
 	struct vcoop_timer *entry;
+	u64 armed = 0;
 
 	if (!READ_ONCE(vcpu->timers.used))
-		return;
+		return 0;
 	arch_spin_lock(&vcpu->timers.lock);
 	entry = find(&vcpu->timers, timer);
 	if (entry) {
+		armed = entry->armed;
 		entry->tsc = 0;
 		if (for_good)
 			forget(&vcpu->timers, entry);
 		update(vcpu);
 	}
 	arch_spin_unlock(&vcpu->timers.lock);
+	return armed;
 }
 
 /* Some kernels say of a timer that expires that it was cancelled. */
@@ -239,7 +244,7 @@ void vcoop_timer_expire(struct hrtimer *timer)
 {
 	struct vcoop_vcpu *vcpu = this_cpu_ptr(&vcoop_vcpus);
 
-	disarm(vcpu, timer, false);
+	vcpu->armed = disarm(vcpu, timer, false);
 	vcpu->due = hrtimer_get_softexpires(timer);
 	vcpu->due_base = timer->is_soft ? NULL : timer->base;
 }
@@ -249,10 +254,13 @@ void vcoop_timer_expired(void)
 	this_cpu_ptr(&vcoop_vcpus)->due_base = NULL;
 }
 
-/* When the timer was due whose callback runs on this CPU; 0: none does. */
+/*
+ * When the timer was due whose callback runs on this CPU; 0: none does. One that was armed for a time that had
+ * passed is due when it is armed.
+ */
 u64 vcoop_timer_due(const struct vcoop_vcpu *vcpu)
 {
-	return vcpu->due_base ? tsc_of(vcpu->due_base, vcpu->due) : 0;
+	return vcpu->due_base ? max(tsc_of(vcpu->due_base, vcpu->due), vcpu->armed) : 0;
 }
 
 /*

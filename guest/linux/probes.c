@@ -250,7 +250,8 @@ static void on_sched_waking(void *data, struct task_struct *task)
 	raw_local_irq_save(flags);
 	vcpu = this_cpu_ptr(&vcoop_vcpus);
 	flush_waking(vcpu);
-	due = vcoop_timer_due(vcpu);
+	/* The watchdog's timer wakes the stopper, for which nobody waits. */
+	due = vcoop_task_is_stopper(word) ? 0 : vcoop_timer_due(vcpu);
 	if (due)
 		vcoop_latency_due(task->pid, due);
 	if (task != current) {

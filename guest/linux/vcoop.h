@@ -45,6 +45,7 @@ struct vcoop_host_area *vcoop_host_area(unsigned int cpu);
 struct vcoop_timer {
 	const struct hrtimer *timer;	/* compared, never followed; NULL: free */
 	u64 tsc;			/* when it expires; 0: its callback runs */
+	u64 armed;			/* when it was armed */
 	bool soft;			/* expires in a softirq */
 	bool late;			/* had passed at the end of an interrupt */
 };
@@ -81,6 +82,7 @@ struct vcoop_vcpu {
 	/* Of the timer whose callback runs; no base: none does. */
 	const struct hrtimer_clock_base *due_base;
 	ktime_t due;
+	u64 armed;		/* 0: not known */
 	/* An urgent task on its way to another CPU's queue, until it is there. */
 	struct {
 		pid_t pid;
@@ -121,6 +123,12 @@ u64 vcoop_tsc_to_ns(u64 tsc);
 
 /* tasks.c: which tasks are urgent. */
 u16 vcoop_task_word(const struct task_struct *task);
+
+/* The stopper is more urgent than all else to the scheduler, and to nobody else. */
+static inline bool vcoop_task_is_stopper(u16 task)
+{
+	return (task & 0xff) == VCOOP_CLASS_STOP;
+}
 void vcoop_tasks_exit(void);
 void vcoop_tasks_show(struct seq_file *file);
 

@@ -1,6 +1,7 @@
 /*
  * wake CLASS US COUNT: wakes up COUNT times, a millisecond apart, as a fair task that has asked for a slice of
- * US microseconds (CLASS: slice), or as a deadline task with that run time every two milliseconds (deadline).
+ * US microseconds (CLASS: slice), or as a deadline task with that run time every two milliseconds (deadline); or
+ * as a FIFO task that each time sleeps until US microseconds ago (past).
  */
 #include <errno.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #define POLICY_OTHER 0
+#define POLICY_FIFO 1
 #define POLICY_DEADLINE 6
 
 struct attributes {
@@ -29,6 +31,7 @@ int main(int argc, char **argv)
 {
 	struct attributes own = { .size = sizeof(own), .policy = POLICY_OTHER };
 	struct timespec wait = { .tv_nsec = 1000000 };
+	int flags = 0;
 
 	if (argc != 4) {
 		fprintf(stderr, "wake CLASS US COUNT\n");
@@ -39,12 +42,19 @@ int main(int argc, char **argv)
 		own.policy = POLICY_DEADLINE;
 		own.deadline_ns = own.period_ns = 2000000;
 	}
+	if (!strcmp(argv[1], "past")) {
+		clock_gettime(CLOCK_MONOTONIC, &wait);
+		wait.tv_sec -= own.runtime_ns / 1000000000;
+		flags = TIMER_ABSTIME;
+		own.policy = POLICY_FIFO;
+		own.priority = 80;
+	}
 	if (syscall(SYS_sched_setattr, 0, &own, 0)) {
 		perror("sched_setattr");
 		return 1;
 	}
 	for (long left = strtol(argv[3], NULL, 10); left > 0; left--)
-		while (nanosleep(&wait, NULL) && errno == EINTR)
+		while (clock_nanosleep(CLOCK_MONOTONIC, flags, &wait, NULL) == EINTR)
 			;
 	return 0;
 }

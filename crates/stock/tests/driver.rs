@@ -289,6 +289,18 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     let report = |field| window.report(0, field);
     assert!(report(offset_of!(GuestReport, latency_max_ns)) > 0);
     assert_eq!(report(offset_of!(GuestReport, dropped)), 0);
+    // A timer that is armed for a time that has passed is due when it is armed. Some kernels wake nobody by it.
+    let sum = || window.report(0, offset_of!(GuestReport, latency_sum_ns));
+    let before = sum();
+    guest.sh("taskset 1 wake past 5000000 500");
+    assert!(sum() - before < 5_000_000_000, "{}", sum() - before);
+    // The kernel's watchdog wakes no urgent task.
+    let latencies = || [0, 1].map(|vcpu| window.latencies(vcpu));
+    guest.sh("echo 1 >/proc/sys/kernel/watchdog_thresh");
+    let before = latencies();
+    guest.sh("sleep 2");
+    assert_eq!(latencies(), before);
+    guest.sh("echo 10 >/proc/sys/kernel/watchdog_thresh");
     // Whoever has left leaves no deadline behind.
     until("no deadline is left", || {
         guest.sh("true");
