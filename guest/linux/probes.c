@@ -45,6 +45,29 @@ static void waits(unsigned int cpu, const struct task_struct *task, u16 word)
 }
 
 /*
+ * Whether a task that has not slept can be picked. A fair one cannot while the CPU quota of its group (cpu.max)
+ * has run out: it is on no queue, or one of its groups is on none. Nobody says when it is again. With the lock of
+ * the run queue held.
+ */
+static bool can_run(const struct task_struct *task, u16 word)
+{
+#ifdef CONFIG_FAIR_GROUP_SCHED
+	const struct sched_entity *se;
+
+	if (!(word & VCOOP_TASK_DECLARED))
+		return true;
+#ifdef CONFIG_SCHED_CLASS_EXT
+	if (READ_ONCE(task->scx.flags) & SCX_TASK_QUEUED)
+		return true;
+#endif
+	for (se = &task->se; se; se = se->parent)
+		if (!READ_ONCE(se->on_rq))
+			return false;
+#endif
+	return true;
+}
+
+/*
  * A task that this CPU has woken goes to another CPU's queue, and that CPU puts
  * it there: no event here says so. By now it is on its way.
  */
@@ -191,8 +214,8 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 	struct vcoop_event event = { .kind = VCOOP_TASK_SWITCH };
 	struct vcoop_vcpu *vcpu;
 	unsigned long flags;
+	u16 word = VCOOP_TASK(VCOOP_CLASS_NONE, 0);
 	u64 waiting, due;
-	u16 word;
 
 	raw_local_irq_save(flags);
 	vcpu = this_cpu_ptr(&vcoop_vcpus);
@@ -205,6 +228,13 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 		goto out;
 	}
 	event.task = vcoop_task_word(next);
+	if ((preempt || !prev_state) && !is_idle_task(prev))
+		word = vcoop_task_word(prev);
+	if (!can_run(prev, word)) {
+		/* Nor can who waits, as far as that is of the same group. */
+		word = VCOOP_TASK(VCOOP_CLASS_NONE, 0);
+		WRITE_ONCE(vcpu->waiting, 0);
+	}
 	waiting = READ_ONCE(vcpu->waiting);
 	if (waiting && waiting >> 16 == next->pid) {
 		WRITE_ONCE(vcpu->waiting, 0);
@@ -214,16 +244,12 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 		event.flag = true;
 		event.pending = waiting;
 	}
-	if ((preempt || !prev_state) && !is_idle_task(prev)) {
-		word = vcoop_task_word(prev);
-		waits(smp_processor_id(), prev, word);
-		if (vcoop_task_is_urgent(word) &&
-		    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
-		    (!event.flag ||
-		     vcoop_task_urgency(word) > vcoop_task_urgency(event.pending))) {
-			event.flag = true;
-			event.pending = word;
-		}
+	waits(smp_processor_id(), prev, word);
+	if (vcoop_task_is_urgent(word) &&
+	    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
+	    (!event.flag || vcoop_task_urgency(word) > vcoop_task_urgency(event.pending))) {
+		event.flag = true;
+		event.pending = word;
 	}
 	if (vcoop_task_is_urgent(event.task)) {
 		due = vcoop_latency_take(next->pid);
@@ -283,7 +309,7 @@ static void on_sched_wakeup(void *data, struct task_struct *task)
 	if (vcpu->waking.pid == task->pid)
 		vcpu->waking.pid = 0;
 	/* One that runs still has not slept. */
-	if (!READ_ONCE(task->on_cpu)) {
+	if (!READ_ONCE(task->on_cpu) && can_run(task, word)) {
 		waits(task_cpu(task), task, word);
 		vcoop_vcpu_enqueue(task_cpu(task), word);
 	}

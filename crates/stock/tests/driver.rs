@@ -384,6 +384,26 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     ));
     let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {busy}'");
     assert!(declared(&member) > 0, "{}", guest.state());
+    // One whose group has used up its CPU quota does not wait for the vCPU.
+    guest.sh("echo +cpu >/tmp/cg/cgroup.subtree_control; echo 5000 100000 >/tmp/cg/audio/cpu.max");
+    let spin = "taskset 2 timeout 3 sh -c";
+    let limited = "'echo $$ >/tmp/cg/audio/one/cgroup.procs; while :; do :; done'";
+    let (mut waits, mut runs) = (0, 0);
+    during(
+        || {
+            guest.sh(&format!(
+                "({spin} {limited} & {spin} {limited} & {spin} 'while :; do :; done' & wait); true"
+            ))
+        },
+        || {
+            let Intent { running, pending, idle } = window.intent(1);
+            let is_other = !idle && !running.declared;
+            runs += u32::from(is_other);
+            waits += u32::from(is_other && pending.is_some_and(|task| task.declared));
+            false
+        },
+    );
+    assert!(runs > 100 && waits < runs / 3, "{waits} of {runs}");
     assert!(
         guest.vm.run(&format!("echo /none >{parameter}/urgent_cgroup"), LIMIT).unwrap().status > 0
     );
