@@ -54,7 +54,7 @@ static bool can_run(const struct task_struct *task, u16 word)
 #ifdef CONFIG_FAIR_GROUP_SCHED
 	const struct sched_entity *se;
 
-	if (!(word & VCOOP_TASK_DECLARED))
+	if ((word & 0xff & ~VCOOP_TASK_DECLARED) != VCOOP_CLASS_FAIR)
 		return true;
 #ifdef CONFIG_SCHED_CLASS_EXT
 	if (READ_ONCE(task->scx.flags) & SCX_TASK_QUEUED)
@@ -230,7 +230,7 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 	event.task = vcoop_task_word(next);
 	if ((preempt || !prev_state) && !is_idle_task(prev))
 		word = vcoop_task_word(prev);
-	if (!can_run(prev, word)) {
+	if ((READ_ONCE(vcpu->waiting) || word & VCOOP_TASK_DECLARED) && !can_run(prev, word)) {
 		/* Nor can who waits, as far as that is of the same group. */
 		word = VCOOP_TASK(VCOOP_CLASS_NONE, 0);
 		WRITE_ONCE(vcpu->waiting, 0);
@@ -309,7 +309,7 @@ static void on_sched_wakeup(void *data, struct task_struct *task)
 	if (vcpu->waking.pid == task->pid)
 		vcpu->waking.pid = 0;
 	/* One that runs still has not slept. */
-	if (!READ_ONCE(task->on_cpu) && can_run(task, word)) {
+	if (!READ_ONCE(task->on_cpu) && (!(word & VCOOP_TASK_DECLARED) || can_run(task, word))) {
 		waits(task_cpu(task), task, word);
 		vcoop_vcpu_enqueue(task_cpu(task), word);
 	}

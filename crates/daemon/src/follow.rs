@@ -14,7 +14,7 @@ use crate::service::{Service, Wants};
 const LOOK: Duration = Duration::from_secs(2);
 /// ... and if none has; also the time between two looks at all processes.
 const REST: Duration = Duration::from_secs(10);
-/// After so long in one look the rest of the VMs wait for the next one: the daemon has to say that it is alive.
+/// After so long in one look the rest of the VMs wait for the next one, where they come first: the daemon has to say that it is alive.
 const MOST_LOOK: Duration = Duration::from_secs(2);
 /// What a policy that could not be applied took is at most this part of the time until it is tried again, ...
 const SELDOM: u32 = 50;
@@ -79,6 +79,12 @@ impl Again {
     }
 }
 
+/// All of them, those behind the last one that there was time for first.
+fn from_behind<T>(all: &[T], is_last: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
+    let (before, behind) = all.split_at(all.iter().position(is_last).map_or(0, |at| at + 1));
+    behind.iter().chain(before)
+}
+
 /// For how long nothing is tried after a try that took so long: to search much memory for a guest's driver may take a
 /// second or two.
 fn pause_after(took: Duration) -> Duration {
@@ -97,6 +103,8 @@ pub struct Follower<'a> {
     /// Who ran no VM since the last look at all processes, and when that was.
     passed: Passed,
     looked_at_all: Option<Instant>,
+    /// The VM after which there was no time left in the last look.
+    last_followed: Option<VmId>,
 }
 
 impl<'a> Follower<'a> {
@@ -110,6 +118,7 @@ impl<'a> Follower<'a> {
             last: String::new(),
             passed: Passed::default(),
             looked_at_all: None,
+            last_followed: None,
         }
     }
 
@@ -161,11 +170,13 @@ impl<'a> Follower<'a> {
         });
         let in_force = self.service.in_force();
         let began = Instant::now();
-        for vm in vms {
+        let last = self.last_followed.take();
+        for vm in from_behind(vms, |vm| Some(VmId::of(vm)) == last) {
+            self.follow(vm, &in_force);
             if began.elapsed() > MOST_LOOK {
+                self.last_followed = Some(VmId::of(vm));
                 break;
             }
-            self.follow(vm, &in_force);
         }
     }
 
@@ -237,7 +248,7 @@ impl Followed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, FIRST, LONGEST, pause_after, threads_of};
+    use super::{Again, FIRST, LONGEST, from_behind, pause_after, threads_of};
     use std::time::{Duration, Instant};
     use vcoop_vmm::{Source, Thread, VcpuThread};
 
@@ -252,6 +263,13 @@ mod tests {
         for other in [vcpu(8, 1), vcpu(7, 2)] {
             assert_ne!(before, threads_of(&[other]));
         }
+    }
+
+    #[test]
+    fn whom_there_was_no_time_for_comes_first() {
+        let after = |last| from_behind(&[1, 2, 3], |it| *it == last).copied().collect::<Vec<_>>();
+        assert_eq!((after(1), after(3)), (vec![2, 3, 1], vec![1, 2, 3]));
+        assert_eq!(after(7), [1, 2, 3], "it has ended");
     }
 
     #[test]

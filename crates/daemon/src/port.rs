@@ -77,17 +77,24 @@ impl Vcpu {
     /// Whether what the thread has `now` is a part of its boost, which its own process has kept.
     ///
     /// A process needs no privilege to lower the real-time priority of a thread or to raise its nice value (`__sched_setscheduler`
-    /// of the kernel). So a VMM can turn the boost that it was lent into something that the vCPU no longer knows for its own.
+    /// of the kernel). So a VMM can turn the boost that it was lent into something that the engine no longer knows for its own.
     pub(crate) fn keeps_boost(&self, now: Policy) -> bool {
         use Policy::{Fifo, Idle, Normal, Rr};
         let (lent, had) = (self.has.to_policy(), self.captured.baseline().attributes.to_policy());
+        if lent == now || lent == had {
+            return false;
+        }
         match (lent, now) {
-            (Fifo(lent), Fifo(now)) | (Rr(lent), Rr(now)) => !had.is_rt() && now < lent,
+            // With RLIMIT_RTPRIO also of the other kind.
+            (Fifo(lent) | Rr(lent), Fifo(now) | Rr(now)) => !had.is_rt() && now <= lent,
+            // Slices are free for anybody: with another one the nice value may be all of the boost.
             (Normal { nice: lent, .. }, Normal { nice: now, .. }) => match had {
-                Normal { nice: had, .. } => lent < now && now < had,
-                Idle => lent < now,
+                Normal { nice: had, .. } => lent <= now && now < had,
+                Idle => lent <= now,
                 _ => false,
             },
+            // Who is SCHED_IDLE needs a privilege to leave that, but not from a boost.
+            (_, Normal { .. }) => had == Idle,
             _ => false,
         }
     }

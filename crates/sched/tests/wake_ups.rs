@@ -38,8 +38,14 @@ fn in_a_busy_llc_nobody_looks_for_an_idle_cpu() {
         let (mut m, e) = beside(7, &cfg);
         m.wake(e, None);
         assert_eq!(m.level.cpu_of(e), CpuId(0));
+        // One with more work is fetched.
+        let long = m.add(Attr::anywhere(nice(0)), 0, HOG);
+        m.set_cpus(long, CpuSet::one(CpuId(0)));
+        m.wake(long, None);
+        m.run_for(MS);
+        m.set_cpus(long, CpuSet::first_n(8));
         m.run_for(18 * MS);
-        assert!(m.level.stats(e).migrations > 0 || m.exec(e) == 100 * US, "nobody fetched it");
+        assert_eq!(m.level.cpu_of(long), CpuId(7), "nobody fetched it");
     }
 }
 

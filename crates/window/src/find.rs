@@ -179,6 +179,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::Ordering;
     use vcoop_abi::{Header, Word};
+    use vcoop_testing::Skip;
 
     fn memory(bytes: u64) -> File {
         let file = File::from(memfd_create("vcoop-test", MemfdFlags::CLOEXEC).unwrap());
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_read_of_a_process_is_what_it_has_mapped_and_has_a_bound_for_all_its_files() {
         if !is_root() {
-            return;
+            return Skip::because("only root may follow map_files").tell();
         }
         let _one = crate::registered();
         let files = [4 << 40; 3].map(memory);
@@ -229,7 +230,7 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         let disk = tempfile::tempfile_in(program.parent().unwrap()).unwrap();
         if !is_root() || rustix::fs::fstatfs(&disk).unwrap().f_type == libc::TMPFS_MAGIC {
-            return;
+            return Skip::because("needs root, and a target folder on a disk").tell();
         }
         for (file, found) in [(memory(1 << 16), true), (disk, false)] {
             file.set_len(1 << 16).unwrap();

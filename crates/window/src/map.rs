@@ -180,7 +180,11 @@ impl Window {
     /// Tells a driver that has gone that its guest may have the memory back, by the last word that is written to it. Nobody
     /// else who was told of the window may write there any more. Does nothing while the window is this side's.
     pub fn give_back(&self) {
-        if !self.is_ours() && self.offered.swap(false, Ordering::Relaxed) {
+        if !self.is_ours()
+            && self.offered.swap(false, Ordering::Relaxed)
+            // If the driver has registered anew meanwhile, that is for another window in this place.
+            && !self.guest_side().is_registered()
+        {
             self.header().host.store(0, Ordering::Release);
         }
     }
@@ -368,6 +372,24 @@ mod tests {
         assert!(guest.has_host());
         drop(host);
         assert!(!guest.has_host());
+    }
+
+    #[test]
+    fn a_window_that_ends_takes_nothing_from_the_next_one_in_its_place() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let guest = Window::map(&file, 0).unwrap();
+        let register = |word| guest.header().guest.store(word, Ordering::Release);
+        register(Header::OURS.to_word());
+        let before = Window::lent(&file, 0, 7).unwrap();
+        before.offer(Doorbell::default());
+        register(0);
+        assert!(before.is_returned());
+        register(Header::OURS.to_word());
+        let next = Window::lent(&file, 0, 7).unwrap();
+        next.offer(Doorbell::default());
+        drop(before);
+        assert!(guest.has_host() && next.host(3).is_some());
     }
 
     #[test]

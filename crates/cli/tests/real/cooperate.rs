@@ -554,7 +554,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
         daemon.until_met(&vm, 100);
     });
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
-    let file = daemon.dir.path().join("window");
+    let file = shared.path().join("window");
     // The window is torn away while the policy is in force.
     let tids = vm.vcpu_tids().unwrap();
     let torn = daemon.dynamic(&vm, &[], || {

@@ -13,13 +13,16 @@ use vcoop_window::{Clock, Number, Window};
 use super::{Found, Shares};
 use crate::port::Page;
 
-/// How often the engine looks at the words of a vCPU because the guest rings, or cannot: at once, beside once for each vCPU, and a
+/// How often the engine looks at the words of a vCPU because the guest rings: at once, beside once for each vCPU, and a
 /// second on average, by the number of vCPUs. A vCPU with an urgent task each millisecond rings for each one's timer and
 /// end. A look takes some microseconds, before everything else on the engine's CPU: the most are a tenth of it.
 const LOOKS_BURST: f64 = 50.0;
 const LOOKS_PER_S: f64 = 5_000.0;
 const LOOKS_PER_S_OF_VCPU: f64 = 2_500.0;
 const MOST_LOOKS_PER_S: f64 = 20_000.0;
+
+/// Where the guest cannot ring, looks are so far apart at least.
+pub(super) const NS_PER_LOOK: Ns = (1e9 / MOST_LOOKS_PER_S) as Ns;
 
 /// How many words of vCPUs are compared with those before for the price of a look.
 const COMPARED_FOR_A_LOOK: usize = 16;

@@ -107,13 +107,13 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
     );
     refuse(
         timer.source == Some(GuestTimer::HvTimer) && cpu.is_none(),
-        &["timer"],
+        &["timer", "kvm"],
         "the profile does not say what this machine's preemption timer is",
         "take another profile, or add [cpu] to it",
     );
     refuse(
         timer.advance == AdvanceConfig::Adaptive && cpu.is_none(),
-        &["timer_advance"],
+        &["timer_advance", "kvm"],
         "KVM's bounds are in cycles, and the profile does not say how long they are",
         "take another profile, or add [cpu] to it",
     );

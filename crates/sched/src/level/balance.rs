@@ -8,7 +8,7 @@
 //! - every so often a busy CPU compares its load with that of the busiest CPU of its LLC, and the first CPU of a busy
 //!   LLC that of its LLC with that of the busiest LLC, and pulls what evens them out (periodic balancing).
 //!
-//! Only the last walks over CPUs, at intervals that grow with their number. Its rules are those of `update_sd_lb_stats`,
+//! The second walks over the idle CPUs, and the last over all, at intervals that grow with their number. Its rules are those of `update_sd_lb_stats`,
 //! `sched_balance_find_src_group` and `calculate_imbalance` of `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not
 //! idle. Loads are what is queued at that moment; the kernel's are averages.
 
@@ -255,7 +255,7 @@ impl Level {
         }
     }
 
-    /// Hands a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if one is. True if there was one that may go.
+    /// Hands a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if one is. True if it did.
     fn hand_over(&mut self, now: Ns, cpu: CpuId, d: usize, due: &CpuSet, span: (u32, u32)) -> bool {
         let (mut found, mut hot, mut looked) = (None, None, 0);
         self.fair.any_queued(cpu, |e| {

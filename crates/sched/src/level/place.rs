@@ -1,9 +1,9 @@
 //! Where a waking entity goes.
 //!
 //! Fair entities follow the kernel's `select_task_rq_fair`: choose between the CPU they slept on
-//! and the waker's, then look for an idle CPU that shares its cache. The kernel bounds that
-//! search, because it reads a run queue per CPU; here idle CPUs are bits, the search always
-//! succeeds if there is one, and costs a few instructions for every 64 CPUs.
+//! and the waker's, then look for an idle CPU that shares its cache. The busier that LLC was when it
+//! was last balanced, the fewer CPUs the kernel looks at (`SIS_UTIL`). Here idle CPUs are bits, and
+//! a look costs a few instructions for every 64 CPUs.
 
 use super::Level;
 use crate::config::{ClassId, Ns};

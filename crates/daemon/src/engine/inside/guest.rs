@@ -8,15 +8,14 @@ use vcoop_policy::driver;
 use vcoop_threads::clock::monotonic;
 
 use super::Inside;
-use crate::engine::link::{Deadline, Link};
+use crate::engine::link::{Deadline, Link, NS_PER_LOOK};
 use crate::engine::{BELL, aside, found_window};
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
-/// or was asked for its clock, and else, at least and for each vCPU.
+/// or was asked for its clock, and else. With many vCPUs it is longer.
 const LOOK_NS: Ns = 100_000;
 const LOOK_IDLE_NS: Ns = 4_000_000;
-const LOOK_IDLE_NS_OF_VCPU: Ns = 100_000;
 
 impl Inside {
     /// Whether a guest's bell is heard.
@@ -53,11 +52,15 @@ impl Inside {
     /// A guest's words are looked at, because it cannot ring, or must not for now.
     pub(super) fn look(&mut self, number: u64) {
         let now = monotonic();
-        let link = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut());
-        let charged = link.map(|link| link.charge(now, link.of_all()));
+        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
+        let looks = link.of_all();
+        if link.bell.is_some() {
+            // It is not heard for longer after its next ring.
+            let _ = link.charge(now, looks);
+        }
         self.heed_all(number, now);
         let Some(vm) = self.vms.get(&number) else { return };
-        let (Some(link), Some(charged)) = (&vm.link, charged) else { return };
+        let Some(link) = &vm.link else { return };
         let boosted = vm
             .vcpus
             .iter()
@@ -70,13 +73,8 @@ impl Inside {
             self.hear_bell(number, true);
             return;
         }
-        let idle = LOOK_IDLE_NS.max(vm.vcpus.len() as Ns * LOOK_IDLE_NS_OF_VCPU);
-        let next = match charged {
-            Err(deaf) => idle.max(deaf),
-            Ok(()) if rings || !hurries => idle,
-            Ok(()) => LOOK_NS,
-        };
-        self.look_at(number, now + next);
+        let next = if rings || !hurries { LOOK_IDLE_NS } else { LOOK_NS };
+        self.look_at(number, now + next.max(looks as Ns * NS_PER_LOOK));
     }
 
     /// A guest's words are to be looked at then, or sooner if they are anyway.

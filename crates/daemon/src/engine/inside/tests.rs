@@ -154,10 +154,18 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
         rt => rt.unwrap(),
     };
     assert_eq!(rt, (Some("its process has made SCHED_RR 7 of its boost".to_owned()), normal(3)));
-    let nice = kept(&mut inside, "nice -7", normal(-6)).unwrap();
-    assert!(nice.0.is_some() && nice.1 == normal(3), "{nice:?}");
+    let with_slice = Policy::Normal { nice: -7, slice_ns: Some(1_000_000) };
+    for (means, now) in [
+        ("nice -7", normal(-6)),
+        ("nice -7", with_slice),
+        // With RLIMIT_RTPRIO.
+        ("rr 8", Policy::Fifo(8)),
+    ] {
+        let left = kept(&mut inside, means, now).unwrap();
+        assert!(left.0.is_some() && left.1 == normal(3), "{means}: {left:?}");
+    }
     // What nobody could make of it without privileges is somebody else's.
-    for theirs in [Policy::Fifo(5), Policy::Rr(9)] {
+    for theirs in [Policy::Fifo(9), Policy::Rr(9)] {
         let left = kept(&mut inside, "rr 8", theirs).unwrap();
         assert!(left.0.is_some_and(|why| why.starts_with("somebody else")) && left.1 == theirs);
     }
