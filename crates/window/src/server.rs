@@ -261,7 +261,12 @@ mod tests {
         let mut rung = [0; 8];
         assert_eq!(rustix::io::read(&*offer.bell, &mut rung).unwrap(), 8);
         drop(client);
-        assert!(server.offer(me).is_none(), "it is gone");
+        // A process that another test has begun to start may have the socket for a moment.
+        let began = std::time::Instant::now();
+        while server.offer(me).is_some() {
+            assert!(began.elapsed().as_secs() < 10, "it is gone");
+            std::thread::yield_now();
+        }
     }
 
     fn of(pid: Pid, user: u32) -> UCred {
