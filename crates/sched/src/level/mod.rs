@@ -4,6 +4,7 @@ mod active;
 mod avoid;
 mod balance;
 mod change;
+mod charge;
 mod check;
 mod core_sched;
 mod dl_move;

@@ -1,0 +1,157 @@
+//! Charging: what the current entity used, what that ends, and what comes back with time.
+
+use super::Level;
+use crate::class::Class;
+use crate::config::{ClassId, Ns};
+use crate::heap::NONE;
+use crate::{CpuId, EntId, Note};
+
+impl Level {
+    /// Brings the accounting of the CPU's current entity up to `now`. May kick the CPU: a slice
+    /// or a throttling budget can end here.
+    #[inline]
+    pub fn charge(&mut self, now: Ns, cpu: CpuId) {
+        self.fair.clock = now;
+        let c = &mut self.cpus[cpu.index()];
+        let elapsed = now.saturating_sub(c.charged_to);
+        if c.curr == NONE || elapsed == 0 {
+            return;
+        }
+        let stolen = c.stolen.min(elapsed);
+        c.stolen -= stolen;
+        c.taken += stolen;
+        c.charged_to = now;
+        let ran = elapsed - stolen;
+        if ran > 0 {
+            self.charge_current(now, cpu, ran);
+        }
+    }
+
+    fn charge_current(&mut self, now: Ns, cpu: CpuId, ran: Ns) {
+        let c = &mut self.cpus[cpu.index()];
+        let e = EntId(c.curr);
+        let ent = &mut self.ents[e.index()];
+        ent.stats.exec_ns += ran;
+        match ent.class {
+            ClassId::Rt => {
+                c.taken += ran;
+                self.rt.charge(cpu, e, ran);
+                if self.guard.charge_rt(cpu, ran) {
+                    self.notes.push_back(Note::Throttled { cpu });
+                    self.refresh(cpu);
+                    self.kick(cpu, true);
+                }
+            }
+            ClassId::Fair => {
+                c.used += ran;
+                if self.fair.charge(cpu, e, ran) {
+                    self.kick(cpu, false);
+                }
+                let c = &self.cpus[cpu.index()];
+                let waited = c.nr_rt + c.nr_dl > 0;
+                if self.guard.charge_fair(now, cpu, ran) && (waited || self.forces(cpu)) {
+                    self.kick(cpu, true);
+                }
+            }
+            ClassId::Dl => self.charge_dl(now, cpu, e, ran),
+        }
+    }
+
+    // What only deadline entities need is out of line: most levels have none.
+    #[cold]
+    fn charge_dl(&mut self, now: Ns, cpu: CpuId, e: EntId, ran: Ns) {
+        self.cpus[cpu.index()].taken += ran;
+        if self.guard.charge_dl(cpu, ran) {
+            self.notes.push_back(Note::Throttled { cpu });
+            self.refresh(cpu);
+        }
+        if self.dl.charge(cpu, e, ran) {
+            self.exhausted(now, cpu, e);
+        }
+    }
+
+    /// The current deadline entity has nothing left to run, or gives it up.
+    #[cold]
+    pub(super) fn exhausted(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        let before = self.deadline(cpu);
+        if self.dl.exhaust(now, cpu, e) {
+            if self.dl.is_held(e) {
+                self.notes.push_back(Note::Throttled { cpu });
+            }
+            self.kick(cpu, true);
+        }
+        self.dl.set_exhaustion(now, cpu);
+        self.update_pri(cpu);
+        self.announce(cpu, before);
+    }
+
+    /// `cpu` did not execute for `ns` (steal). If it has a current entity, that did not since it was last charged: the next
+    /// charge, or the following ones, leave that much out. In any case the CPU has so much less capacity.
+    #[inline]
+    pub fn stolen(&mut self, cpu: CpuId, ns: Ns) {
+        let c = &mut self.cpus[cpu.index()];
+        if c.curr == NONE {
+            c.taken += ns;
+        } else {
+            c.stolen += ns;
+        }
+    }
+
+    /// The time [`Level::deadline`] named has come on `cpu`. Harmless when it has not.
+    pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
+        self.charge(now, cpu);
+        let before = self.deadline(cpu);
+        if self.dl.timer(cpu) <= now {
+            self.replenish(now, cpu);
+        }
+        let c = &self.cpus[cpu.index()];
+        let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
+        if self.guard.on_rt_timer(now, cpu, rt) {
+            self.notes.push_back(Note::Unthrottled { cpu });
+            self.refresh(cpu);
+            if rt {
+                self.kick(cpu, true);
+            }
+        }
+        if self.guard.on_timer(now, cpu, fair) {
+            let behind = match self.current(cpu) {
+                None => self.is_forced_idle(cpu),
+                Some(e) => match self.class(e) {
+                    ClassId::Fair => false,
+                    ClassId::Rt => true,
+                    ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
+                },
+            };
+            if behind {
+                self.kick(cpu, true);
+            }
+        }
+        self.announce(cpu, before);
+    }
+
+    /// Throttled deadline entities of `cpu` whose period has ended may run again.
+    #[cold]
+    fn replenish(&mut self, now: Ns, cpu: CpuId) {
+        let mut back = core::mem::take(&mut self.back);
+        self.dl.on_timer(now, cpu, &mut back);
+        self.dl.set_exhaustion(now, cpu);
+        let n = back.len() as u32;
+        let c = &mut self.cpus[cpu.index()];
+        c.nr_held -= n;
+        c.nr_dl += n;
+        self.update_pri(cpu);
+        if n > 0 {
+            self.notes.push_back(Note::Unthrottled { cpu });
+            self.refresh(cpu);
+        }
+        for e in back.drain(..) {
+            if self.ents[e.index()].cpu == cpu {
+                self.check_preempt(cpu, e);
+            }
+        }
+        self.back = back;
+        if self.dl.overloaded().contains(cpu) {
+            self.push_dl(now, cpu);
+        }
+    }
+}
