@@ -1,0 +1,311 @@
+//! `vcoop capacity`.
+
+use serde_json::json;
+use vcoop_experiment::result::Document;
+use vcoop_model::diagnostic::Diagnostic;
+use vcoop_model::scenario::Set;
+use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
+use vcoop_sweep::ratio::{reach, size};
+use vcoop_sweep::slo::{Held, Reading, Slo, quantities};
+use vcoop_sweep::trial::Bench;
+
+use super::{CapacityArgs, bench, failure, limit_words, limits, look, progress, score_json};
+use crate::failure::Failure;
+use crate::interrupt::stop_flag_of_search;
+use crate::output::{self, print, style};
+use crate::scenario::refuse;
+
+/// What `--vary` calls vCPUs a pCPU.
+const RATIO: &str = "vcpus_per_pcpu";
+
+/// The field of which it is known what it changes: pCPUs, one by one, and nothing else.
+const PCPUS: &str = "host.pcpus";
+
+/// What gets harder, as it is asked for.
+#[derive(Clone, Debug, PartialEq)]
+enum Vary {
+    /// `PATH=FROM..TO`.
+    Field(Knob),
+    /// `vcpus_per_pcpu=FROM..TO`.
+    Ratio(String, String),
+}
+
+impl Vary {
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let help = "write PATH=EASY..HARD, like vm.guest.count=1..64, host.pcpus=16..1 or \
+                    vcpus_per_pcpu=0.5..4";
+        let no = || Failure::usage(format!("--vary {text}: {help}"));
+        let (path, range) = text.split_once('=').ok_or_else(no)?;
+        let (from, to) = range.split_once("..").ok_or_else(no)?;
+        let (path, from, to) = (path.trim(), from.trim(), to.trim());
+        if path == RATIO {
+            let ratio = |x: &str| x.parse().ok().filter(|x: &f64| x.is_finite() && *x > 0.0);
+            return match (ratio(from), ratio(to)) {
+                (Some(a), Some(b)) if a != b => Ok(Self::Ratio(from.to_owned(), to.to_owned())),
+                _ => Err(no()),
+            };
+        }
+        match (from.parse(), to.parse()) {
+            (Ok(from), Ok(to)) if !path.is_empty() && from != to => {
+                Ok(Self::Field(Knob { path: path.to_owned(), from, to }))
+            }
+            _ => Err(no()),
+        }
+    }
+
+    /// The field that is varied; a ratio by the field `by`.
+    fn knob(&self, bench: &Bench, policy: &str, by: &str) -> Result<Knob, Failure> {
+        let (from, to) = match self {
+            Self::Field(knob) => return Ok(knob.clone()),
+            Self::Ratio(from, to) => (from, to),
+        };
+        let asked = format!("--vary {RATIO}={from}..{to}");
+        let plan = |n: i64| bench.plan(&[Set::of(by, &n.to_string())], policy);
+        let (vcpus, _) = bench.plan(&[], policy).map(|plan| size(&plan)).map_err(refuse)?;
+        let sized = |n: i64| match u32::try_from(n) {
+            // Not every number of pCPUs need go with the host's topology.
+            Ok(pcpus) if by == PCPUS => Ok((vcpus, pcpus)),
+            _ => plan(n).map(|plan| size(&plan)),
+        };
+        let end = |value: &str| {
+            let found = reach(by, value, sized).and_then(|n| plan(n).map(|_| n));
+            found.map_err(|mut found| {
+                found
+                    .0
+                    .iter_mut()
+                    .filter(|d| d.file == RATIO)
+                    .for_each(|d| d.file.clone_from(&asked));
+                let message = format!("{value} vCPUs a pCPU cannot be reached by `{by}` here");
+                let help = "take another end, a host without a topology of its own, or another \
+                            field: --by vm.NAME.count"
+                    .to_owned();
+                found.0.push(Diagnostic::whole(&asked, message, Some(help)));
+                refuse(found)
+            })
+        };
+        let (easy, hard) = (end(from)?, end(to)?);
+        if easy == hard {
+            return Err(Failure::usage(format!("{asked}: both ends are {by} = {easy}")));
+        }
+        Ok(Knob { path: by.to_owned(), from: easy, to: hard })
+    }
+}
+
+pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
+    let stop = stop_flag_of_search();
+    let bench = bench(&args.search)?;
+    let quiet = args.search.quiet;
+    let scenario = bench.scenario(&[]).map_err(refuse)?;
+    let policies = match args.search.policy.as_slice() {
+        [] => scenario.compared.clone(),
+        named => named.to_vec(),
+    };
+    let first = policies.first().map_or("vanilla", String::as_str);
+    let plan = bench.plan(&[], first).map_err(refuse)?;
+    let vary = match (&args.vary, plan.vms.first()) {
+        (Some(text), _) => Vary::parse(text)?,
+        (None, Some(vm)) => {
+            let name = vm.name.split('/').next().unwrap_or(&vm.name);
+            Vary::Field(Knob { path: format!("vm.{name}.count"), from: 1, to: 64 })
+        }
+        (None, None) => {
+            return Err(Failure::usage("the scenario has no VM; say what grows with --vary"));
+        }
+    };
+    if matches!(vary, Vary::Field(_)) && args.by != PCPUS {
+        return Err(Failure::usage(format!("--by goes with --vary {RATIO}=EASY..HARD")));
+    }
+    let knob = vary.knob(&bench, first, &args.by)?;
+    // Both ends of every policy, before anything is run: what cannot be must not cost the time.
+    for policy in &policies {
+        for end in [knob.from, knob.to] {
+            let set = Set::of(&knob.path, &end.to_string());
+            bench.plan(std::slice::from_ref(&set), policy).map_err(|mut found| {
+                let own = |d: &&mut Diagnostic| d.snippet == set.text();
+                found.0.iter_mut().filter(own).for_each(|d| "--vary".clone_into(&mut d.file));
+                refuse(found)
+            })?;
+        }
+    }
+    let look = look(&bench)?;
+    let slos = limits(&args.search, &quantities(&look))?;
+    slos.iter().try_for_each(|slo| slo.refuse_total("--slo", &knob.path)).map_err(refuse)?;
+    let mut found = Vec::new();
+    for policy in &policies {
+        let told = |tried: &Tried| {
+            let text = format!("{policy}: {} = {}: {}", knob.path, tried.value, tried.score.held);
+            progress(quiet, &text);
+        };
+        let one = capacity(&bench, policy, &knob, &slos, stop, &told);
+        progress(quiet, "");
+        found.push(one.map_err(failure)?);
+    }
+    print(&if args.search.json {
+        capacity_json(&knob, &slos, &found, &look)?
+    } else {
+        capacity_words(&vary, &knob, &slos, &found, &look)
+    })
+}
+
+/// vCPUs a pCPU at a step that was tried.
+fn ratio(tried: &Tried) -> f64 {
+    f64::from(tried.vcpus) / f64::from(tried.pcpus.max(1))
+}
+
+/// The same at a value of the knob.
+fn ratio_at(one: &Capacity, value: Option<i64>) -> Option<f64> {
+    one.tried.iter().find(|tried| Some(tried.value) == value).map(ratio)
+}
+
+fn capacity_words(
+    vary: &Vary,
+    knob: &Knob,
+    slos: &[Slo],
+    found: &[Capacity],
+    look: &Document,
+) -> String {
+    let Knob { path, from, to } = knob;
+    let what = match vary {
+        Vary::Field(_) if to < from => {
+            format!("The smallest {path} from {from} to {to} with")
+        }
+        Vary::Field(_) => format!("The largest {path} from {from} to {to} with"),
+        Vary::Ratio(easy, hard) => {
+            format!("The most vCPUs a pCPU from {easy} to {hard} ({path} {from} to {to}) with")
+        }
+    };
+    let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
+    let limits = limits.join(" and ");
+    let mut text =
+        style().wrap(&format!("{what} {limits}, and no more cost to others than --may-cost"), 2);
+    text.push('\n');
+    for one in found {
+        for (i, line) in capacity_lines(one, vary, knob, slos).iter().enumerate() {
+            let lead = if i == 0 { "" } else { "  " };
+            text += &style().wrap(&format!("{lead}{line}"), 4);
+        }
+    }
+    text += &style().wrap(&look.limits.words(), 2);
+    text +=
+        &style().wrap(&format!("Simulated, as the scenario has it: {}", look.hosts.join(", ")), 2);
+    text
+}
+
+/// What was found for a policy: the answer, then why it is that.
+fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec<String> {
+    let by_ratio = matches!(vary, Vary::Ratio(..));
+    let at = |value: i64| match ratio_at(one, Some(value)) {
+        Some(ratio) if by_ratio => format!("{ratio:.2}"),
+        _ => value.to_string(),
+    };
+    let policy = &one.policy;
+    let Some(most) = &one.most else {
+        let Some(first) = one.tried.first() else { return Vec::new() };
+        let answer = match first.score.held {
+            Held::Unknown => {
+                "not known: too few samples; give more --repeats or a longer --duration"
+            }
+            _ => "none",
+        };
+        let why =
+            format!("at {}, where the range begins: {}", at(first.value), broken(slos, first));
+        return vec![format!("{policy}: {answer}"), why];
+    };
+    let value = most.value;
+    let (answer, ratio) = (at(value), ratio(most));
+    let more = if one.open { " or more, as the range ends there" } else { "" };
+    let mut lines = vec![if by_ratio {
+        format!("{policy}: {answer}{more} ({} = {value})", knob.path)
+    } else {
+        format!("{policy}: {answer}{more} ({ratio:.2} vCPUs a pCPU)")
+    }];
+    let held: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
+    lines.push(format!("holds at {answer}: {}", held.join(", ")));
+    let harder = |tried: &&Tried| tried.value != value;
+    if let Some(next) = one.tried.iter().rev().take_while(harder).last() {
+        lines.push(format!("fails at {}: {}", at(next.value), broken(slos, next)));
+    }
+    let sure = one.surely.map_or("nowhere".to_owned(), |value| format!("as far as {}", at(value)));
+    let fails = match one.at_best.filter(|value| *value != knob.to) {
+        Some(value) => format!("beyond {}", at(value)),
+        None => "nowhere".to_owned(),
+    };
+    lines.push(format!("by 95 % intervals: surely holds {sure}, surely fails {fails}"));
+    lines.extend(Some(most.score.price.clone()).filter(|price| !price.is_empty()));
+    if !one.contradictions.is_empty() {
+        let values: Vec<String> = one.contradictions.iter().map(|value| at(*value)).collect();
+        let values = values.join(", ");
+        lines.push(format!(
+            "harder is not always worse here: {values} hold though an easier one fails"
+        ));
+    }
+    lines
+}
+
+/// The limits that a step does not hold, and what it costs too much.
+fn broken(slos: &[Slo], tried: &Tried) -> String {
+    let holds = |slo: &Slo, r: &Option<Reading>| r.is_some_and(|r| slo.held(r) >= Held::Likely);
+    let limits = slos.iter().zip(&tried.score.limits).filter(|(slo, r)| !holds(slo, r));
+    let mut said: Vec<String> = limits.map(limit_words).collect();
+    if !tried.score.too_much.is_empty() {
+        said.push(format!("costs too much: {}", tried.score.too_much.join(", ")));
+    }
+    said.join(", ")
+}
+
+fn capacity_json(
+    knob: &Knob,
+    slos: &[Slo],
+    found: &[Capacity],
+    look: &Document,
+) -> Result<String, Failure> {
+    let policies = found.iter().map(|one| {
+        let tried = one.tried.iter().map(|t| {
+            json!({
+                "value": t.value, "vcpus": t.vcpus, "pcpus": t.pcpus,
+                "score": score_json(slos, None, &t.score),
+            })
+        });
+        json!({
+            "policy": one.policy,
+            "most": one.most.as_ref().map(|t| t.value),
+            "vcpus_per_pcpu": one.most.as_ref().map(ratio),
+            "ci95": [one.surely, one.at_best],
+            "vcpus_per_pcpu_ci95": [ratio_at(one, one.surely), ratio_at(one, one.at_best)],
+            "open": one.open,
+            "contradictions": one.contradictions,
+            "tried": tried.collect::<Vec<_>>(),
+        })
+    });
+    output::json(&json!({
+        "schema": "vcoop.capacity/1",
+        "version": env!("CARGO_PKG_VERSION"),
+        "limits": look.limits,
+        "hosts": look.hosts,
+        "vary": knob.path,
+        "from": knob.from,
+        "to": knob.to,
+        "policies": policies.collect::<Vec<_>>(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_varies_is_read_in_either_direction() {
+        let Ok(Vary::Field(fewer)) = Vary::parse("host.pcpus=16..1") else {
+            panic!("a field");
+        };
+        assert_eq!((fewer.from, fewer.to, fewer.steps()), (16, 1, 16));
+        let ratio = Vary::Ratio("0.5".to_owned(), "4".to_owned());
+        assert_eq!(Vary::parse(" vcpus_per_pcpu = 0.5 .. 4 ").ok(), Some(ratio));
+        let wrong = ["host.pcpus", "=1..2", "a=1", "a=1..1", "a=x..2", "a=0.5..2"];
+        let ratios = ["0..4", "4..4", "-1..4", "nan..4", "x..4", "1..inf"];
+        let ratios = ratios.iter().map(|range| format!("vcpus_per_pcpu={range}"));
+        for wrong in wrong.map(str::to_owned).into_iter().chain(ratios) {
+            assert!(Vary::parse(&wrong).is_err(), "{wrong}");
+        }
+    }
+}
