@@ -110,9 +110,10 @@ impl Heat {
             vec![(&head, self.columns.iter().map(String::as_str).collect())];
         for (row, tiles) in self.rows.iter().zip(&self.tiles) {
             let most = tiles.iter().map(|tile| tile.lines.len()).max().unwrap_or(0);
-            for i in 0..most {
-                let cells = tiles.iter().map(|tile| tile.lines.get(i).map_or("", String::as_str));
-                lines.push((if i == 0 { row } else { "" }, cells.collect()));
+            for i in 0..most.max(1) {
+                let (row, none) = if i == 0 { (row.as_str(), "-") } else { ("", "") };
+                let cells = tiles.iter().map(|tile| tile.lines.get(i).map_or(none, String::as_str));
+                lines.push((row, cells.collect()));
             }
         }
         let names = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -212,7 +213,7 @@ mod tests {
     fn words_stand_in_columns() {
         let words = heat().words(Style::default());
         assert!(
-            words.contains("\n\n  vms \\ ratio  1        2\n  1            dynamic\n"),
+            words.contains("\n\n  vms \\ ratio  1        2\n  1            dynamic  -\n"),
             "{words}"
         );
         assert!(words.contains("\n               0.5x\n"), "{words}");
