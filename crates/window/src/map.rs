@@ -298,6 +298,13 @@ mod tests {
         (file, window)
     }
 
+    /// A file, and the window in it as a guest has it whose driver is registered.
+    fn registered() -> (std::fs::File, Window) {
+        let (file, guest) = window(1 << 16);
+        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        (file, guest)
+    }
+
     #[test]
     fn vcpus_and_slots_meet_by_apic_id_or_in_their_order() {
         let number = |index, kvm_id| Number { index, kvm_id };
@@ -335,10 +342,7 @@ mod tests {
 
     #[test]
     fn memory_that_a_guest_has_taken_back_is_not_written() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
-        let guest = Window::map(&file, 0).unwrap();
-        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        let (file, guest) = registered();
         let host = Window::lent(&file, 0, 7).unwrap();
         host.offer(Doorbell::default());
         assert!(guest.has_host() && host.host(3).is_some());
@@ -360,10 +364,7 @@ mod tests {
 
     #[test]
     fn who_has_not_offered_gives_nothing_back() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
-        let guest = Window::map(&file, 0).unwrap();
-        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        let (file, guest) = registered();
         let [host, other] = [(); 2].map(|()| Window::lent(&file, 0, 7).unwrap());
         host.offer(Doorbell::default());
         guest.header().guest.store(0, Ordering::Release);
@@ -376,11 +377,8 @@ mod tests {
 
     #[test]
     fn a_window_that_ends_takes_nothing_from_the_next_one_in_its_place() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(1 << 16).unwrap();
-        let guest = Window::map(&file, 0).unwrap();
+        let (file, guest) = registered();
         let register = |word| guest.header().guest.store(word, Ordering::Release);
-        register(Header::OURS.to_word());
         let before = Window::lent(&file, 0, 7).unwrap();
         before.offer(Doorbell::default());
         register(0);

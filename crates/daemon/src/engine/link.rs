@@ -300,14 +300,14 @@ impl Link {
     }
 
     /// What it costs to look at all vCPUs, in looks.
-    pub(super) fn of_all(&self) -> usize {
+    pub(super) fn cost_of_all(&self) -> usize {
         self.vcpus.len() * if self.is_outdated() { LOOKS_TO_MEET } else { 1 }
     }
 
     /// What a ring costs that is about so many vCPUs, in looks.
-    pub(super) fn of_ring(&self, news: usize) -> usize {
+    pub(super) fn cost_of_ring(&self, news: usize) -> usize {
         if self.is_outdated() {
-            self.of_all()
+            self.cost_of_all()
         } else {
             news + self.vcpus.len() / COMPARED_FOR_A_LOOK
         }
@@ -466,16 +466,15 @@ mod tests {
 
     #[test]
     fn a_guest_that_registers_anew_all_the_time_is_charged_for_all_of_its_vcpus() {
-        let (mut link, window) = guest();
+        let (mut link, _window) = guest();
         link.vcpus = vec![super::Of::default(); 64];
-        assert_eq!((link.of_all(), link.of_ring(1)), (64, 5));
-        window.guest_side();
+        assert_eq!((link.cost_of_all(), link.cost_of_ring(1)), (64, 5));
         link.registration = Some(1);
-        assert_eq!((link.of_all(), link.of_ring(1)), (256, 256));
+        assert_eq!((link.cost_of_all(), link.cost_of_ring(1)), (256, 256));
         let mut met = 0;
         let mut now = 0;
         while now < 1_000_000_000 {
-            let looks = link.of_ring(1);
+            let looks = link.cost_of_ring(1);
             now += 50_000;
             match link.charge(now, looks) {
                 Ok(()) => met += 1,

@@ -36,7 +36,7 @@ impl Inside {
         let now = monotonic();
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
         let news = link.news();
-        let looks = link.of_ring(news.len());
+        let looks = link.cost_of_ring(news.len());
         if let Err(deaf) = link.charge(now, looks) {
             self.hear_bell(number, false);
             self.look_at(number, now + deaf);
@@ -53,7 +53,7 @@ impl Inside {
     pub(super) fn look(&mut self, number: u64) {
         let now = monotonic();
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
-        let looks = link.of_all();
+        let looks = link.cost_of_all();
         if link.bell.is_some() {
             // It is not heard for longer after its next ring.
             let _ = link.charge(now, looks);
