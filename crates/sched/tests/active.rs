@@ -96,3 +96,39 @@ fn more_load_goes_where_less_is_stolen() {
     assert!(m.level.nr_running(CpuId(0)) <= 2, "{}", m.level.nr_running(CpuId(0)));
     assert!(ran > 5900 * MS && ran <= 6010 * MS, "{ran}");
 }
+
+#[test]
+fn who_runs_goes_to_an_llc_where_fewer_do() {
+    // Two LLCs of two cores of two threads; four run in the first.
+    let topology = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 };
+    for cfg in fairs(8) {
+        let mut m = Machine::new(&LevelConfig { topology, ..cfg });
+        let four = [0, 1, 2, 3].map(|cpu| m.pinned(nice(0), cpu, HOG));
+        m.run_for(50 * MS);
+        for e in four {
+            m.set_cpus(e, CpuSet::EMPTY);
+        }
+        // Each takes four attempts, at an interval of a millisecond a CPU.
+        m.run_for(20 * MS);
+        let near = |m: &Machine| four.iter().filter(|&&e| cpu(m, e) < 4).count();
+        assert_eq!(near(&m), 4);
+        m.run_for(60 * MS);
+        assert_eq!(near(&m), 2);
+        m.run_for(500 * MS);
+        let moves: u64 = four.iter().map(|&e| m.level.stats(e).migrations).sum();
+        assert!(near(&m) == 2 && moves <= 4, "{moves}: two to the other LLC, and each to a core");
+    }
+}
+
+#[test]
+fn a_difference_of_one_between_llcs_is_borne() {
+    let topology = Topology { threads_per_core: 1, cores_per_llc: 4, llcs: 2 };
+    let mut m = Machine::new(&LevelConfig { topology, ..eevdf(8) });
+    let all = [0, 1, 4].map(|cpu| m.pinned(nice(0), cpu, HOG));
+    m.run_for(50 * MS);
+    for e in all {
+        m.set_cpus(e, CpuSet::EMPTY);
+    }
+    m.run_for(500 * MS);
+    assert_eq!(all.map(|e| m.level.stats(e).migrations), [0; 3]);
+}

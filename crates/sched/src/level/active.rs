@@ -5,20 +5,45 @@
 //! Linux 6.18), by a stopper thread on the CPU that loses it:
 //!
 //! - RT, deadline entities or steal take so much of the CPU that an idle one has clearly more to give;
-//! - it shares its core with a busy SMT sibling while a whole core is idle, and several attempts of that core to pull
-//!   somebody who waits have failed.
+//! - it shares its core with a busy SMT sibling while a whole core is idle, or its LLC with at least two more than run in another
+//!   one that has room (`sibling_imbalance`), and several attempts of that core or LLC to pull somebody who waits have failed.
 //!
-//! Three things differ. In the kernel the tick of a busy CPU wakes an idle one, and that one decides; here the tick of
+//! Four things differ. In the kernel the tick of a busy CPU wakes an idle one, and that one decides; here the tick of
 //! the busy CPU decides. The kernel lets the first idle CPU of a group decide for all of it; here any idle CPU that is
-//! better will do. And the kernel also decides as a CPU goes idle, so up to a tick earlier.
+//! better will do. The kernel also decides as a CPU goes idle, so up to a tick earlier. And between NUMA nodes of which one is nearly
+//! empty it bears a difference of two.
 
 use super::Level;
 use super::balance::{FULL, INTERVAL_PER_CPU, NICE_TRIES};
 use crate::config::{ClassId, Ns};
-use crate::{CpuId, EntId};
+use crate::{CpuId, CpuSet, EntId};
 
-/// The attempt of an idle core that takes somebody who runs: its failures are then above `cache_nice_tries` + 2.
+/// The attempt of an idle core or LLC that takes somebody who runs: its failures are then above `cache_nice_tries` + 2.
 const PATIENCE: u32 = NICE_TRIES + 3;
+
+/// Attempts to pull somebody who waits, where nobody does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tries {
+    failed: u32,
+    /// When the next one is.
+    next: Ns,
+}
+
+impl Tries {
+    /// There is nothing to pull any more.
+    pub(super) fn start_anew(&mut self) {
+        self.failed = 0;
+    }
+
+    /// Whether there have been enough of them, of which one is due at most every `interval`.
+    fn are_enough(&mut self, now: Ns, interval: Ns) -> bool {
+        if now >= self.next {
+            self.failed += 1;
+            self.next = now + interval;
+        }
+        self.failed >= PATIENCE
+    }
+}
 
 impl Level {
     /// The part of the tick of a CPU where nobody waits: whether who runs there should go on elsewhere.
@@ -26,7 +51,10 @@ impl Level {
         if self.sets.idle.is_empty() || self.class(e) != ClassId::Fair {
             return;
         }
-        if self.core_takes(now, cpu, e) || self.whole_cpu(now, cpu, e).is_some() {
+        if self.core_takes(now, cpu, e)
+            || self.whole_cpu(now, cpu, e).is_some()
+            || self.llc_takes(now, cpu, e)
+        {
             self.cpus[cpu.index()].push = e.0;
             self.kick(cpu, true);
         }
@@ -36,19 +64,54 @@ impl Level {
     fn core_takes(&mut self, now: Ns, cpu: CpuId, e: EntId) -> bool {
         let idle = self.idle_core(cpu, e).is_some();
         let interval = Ns::from(self.llc_cpus) * INTERVAL_PER_CPU;
-        let core = &mut self.cores[self.cfg.topology.core(cpu.0) as usize];
+        let tries = &mut self.cores[self.cfg.topology.core(cpu.0) as usize].tries;
         if !idle {
-            core.failed = 0;
-        } else if now >= core.next_try {
-            core.failed += 1;
-            core.next_try = now + interval;
+            tries.start_anew();
         }
-        core.failed >= PATIENCE
+        idle && tries.are_enough(now, interval)
+    }
+
+    /// Whether an LLC where fewer run has tried often enough to relieve the LLC of `cpu`.
+    fn llc_takes(&mut self, now: Ns, cpu: CpuId, e: EntId) -> bool {
+        let own = (cpu.0 / self.llc_cpus) as usize;
+        if self.topology().llcs == 1 || now < self.spread[own].next {
+            return false;
+        }
+        let interval = self.cpus.len() as Ns * INTERVAL_PER_CPU;
+        let Some(llc) = self.roomier_llc(cpu) else {
+            self.spread[own] = Tries { failed: 0, next: now + interval };
+            return false;
+        };
+        if self.idle_in(e, llc.0, llc.0, llc.1).is_none() {
+            // It cannot go there; somebody else can, perhaps.
+            return false;
+        }
+        let tries = &mut self.spread[own];
+        let enough = tries.are_enough(now, interval);
+        if enough {
+            tries.start_anew();
+        }
+        enough
+    }
+
+    /// The LLC where fewest run, if it has an idle CPU and at least two fewer run there than in that of `cpu`, where nobody has to
+    /// wait.
+    fn roomier_llc(&self, cpu: CpuId) -> Option<(u32, u32)> {
+        let n = self.llc_cpus;
+        let runs = |llc: u32| self.group(llc * n, n, &CpuSet::EMPTY);
+        let own = runs(cpu.0 / n);
+        let (least, llc) = (0..self.topology().llcs).map(|llc| (runs(llc).runnable(), llc)).min()?;
+        let spare = !own.is_overloaded() && least + 1 < own.runnable();
+        spare.then_some((llc * n, (llc + 1) * n))
     }
 
     /// Where the current entity of `cpu`, which the tick wanted moved, is better off as things are now.
     pub(super) fn better_cpu(&mut self, now: Ns, cpu: CpuId, e: EntId) -> Option<CpuId> {
-        self.idle_core(cpu, e).or_else(|| self.whole_cpu(now, cpu, e))
+        let near = self.idle_core(cpu, e).or_else(|| self.whole_cpu(now, cpu, e));
+        near.or_else(|| {
+            let (lo, hi) = self.roomier_llc(cpu)?;
+            self.idle_in(e, lo, lo, hi)
+        })
     }
 
     /// A CPU of an idle core of the same LLC, if a sibling of `cpu` is busy.

@@ -54,7 +54,7 @@ pub(super) struct Domain {
 
 /// What a CPU, or all CPUs of an LLC that take part, have.
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+pub(super) struct Group {
     cpus: u32,
     /// What RT, deadline entities and steal leave, and the fair load.
     capacity: u64,
@@ -70,7 +70,11 @@ impl Group {
         self.load * FULL / self.capacity.max(1)
     }
 
-    fn is_overloaded(&self) -> bool {
+    pub(super) fn runnable(&self) -> u32 {
+        self.runnable
+    }
+
+    pub(super) fn is_overloaded(&self) -> bool {
         self.runnable > self.cpus
     }
 
@@ -394,7 +398,7 @@ impl Level {
     }
 
     /// What `span` CPUs from `first` on have, without some.
-    fn group(&self, first: u32, span: u32, without: &CpuSet) -> Group {
+    pub(super) fn group(&self, first: u32, span: u32, without: &CpuSet) -> Group {
         let mut sum = Group::default();
         for cpu in (first..first + span).map(CpuId) {
             let c = &self.cpus[cpu.index()];

@@ -27,6 +27,7 @@ use crate::heap::NONE;
 use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
+use active::Tries;
 use core_sched::CoreSched;
 
 /// Where an entity is in its life.
@@ -122,10 +123,8 @@ struct Cpu {
 struct Core {
     /// Its CPUs that are idle.
     idle: u32,
-    /// How often an idle core has found nobody who waits here, since two of its CPUs are busy.
-    failed: u32,
-    /// When it tries again.
-    next_try: Ns,
+    /// Attempts of idle cores to pull somebody from here, since two of its CPUs are busy.
+    tries: Tries,
 }
 
 /// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
@@ -166,6 +165,8 @@ pub struct Level {
     /// Affinities without CPUs to keep off, or as they are where that would leave none.
     open: Vec<CpuSet>,
     cores: Vec<Core>,
+    /// Attempts to spread who runs in each LLC.
+    spread: Vec<Tries>,
     /// How many CPUs of each LLC a wake-up may look at for an idle one.
     idle_scan: Vec<u32>,
     cfg: LevelConfig,
@@ -237,7 +238,8 @@ impl Level {
             masks: Vec::new(),
             open: Vec::new(),
             cpus: vec![cpu; n as usize],
-            cores: vec![Core { idle: threads, failed: 0, next_try: 0 }; cores as usize],
+            cores: vec![Core { idle: threads, tries: Tries::default() }; cores as usize],
+            spread: vec![Tries::default(); cfg.topology.llcs as usize],
             idle_scan: vec![threads * cfg.topology.cores_per_llc; cfg.topology.llcs as usize],
             sets: Sets {
                 idle: CpuSet::first_n(n),

@@ -482,7 +482,7 @@ impl Level {
                 let core = &mut self.cores[i as usize];
                 core.idle = if idle { core.idle + 1 } else { core.idle - 1 };
                 if core.idle + 1 >= threads {
-                    core.failed = 0;
+                    core.tries.start_anew();
                 }
                 put(&mut self.sets.idle_cores, CpuId(i * threads), core.idle == threads);
             }
