@@ -204,7 +204,7 @@ pub(crate) struct Common {
     /// Measured time of a repeat, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
-    /// Time at the start that is not measured; shorter than --duration
+    /// Time at the start that is not measured
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
     /// Repeats, each with a seed of its own; a verdict needs 5, and 10 are better

@@ -46,7 +46,7 @@ pub(crate) struct TraceArgs {
     /// Measured time of the run, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
-    /// Time at the start that is not measured; shorter than --duration
+    /// Time at the start that is not measured
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
     /// Seed of the run

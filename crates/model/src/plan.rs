@@ -24,7 +24,7 @@ pub use crate::dist::{Dist, Ns};
 use crate::profile::{Costs, Cpu, Noise};
 pub use program::{Mode, Phase, Program, Step};
 pub use rogue::{Claim, Registers, RogueStep};
-pub use routine::{Act, IpiTo, LockKind, Section};
+pub use routine::{Act, IpiTo, LockKind, Room, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
 

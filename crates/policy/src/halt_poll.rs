@@ -118,7 +118,9 @@ impl GuestHaltPoll {
             let grown = self.limit.saturating_mul(u64::from(c.grow)).max(c.grow_start_ns);
             self.limit = grown.min(c.max_ns);
         } else if block_ns > c.max_ns && c.allow_shrink {
-            self.limit = self.limit.checked_div(u64::from(c.shrink)).unwrap_or(0);
+            // Nothing below what it grows from, since Linux 6.9.
+            let shrunk = self.limit.checked_div(u64::from(c.shrink)).unwrap_or(0);
+            self.limit = if shrunk < c.grow_start_ns { 0 } else { shrunk };
         }
     }
 }
@@ -209,11 +211,12 @@ mod tests {
         (0..3).for_each(|_| p.halted(200 * US));
         assert_eq!(p.limit(), 200 * US);
         (0..3).for_each(|_| p.halted(201 * US));
-        assert_eq!(p.limit(), 25 * US, "halved by each, without a least");
+        assert_eq!(p.limit(), 0, "halved by each, to nothing below 50 us");
+        (0..2).for_each(|_| p.halted(199 * US));
         let mut fixed = p;
         fixed.config.allow_shrink = false;
         fixed.halted(9_000 * US);
-        assert_eq!(fixed.limit(), 25 * US);
+        assert_eq!(fixed.limit(), 100 * US);
         p.config.shrink = 0;
         p.halted(201 * US);
         assert_eq!((p.limit(), p.select()), (0, Idle::Halt));

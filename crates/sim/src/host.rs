@@ -21,7 +21,7 @@ pub(crate) mod smt;
 mod speed;
 mod wake;
 
-use vcoop_model::plan::{Mode, Preemption};
+use vcoop_model::plan::{Mode, Preemption, Room};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
@@ -338,7 +338,7 @@ impl World<'_> {
             let now = self.clock.now();
             let work = &mut self.threads[t as usize].work;
             let Some(runner) = work.runner.as_mut() else { return };
-            match if free < FREE_OPS { runner.next(now) } else { FREE_RUN } {
+            match if free < FREE_OPS { runner.next_or_held(now) } else { FREE_RUN } {
                 Op::Run { ns, mode } => {
                     work.left = ns;
                     work.mode = mode;
@@ -415,7 +415,7 @@ impl World<'_> {
                     let mail = work.mail;
                     let to = self.mail.correspondent(mail);
                     if let Some(to) = to
-                        && self.post(p, t, to, u32::MAX)
+                        && self.post(p, t, to, Room::List)
                     {
                         return;
                     }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use vcoop_model::plan::{Mode, Preemption};
+use vcoop_model::plan::{Mode, Preemption, Room};
 use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
@@ -24,7 +24,7 @@ use crate::interrupts::guest_timers::GuestTimers;
 use crate::interrupts::ipi_vcpu::IpiVcpu;
 use crate::messages::call::Message;
 use crate::policy_driver::page::Page;
-use crate::program::Runner;
+use crate::program::{Op, Runner};
 use crate::queue::Ns;
 use crate::ticks::Ticks;
 
@@ -219,6 +219,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// There was no room for a message to task `to`: it posts it when it is woken.
+    pub(crate) fn posts_again(&mut self, to: u32, room: Room) {
+        let again = Op::Post { peer: to - self.peers, room };
+        self.runner.iter_mut().for_each(|runner| runner.hold(again));
+    }
+
     /// CPU time until the current run is done.
     pub(crate) fn needs(&self) -> Ns {
         self.left + self.refill

@@ -22,7 +22,7 @@ use period::{Audio, Cyclictest};
 use rogue::Rogue;
 use routine::Routine;
 use script::Script;
-use vcoop_model::plan::{IpiTo, LockKind, Mode, Program, RogueStep, Target};
+use vcoop_model::plan::{IpiTo, LockKind, Mode, Program, RogueStep, Room, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -139,8 +139,8 @@ pub enum Op {
     Post {
         /// The peer.
         peer: u32,
-        /// Sleep while so many lie there.
-        room: u32,
+        /// Sleep while there is no room.
+        room: Room,
     },
     /// Take a message, or sleep until there is one.
     Receive {

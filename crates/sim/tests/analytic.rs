@@ -1,7 +1,7 @@
 //! Small cases whose answers are known without a simulator.
 
 use crate::support::*;
-use vcoop_model::plan::{Act, Dist, GuestTimer, Mode, Phase, PolicyPlan, Program, TaskPlan};
+use vcoop_model::plan::{Act, Dist, GuestTimer, Mode, Phase, PolicyPlan, Program, Room, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, Means, WakeBoostConfig};
@@ -241,7 +241,7 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
         };
         let work = || Act::Do(Phase::Run { time: Dist::Const(400), mode: Mode::User });
         let (receive, post) =
-            (|| Act::Receive { sample: false }, |peer| Act::Post { peer, room: 1 });
+            (|| Act::Receive { sample: false }, |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) });
         let ping = vec![work(), post(1), receive(), Act::Done];
         let pong = vec![receive(), work(), post(0)];
         let mut tasks: Vec<TaskPlan> = [ping, pong]

@@ -1,8 +1,8 @@
 //! Locks, spinning and what else tasks ask for: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::{Candidates, SpinLocks, SpinVirt};
-use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Section};
+use vcoop_model::plan::virt::{Candidates, SpinLocks, SpinVirt, Told};
+use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Room, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
@@ -68,7 +68,8 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
         let mut p = machine(2, &[0, 1], vec![caller.clone(), hog()]);
         p.vms[0].virt.apic.posted = posted;
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
-        p.vms[0].virt.spin.candidates = Candidates { in_kernel, interrupted, queue_heads: false };
+        p.vms[0].virt.spin.candidates =
+            Candidates { in_kernel, woken: interrupted, interrupted, ..Candidates::default() };
         // A vCPU that is never switched keeps its window.
         p.vms[0].virt.spin.ple_grow = 1;
         let r = run(&p);
@@ -82,17 +83,17 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
 }
 
 #[test]
-fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
+fn a_vcpu_that_was_woken_is_a_candidate_by_a_rule_of_its_own() {
     // The same, but vCPU 1 is idle: the IPI wakes it, and then it waits behind a hog with a longer slice.
     let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Next, wait: true }, Act::Done]);
-    let of = |interrupted| {
+    let of = |woken| {
         let mut p = machine(2, &[0, 1], vec![caller.clone(), routine(vec![nap(3_000)])]);
         for i in 0..2 {
             p.host_tasks.push(task(&format!("hog{i}"), hog(), Policy::NORMAL, &[1]));
         }
         (p.vms[0].virt.spin.ple_grow, p.vms[0].virt.spin.ple_window_ns) = (1, Some(US));
         let rules = &mut p.vms[0].virt.spin.candidates;
-        (rules.in_kernel, rules.interrupted) = (false, interrupted);
+        (rules.in_kernel, rules.woken) = (false, woken);
         scalar_or_zero(&run(&p), "guest", "yields.tried")
     };
     assert_eq!(of(false), 0.0);
@@ -409,15 +410,76 @@ fn a_test_and_set_lock_goes_to_whoever_has_a_pcpu() {
 }
 
 #[test]
-fn a_full_box_holds_its_poster_up() {
-    let post = routine(vec![user(10), Act::Post { peer: 1, room: 2 }, Act::Done]);
-    let take = routine(vec![Act::Receive { sample: false }, user(100), Act::Done]);
-    let mut p = machine(2, &[0, 1], vec![post, take]);
-    p.vms[0].tasks[0].label = "t".into();
-    let r = run(&p);
-    // The receiver never waits, and the poster is as fast as the receiver.
-    assert!((scalar(&r, "guest.t", "rate") - 20_000.0).abs() < 50.0);
-    assert!((scalar(&r, "guest.t", "throughput") - 1.1).abs() < 0.01);
+fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
+    // Three wait in line, the second on a pCPU with a hog: whoever is behind it halts while it is preempted, long before the
+    // threshold.
+    let halts = |told, early| {
+        let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
+        let virt = &mut p.vms[0].virt;
+        virt.exits_off.pause = true;
+        let spin = &mut virt.spin;
+        (spin.locks, spin.told, spin.early_if_preempted) = (SpinLocks::Pv, told, early);
+        spin.threshold_ns = 100_000 * US;
+        scalar_or_zero(&run(&p), "guest", "pv_halts")
+    };
+    assert_eq!(halts(Told::Interrupted, false), 0.0, "nobody waits for so long");
+    assert!(halts(Told::Interrupted, true) > 10.0);
+    assert!(halts(Told::Away, true) > 10.0);
+}
+
+#[test]
+fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
+    // vCPU 1 works, and lets a hog have its pCPU by its own exits, or by the host's tick. vCPU 0 unmaps memory.
+    let flusher = routine(vec![user(200), Act::Flush, Act::Done]);
+    let deferred = |told, spins| {
+        let other = if spins { locker(5 * US) } else { hog() };
+        let mut p = machine(2, &[0, 1], vec![flusher.clone(), other]);
+        for t in &mut p.vms[0].tasks {
+            t.process = Some("p".into());
+        }
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
+        p.vms[0].virt.ipi.pv_tlb = true;
+        p.vms[0].virt.spin.told = told;
+        let r = run(&p);
+        scalar_or_zero(&r, "guest", "shootdowns.deferred")
+    };
+    let (told, all) = (deferred(Told::Interrupted, false), deferred(Told::Away, false));
+    assert!(told > 10.0 && all >= told, "{told} of {all}: the tick takes its pCPU");
+}
+
+#[test]
+fn a_lone_caller_yields_by_a_hypercall_before_linux_5_13_only() {
+    // vCPU 0 calls the others, of which 1 shares its pCPU with a hog; nobody shares that of 0.
+    let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Others, wait: true }, Act::Done]);
+    let tried = |not_alone| {
+        let mut p = machine(3, &[0, 1, 2], vec![caller.clone(), hog(), hog()]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
+        let virt = &mut p.vms[0].virt;
+        (virt.ipi.pv_yield, virt.exits_off.pause) = (true, true);
+        virt.spin.candidates.not_alone = not_alone;
+        scalar_or_zero(&run(&p), "guest", "yields.tried")
+    };
+    assert_eq!(tried(true), 0.0);
+    assert!(tried(false) > 10.0);
+}
+
+#[test]
+fn a_full_box_holds_its_poster_up_until_enough_is_free() {
+    for (room, wakes) in [(Room::Socket(80), 1.0 / 60.0), (Room::Pipe(320), 1.0 / 20.0)] {
+        let post = routine(vec![user(10), Act::Post { peer: 1, room }, Act::Done]);
+        let take = routine(vec![Act::Receive { sample: false }, user(100), Act::Done]);
+        let mut p = machine(2, &[0, 1], vec![post, take]);
+        p.vms[0].tasks[0].label = "t".into();
+        let r = run(&p);
+        // The receiver never waits, and the poster is as fast as the receiver.
+        let rate = scalar(&r, "guest.t", "rate");
+        assert!((rate - 20_000.0).abs() < 400.0, "{rate}: some lie in the box");
+        assert!((scalar(&r, "guest.t", "throughput") - 1.1).abs() < 0.01);
+        // It sleeps once for what is freed at once.
+        let sleeps = scalar(&r, "guest", "exits.hlt") / (rate / 2.0);
+        assert!((sleeps - wakes).abs() < 0.1 * wakes, "{room:?}: {sleeps} sleeps a message");
+    }
 }
 
 #[test]

@@ -193,3 +193,17 @@ fn what_a_device_takes_is_in_the_sample_that_it_delays() {
     let of_irqs = l.parts_sum[Part::HostIrq as usize];
     assert!(l.max_ns > 40 * US && of_irqs * 10 > l.sum_ns * 6, "{} of {}", of_irqs, l.sum_ns);
 }
+
+#[test]
+fn devices_interrupt_the_housekeeping_pcpu_for_vcpus_on_full_nohz_ones() {
+    let exits_of = |nohz: &[u32]| {
+        let mut p = busy(nohz, &[0]);
+        p.vms[0].virt.apic.posted = true;
+        p.vms[0].devices.push(device("net", MS, 0));
+        let r = run(&p);
+        assert!(scalar(&r, "g", "injections") > 900.0);
+        exits(&r, "interrupt")
+    };
+    let (near, away) = (exits_of(&[]), exits_of(&[0]));
+    assert!(near - away > 900.0, "{near} without, {away} with");
+}

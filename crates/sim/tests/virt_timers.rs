@@ -239,6 +239,34 @@ fn a_posted_timer_is_written_with_an_exit_and_fires_without() {
 }
 
 #[test]
+fn a_posted_timers_advance_learns_from_late_interrupts_too() {
+    let mut virt = timer(GuestTimer::Posted, GuestIdle::Hlt);
+    (virt.apic.posted, virt.exits_off.hlt) = (true, true);
+    virt.timer.advance = AdvanceConfig::Adaptive;
+    let mut p = alone(virt);
+    p.host.cpu = Some(Cpu { tsc_khz: 1_000_000, signature: 0x506e3, preemption_timer_shift: None });
+    // Late by what the housekeeping's interrupt takes, however early that is sent.
+    p.host.costs.timer_irq_ns = 4_000;
+    p.warmup_ns = 100 * MS;
+    let advance = scalar(&run(&p), "g", "timer.advance");
+    assert!((3_500.0..4_500.0).contains(&(advance * 1_000.0)), "{advance} us");
+}
+
+#[test]
+fn kvm_posts_the_timers_of_resting_guests_on_a_nohz_full_host() {
+    let mut virt = timer(GuestTimer::HvTimer, GuestIdle::Hlt);
+    (virt.apic.posted, virt.exits_off.hlt) = (true, true);
+    let exits = |nohz: &[u32], name: &str| {
+        let mut p = alone(virt.clone());
+        p.host.nohz_full = nohz.to_vec();
+        scalar_or_zero(&run(&p), "g", name)
+    };
+    assert!(exits(&[], "exits.preemption_timer") > 900.0);
+    assert_eq!(exits(&[0], "exits.preemption_timer"), 0.0);
+    assert_eq!(exits(&[0], "exits.interrupt"), 0.0);
+}
+
+#[test]
 fn one_shot_counts_from_the_hosts_now() {
     let (deadline, _) = span(&run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll))));
     let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Poll);

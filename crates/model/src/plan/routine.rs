@@ -5,6 +5,33 @@ use vcoop_sched::config::Policy;
 
 use super::{Dist, Mode, Ns, Phase};
 
+/// How many messages may lie before a receiver, and when who waits for room is woken. Numbers are at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Room {
+    /// A list in memory, behind a futex: any number.
+    List,
+    /// A Unix stream socket: all who wait are woken when a quarter is left in it (`unix_writable`, `sock_wait_for_wmem`).
+    Socket(u32),
+    /// A pipe of 16 pages that are filled and freed as a whole: when the first page of a full one has been read, one is woken; it
+    /// wakes the next when it has written (`fs/pipe.c`, Linux 6.14).
+    Pipe(u32),
+}
+
+impl Room {
+    /// What fits into a socket with the usual send buffer (`net.core.wmem_default`, 212 992 bytes), of which a message of 100 bytes
+    /// takes 768.
+    pub const SOCKET: u32 = 278;
+
+    /// Messages of 100 bytes in 16 pages.
+    pub const PIPE: u32 = 640;
+
+    /// Messages in a page of a pipe.
+    pub fn page(messages: u32) -> u32 {
+        messages.div_ceil(16)
+    }
+}
+
 /// One act of a [`Program::Routine`](super::Program::Routine).
 ///
 /// A task's *peers* are the tasks of its own level that have its label; they are numbered from the
@@ -76,12 +103,12 @@ pub enum Act {
         /// How many counters.
         counters: u32,
     },
-    /// Put a message before a peer; sleeps while as many lie there as it has room for.
+    /// Put a message before a peer; sleeps while there is no room.
     Post {
         /// The peer.
         peer: u32,
         /// Its room.
-        room: u32,
+        room: Room,
     },
     /// Take a message; sleeps until there is one.
     Receive {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 use super::govern::Govern;
-pub use spin::{Candidates, IpiPath, IpiVirt, SpinLocks, SpinVirt};
+pub use spin::{Candidates, IpiPath, IpiVirt, SpinLocks, SpinVirt, Told};
 
 /// Everything by which one VM is virtualised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +83,8 @@ pub enum GuestTimer {
     Hrtimer,
     /// The in-kernel LAPIC timer on the VMX preemption timer: it counts down in guest mode and ends
     /// in an exit of its own, without a timer interrupt on the host. While the vCPU is halted, and
-    /// wherever KVM cannot use it, it is [`Hrtimer`](Self::Hrtimer).
+    /// wherever KVM cannot use it, it is [`Hrtimer`](Self::Hrtimer); on a host with `nohz_full`, where KVM posts the timers of
+    /// guests whose HLT or MWAIT does not exit, it is [`Posted`](Self::Posted) for those.
     HvTimer,
     /// The in-kernel LAPIC timer on an hrtimer that a housekeeping CPU of the host has, which posts the
     /// interrupt (KVM's `pi_inject_timer`, Linux 5.3: `kvm_can_post_timer_interrupt`). Writing the

@@ -47,13 +47,19 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
         &[("halt_poll", host.max_ns > 0)],
         ("the guest makes no exits by HLT", "take it out, or let the guest halt"),
     );
+    let adapts = [
+        ("halt_poll_grow", host.grow != usual.grow),
+        ("halt_poll_grow_start", host.grow_start_ns != usual.grow_start_ns),
+        ("halt_poll_shrink", host.shrink != usual.shrink),
+    ];
+    idle(
+        host.fixed,
+        &adapts,
+        ("a fixed poll does not adapt", "take it out, or `halt_poll_fixed`"),
+    );
     idle(
         host.max_ns == 0,
-        &[
-            ("halt_poll_grow", host.grow != usual.grow),
-            ("halt_poll_grow_start", host.grow_start_ns != usual.grow_start_ns),
-            ("halt_poll_shrink", host.shrink != usual.shrink),
-        ],
+        &adapts,
         ("the host does not poll for halted vCPUs", "set `halt_poll`"),
     );
     let usual = SpinVirt::default();

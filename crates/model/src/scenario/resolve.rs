@@ -98,7 +98,7 @@ pub(crate) fn resolve(
         }
     }
 
-    let (duration_ns, warmup_ns) = times(keys, errors);
+    let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
     if host_tasks.is_empty() && vms.as_ref().is_none_or(Vec::is_empty) {
         let help = "add [[vm]] with [[vm.task]], or [[load]]";
         errors.error_help(keys.name.span, "there is nothing to run", help);
@@ -201,18 +201,6 @@ fn check_loads(
             errors.error_help(device.span, "a load has this name", help);
         }
     }
-}
-
-/// How long is measured, and the warm-up before it.
-fn times(keys: &ScenarioKeys, errors: &mut Collector<'_>) -> (Ns, Ns) {
-    let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
-    if warmup_ns >= duration_ns {
-        let (warmup, duration) = (show(warmup_ns), show(duration_ns));
-        let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
-        let help = format!("less than the duration, {duration}; --set warmup=TIME gives another");
-        errors.error_help(keys.warmup.span, message, help);
-    }
-    (duration_ns, warmup_ns)
 }
 
 /// What starts does so before the run ends.

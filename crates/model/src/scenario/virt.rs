@@ -16,7 +16,7 @@ use super::keys::virt::VirtKeys;
 use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Virt};
+use crate::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
@@ -55,17 +55,10 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "KVM offers MWAIT to a guest only where it does not exit",
         "add disable_exits = [\"mwait\"]",
     );
+    let to = virt.spin.candidates;
     refuse(
-        virt.spin.candidates.queue_heads && virt.spin.locks != SpinLocks::Pv,
-        &["yield_queue_heads"],
-        "only paravirtual spinlocks tell the host who is next in line",
-        "set spinlocks = \"pv\"",
-    );
-    refuse(
-        virt.spin.candidates != Candidates::default()
-            && virt.exits_off.pause
-            && !virt.spin.candidates.queue_heads,
-        &["yield_in_kernel", "yield_interrupted"],
+        !(to.in_kernel && to.woken && to.interrupted) && virt.exits_off.pause,
+        &["yield_in_kernel", "yield_woken", "yield_interrupted"],
         "a PAUSE loop that does not exit yields to nobody",
         "take \"pause\" out of `disable_exits`",
     );
@@ -135,13 +128,6 @@ fn refuse(
     for Conflict { keys, message, help } in conflicts(virt, cpu) {
         let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
-    }
-    if virt.idle.host_polls().fixed {
-        let adapts = ["halt_poll_grow", "halt_poll_grow_start", "halt_poll_shrink"];
-        for (key, at) in adapts.iter().filter_map(|key| Some((key, written.get(key)?))) {
-            let message = format!("a fixed poll does not adapt: `{key}` has no effect");
-            errors.error_help(*at, message, "take it out, or `halt_poll_fixed`");
-        }
     }
     let mut kinds = vm.task.iter().map(|task| &task.0.kind);
     if virt.timer.mode == TimerMode::Periodic

@@ -7,7 +7,6 @@
 use vcoop_model::plan::{LockKind, Mode};
 use vcoop_model::profile::CostKey;
 
-use crate::attribution::track::NONE;
 use crate::guest::sleeping_lock::{Owner, Sees, Turn};
 use crate::guest::spin_vcpu::Spin;
 use crate::guest::vm_sync::Count;
@@ -70,8 +69,7 @@ impl World<'_> {
 
     /// Whether the guest knows that the vCPU of a task has no pCPU.
     fn is_known_to_be_away(&self, vm: usize, t: u32) -> bool {
-        let away = || self.vcpus[self.home_of(vm, t) as usize].pcpu == NONE;
-        self.vms[vm].sync.spin.sees_preempted() && away()
+        self.vms[vm].sync.spin.sees_preempted() && self.is_told_away(self.home_of(vm, t))
     }
 
     /// The current task of a vCPU spins for a sleeping lock: whether it goes on with that. Else it asks once more.

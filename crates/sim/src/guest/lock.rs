@@ -83,12 +83,17 @@ impl Locks {
         self.0[l as usize].outside.iter().copied()
     }
 
-    /// A task halts for a spinlock: it claims it no more. Who is behind it in line.
-    pub(crate) fn halts(&mut self, l: u32, t: u32) -> Option<u32> {
+    /// A task halts for a spinlock: it claims it no more.
+    pub(crate) fn halts(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
         lock.claimed &= lock.queue.front() != Some(&t);
-        let at = lock.queue.iter().position(|&other| other == t)?;
-        lock.queue.get(at + 1).copied()
+    }
+
+    /// Who is in line for a spinlock behind this task.
+    pub(crate) fn after(&self, l: u32, t: u32) -> Option<u32> {
+        let queue = &self.0[l as usize].queue;
+        let at = queue.iter().position(|&other| other == t)?;
+        queue.get(at + 1).copied()
     }
 
     /// Who is in line for a spinlock before this task, unless that is the first.
@@ -180,7 +185,8 @@ mod tests {
         assert!(locks.take(0, 5, PV), "stolen");
         locks.spins(0, 3);
         assert!(locks.is_claimed(0));
-        assert_eq!((locks.halts(0, 3), locks.halts(0, 4)), (Some(4), None));
+        assert_eq!((locks.after(0, 3), locks.after(0, 4)), (Some(4), None));
+        locks.halts(0, 3);
         locks.release(0, 5);
         assert!(locks.take(0, 6, PV), "a halted head does not hold others up");
     }

@@ -1,6 +1,6 @@
 //! What a guest's tasks ask for: the operations of their programs.
 
-use vcoop_model::plan::Mode;
+use vcoop_model::plan::{Mode, Room};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave};
@@ -190,7 +190,7 @@ impl World<'_> {
             Op::Reply => {
                 let mail = work.mail;
                 let to = self.mail.correspondent(mail);
-                to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
+                to.is_some_and(|to| self.guest_post(v, t, to, Room::List))
             }
             Op::Receive { sample } => self.guest_receive(v, t, sample),
             Op::Rogue(step) => {

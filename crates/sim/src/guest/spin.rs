@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use vcoop_model::plan::Mode;
-use vcoop_model::plan::virt::{SpinLocks, SpinVirt};
+use vcoop_model::plan::virt::{SpinLocks, SpinVirt, Told};
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -210,12 +210,30 @@ impl World<'_> {
     /// it looks whether the vCPU before it in line has halted (`pv_wait_early`), if that has.
     fn pv_threshold(&self, vm: usize, t: u32, l: u32, spun: Ns) -> Ns {
         let sync = &self.vms[vm].sync;
-        let halted = |before| self.vcpus[self.home_of(vm, before) as usize].spin.parks();
-        let look = match sync.locks.before(l, t).is_some_and(halted) {
+        let look = match self.has_reason_to_halt_early(vm, t, l) {
             true => spun.next_multiple_of(SpinVirt::PV_LOOK_NS),
             false => Ns::MAX,
         };
         sync.spin.threshold_ns.min(look).saturating_sub(spun)
+    }
+
+    /// Whether the vCPU before the one of a task in line for a pv lock has halted, or is preempted in guests that look at that.
+    fn has_reason_to_halt_early(&self, vm: usize, t: u32, l: u32) -> bool {
+        let sync = &self.vms[vm].sync;
+        sync.locks.before(l, t).is_some_and(|before| {
+            let before = self.home_of(vm, before);
+            self.vcpus[before as usize].spin.parks()
+                || sync.spin.early_if_preempted && self.is_told_away(before)
+        })
+    }
+
+    /// Whether the guest is told that a vCPU is preempted.
+    pub(crate) fn is_told_away(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        match self.vms[vcpu.vm as usize].sync.spin.told {
+            Told::Interrupted => vcpu.spin.is_told(),
+            Told::Away => vcpu.pcpu == NONE,
+        }
     }
 
     /// Books what a task that spins keeps its vCPU busy for.
@@ -249,11 +267,16 @@ impl World<'_> {
         let Vm { tasks, sync, .. } = &mut self.vms[vm];
         let spin = tasks[t as usize].spin;
         let Spin::Lock(l) = spin else { return };
-        let Some(next) = sync.locks.halts(l, t) else { return };
-        if !self.spins_now(vm, next) {
-            return;
+        sync.locks.halts(l, t);
+        self.next_looks(vm, l, t);
+    }
+
+    /// What the one behind a task in line for a pv lock looks at has changed: it sees that, if it spins now.
+    fn next_looks(&mut self, vm: usize, l: u32, t: u32) {
+        let next = self.vms[vm].sync.locks.after(l, t);
+        if let Some(next) = next.filter(|&next| self.spins_now(vm, next)) {
+            self.spell_again(self.home_of(vm, next), next);
         }
-        self.spell_again(self.home_of(vm, next), next);
     }
 
     /// What ends the spell of a task that spins now has changed.
@@ -285,6 +308,19 @@ impl World<'_> {
             return;
         }
         vcpu.spin.loaded(self.vms[vcpu.vm as usize].sync.ple_window_ns);
+        self.looks_at_vcpu(v);
+    }
+
+    /// In guests that look at it, who is next in line for a pv lock behind the task of a vCPU sees whether that is preempted.
+    fn looks_at_vcpu(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, t) = (vcpu.vm as usize, vcpu.current);
+        if t != NONE
+            && self.vms[vm].sync.spin.early_if_preempted
+            && let Spin::Lock(l) = self.vms[vm].tasks[t as usize].spin
+        {
+            self.next_looks(vm, l, t);
+        }
     }
 
     /// The vCPU has lost its pCPU while it could have gone on.
@@ -293,13 +329,15 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].spins {
             return;
         }
-        vcpu.spin.preempted();
+        // It did not go on after an interrupt of the host, whatever it did before.
+        vcpu.spin.preempted(usize::from(vcpu.exit_why) == Exit::Interrupt.index());
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
         }
-        if self.vms[vm].sync.spin.sees_preempted() {
+        if self.vms[vm].sync.spin.sees_preempted() && self.is_told_away(v) {
             self.is_preempted(vm, t);
+            self.looks_at_vcpu(v);
         }
         let work = &self.vms[vm].tasks[t as usize];
         match work.spin {
@@ -358,10 +396,11 @@ impl World<'_> {
         yields && self.on_yield(p, to)
     }
 
-    /// A hypercall asks to yield to a vCPU. True when it did (`kvm_sched_yield`: not where nobody else wants the pCPU).
+    /// A hypercall asks to yield to a vCPU. True when it did (`kvm_sched_yield`: since 5.13 not where nobody else wants the pCPU).
     pub(crate) fn on_yield(&mut self, p: u32, to: u32) -> bool {
         let vm = self.vcpus[to as usize].vm as usize;
-        self.host.nr_running(CpuId(p)) > 1
+        let alone = self.host.nr_running(CpuId(p)) == 1;
+        !(alone && self.vms[vm].sync.spin.candidates.not_alone)
             && self.is_ready(to)
             && self.yield_to(p, vm, to) == DirectedYield::Done
     }

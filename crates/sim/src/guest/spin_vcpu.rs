@@ -47,6 +47,8 @@ pub(crate) struct SpinVcpu {
     kick_sent: bool,
     /// It was preempted, not woken.
     preempted: bool,
+    /// Its guest is told that it is preempted.
+    told: bool,
     /// It yielded when it spun, and has not run since.
     in_loop: bool,
     /// Such a one is yielded to every other time.
@@ -92,9 +94,14 @@ impl SpinVcpu {
         self.kicked = true;
     }
 
-    /// It has lost its pCPU while it could have gone on.
-    pub(crate) fn preempted(&mut self) {
-        self.preempted = true;
+    /// It has lost its pCPU while it could have gone on. `told`: its guest knows of that.
+    pub(crate) fn preempted(&mut self, told: bool) {
+        (self.preempted, self.told) = (true, told);
+    }
+
+    /// Whether its guest is told that it is preempted.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
     }
 
     /// It yielded its pCPU when it spun.
@@ -105,7 +112,8 @@ impl SpinVcpu {
     /// It has a pCPU: what its being away meant is over.
     pub(crate) fn loaded(&mut self, window: Ns) {
         self.window = window;
-        (self.preempted, self.in_loop, self.eligible) = (false, false, false);
+        (self.preempted, self.told) = (false, false);
+        (self.in_loop, self.eligible) = (false, false);
     }
 
     /// A PAUSE loop has used up its window: the next one is longer.
@@ -123,7 +131,7 @@ impl SpinVcpu {
     ) -> bool {
         match self.preempted {
             true => !rules.in_kernel || rules.interrupted && interrupted || in_kernel,
-            false => rules.interrupted,
+            false => rules.woken,
         }
     }
 
@@ -194,8 +202,12 @@ mod tests {
 
     #[test]
     fn rules_say_to_whom_a_spinner_yields() {
-        let rules =
-            |in_kernel, interrupted| Candidates { in_kernel, interrupted, queue_heads: false };
+        let rules = |in_kernel, later| Candidates {
+            in_kernel,
+            woken: later,
+            interrupted: later,
+            ..Candidates::default()
+        };
         let woken = SpinVcpu::default();
         let preempted = SpinVcpu { preempted: true, ..woken };
         let may = |spin: SpinVcpu, rules, state: (bool, bool)| {

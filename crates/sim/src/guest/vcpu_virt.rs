@@ -127,6 +127,7 @@ impl VmVirt {
             fires: match virt.timer.source {
                 Some(GuestTimer::Exitless) => Fires::Exitless,
                 Some(GuestTimer::Posted) => Fires::Posted,
+                Some(GuestTimer::HvTimer) if posts_timers(virt, host) => Fires::Posted,
                 _ if hv_timer => Fires::Hv,
                 _ => Fires::Hrtimer,
             },
@@ -160,7 +161,14 @@ impl VmVirt {
 /// there is one at all.
 fn can_use_hv_timer(virt: &Virt, host: &HostPlan) -> bool {
     let shuns = host.cpu.is_none_or(|cpu| cpu.shuns_preemption_timer());
-    virt.timer.source == Some(GuestTimer::HvTimer) && !virt.exits_off.mwait && !shuns
+    let off = virt.exits_off.mwait || posts_timers(virt, host);
+    virt.timer.source == Some(GuestTimer::HvTimer) && !off && !shuns
+}
+
+/// Whether KVM has housekeeping pCPUs post the timers of a VM without being told to (`kvm_can_post_timer_interrupt`).
+fn posts_timers(virt: &Virt, host: &HostPlan) -> bool {
+    let rests = virt.exits_off.hlt || virt.exits_off.mwait;
+    rests && virt.apic.posted && !host.nohz_full.is_empty()
 }
 
 /// How a vCPU is virtualised: what most events do not look at. The counters that every exit counts come first, on

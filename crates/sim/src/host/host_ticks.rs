@@ -30,7 +30,7 @@ impl HostTicks {
         Self { ticks, full, has_full, housekeeping: housekeeping.unwrap_or(NONE) }
     }
 
-    /// The pCPU on which a timer fires that is set on `p`.
+    /// The pCPU on which a timer fires that is set on `p`, and that devices interrupt for who ran there.
     #[inline]
     pub(crate) fn timer_cpu(&self, p: u32) -> u32 {
         let full = self.has_full && self.full.contains(CpuId(p));

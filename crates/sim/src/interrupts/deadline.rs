@@ -91,12 +91,6 @@ impl Deadline {
         })
     }
 
-    /// How early its interrupt has come, if it has and nobody has waited yet.
-    pub(crate) fn is_early(&self, now: Ns) -> Option<Ns> {
-        let left = self.expires.saturating_sub(now);
-        (left > 0 && self.expires != Ns::MAX).then_some(left)
-    }
-
     /// Its interrupt would reach the guest at `ready`: whoever brings it spins for this long, so that it does
     /// not come early.
     pub(crate) fn spin(&mut self, ready: Ns) -> Ns {
@@ -152,7 +146,7 @@ mod tests {
         timer.stand_for(1_000_000);
         assert_eq!(timer.fired(1_000_100), Some(2_000_000));
         assert_eq!(timer.fired(4_500_000), Some(5_000_000));
-        assert_eq!(timer.is_early(4_500_000), None);
+        assert_eq!(timer.spin(4_500_000), 0);
     }
 
     #[test]
@@ -160,10 +154,8 @@ mod tests {
         let mut timer = deadline(TimerMode::TscDeadline, AdvanceConfig::Fixed(700));
         timer.write(10_000, 0, 0);
         assert_eq!((timer.advance_ns(), timer.fires(0), timer.fires(9_500)), (700, 9_300, 9_500));
-        assert_eq!(timer.is_early(9_300), None, "nothing is pending");
+        assert_eq!(timer.spin(9_300), 0, "nothing is pending");
         assert_eq!(timer.fired(9_300), None);
-        assert_eq!(timer.is_early(9_300), Some(700));
-        assert_eq!(timer.spin(9_600), 400);
-        assert_eq!((timer.is_early(9_300), timer.spin(9_600)), (None, 0));
+        assert_eq!((timer.spin(9_600), timer.spin(9_600)), (400, 0));
     }
 }

@@ -12,10 +12,12 @@ use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
-    /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
+    /// A device fires: an interrupt on the host pCPU where its vCPU ran last, or on the housekeeping pCPU if that is one of
+    /// `nohz_full`, where the host keeps interrupts away from.
     pub(crate) fn device_fires(&mut self, d: u32) {
         let v = self.devices.fires(d, &mut self.clock);
-        let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
+        let home = self.ticks.timer_cpu(self.vcpus[v as usize].home);
+        let track = self.vcpus[v as usize].track;
         if self.vcpus[v as usize].halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, home);
         }

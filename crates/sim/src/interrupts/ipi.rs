@@ -69,7 +69,7 @@ impl World<'_> {
         if self.vms[vm].sync.ipi.pv_tlb {
             let before = mask.len();
             // The others flush when they are loaded.
-            mask.retain(|&c| self.vcpus[c as usize].pcpu != NONE);
+            mask.retain(|&c| !self.is_told_away(c));
             self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
         }
         self.send_calls(v, t, mask, true);
@@ -241,10 +241,8 @@ impl World<'_> {
 
     /// Asks to yield to the first called vCPU that is preempted and not idle; false if there is none.
     pub(crate) fn wants_yield(&mut self, v: u32) -> bool {
-        let preempted = |&&c: &&u32| {
-            let vcpu = &self.vcpus[c as usize];
-            vcpu.pcpu == NONE && vcpu.current != NONE
-        };
+        let preempted =
+            |&&c: &&u32| self.is_told_away(c) && self.vcpus[c as usize].current != NONE;
         let Some(&to) = self.vcpus[v as usize].ipis.called().iter().find(preempted) else {
             return false;
         };

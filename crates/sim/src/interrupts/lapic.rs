@@ -172,13 +172,10 @@ impl World<'_> {
         }
     }
 
-    /// An interrupt fired early that no VM entry would hold back any more: the pCPU that fires it waits
-    /// until it is due, as KVM does for a timer that it posts. True if it does.
+    /// An interrupt that no VM entry would hold back any more: the pCPU that fires it waits until it is due, and sees how early or late
+    /// it was, as KVM does for a timer that it posts (`__kvm_wait_lapic_expire`). True if it has to wait.
     fn waits_out(&mut self, v: u32, posted: bool) -> bool {
-        let vcpu = &mut self.vcpus[v as usize];
-        let now = self.clock.now();
-        let p = vcpu.pcpu;
-        let Some(left) = vcpu.virt.deadline.is_early(now) else { return false };
+        let p = self.vcpus[v as usize].pcpu;
         if p == NONE || p == self.cpu {
             return false;
         }
@@ -187,14 +184,17 @@ impl World<'_> {
             Segment::Guest => posted,
             _ => false,
         };
-        if passes {
-            vcpu.waits_out = true;
-            vcpu.virt.deadline.spin(now);
-            vcpu.virt.counters.advance_ns += left;
+        if !passes {
+            return false;
+        }
+        let left = self.waits_for_deadline(v, 0);
+        if left > 0 {
+            self.vcpus[v as usize].waits_out = true;
             self.pay(left);
+            let now = self.clock.now();
             self.clock.set(Event::Lapic(v), now + left);
         }
-        passes
+        left > 0
     }
 
     /// It is due now.

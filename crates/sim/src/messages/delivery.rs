@@ -7,7 +7,7 @@
 //! guest -> guest an exit, whose handler signals the other VM
 //! ```
 
-use vcoop_model::plan::Target;
+use vcoop_model::plan::{Room, Target};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_sched::{EntId, Waker};
@@ -121,7 +121,7 @@ impl World<'_> {
         );
     }
 
-    /// Its answer reaches this machine: an interrupt where who takes it ran last.
+    /// Its answer reaches this machine: an interrupt where who takes it ran last, or on the housekeeping pCPU as for [`Self::device_fires`].
     pub(crate) fn remote_answers(&mut self, remote: u32) {
         let client = self.calls.remote_client(remote);
         let (track, p) = match self.calls.client(client) {
@@ -136,7 +136,7 @@ impl World<'_> {
             Leg::Flight,
             self.tracks.on(track, self.clock.now()),
         );
-        self.interrupt(p, Irq::Remote(client));
+        self.interrupt(self.ticks.timer_cpu(p), Irq::Remote(client));
     }
 
     /// The host's half of that interrupt is done.
@@ -274,27 +274,31 @@ impl World<'_> {
     }
 
     /// A guest task posts a message to task `to`; true when it sleeps for room.
-    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: u32) -> bool {
+    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: Room) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let Some(other) = self.vms[vm].tasks.get(to as usize) else { return false };
         let sampler = other.sampler;
-        match self.mail.post(other.mail, t, other.wait == Wait::Mail, room) {
-            Posted::Wakes { sampled } => {
+        let woken = match self.mail.post(other.mail, t, other.wait == Wait::Mail, room) {
+            Posted::Wakes { sampled, others } => {
                 if sampled {
                     let home = self.home_of(vm, to);
                     self.settle_wait(home);
                     let (track, now) = (self.vcpus[home as usize].track, self.clock.now());
                     self.tracks.arm(sampler, track, now, now);
                 }
-                self.guest_wake_up(v, to, is_pipe(room));
-                false
+                self.guest_wake_up(v, to, wakes_sync(room));
+                others
             }
-            Posted::Left => false,
+            Posted::Left(woken) => woken,
             Posted::Blocks => {
-                self.vms[vm].tasks[t as usize].wait = Wait::Room;
-                self.guest_sleep(v, t, None, CostKey::Block)
+                let work = &mut self.vms[vm].tasks[t as usize];
+                work.wait = Wait::Room;
+                work.posts_again(to, room);
+                return self.guest_sleep(v, t, None, CostKey::Block);
             }
-        }
+        };
+        woken.into_iter().for_each(|poster| self.guest_wake_up(v, poster, true));
+        false
     }
 
     /// A guest task takes a message; true when it sleeps for one.
@@ -302,8 +306,8 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
         match self.mail.receive(work.mail, sample) {
-            Found::Message(poster) => {
-                poster.into_iter().for_each(|poster| self.guest_wake_up(v, poster, true));
+            Found::Message(woken) => {
+                woken.into_iter().for_each(|poster| self.guest_wake_up(v, poster, true));
                 false
             }
             Found::Nothing => {
@@ -314,36 +318,37 @@ impl World<'_> {
     }
 
     /// A host thread posts a message to thread `to`; true when it sleeps for room.
-    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: u32) -> bool {
+    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: Room) -> bool {
         let Some(other) = self.threads.get_mut(to as usize) else { return false };
-        match self.mail.post(other.work.mail, t, other.work.wait == Wait::Mail, room) {
-            Posted::Wakes { sampled } => {
+        let woken = match self.mail.post(other.work.mail, t, other.work.wait == Wait::Mail, room) {
+            Posted::Wakes { sampled, others } => {
                 other.work.wait = Wait::No;
                 if sampled {
                     let now = self.clock.now();
                     self.tracks.arm(other.work.sampler, other.track, now, now);
                 }
-                self.wake_thread(to, Waker { sync: is_pipe(room), ..self.waker() });
-                false
+                self.wake_thread(to, Waker { sync: wakes_sync(room), ..self.waker() });
+                others
             }
-            Posted::Left => false,
+            Posted::Left(woken) => woken,
             Posted::Blocks => {
-                self.threads[t as usize].work.wait = Wait::Room;
+                let work = &mut self.threads[t as usize].work;
+                work.wait = Wait::Room;
+                work.posts_again(to, room);
                 self.block(p, t, CostKey::Block, 0);
-                true
+                return true;
             }
-        }
+        };
+        self.wake_posters(woken);
+        false
     }
 
     /// A host thread takes a message; true when it sleeps for one.
     pub(crate) fn receive(&mut self, p: u32, t: u32, sample: bool) -> bool {
         let work = &mut self.threads[t as usize].work;
         match self.mail.receive(work.mail, sample) {
-            Found::Message(poster) => {
-                if let Some(poster) = poster {
-                    self.threads[poster as usize].work.wait = Wait::No;
-                    self.wake_thread(poster, Waker { sync: true, ..self.waker() });
-                }
+            Found::Message(woken) => {
+                self.wake_posters(woken);
                 false
             }
             Found::Nothing => {
@@ -353,10 +358,17 @@ impl World<'_> {
             }
         }
     }
+
+    /// There is room for host threads that wait for some.
+    fn wake_posters(&mut self, posters: Vec<u32>) {
+        for poster in posters {
+            self.threads[poster as usize].work.wait = Wait::No;
+            self.wake_thread(poster, Waker { sync: true, ..self.waker() });
+        }
+    }
 }
 
-/// Whether a box with so much room is a pipe: who writes or reads says that it is about to sleep. One without bounds is a list
-/// in memory, behind a futex.
-fn is_pipe(room: u32) -> bool {
-    room < u32::MAX
+/// Whether who writes says that it is about to sleep, as to sockets and pipes.
+fn wakes_sync(room: Room) -> bool {
+    room != Room::List
 }

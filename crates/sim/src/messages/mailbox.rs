@@ -1,45 +1,99 @@
 //! Messages between the tasks of a level: pipes, sockets, queues of work.
 //!
 //! A task that takes messages has a box. Who posts one wakes a task that waits for it, or leaves it
-//! there, or sleeps while the box is full: then whoever takes the next message puts it in and wakes
-//! the poster.
+//! there, or sleeps while the box is full, and tries again when it is woken. When that is depends on what the box is
+//! ([`Room`]).
 
 use std::collections::VecDeque;
+
+use vcoop_model::plan::Room;
 
 use crate::attribution::track::NONE;
 
 /// A task's box.
 #[derive(Clone, Debug)]
 struct Mailbox {
+    room: Room,
     /// Who posted what lies there.
     queue: VecDeque<u32>,
+    /// Messages taken of a pipe's first page.
+    taken: u32,
     /// Who waits for room.
     blocked: VecDeque<u32>,
+    /// Who has been woken for room in a pipe, and has not written yet.
+    woken: Vec<u32>,
     /// Who posted the message taken last.
     from: u32,
     /// Its task waits, and the wake-up is measured.
     sampled: bool,
 }
 
+impl Mailbox {
+    fn is_full(&self) -> bool {
+        let n = self.queue.len() as u32;
+        match self.room {
+            Room::List => false,
+            Room::Socket(room) => n >= room,
+            Room::Pipe(room) => n + self.taken >= room,
+        }
+    }
+
+    /// A message is taken out: who posted it, and who is to be woken because there is room now.
+    fn take(&mut self) -> Option<(u32, Vec<u32>)> {
+        let was_full = self.is_full();
+        let from = self.queue.pop_front()?;
+        let n = self.queue.len() as u32;
+        let woken = match self.room {
+            Room::Socket(room) if n * 4 <= room => self.blocked.drain(..).collect(),
+            Room::List | Room::Socket(_) => Vec::new(),
+            Room::Pipe(room) => {
+                self.taken += 1;
+                if n == 0 || self.taken == Room::page(room) {
+                    self.taken = 0;
+                }
+                self.next_writer(was_full && !self.is_full())
+            }
+        };
+        Some((from, woken))
+    }
+
+    /// The next who waits to write into a pipe, if there is reason to wake it.
+    fn next_writer(&mut self, wakes: bool) -> Vec<u32> {
+        let next = if wakes { self.blocked.pop_front() } else { None };
+        self.woken.extend(next);
+        next.into_iter().collect()
+    }
+
+    /// Who had to wait for room in a pipe has written: the next is woken, if there is room for it.
+    fn written(&mut self, by: u32) -> Vec<u32> {
+        let at = self.woken.iter().position(|&woken| woken == by);
+        let waited = at.map(|at| self.woken.swap_remove(at)).is_some();
+        let wakes = waited && !self.is_full();
+        self.next_writer(wakes)
+    }
+}
+
 /// What becomes of a message that is posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
-    /// Its receiver waits for it: it is to be woken, and that is measured or not.
+    /// Its receiver waits for it: it is to be woken, and that is measured or not; and so are these, who wait for room.
     Wakes {
         /// Measured.
         sampled: bool,
+        /// Who waits for room.
+        others: Vec<u32>,
     },
-    /// It lies in the box, or there is none.
-    Left,
-    /// There is no room: who posts it sleeps.
+    /// It lies in the box, or there is none; these are to be woken because there is room.
+    Left(Vec<u32>),
+    /// There is no room: who posts it sleeps, and tries again.
     Blocks,
 }
 
 /// What who looks into its box finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A message, or there is no box; this poster is to be woken because there is room now.
-    Message(Option<u32>),
+    /// A message, or there is no box; these posters are to be woken because there is room now.
+    Message(Vec<u32>),
     /// Nothing: it sleeps until there is a message.
     Nothing,
 }
@@ -51,37 +105,47 @@ pub(crate) struct Mailboxes(Vec<Mailbox>);
 impl Mailboxes {
     /// The number of another box.
     pub(crate) fn add(&mut self) -> u32 {
-        let (queue, blocked) = (VecDeque::new(), VecDeque::new());
-        self.0.push(Mailbox { queue, blocked, from: NONE, sampled: false });
+        self.0.push(Mailbox {
+            room: Room::List,
+            queue: VecDeque::new(),
+            taken: 0,
+            blocked: VecDeque::new(),
+            woken: Vec::new(),
+            from: NONE,
+            sampled: false,
+        });
         self.0.len() as u32 - 1
     }
 
-    /// Task `from` posts a message, unless so many as `room` lie there. `waits`: the receiver waits for it.
-    pub(crate) fn post(&mut self, mailbox: u32, from: u32, waits: bool, room: u32) -> Posted {
-        let Some(mailbox) = self.0.get_mut(mailbox as usize) else { return Posted::Left };
+    /// Task `from` posts a message, if there is room. `waits`: the receiver waits for it.
+    pub(crate) fn post(&mut self, mailbox: u32, from: u32, waits: bool, room: Room) -> Posted {
+        let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
+            return Posted::Left(Vec::new());
+        };
+        mailbox.room = room;
         if waits {
             mailbox.from = from;
-            Posted::Wakes { sampled: mailbox.sampled }
-        } else if mailbox.queue.len() < room as usize {
-            mailbox.queue.push_back(from);
-            Posted::Left
-        } else {
+            Posted::Wakes { sampled: mailbox.sampled, others: mailbox.written(from) }
+        } else if mailbox.is_full() {
             mailbox.blocked.push_back(from);
             Posted::Blocks
+        } else {
+            mailbox.queue.push_back(from);
+            Posted::Left(mailbox.written(from))
         }
     }
 
     /// The owner of a box looks into it; if it is to wait, `sample` says whether its wake-up is measured.
     pub(crate) fn receive(&mut self, mailbox: u32, sample: bool) -> Found {
-        let Some(mailbox) = self.0.get_mut(mailbox as usize) else { return Found::Message(None) };
-        let Some(from) = mailbox.queue.pop_front() else {
+        let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
+            return Found::Message(Vec::new());
+        };
+        let Some((from, woken)) = mailbox.take() else {
             mailbox.sampled = sample;
             return Found::Nothing;
         };
         mailbox.from = from;
-        let poster = mailbox.blocked.pop_front();
-        mailbox.queue.extend(poster);
-        Found::Message(poster)
+        Found::Message(woken)
     }
 
     /// Who posted the message that the owner of a box took last.
@@ -94,21 +158,55 @@ impl Mailboxes {
 mod tests {
     use super::*;
 
+    fn left() -> Posted {
+        Posted::Left(Vec::new())
+    }
+
     #[test]
-    fn messages_wait_for_their_receiver_and_posters_for_room() {
+    fn messages_wait_for_their_receiver() {
         let mut all = Mailboxes::default();
         let own = all.add();
         assert_eq!(all.correspondent(own), None);
         assert_eq!(all.receive(own, true), Found::Nothing);
-        assert_eq!(all.post(own, 7, true, 1), Posted::Wakes { sampled: true });
+        let wakes = Posted::Wakes { sampled: true, others: Vec::new() };
+        assert_eq!(all.post(own, 7, true, Room::List), wakes);
         assert_eq!(all.correspondent(own), Some(7));
-        assert_eq!(all.post(own, 8, false, 1), Posted::Left);
-        assert_eq!(all.post(own, 9, false, 1), Posted::Blocks);
-        assert_eq!(all.receive(own, false), Found::Message(Some(9)), "there is room for it now");
+        assert_eq!(all.post(own, 8, false, Room::List), left());
+        assert_eq!(all.receive(own, false), Found::Message(Vec::new()));
         assert_eq!(all.correspondent(own), Some(8));
-        assert_eq!(all.receive(own, false), Found::Message(None));
-        assert_eq!(all.correspondent(own), Some(9));
         assert_eq!(all.receive(own, false), Found::Nothing);
-        assert_eq!(all.post(NONE, 1, false, 0), Posted::Left, "who has no box gets nothing");
+        assert_eq!(all.post(NONE, 1, false, Room::Pipe(1)), left(), "who has no box gets nothing");
+    }
+
+    #[test]
+    fn a_socket_wakes_all_who_wait_when_three_quarters_are_free() {
+        let mut all = Mailboxes::default();
+        let (own, room) = (all.add(), Room::Socket(8));
+        (0..8).for_each(|_| assert_eq!(all.post(own, 1, false, room), left()));
+        for writer in [2, 3] {
+            assert_eq!(all.post(own, writer, false, room), Posted::Blocks);
+        }
+        let woken: Vec<Found> = (0..8).map(|_| all.receive(own, false)).collect();
+        let all_at = woken.iter().position(|found| *found == Found::Message(vec![2, 3]));
+        assert_eq!(all_at, Some(5), "two of eight are left");
+        assert_eq!(all.receive(own, false), Found::Nothing, "they write themselves");
+    }
+
+    #[test]
+    fn a_pipe_wakes_one_who_waits_for_a_page_and_that_one_the_next() {
+        let mut all = Mailboxes::default();
+        let (own, room) = (all.add(), Room::Pipe(32));
+        (0..32).for_each(|_| assert_eq!(all.post(own, 1, false, room), left()));
+        for writer in [2, 3] {
+            assert_eq!(all.post(own, writer, false, room), Posted::Blocks);
+        }
+        assert_eq!(all.receive(own, false), Found::Message(Vec::new()), "half a page");
+        assert_eq!(all.post(own, 4, false, room), Posted::Blocks);
+        assert_eq!(all.receive(own, false), Found::Message(vec![2]));
+        assert_eq!(all.receive(own, false), Found::Message(Vec::new()), "it was not full");
+        assert_eq!(all.post(own, 5, false, room), left(), "who has not waited wakes nobody");
+        assert_eq!(all.post(own, 2, false, room), left(), "now it is full again");
+        assert_eq!(all.receive(own, false), Found::Message(vec![3]));
+        assert_eq!(all.post(own, 3, false, room), Posted::Left(vec![4]), "there is room for one");
     }
 }

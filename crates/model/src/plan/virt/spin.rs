@@ -58,6 +58,31 @@ pub struct SpinVirt {
     /// The guest does not know which of its vCPUs have no pCPU, unless its spinlocks are paravirtual.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preempted_unseen: bool,
+    /// Which of its vCPUs a guest is told are preempted.
+    #[serde(default, skip_serializing_if = "Told::is_usual")]
+    pub told: Told,
+    /// A waiter at a paravirtual lock halts also if the vCPU of the one before it in line is preempted (`pv_wait_early`
+    /// from Linux 4.11 to 5.3).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early_if_preempted: bool,
+}
+
+/// Which vCPUs KVM tells its guest are preempted (`kvm_steal_time_set_preempted` of `arch/x86/kvm/x86.c`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// Those that lost their pCPU when an interrupt of the host had made them leave guest mode (since 5.19): those that gave it up in
+    /// another exit, or halted, are not.
+    #[default]
+    Interrupted,
+    /// All that have no pCPU and something to run.
+    Away,
+}
+
+impl Told {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl SpinVirt {
@@ -86,11 +111,14 @@ pub enum SpinLocks {
 pub struct Candidates {
     /// One that was preempted must have been in its kernel (4.14).
     pub in_kernel: bool,
-    /// One that waits for a pCPU since an interrupt woke it is a candidate (5.3), and one that has an interrupt
-    /// pending counts as in its kernel (6.9).
+    /// One that waits for a pCPU since an interrupt woke it is a candidate (5.3).
+    pub woken: bool,
+    /// One that has an interrupt pending counts as in its kernel (5.13).
     pub interrupted: bool,
     /// Who releases a paravirtual lock and kicks the next in line yields to that one (5.4).
     pub queue_heads: bool,
+    /// A hypercall that asks to yield does nothing if its caller is alone on its pCPU (5.13).
+    pub not_alone: bool,
 }
 
 impl Candidates {
@@ -101,7 +129,7 @@ impl Candidates {
 
 impl Default for Candidates {
     fn default() -> Self {
-        Self { in_kernel: true, interrupted: true, queue_heads: false }
+        Self { in_kernel: true, woken: true, interrupted: true, queue_heads: true, not_alone: true }
     }
 }
 
@@ -130,6 +158,8 @@ impl Default for SpinVirt {
             handoff_ns: 100,
             candidates: Candidates::default(),
             preempted_unseen: false,
+            told: Told::default(),
+            early_if_preempted: false,
         }
     }
 }

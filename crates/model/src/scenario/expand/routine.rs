@@ -6,11 +6,11 @@ use super::{
 };
 use crate::diagnostic::Collector;
 use crate::limits::MAX_TASKS;
-use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Section};
+use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Room, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::keys::workload::{
     Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp,
-    Schbench, SectionKeys, TimerBench, TimerWait,
+    Schbench, SectionKeys, Through, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
@@ -77,6 +77,9 @@ pub(super) fn client(
     copies(common, Program::Routine { acts })
 }
 
+/// A pipe with room for messages of 100 bytes; those between two tasks never fill it.
+const PIPE: Room = Room::Pipe(Room::PIPE);
+
 pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
     needs_time(&keys.work, "work", errors);
     let work = || run(keys.work.value, Mode::User);
@@ -84,11 +87,11 @@ pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &mut Collector<'_>)
     for i in 0..common.count.value.get() {
         let (ping, pong) = (index(2 * i), index(2 * i + 1));
         let receive = || Act::Receive { sample: false };
-        let there = Act::Post { peer: pong, room: 1 };
+        let there = Act::Post { peer: pong, room: PIPE };
         let acts = vec![Act::Begin, work(), there, receive(), Act::Sample, Act::Done];
         let name = copy_name(common, i);
         threads.push((format!("{name}/ping"), Program::Routine { acts }));
-        let acts = vec![receive(), work(), Act::Post { peer: ping, room: 1 }];
+        let acts = vec![receive(), work(), Act::Post { peer: ping, room: PIPE }];
         threads.push((format!("{name}/pong"), Program::Routine { acts }));
     }
     threads
@@ -105,6 +108,11 @@ pub(super) fn groups(
     let (senders, receivers) = (keys.senders.value.get(), keys.receivers.value.get());
     let (pairs, tasks) = (senders * receivers, senders + receivers);
     let groups = keys.groups.value.get();
+    let messages = keys.room.as_ref().map(|room| room.value.get32());
+    let room = match keys.through.value {
+        Through::Socket => Room::Socket(messages.unwrap_or(Room::SOCKET)),
+        Through::Pipe => Room::Pipe(messages.unwrap_or(Room::PIPE)),
+    };
     if !are_few(groups * pairs, MAX_PAIRS, "pairs of sender and receiver", common, errors)
         || !are_few(groups * tasks, MAX_TASKS as u64, "tasks", common, errors)
     {
@@ -117,7 +125,6 @@ pub(super) fn groups(
             let first = threads.len() as u64 + senders;
             let mut acts = Vec::new();
             for receiver in 0..receivers {
-                let room = keys.room.value.get32();
                 acts.push(run(keys.send.value, Mode::Kernel));
                 acts.push(Act::Post { peer: index(first + receiver), room });
             }
@@ -162,7 +169,7 @@ pub(super) fn schbench(
         }
         for w in 0..messengers * workers {
             let peer = index(first + w / workers);
-            let mut acts = vec![Act::Post { peer, room: u32::MAX }, Act::Receive { sample: true }];
+            let mut acts = vec![Act::Post { peer, room: Room::List }, Act::Receive { sample: true }];
             acts.extend(sleep(keys.think.value));
             acts.push(run(keys.work.value, Mode::User));
             acts.extend(locked.iter().cloned());
@@ -187,7 +194,11 @@ pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Pr
         time: keys.section.value.0,
         flush_every: if locked { flush_every } else { 0 },
     };
-    let mut acts = vec![run(keys.work.value, Mode::User), Act::Begin];
+    let mut acts = vec![run(keys.work.value, Mode::User)];
+    if keys.kernel.value.0 != Dist::Const(0) {
+        acts.push(run(keys.kernel.value, Mode::Kernel));
+    }
+    acts.push(Act::Begin);
     acts.extend(section.acts());
     if flush_every > 0 && !locked {
         acts.extend([Act::Every { n: flush_every, skip: 1 }, Act::Flush]);

@@ -9,7 +9,7 @@ use schemars::SchemaGenerator;
 use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
 
 use crate::diagnostic::Span;
-use crate::plan::virt::{ApicVirt, GuestTimer, Virt};
+use crate::plan::virt::{ApicVirt, GuestTimer, IpiPath, Virt};
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
@@ -56,8 +56,8 @@ choice! {
     /// What the host's KVM does unless it is told otherwise.
     pub(crate) enum KvmKind {
         /// As KVM of Linux 6.18 on a CPU with APICv: posted interrupts, the fast path of exits, the VMX
-        /// preemption timer (where the profile's CPU has one), deadlines advanced adaptively, and polling
-        /// for halted vCPUs for up to 200us.
+        /// preemption timer (where the profile's CPU has one), deadlines advanced adaptively, polling for
+        /// halted vCPUs for up to 200us, and IPIs by a hypercall or a shorthand, as its Linux guests send them.
         Stock = "stock",
     }
 }
@@ -67,8 +67,9 @@ shared_keys! {
     pub(crate) struct KvmKeys {
         /// What the host's KVM does unless it is told otherwise: `stock`, as Linux 6.18 on a CPU with APICv
         /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
-        /// profile's CPU has no preemption timer), timer_advance = "adaptive" and halt_poll = "200us". Each can be
-        /// set by its own key as well. `hints = "shared"` is the same for the guest. Default: nothing of these.
+        /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
+        /// ipi_shorthand = true. Each can be set by its own key as well. What else a guest takes up depends on
+        /// `hints`: write hints = "shared" for a VM as by default. Default: nothing of these.
         kvm: KvmKind,
     }
 }
@@ -80,6 +81,8 @@ impl KvmKeys {
         virt.timer.source = Some(GuestTimer::HvTimer);
         virt.timer.advance = AdvanceConfig::Adaptive;
         virt.idle.host_poll = Some(HostPollConfig::KVM);
+        virt.ipi.path = IpiPath::Pv;
+        virt.ipi.shorthand = true;
     }
 }
 

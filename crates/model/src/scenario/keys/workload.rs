@@ -19,7 +19,7 @@ use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
     Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
-    SectionKeys, TimerBench, TimerWait,
+    SectionKeys, Through, TimerBench, TimerWait,
 };
 
 /// When a task starts.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
-use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Section, Target};
+use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Room, Section, Target};
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
 
@@ -146,7 +146,7 @@ fn everybody_in_a_group_knows_the_others() {
         let peers: Vec<usize> = acts(&task.program)
             .iter()
             .filter_map(|act| match act {
-                Act::Post { peer, room: 64 } => Some(*peer as usize),
+                Act::Post { peer, room: Room::Socket(278) } => Some(*peer as usize),
                 _ => None,
             })
             .collect();

@@ -130,12 +130,12 @@ fn a_posted_timer_needs_what_kvm_needs() {
 
 #[test]
 fn rules_of_yielding_and_polling_need_what_they_are_about() {
-    refused("yield_queue_heads = true\n", "", "yield_queue_heads", "who is next in line");
     let vm = "yield_in_kernel = false\ndisable_exits = ['pause']\n";
     refused(vm, "", "yield_in_kernel", "yields to nobody");
-    let vm = "spinlocks = 'pv'\nyield_queue_heads = true\nyield_interrupted = false\n";
+    let vm = "yield_queue_heads = false\nyield_interrupted = false\nyield_alone = true\n";
     let to = virts(vm, "")[0].1.spin.candidates;
-    assert_eq!((to.in_kernel, to.interrupted, to.queue_heads), (true, false, true));
+    let rules = (to.in_kernel, to.woken, to.interrupted, to.queue_heads, to.not_alone);
+    assert_eq!(rules, (true, true, false, false, false));
     refused("halt_poll_fixed = true\n", "", "halt_poll_fixed", "how long it polls");
     let vm = "halt_poll = '50us'\nhalt_poll_fixed = true\nhalt_poll_grow = 3\n";
     refused(vm, "", "halt_poll_grow = 3", "does not adapt");

@@ -1,7 +1,7 @@
 //! Keys of a guest's IPIs and of its spinning.
 
 use super::{set, shared_keys};
-use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
+use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Told, Virt};
 use crate::toml_read::units::{Span1, Time};
 use crate::toml_read::value::{Int, choice};
 
@@ -38,6 +38,15 @@ choice! {
         TestAndSet = "test-and-set",
         /// Paravirtual.
         Pv = "pv",
+    }
+}
+
+choice! {
+    for Told {
+        /// Those that an interrupt of the host made leave guest mode.
+        Interrupted = "interrupted",
+        /// All that have no pCPU.
+        Away = "away",
     }
 }
 
@@ -105,14 +114,27 @@ shared_keys! {
         /// Linux 4.14; false: to any that was preempted. Default: true.
         yield_in_kernel: bool,
         /// Such an exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
-        /// 5.3, and one with an interrupt pending counts as in its kernel, as since 6.9. Default: true.
+        /// 5.3. Default: true.
+        yield_woken: bool,
+        /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by which
+        /// KVM knows. Default: true.
         yield_interrupted: bool,
         /// Who releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
-        /// 5.4; needs spinlocks = "pv". Default: false.
+        /// 5.4; with spinlocks = "pv". Default: true.
         yield_queue_heads: bool,
+        /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is alone on its pCPU,
+        /// as before Linux 5.13. Default: false.
+        yield_alone: bool,
         /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time: nobody spins then for a
         /// mutex or rwsem whose owner is. Default: true; Linux before 5.18 knows it with spinlocks = "pv" only.
         vcpu_is_preempted: bool,
+        /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
+        /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU and something to run (`away`, before). It decides for
+        /// `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`. Default: interrupted.
+        preempted_flag: Told,
+        /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests from Linux 4.11 to
+        /// 5.3. Default: false.
+        wait_early_preempted: bool,
         /// Time until a vCPU that spins sees what another one wrote. Default: 100ns.
         spin_handoff: Time,
     }
@@ -129,10 +151,14 @@ impl SpinKeys {
         set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| Some(time.0));
         set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
         set(&self.vcpu_is_preempted, &mut virt.spin.preempted_unseen, |known| !*known);
+        set(&self.preempted_flag, &mut virt.spin.told, |told| *told);
+        set(&self.wait_early_preempted, &mut virt.spin.early_if_preempted, |on| *on);
         let to = &mut virt.spin.candidates;
         set(&self.yield_in_kernel, &mut to.in_kernel, |on| *on);
+        set(&self.yield_woken, &mut to.woken, |on| *on);
         set(&self.yield_interrupted, &mut to.interrupted, |on| *on);
         set(&self.yield_queue_heads, &mut to.queue_heads, |on| *on);
+        set(&self.yield_alone, &mut to.not_alone, |alone| !*alone);
         set(&self.spin_handoff, &mut virt.spin.handoff_ns, |time| time.0);
     }
 }

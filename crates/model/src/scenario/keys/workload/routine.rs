@@ -70,8 +70,18 @@ table! {
     }
 }
 
+choice! {
+    /// What messages go through.
+    pub(crate) enum Through {
+        /// A Unix stream socket.
+        Socket = "socket",
+        /// A pipe.
+        Pipe = "pipe",
+    }
+}
+
 table! {
-    /// Groups of senders and receivers (hackbench): each sender of a group writes a message to each
+    /// Groups of senders and receivers (hackbench, perf bench sched messaging): each sender of a group writes a message to each
     /// receiver of it by turns, and sleeps while there is no room. `rate` counts messages received.
     pub(crate) struct Groups {
         /// Groups.
@@ -80,8 +90,12 @@ table! {
         senders: At<Int<1, 1000>> = "20",
         /// Receivers of a group.
         receivers: At<Int<1, 1000>> = "20",
-        /// Messages that a receiver has room for.
-        room: At<Int<1, 1_000_000>> = "64",
+        /// What messages go through: a `socket`, whose writers are all woken when three quarters are free, or a `pipe`
+        /// (hackbench -p), of which one is woken when a page is free.
+        through: At<Through> = "socket",
+        /// Messages that a receiver has room for. Default: those of 100 bytes that Linux has room for, 278 in a socket and 640 in a
+        /// pipe.
+        room: Option<At<Int<1, 1_000_000>>>,
         /// CPU time of a message at its sender.
         send: At<Times> = "1us",
         /// CPU time of a message at its receiver.
@@ -118,8 +132,11 @@ table! {
     /// Works, and takes a spinlock of the VM for a part of it (ebizzy-like; guests only). Measures the time
     /// from asking for the lock to the end of the round; `rate` counts rounds.
     pub(crate) struct LockWorkers {
-        /// CPU time of a round outside of the lock.
+        /// CPU time of a round outside of the lock, in user mode.
         work: At<Times> = "exp 20us",
+        /// CPU time of a round outside of the lock in the guest's kernel, as for page faults: KVM yields to vCPUs that were preempted
+        /// there only.
+        kernel: At<Times> = "0us",
         /// CPU time under the lock, with preemption off.
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
