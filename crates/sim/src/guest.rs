@@ -12,6 +12,7 @@
 //! guest interrupts off.
 
 mod acquire;
+mod barrier;
 pub(crate) mod counters;
 pub(crate) mod exit;
 mod halt_poll;

@@ -435,6 +435,8 @@ impl World<'_> {
                 | Op::Unlock(_)
                 | Op::Acquire { .. }
                 | Op::Release(_)
+                | Op::Barrier { .. }
+                | Op::Pass
                 | Op::Ipi { .. }
                 | Op::Flush
                 | Op::ReadCstates(_) => {}

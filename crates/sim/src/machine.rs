@@ -164,6 +164,8 @@ pub(crate) enum Wait {
     Room,
     /// A sleeping lock.
     Lock,
+    /// Others at a barrier.
+    Barrier,
     /// Gone.
     Dead,
 }

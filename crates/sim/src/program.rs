@@ -126,6 +126,15 @@ pub enum Op {
     },
     /// Release it.
     Release(u32),
+    /// Wait until so many of its label are here.
+    Barrier {
+        /// How many.
+        of: u32,
+        /// Spin for so long before it sleeps.
+        spin_ns: Ns,
+    },
+    /// Go on behind the barrier, or sleep until that is open.
+    Pass,
     /// Have other vCPUs call a function.
     Ipi {
         /// Which.

@@ -1,6 +1,7 @@
 //! The simulator from outside. One program, because each links all that it tests.
 
 mod analytic;
+mod barriers;
 mod calls;
 mod credit1;
 mod deadline;

@@ -240,8 +240,10 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
             ..free()
         };
         let work = || Act::Do(Phase::Run { time: Dist::Const(400), mode: Mode::User });
-        let (receive, post) =
-            (|| Act::Receive { sample: false }, |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) });
+        let (receive, post) = (
+            || Act::Receive { sample: false },
+            |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) },
+        );
         let ping = vec![work(), post(1), receive(), Act::Done];
         let pong = vec![receive(), work(), post(0)];
         let mut tasks: Vec<TaskPlan> = [ping, pong]

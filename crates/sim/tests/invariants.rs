@@ -77,6 +77,8 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
             Act::Lock { lock }, Act::Ipi { to: IpiTo::Others, wait: true }, Act::Unlock { lock },
         ]),
         2 => Just(vec![Act::Flush]),
+        1 => (1u32..4, 0u64..50)
+            .prop_map(|(of, us)| vec![Act::Barrier { of, spin_ns: us * US }, Act::Sample]),
         1 => (1u64..40, any::<bool>())
             .prop_map(|(p, busy)| vec![Act::Timer { period_ns: p * 50 * US, busy, interrupt: true }]),
         1 => (1u64..400).prop_map(|us| vec![

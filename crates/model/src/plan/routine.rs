@@ -87,6 +87,13 @@ pub enum Act {
         /// Its number.
         lock: u32,
     },
+    /// Guests only: wait until so many peers are here, too.
+    Barrier {
+        /// How many of the label meet here, itself included.
+        of: u32,
+        /// How long it spins before it sleeps.
+        spin_ns: Ns,
+    },
     /// Guests only: have other vCPUs call a function.
     Ipi {
         /// Which.

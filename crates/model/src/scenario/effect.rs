@@ -52,16 +52,8 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
         ("halt_poll_grow_start", host.grow_start_ns != usual.grow_start_ns),
         ("halt_poll_shrink", host.shrink != usual.shrink),
     ];
-    idle(
-        host.fixed,
-        &adapts,
-        ("a fixed poll does not adapt", "take it out, or `halt_poll_fixed`"),
-    );
-    idle(
-        host.max_ns == 0,
-        &adapts,
-        ("the host does not poll for halted vCPUs", "set `halt_poll`"),
-    );
+    idle(host.fixed, &adapts, ("a fixed poll does not adapt", "take it out, or `halt_poll_fixed`"));
+    idle(host.max_ns == 0, &adapts, ("the host does not poll for halted vCPUs", "set `halt_poll`"));
     let usual = SpinVirt::default();
     idle(
         virt.spin.locks != SpinLocks::Pv,

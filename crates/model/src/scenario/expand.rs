@@ -79,6 +79,7 @@ pub(crate) fn expand(
         Kind::Groups(keys) => routine::groups(keys, common, place, errors),
         Kind::Schbench(keys) => routine::schbench(keys, common, place, errors),
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
+        Kind::Barrier(keys) => copies(common, routine::barrier(keys, common, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
         Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
         Kind::CstateMonitor(keys) => copies(common, routine::cstate_monitor(keys, errors)),

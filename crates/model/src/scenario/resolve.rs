@@ -545,7 +545,7 @@ fn probes(
         } else if !named.iter().any(|c| c.measures) {
             let message = format!("`{}` measures nothing", value.0);
             let help = "kinds that measure: cyclictest, audio, ping, desktop, client, pipe, \
-                        schbench, lock-workers, ipi-bench, timer-bench, \
+                        schbench, lock-workers, barrier, ipi-bench, timer-bench, \
                         cstate-monitor, rt-app";
             errors.error_help(*span, message, help);
         }

@@ -100,7 +100,8 @@ impl Level {
         let n = self.llc_cpus;
         let runs = |llc: u32| self.group(llc * n, n, &CpuSet::EMPTY);
         let own = runs(cpu.0 / n);
-        let (least, llc) = (0..self.topology().llcs).map(|llc| (runs(llc).runnable(), llc)).min()?;
+        let (least, llc) =
+            (0..self.topology().llcs).map(|llc| (runs(llc).runnable(), llc)).min()?;
         let spare = !own.is_overloaded() && least + 1 < own.runnable();
         spare.then_some((llc * n, (llc + 1) * n))
     }

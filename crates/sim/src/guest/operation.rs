@@ -168,6 +168,11 @@ impl World<'_> {
                 self.release(v, t, lock);
                 false
             }
+            Op::Barrier { of, spin_ns } => {
+                self.meet(v, t, of, spin_ns);
+                false
+            }
+            Op::Pass => self.pass(v, t),
             Op::Ipi { to, wait } => {
                 self.call_function(v, t, to, wait);
                 false

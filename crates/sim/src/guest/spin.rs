@@ -199,10 +199,11 @@ impl World<'_> {
             Spin::Sleeping(l) => {
                 sync.sleeping.patience(l, t, work.spun).map(|ns| (ns, Spell::Patience))
             }
+            Spin::Barrier(ns) => Some((ns.saturating_sub(work.spun), Spell::Patience)),
             _ => None,
         };
         // PAUSE loops exit in the kernel only.
-        let exits = sync.ple && work.spin != Spin::Timer;
+        let exits = sync.ple && !matches!(work.spin, Spin::Timer | Spin::Barrier(_));
         self.vcpus[v as usize].spin.spell(limit, exits)
     }
 
@@ -240,7 +241,7 @@ impl World<'_> {
     pub(crate) fn spin_state(&mut self, v: u32, spin: Spin) {
         let state = match spin {
             Spin::No | Spin::Timer => State::Run,
-            Spin::Lock(_) | Spin::Sleeping(_) => State::Spin,
+            Spin::Lock(_) | Spin::Sleeping(_) | Spin::Barrier(_) => State::Spin,
             Spin::Calls => State::CallWait,
         };
         self.state(self.vcpus[v as usize].track, state);
@@ -257,6 +258,9 @@ impl World<'_> {
                 vcpu.exits.push_back(Exit::Halt);
                 self.tally(vm, Count::PvHalts, 1);
                 self.halts_in_line(vm, t);
+            }
+            Spell::Patience if matches!(self.vms[vm].tasks[t as usize].spin, Spin::Barrier(_)) => {
+                self.spin_ends(vm, t);
             }
             Spell::Patience => self.stops_spinning(vm, t, true),
         }

@@ -21,6 +21,8 @@ pub(crate) enum Spin {
     Calls,
     /// A timer's interrupt.
     Timer,
+    /// Others at a barrier, for so long.
+    Barrier(Ns),
 }
 
 /// What ends a spell of spinning that nobody else ends.
@@ -32,7 +34,7 @@ pub(crate) enum Spell {
     Window,
     /// The threshold of a pv lock.
     Threshold,
-    /// How long one spins for a lock that others read.
+    /// How long one spins for a lock that others read, or at a barrier.
     Patience,
 }
 

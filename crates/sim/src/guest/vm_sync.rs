@@ -4,6 +4,7 @@ use vcoop_model::named;
 use vcoop_model::plan::virt::{IpiVirt, SpinLocks, SpinVirt};
 use vcoop_model::plan::{HostPlan, VmPlan};
 
+use crate::guest::barrier::Barriers;
 use crate::guest::lock::Locks;
 use crate::guest::sleeping_lock::SleepingLocks;
 use crate::queue::Ns;
@@ -40,6 +41,7 @@ pub(crate) type Counts = [u64; Count::COUNT];
 pub(crate) struct VmSync {
     pub(crate) locks: Locks,
     pub(crate) sleeping: SleepingLocks,
+    pub(crate) barriers: Barriers,
     pub(crate) ipi: IpiVirt,
     pub(crate) spin: SpinVirt,
     /// PAUSE loops exit.
@@ -60,6 +62,7 @@ impl VmSync {
         Self {
             locks: Locks::new(locks),
             sleeping: SleepingLocks::new(locks),
+            barriers: Barriers::default(),
             ipi: vm.virt.ipi,
             // KVM takes PV_UNHALT from a guest whose HLT does not exit.
             spin: SpinVirt {

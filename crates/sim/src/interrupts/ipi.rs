@@ -241,8 +241,7 @@ impl World<'_> {
 
     /// Asks to yield to the first called vCPU that is preempted and not idle; false if there is none.
     pub(crate) fn wants_yield(&mut self, v: u32) -> bool {
-        let preempted =
-            |&&c: &&u32| self.is_told_away(c) && self.vcpus[c as usize].current != NONE;
+        let preempted = |&&c: &&u32| self.is_told_away(c) && self.vcpus[c as usize].current != NONE;
         let Some(&to) = self.vcpus[v as usize].ipis.called().iter().find(preempted) else {
             return false;
         };

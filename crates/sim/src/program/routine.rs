@@ -123,6 +123,7 @@ impl Routine {
             &Act::Unlock { lock } => Op::Unlock(lock),
             &Act::Acquire { lock, kind } => Op::Acquire { lock, kind },
             &Act::Release { lock } => Op::Release(lock),
+            &Act::Barrier { of, spin_ns } => Op::Barrier { of, spin_ns },
             &Act::Ipi { to, wait } => Op::Ipi { to, wait },
             Act::Flush => Op::Flush,
             &Act::ReadCstates { counters } => Op::ReadCstates(counters),

@@ -9,8 +9,8 @@ use crate::limits::MAX_TASKS;
 use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Room, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::keys::workload::{
-    Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp,
-    Schbench, SectionKeys, Through, TimerBench, TimerWait,
+    Barrier, Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe,
+    RtApp, Schbench, SectionKeys, Through, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
@@ -169,7 +169,8 @@ pub(super) fn schbench(
         }
         for w in 0..messengers * workers {
             let peer = index(first + w / workers);
-            let mut acts = vec![Act::Post { peer, room: Room::List }, Act::Receive { sample: true }];
+            let mut acts =
+                vec![Act::Post { peer, room: Room::List }, Act::Receive { sample: true }];
             acts.extend(sleep(keys.think.value));
             acts.push(run(keys.work.value, Mode::User));
             acts.extend(locked.iter().cloned());
@@ -204,6 +205,18 @@ pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Pr
         acts.extend([Act::Every { n: flush_every, skip: 1 }, Act::Flush]);
     }
     acts.extend([Act::Sample, Act::Done]);
+    Program::Routine { acts }
+}
+
+pub(super) fn barrier(keys: &Barrier, common: &CommonKeys, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.work, "work", errors);
+    let of = common.count.value.get() as u32;
+    if of < 2 {
+        let help = "give `count`: how many meet at the barrier";
+        errors.error_help(common.name.span, "one task alone waits for nobody", help);
+    }
+    let meet = Act::Barrier { of, spin_ns: keys.spin.value.0 };
+    let acts = vec![Act::Begin, run(keys.work.value, Mode::User), meet, Act::Sample, Act::Done];
     Program::Routine { acts }
 }
 

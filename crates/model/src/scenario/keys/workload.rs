@@ -18,7 +18,7 @@ use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 
 pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
-    Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
+    Barrier, Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
     SectionKeys, Through, TimerBench, TimerWait,
 };
 
@@ -357,11 +357,12 @@ table! {
 }
 
 /// Kinds that the host does not have.
-const GUEST_ONLY: [&str; 8] = [
+const GUEST_ONLY: [&str; 9] = [
     "rogue",
     "boot",
     "desktop",
     "lock-workers",
+    "barrier",
     "ipi-bench",
     "timer-bench",
     "cstate-monitor",
@@ -422,6 +423,7 @@ kinds! {
     "groups" => Groups,
     "schbench" => Schbench,
     "lock-workers" => LockWorkers,
+    "barrier" => Barrier,
     "ipi-bench" => IpiBench,
     "timer-bench" => TimerBench,
     "cstate-monitor" => CstateMonitor,

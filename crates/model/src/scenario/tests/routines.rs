@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
-use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Room, Section, Target};
+use crate::plan::{
+    Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Room, Section, Target,
+};
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
 
@@ -134,6 +136,26 @@ fn a_client_calls_a_server_here_or_somewhere_else() {
     let task = "[[load]]\nname = 'x'\nkind = 'client'\n";
     refused(task, "whom it calls is not said");
     refused(&format!("{task}server = 'host.x'\nnetwork = '1us'\n"), "exclude each other");
+}
+
+#[test]
+fn copies_meet_at_a_barrier() {
+    let plan = guest("kind = 'barrier'\nwork = '1ms'\nspin = '0us'\ncount = 3");
+    for task in &plan.vms[0].tasks {
+        assert!(acts(&task.program).contains(&Act::Barrier { of: 3, spin_ns: 0 }));
+        assert!(task.program.measures() && task.program.counts());
+    }
+    refused(
+        "[[vm]]\nname = 'g'\nvcpus = 2\n[[vm.task]]\nname = 'x'\nkind = 'barrier'\n",
+        "waits for nobody",
+    );
+}
+
+#[test]
+fn a_pipe_has_more_room_than_a_socket() {
+    let plan = guest("kind = 'groups'\ngroups = 1\nthrough = 'pipe'");
+    let posts = |act: &Act| matches!(act, Act::Post { room: Room::Pipe(640), .. });
+    assert!(acts(&plan.vms[0].tasks[0].program).iter().any(posts));
 }
 
 #[test]

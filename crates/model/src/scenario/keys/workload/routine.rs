@@ -3,7 +3,7 @@
 use crate::plan::LockKind;
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, table};
-use crate::toml_read::units::{Period, Times};
+use crate::toml_read::units::{Period, Time, Times};
 use crate::toml_read::value::{Int, Prose, choice};
 
 choice! {
@@ -150,6 +150,19 @@ table! {
         /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this process, to the
         /// next; 0: none.
         flush_every: At<Int<0, 1_000_000_000>> = "0",
+    }
+}
+
+table! {
+    /// Tasks that compute and then wait at a barrier until all of them have come, as threads of an OpenMP or MPI program do (linpack,
+    /// NPB; guests only). Measures the time of a round, from its begin to the first instruction behind the barrier; `rate` counts
+    /// rounds of tasks.
+    pub(crate) struct Barrier {
+        /// CPU time of a round.
+        work: At<Times> = "exp 1ms",
+        /// How long a task spins at the barrier, in user mode, before it sleeps; 0: it sleeps at once. libgomp spins some ms unless there are
+        /// more threads than CPUs, Intel's runtime 200 ms.
+        spin: At<Time> = "1ms",
     }
 }
 

@@ -1,0 +1,77 @@
+//! Barriers of a guest: tasks wait there until all of their label have come.
+//!
+//! Who waits spins in user mode for a while, as the runtimes of OpenMP do, where PAUSE loops do not exit; then it sleeps behind a
+//! futex.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::profile::CostKey;
+
+use crate::guest::spin_vcpu::Spin;
+use crate::machine::Wait;
+use crate::program::Op;
+use crate::queue::Ns;
+use crate::world::World;
+
+/// Who waits at each barrier, which has the number of its label's first task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Barriers(BTreeMap<u32, Vec<u32>>);
+
+impl Barriers {
+    /// A task comes to a barrier of so many: those who waited, if it is the last one. Else it waits from now on.
+    fn meet(&mut self, barrier: u32, t: u32, of: u32) -> Option<Vec<u32>> {
+        let waits = self.0.entry(barrier).or_default();
+        if waits.len() as u32 + 1 >= of {
+            return Some(std::mem::take(waits));
+        }
+        waits.push(t);
+        None
+    }
+
+    fn holds(&self, barrier: u32, t: u32) -> bool {
+        self.0.get(&barrier).is_some_and(|waits| waits.contains(&t))
+    }
+}
+
+impl World<'_> {
+    /// A task comes to the barrier of its label: the last one lets all others go on.
+    pub(crate) fn meet(&mut self, v: u32, t: u32, of: u32, spin_ns: Ns) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let barrier = self.vms[vm].tasks[t as usize].peers;
+        if let Some(others) = self.vms[vm].sync.barriers.meet(barrier, t, of) {
+            return others.into_iter().for_each(|other| self.barrier_opens(v, other));
+        }
+        self.passes_later(vm, t);
+        if spin_ns > 0 {
+            self.spin(vm, t, Spin::Barrier(spin_ns));
+        }
+    }
+
+    /// A task that has come to a barrier goes on, or sleeps until all are there: true when the vCPU is busy with its way to sleep.
+    pub(crate) fn pass(&mut self, v: u32, t: u32) -> bool {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let barrier = self.vms[vm].tasks[t as usize].peers;
+        if !self.vms[vm].sync.barriers.holds(barrier, t) {
+            return false;
+        }
+        self.passes_later(vm, t);
+        self.vms[vm].tasks[t as usize].wait = Wait::Barrier;
+        self.guest_sleep(v, t, None, CostKey::GuestSleep)
+    }
+
+    fn passes_later(&mut self, vm: usize, t: u32) {
+        let runner = &mut self.vms[vm].tasks[t as usize].runner;
+        runner.iter_mut().for_each(|runner| runner.hold(Op::Pass));
+    }
+
+    /// All are there: a task that waited goes on. One that is on its way to sleep looks before it does.
+    fn barrier_opens(&mut self, v: u32, t: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let work = &self.vms[vm].tasks[t as usize];
+        if work.spin != Spin::No {
+            self.spin_ends(vm, t);
+        } else if work.wait == Wait::Barrier {
+            self.guest_wake(v, t);
+        }
+    }
+}
