@@ -79,7 +79,7 @@ impl HostTask<'_> {
             Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
             Program::Routine { .. } => "this kind runs in the simulator only",
         };
-        Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
+        Err(Error::unsupported(format!("load {}", plan.name), why))
     }
 
     /// Runs until the run is over.

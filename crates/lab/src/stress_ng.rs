@@ -79,7 +79,7 @@ impl Stressor {
                     }
                     None => format!("{PROGRAM} has started no worker within {PATIENCE:?}"),
                 };
-                return Err(Error::Unsupported { what: whom.to_string(), why });
+                return Err(Error::unsupported(whom.to_string(), why));
             }
             sleep(step);
             waited += step;
