@@ -31,8 +31,6 @@ pub(crate) struct Progress {
     pub(crate) lost: AtomicU64,
     /// Calls made or served.
     pub(crate) calls: AtomicU64,
-    /// Rings that no message came with.
-    pub(crate) spurious: AtomicU64,
     /// Wake-ups by other threads of its capture.
     pub(crate) inbox: Inbox,
 }
