@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vcoop_testing::Tree as Files;
+use vcoop_testing::{Tree as Files, found};
 
 /// A guest with four CPUs, and somebody's cpuset in one of its slices.
 struct Tree(Files);
@@ -205,15 +205,10 @@ fn decisions_are_objects_and_numbers_a_page() {
     let socket = tree.path("metrics");
     let args = format!("--json --set governor_interval=100ms --metrics {}", socket.display());
     let running = tree.folded(&args);
-    let give_up = Instant::now() + Duration::from_secs(20);
     // It counts what it has done, and not what it is about to do.
-    let page = loop {
-        let page = page(&socket);
-        if !page.contains("\nvcoop_guest_decisions_total 0\n") || Instant::now() > give_up {
-            break page;
-        }
-        thread::sleep(Duration::from_millis(10));
-    };
+    let page = found("a decision", || {
+        Some(page(&socket)).filter(|page| !page.contains("\nvcoop_guest_decisions_total 0\n"))
+    });
     let has = |line: &str| page.lines().any(|l| l == line);
     assert!(has("vcoop_guest_cpus 4.0") && has("vcoop_guest_refusals_total 0"), "{page}");
     assert!(!has("vcoop_guest_decisions_total 0") && page.ends_with("# EOF\n"), "{page}");
