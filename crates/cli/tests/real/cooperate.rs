@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use vcoop_abi::Status;
@@ -15,7 +15,7 @@ use vcoop_stock::{
     Headers, Hogs, Kernel, KernelTree, Options, StockError, StockVm, dies_with_caller,
     guest_program,
 };
-use vcoop_testing::{Outcome, Skip, long, test};
+use vcoop_testing::{Outcome, Skip, long, test, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs};
@@ -36,7 +36,7 @@ impl Daemon {
         let dir = tempfile::tempdir().unwrap();
         let process = Self::process(dir.path());
         let daemon = Self { dir, process };
-        wait("the daemon listens", || daemon.windows().exists());
+        until("the daemon listens", || daemon.windows().exists());
         daemon
     }
 
@@ -75,7 +75,7 @@ impl Daemon {
 
     /// Waits until it has come to this.
     fn until(&self, vm: &StockVm, what: &str, is: impl Fn(&VmStatus) -> bool) {
-        wait(what, || self.status(vm).as_ref().is_some_and(&is));
+        until(what, || self.status(vm).as_ref().is_some_and(&is));
     }
 
     /// Waits until every vCPU is heard, and so many more deadlines have been met.
@@ -95,7 +95,7 @@ impl Daemon {
             attach.args(["--set", &format!("policy.dynamic.{set}")]);
         }
         let mut attach = attach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait("it is in force", || {
+        until("it is in force", || {
             // Or refused, as it says in the end.
             attach.try_wait().unwrap().is_some()
                 || self.status(vm).is_some_and(|of| of.policy == "dynamic")
@@ -123,14 +123,6 @@ fn json(output: &Output) -> Value {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn wait(what: &str, mut is: impl FnMut() -> bool) {
-    let give_up = Instant::now() + 30 * SECOND;
-    while !is() {
-        assert!(Instant::now() < give_up, "{what}: not in time");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn source() -> PathBuf {
@@ -193,14 +185,14 @@ fn run(vm: &StockVm, command: &str) -> String {
 /// Has a guest do what ends the registration of its driver; then no boost is left.
 fn leaves(vm: &StockVm, how: &str) {
     run(vm, &format!("(sleep 0.5; {how}) >/dev/null 2>&1 &"));
-    wait("the registration ends", || vcoop_window::find(vm.pid()).unwrap().is_none());
+    until("the registration ends", || vcoop_window::find(vm.pid()).unwrap().is_none());
     rests(vm);
 }
 
 fn rests(vm: &StockVm) {
     let tids = vm.vcpu_tids().unwrap();
     let rests = |tid: &i32| !Attributes::get(*tid).unwrap().to_policy().is_rt();
-    wait("no boost is left", || tids.iter().all(rests));
+    until("no boost is left", || tids.iter().all(rests));
 }
 
 /// Asks QEMU for something; what it says of this word.
@@ -351,7 +343,7 @@ test!(
             leaves(&vm, &format!("{wakes}; echo freeze >/sys/power/state"));
             // Lines on its second serial port wake it up once it sleeps.
             let mut line = UnixStream::connect(vm.control().socket()).unwrap();
-            wait("it wakes up", || {
+            until("it wakes up", || {
                 thread::sleep(SECOND / 2);
                 line.write_all(b"\n").unwrap();
                 vcoop_window::find(vm.pid()).unwrap().is_some()
@@ -368,11 +360,11 @@ test!(
             let stays = "echo disabled >/sys/class/tty/ttyS1/power/wakeup";
             let deep = "echo deep >/sys/power/mem_sleep; echo mem >/sys/power/state";
             leaves(&vm, &format!("{stays}; {deep}"));
-            wait("it sleeps", || {
+            until("it sleeps", || {
                 ask(&vm, &[r#"{"execute":"query-status"}"#], "status").contains("suspended")
             });
             ask(&vm, &[r#"{"execute":"system_wakeup"}"#], "WAKEUP");
-            wait("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
+            until("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
             daemon.until_met(&vm, 50);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
@@ -386,7 +378,7 @@ test!(
         run(&vm, root);
         let attached = daemon.dynamic(&vm, &[], || {
             leaves(&vm, "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"");
-            wait("the next kernel is up", || vm.boots() == 2);
+            until("the next kernel is up", || vm.boots() == 2);
             run(&vm, LOAD);
             run(&vm, URGENT);
             daemon.until_met(&vm, 50);
@@ -471,7 +463,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     assert!(sum(&before, "deadlines") > 100, "{before}");
     daemon.kill();
     daemon.process = Daemon::process(daemon.dir.path());
-    wait("it listens again", || {
+    until("it listens again", || {
         daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
     });
     // The doorbell is gone with the one before; the words are looked at now and then.
@@ -559,7 +551,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let tids = vm.vcpu_tids().unwrap();
     let torn = daemon.dynamic(&vm, &[], || {
         fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
-        wait("nobody speaks", || {
+        until("nobody speaks", || {
             let speaks = |of: VmStatus| of.driven().any(|vcpu| vcpu.heard == Some(true));
             !daemon.status(&vm).is_some_and(speaks)
         });

@@ -11,7 +11,7 @@ use vcoop_testing::{Outcome, Skip, Trouble, awaits_interrupt_handler, test, twic
 use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::cooperate::{Daemon, doorbell, driver};
-use crate::rush::Qemu;
+use crate::rush::stopped;
 use crate::vcoop::{VCOOP, guest, vcoop};
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -209,7 +209,7 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     for name in ["report.html", "report.txt", "result.json", "scenario.toml", "trace.perfetto"] {
         assert!(fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
     }
-    let twin = Qemu::start("left", &[]);
+    let twin = stopped("left", &[]);
     let output = vcoop(&["observe", "left"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");
