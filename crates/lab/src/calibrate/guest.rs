@@ -181,7 +181,7 @@ impl Running<'_> {
     }
 
     /// Measures what the guest samples into a ring; `time` takes what counts from a sample.
-    fn sample(
+    fn measure_ring(
         &self,
         b: &mut Bench<'_>,
         name: &'static str,
@@ -335,7 +335,9 @@ fn operations(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     ];
     let cpu = [b.cpu];
     for (op, name, about) in all {
-        with_guest(b, kvm, Setup::of(op), &cpu, |b, guest| guest.sample(b, name, about, 0, taken))?;
+        with_guest(b, kvm, Setup::of(op), &cpu, |b, guest| {
+            guest.measure_ring(b, name, about, 0, taken)
+        })?;
     }
     Ok(())
 }
@@ -394,12 +396,12 @@ fn own_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let cpu = [b.cpu];
     with_guest(b, kvm, Setup::of(Op::SelfInterrupt), &cpu, |b, guest| {
         let about = "an interrupt to itself whose handler does nothing, sent, taken and ended";
-        guest.sample(b, "self-interrupt", about, 0, taken)
+        guest.measure_ring(b, "self-interrupt", about, 0, taken)
     })?;
     let setup = Setup { echo: Some(0), ..Setup::of(Op::SelfWake) };
     with_guest(b, kvm, setup, &cpu, |b, guest| {
         let about = "an interrupt to itself whose handler wakes a task, until that task runs";
-        guest.sample(b, "self-wake", about, 1, taken)?;
+        guest.measure_ring(b, "self-wake", about, 1, taken)?;
         let (mut own, mut woken) = (Reader::new(), Reader::new());
         let about =
             "from that task's first instruction until it sleeps and who it interrupted goes on";
@@ -444,7 +446,7 @@ fn timers(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                 };
             });
             // It sleeps again from now on: no period is due before.
-            guest.sample(b, name, about, 0, |s| handled(s).filter(|late| *late < period))
+            guest.measure_ring(b, name, about, 0, |s| handled(s).filter(|late| *late < period))
         })?;
     }
     Ok(())
@@ -555,7 +557,9 @@ fn between(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     };
     let cpus = [b.cpu, other];
     for (setup, name, about) in all {
-        with_guest(b, kvm, setup, &cpus, |b, guest| guest.sample(b, name, about, 1, handled))?;
+        with_guest(b, kvm, setup, &cpus, |b, guest| {
+            guest.measure_ring(b, name, about, 1, handled)
+        })?;
     }
     Ok(())
 }
