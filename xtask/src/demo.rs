@@ -72,7 +72,12 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(2));
     };
     with_tracefs();
-    match demonstrate(&args) {
+    unless_missing(demonstrate(&args))
+}
+
+/// The exit code 3, and the reason on stderr, if something is missing here.
+pub(crate) fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match done {
         Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
             eprintln!("xtask: {error}");
             Ok(ExitCode::from(3))
@@ -137,10 +142,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     let cpus = allowed_cpus()?;
     let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
     anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPUs, one for the rest");
-    let vcoop = match &args.vcoop {
-        Some(vcoop) => vcoop.clone(),
-        None => build(&[])?,
-    };
+    let vcoop = args.vcoop.clone().map_or_else(|| build(false), Ok)?;
 
     // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
     // off the vCPUs' CPU, as with `emulatorpin` and `vcpupin` of libvirt.
@@ -192,10 +194,7 @@ fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
     let scx = args.name == "scx";
     let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
-    let vcoop = match &args.vcoop {
-        Some(vcoop) => vcoop.clone(),
-        None => build(if bpf { &["--features", "bpf"] } else { &[] })?,
-    };
+    let vcoop = args.vcoop.clone().map_or_else(|| build(bpf), Ok)?;
     if scx && !bpf {
         eprintln!(
             "xtask: boosts in the kernel need a vcoop with BPF\n  remedy: apt-get install clang libelf-dev zlib1g-dev pkg-config"
@@ -330,10 +329,10 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 }
 
 /// The program, built for speed: what it costs is part of what is measured.
-pub(crate) fn build(features: &[&str]) -> anyhow::Result<PathBuf> {
+pub(crate) fn build(bpf: bool) -> anyhow::Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--release", "--package", "vcoop"])
-        .args(features)
+        .args(if bpf { &["--features", "bpf"][..] } else { &[] })
         .stdout(Stdio::null())
         .status()?;
     anyhow::ensure!(status.success(), "vcoop cannot be built");
