@@ -85,6 +85,12 @@ impl Tree {
     fn cpus_of(&self, name: &str) -> String {
         self.get(&format!("sys/fs/cgroup/{name}/cpuset.cpus"))
     }
+
+    /// The slices that were changed have what they had before.
+    fn assert_given_back(&self) {
+        let now = ["system.slice", "user.slice"].map(|name| self.cpus_of(name));
+        assert_eq!(now, ["\n", "0-2\n"]);
+    }
 }
 
 struct Running(Child);
@@ -154,10 +160,7 @@ fn a_signal_gives_everything_back() {
         assert_eq!(code, Some(0), "{err}");
         assert!(out.starts_with("steal ") && out.contains(": 4 -> "), "{out}");
         assert!(err.contains("every file has what it had before"), "{err}");
-        assert_eq!(
-            (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
-            ("\n".into(), "0-2\n".into())
-        );
+        tree.assert_given_back();
         assert!(!tree.path("run/guest.journal").exists());
     }
 }
@@ -170,10 +173,7 @@ fn what_a_killed_one_left_is_restored_once() {
     let output = tree.run("--restore");
     assert!(output.status.success());
     assert!(text(&output.stdout).starts_with("gave back what an earlier vcoop had left changed: "));
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
-        ("\n".into(), "0-2\n".into())
-    );
+    tree.assert_given_back();
     assert_eq!(text(&tree.run("--restore").stdout), "nothing was left changed\n");
     assert_eq!(text(&tree.run("--restore -q").stdout), "");
 }
@@ -184,10 +184,7 @@ fn the_next_start_restores_even_where_it_is_refused() {
     tree.folded("--set governor_interval=100ms").end("-KILL");
     let output = tree.run("--for 100ms --set steal_hihg=1%");
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
-        ("\n".into(), "0-2\n".into())
-    );
+    tree.assert_given_back();
     assert!(text(&output.stderr).contains("gave back what an earlier"), "{}", text(&output.stderr));
 }
 

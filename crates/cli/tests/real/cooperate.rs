@@ -12,13 +12,12 @@ use serde_json::Value;
 use vcoop_abi::Status;
 use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
-    Headers, Hogs, Kernel, KernelTree, Options, StockError, StockVm, dies_with_caller,
-    guest_program,
+    Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
 use vcoop_testing::{Outcome, Skip, long, test, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
-use crate::vcoop::{VCOOP, guest, needs_tracefs};
+use crate::vcoop::{VCOOP, guest, have, needs_tracefs};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -129,14 +128,6 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux")
 }
 
-/// What is missing is a reason to skip.
-fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
-    result.map_err(|error| {
-        assert!(error.is_missing(), "{error}");
-        Skip::because(error)
-    })
-}
-
 /// The driver for the kernel that stock guests boot.
 pub(crate) fn driver() -> Result<PathBuf, Skip> {
     have(Kernel::get().and_then(|kernel| kernel.driver()))
@@ -230,6 +221,13 @@ fn threads_are_at_rest(vm: &StockVm) {
         let policy = Attributes::get(tid).unwrap().to_policy();
         assert!(!policy.is_rt(), "{policy:?}");
     }
+}
+
+/// Its vCPUs are heard again and have met deadlines, as a policy says that has ended.
+fn assert_came_back(attached: &Value, vm: &StockVm) {
+    let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+    assert!(heard && sum(attached, "deadlines") > 50, "{attached}");
+    at_rest(vm);
 }
 
 /// So it is, and every status in the window says so.
@@ -350,9 +348,7 @@ test!(
             });
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
 
         // Suspended to memory, it has no power meanwhile.
         let attached = daemon.dynamic(&vm, &[], || {
@@ -367,9 +363,7 @@ test!(
             until("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
         assert_eq!(run(&vm, "dmesg").matches("suspend exit").count(), 2);
 
         // The next kernel's driver is another one.
@@ -383,9 +377,7 @@ test!(
             run(&vm, URGENT);
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
         assert!(!run(&vm, "dmesg").contains("Oops"));
 
         // Reset without a word, it keeps no boost either.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,18 @@ const VMS: usize = 20;
 pub(crate) fn stopped(name: &str, args: &[&str]) -> Qemu {
     let stopped: Vec<&str> = "-S -smp 2 -accel tcg,thread=multi".split(' ').collect();
     Qemu::start(name, &[&stopped, args].concat())
+}
+
+/// A stopped one that answers at this socket and shows both vCPUs.
+fn answering(name: &str, socket: &Path) -> Qemu {
+    let qmp = format!("unix:{},server=on,wait=off", socket.display());
+    let mut qemu = stopped(name, &["-qmp", &qmp]);
+    let pid = qemu.pid();
+    let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
+    while !socket.exists() || !vms(&[]).iter().any(whole) {
+        assert!(qemu.is_running());
+    }
+    qemu
 }
 
 /// Numbers below a bound, the same in every run.
@@ -133,13 +146,8 @@ test!("qemu", a_vm_that_is_killed_while_it_is_asked_is_no_surprise, || {
     let socket = dir.to_str().unwrap();
     let (mut answered, mut refused) = (0, 0);
     for round in 0..20 {
-        let qmp = format!("unix:{socket},server=on,wait=off");
-        let mut qemu = stopped("killed", &["-qmp", &qmp]);
+        let qemu = answering("killed", &dir);
         let pid = qemu.pid();
-        let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
-        while !dir.exists() || !vms(&[]).iter().any(whole) {
-            assert!(qemu.is_running());
-        }
         if round == 0 {
             // Whether all is well without a kill.
             assert_eq!(vm_of(pid, &["--qmp", socket])["vcpus"].as_array().unwrap().len(), 2);
@@ -180,12 +188,8 @@ test!("qemu", a_vm_that_hangs_is_waited_for_a_second, || {
     need_qemu()?;
     let dir = std::env::temp_dir().join(format!("vcoop-hangs-{}", std::process::id()));
     let socket = dir.to_str().unwrap();
-    let mut qemu = stopped("hangs", &["-qmp", &format!("unix:{socket},server=on,wait=off")]);
+    let qemu = answering("hangs", &dir);
     let pid = qemu.pid();
-    let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
-    while !dir.exists() || !vms(&[]).iter().any(whole) {
-        assert!(qemu.is_running());
-    }
     let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status();
     assert!(stopped.unwrap().success());
     let start = Instant::now();

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use vcoop_stock::{Options, StockVm, dies_with_caller, program};
+use vcoop_stock::{Options, StockError, StockVm, dies_with_caller, program};
 use vcoop_testing::Skip;
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
@@ -37,7 +37,16 @@ pub(crate) fn vm_of(pid: u32, args: &[&str]) -> Value {
 ///
 /// It cannot be had here.
 pub(crate) fn guest(options: &Options) -> Result<StockVm, Skip> {
-    StockVm::start(options).map_err(|error| {
+    have(StockVm::start(options))
+}
+
+/// What is missing is a reason to skip.
+///
+/// # Errors
+///
+/// It is missing here.
+pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
+    result.map_err(|error| {
         assert!(error.is_missing(), "{error}");
         Skip::because(error)
     })
