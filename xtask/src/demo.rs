@@ -58,6 +58,12 @@ struct Args {
     vcoop: Option<PathBuf>,
 }
 
+impl Args {
+    fn is_audio(&self) -> bool {
+        self.name == "audio"
+    }
+}
+
 /// Runs an experiment. The exit code is that of `vcoop compare`; 2 for bad usage, 3 if something is
 /// missing here.
 pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
@@ -66,7 +72,12 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(2));
     };
     with_tracefs();
-    match demonstrate(&args) {
+    unless_missing(demonstrate(&args))
+}
+
+/// The exit code 3, and the reason on stderr, if something is missing here.
+pub(crate) fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match done {
         Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
             eprintln!("xtask: {error}");
             Ok(ExitCode::from(3))
@@ -124,31 +135,14 @@ fn parse(args: &[String]) -> Option<Args> {
 
 fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     if args.name == "box" || args.name == "scx" {
-        anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
-        let scx = args.name == "scx";
-        let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
-        let vcoop = match &args.vcoop {
-            Some(vcoop) => vcoop.clone(),
-            None => build(if bpf { &["--features", "bpf"] } else { &[] })?,
-        };
-        if scx && !bpf {
-            eprintln!(
-                "xtask: boosts in the kernel need a vcoop with BPF\n  remedy: apt-get install clang libelf-dev zlib1g-dev pkg-config"
-            );
-            return Ok(ExitCode::from(3));
-        }
-        return crate::emulated::compare(vcoop, bpf, scx, &args.compare);
+        return demonstrate_in_a_box(args);
     }
-    let audio = args.name == "audio";
-    anyhow::ensure!(!audio || args.vcpus == 1, "there is one audio task, on one vCPU");
+    anyhow::ensure!(!args.is_audio() || args.vcpus == 1, "there is one audio task, on one vCPU");
     let stop = stop_flag()?;
     let cpus = allowed_cpus()?;
     let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
     anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPUs, one for the rest");
-    let vcoop = match &args.vcoop {
-        Some(vcoop) => vcoop.clone(),
-        None => build(&[])?,
-    };
+    let vcoop = args.vcoop.clone().map_or_else(|| build(false), Ok)?;
 
     // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
     // off the vCPUs' CPU, as with `emulatorpin` and `vcpupin` of libvirt.
@@ -163,7 +157,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     let daemon = args.driver.then(|| Daemon::start(&vcoop)).transpose()?;
     if let Some(daemon) = &daemon {
         options.modules = vec![Kernel::get()?.driver()?];
-        if audio {
+        if args.is_audio() {
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/linux/tools/audio.c");
             options.programs = vec![guest_program(Path::new(source))?];
         }
@@ -176,20 +170,10 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         .into();
     }
     let vm = StockVm::start(&options)?;
-    let mut load = "mostly idle";
-    if daemon.is_some() {
-        in_guest(&vm, "insmod /lib/modules/vcoop.ko")?;
-        for _ in 0..args.vcpus {
-            in_guest(&vm, "while :; do :; done >/dev/null 2>&1 &")?;
-        }
-        if !audio {
-            // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it. The periods of two
-            // tasks differ by 0.5 ms, so that each run has all phases of one to the other.
-            let tasks = format!("-i {PERIOD_US} -t {} -a", args.vcpus);
-            in_guest(&vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
-        }
-        load = "never asleep";
+    if args.driver {
+        keep_awake(&vm, args)?;
     }
+    let load = if args.driver { "never asleep" } else { "mostly idle" };
     let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;
     let _hogs = Hogs::start(HOGS, *shared)?;
     eprintln!(
@@ -202,10 +186,49 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     if stop.load(Ordering::Relaxed) {
         return Ok(ExitCode::from(130));
     }
+    let status = wait(&mut compare(args, &vcoop, &vm, daemon.as_ref())?, stop)?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
 
+fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
+    let scx = args.name == "scx";
+    let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
+    let vcoop = args.vcoop.clone().map_or_else(|| build(bpf), Ok)?;
+    if scx && !bpf {
+        eprintln!(
+            "xtask: boosts in the kernel need a vcoop with BPF\n  remedy: apt-get install clang libelf-dev zlib1g-dev pkg-config"
+        );
+        return Ok(ExitCode::from(3));
+    }
+    crate::emulated::compare(vcoop, bpf, scx, &args.compare)
+}
+
+/// Loads the driver and keeps every vCPU of the guest busy, with urgent tasks beside.
+fn keep_awake(vm: &StockVm, args: &Args) -> anyhow::Result<()> {
+    in_guest(vm, "insmod /lib/modules/vcoop.ko")?;
+    for _ in 0..args.vcpus {
+        in_guest(vm, "while :; do :; done >/dev/null 2>&1 &")?;
+    }
+    if !args.is_audio() {
+        // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it. The periods of two
+        // tasks differ by 0.5 ms, so that each run has all phases of one to the other.
+        let tasks = format!("-i {PERIOD_US} -t {} -a", args.vcpus);
+        in_guest(vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
+    }
+    Ok(())
+}
+
+/// `vcoop compare` of the guest.
+fn compare(
+    args: &Args,
+    vcoop: &Path,
+    vm: &StockVm,
+    daemon: Option<&Daemon>,
+) -> anyhow::Result<Command> {
     let mut compare = dies_with_caller("TERM", vcoop);
     let mut policies = vec!["vanilla", "static", "wake-boost"];
-    if let Some(daemon) = &daemon {
+    if let Some(daemon) = daemon {
         policies.push("dynamic");
         compare.env("VCOOP_RUN_DIR", daemon.folder.path());
     }
@@ -222,11 +245,11 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
             compare.args(["--set", &format!("policy.dynamic.{budget}")]);
         }
         // The callback takes half a millisecond on a CPU of its own.
-        let longest = if audio { "2ms" } else { "1ms" };
+        let longest = if args.is_audio() { "2ms" } else { "1ms" };
         compare.args(["--set", &format!("policy.dynamic.longest_boost={longest}")]);
     }
     compare.args(&args.compare);
-    let exec = if audio {
+    let exec = if args.is_audio() {
         Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\""))
     } else {
         // A guest with a driver says its latency itself.
@@ -238,8 +261,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         let (own, vm) = (quoted(&own.display().to_string()), quoted(&vm));
         compare.args(["--exec", &format!("{own} guest {vm} {command}")]);
     }
-    let status = wait(&mut compare, stop)?;
-    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    Ok(compare)
 }
 
 /// A command in the guest that has to succeed.
@@ -307,10 +329,10 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 }
 
 /// The program, built for speed: what it costs is part of what is measured.
-pub(crate) fn build(features: &[&str]) -> anyhow::Result<PathBuf> {
+pub(crate) fn build(bpf: bool) -> anyhow::Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--release", "--package", "vcoop"])
-        .args(features)
+        .args(if bpf { &["--features", "bpf"][..] } else { &[] })
         .stdout(Stdio::null())
         .status()?;
     anyhow::ensure!(status.success(), "vcoop cannot be built");

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockError, program};
 
+use crate::demo;
+
 const USAGE: &str = "\
 usage: cargo xtask box [--kernel SERIES] [--append WORDS] [--with PROGRAM]... [--guest] [--limit SECONDS]
                        [--vcoop PROGRAM] [--] [COMMAND...]
@@ -43,13 +45,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
         eprintln!("{USAGE}");
         return Ok(ExitCode::from(2));
     };
-    match in_box(&args) {
-        Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
-            eprintln!("xtask: {error}");
-            Ok(ExitCode::from(3))
-        }
-        other => other,
-    }
+    demo::unless_missing(in_box(&args))
 }
 
 fn parse(args: &[String]) -> Option<Args> {
@@ -86,13 +82,8 @@ fn parse(args: &[String]) -> Option<Args> {
 }
 
 fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
-    let vcoop = match &args.vcoop {
-        Some(vcoop) => vcoop.clone(),
-        None => {
-            let bpf = crate::layers::bpf_tools().is_ok();
-            crate::demo::build(if bpf { &["--features", "bpf"] } else { &[] })?
-        }
-    };
+    let built = || demo::build(crate::layers::bpf_tools().is_ok());
+    let vcoop = args.vcoop.clone().map_or_else(built, Ok)?;
     let work = tempfile::tempdir()?;
     let mut programs = vec![called_vcoop(&vcoop, work.path())?];
     for name in &args.with {

@@ -3,7 +3,7 @@
 //! `VCOOP_PYTHON` names, and runs them with it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use vcoop_testing::{Skip, need_kvm};
 
@@ -17,13 +17,14 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(args: &[&str]) {
+fn vcoop(args: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
         .args(args)
         .env("VCOOP_BACKEND", "sim")
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// Runs a script on a file.
@@ -94,12 +95,7 @@ fn perfettos_schema_reads_a_live_trace() {
 fn prometheus_reads_metrics() {
     let path = folder("foreign-metrics").join("vcoop.prom");
     let run = ["run", "busy-host", "--quiet", "--metrics", path.to_str().unwrap(), "--json"];
-    let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
-        .args(run.iter().chain(&SHORT))
-        .env("VCOOP_BACKEND", "sim")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = vcoop(&[&run[..], &SHORT].concat());
     std::fs::write(path.with_extension("prom.json"), output.stdout).unwrap();
     read("metrics.py", &path, &[]);
 }

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
+use vcoop_testing::until;
 
 const SWEEP: &str = "name = \"killed\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
     [set]\nduration = \"100ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 3\n[axes]\n\
@@ -105,10 +106,7 @@ fn an_interrupt_keeps_what_is_done_and_says_130() {
     fs::write(&file, SWEEP.replace("100ms", "2s")).unwrap();
     let out = dir.join("out");
     let child = vcoop(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while done(&out) == 0 && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("a point is done", || done(&out) > 0);
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let output = child.wait_with_output().unwrap();

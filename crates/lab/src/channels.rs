@@ -119,7 +119,7 @@ fn irq_vcpu(program: &Program) -> u32 {
 
 fn unsupported(plan: &Plan, at: Target, why: String) -> Error {
     let level = vm_of(at).map_or("host", |vm| &plan.vms[vm as usize].name);
-    Error::Unsupported { what: format!("task {level}.{}", task(plan, at).name), why }
+    Error::unsupported(format!("task {level}.{}", task(plan, at).name), why)
 }
 
 impl Channels {

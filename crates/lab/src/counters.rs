@@ -40,8 +40,6 @@ pub(crate) struct Totals {
     host: Vec<(Ns, u64)>,
     /// Calls made or served by each host thread.
     calls: Vec<u64>,
-    /// Rings that no message came with.
-    spurious: u64,
     injector_ns: Ns,
     vms: Vec<VmTotals>,
     per_ms: u64,
@@ -120,7 +118,6 @@ impl Counters<'_> {
                 sum.notified += s.notified;
                 sum.throttles += s.throttles;
                 sum.denied += s.denied;
-                sum.raced += s.raced;
                 sum.boosted_ns += s.boosted_ns;
                 sum.lowered_ns += s.lowered_ns;
             }
@@ -158,7 +155,6 @@ impl Counters<'_> {
             now,
             host: host.collect(),
             calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
-            spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
             injector_ns: cpu(self.injector.load(Ordering::Acquire)).ran_ns,
             vms: vms.collect(),
             per_ms: self.rates.per_ms,
@@ -177,7 +173,6 @@ pub(crate) fn scalars_between(
     let per_ms = b.per_ms.max(1) as f64;
     let since = |b: u64, a: u64| b.saturating_sub(a) as f64;
     put("lab", "injector_cpu", "%", 100.0 * since(b.injector_ns, a.injector_ns) / ns);
-    put("lab", "rings_without_message", "count", since(b.spurious, a.spurious));
     let mut calls: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for (task, (a, b)) in plan.host_tasks.iter().zip(a.calls.iter().zip(&b.calls)) {
         let serves = matches!(task.program, Program::Serve { .. });
@@ -216,7 +211,6 @@ pub(crate) fn scalars_between(
         put(name, "throttles", "1/s", since(q.throttles, p.throttles) / seconds);
         put(name, "denied", "1/s", since(q.denied, p.denied) / seconds);
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
-        put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
         if plan.policy.repays() {
             put(name, "lowered", "levels", since(q.lowered_ns, p.lowered_ns) / (ns * vcpus));

@@ -92,6 +92,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// What this backend cannot do, and why.
+    pub(crate) fn unsupported(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Unsupported { what: what.into(), why: why.into() }
+    }
+
     /// A refused request that comes as an [`io::Error`].
     pub(crate) fn io(asked: &'static str, whom: Whom, source: io::Error) -> Self {
         Self::Kernel { asked, whom, source }

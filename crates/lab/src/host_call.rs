@@ -110,9 +110,6 @@ impl HostTask<'_> {
 
     /// Sleeps until the bell rings, longer if it keeps ringing for nothing.
     fn rest(&self, common: &Common, in_vain: &mut u64) {
-        if *in_vain > 0 {
-            self.progress.spurious.fetch_add(1, Ordering::Relaxed);
-        }
         if *in_vain > PATIENCE {
             self.sleep(common, monotonic() + AWAY_NS);
         }

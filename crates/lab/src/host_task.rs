@@ -31,8 +31,6 @@ pub(crate) struct Progress {
     pub(crate) lost: AtomicU64,
     /// Calls made or served.
     pub(crate) calls: AtomicU64,
-    /// Rings that no message came with.
-    pub(crate) spurious: AtomicU64,
     /// Wake-ups by other threads of its capture.
     pub(crate) inbox: Inbox,
 }
@@ -79,7 +77,7 @@ impl HostTask<'_> {
             Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
             Program::Routine { .. } => "this kind runs in the simulator only",
         };
-        Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
+        Err(Error::unsupported(format!("load {}", plan.name), why))
     }
 
     /// Runs until the run is over.

@@ -208,8 +208,7 @@ mod elsewhere {
         _: &(dyn Fn() -> bool + Sync),
         _: &(dyn Fn(&str) + Sync),
     ) -> Result<Calibration, Error> {
-        let what = "calibration".to_owned();
-        Err(Error::Unsupported { what, why: "it needs x86-64 Linux".to_owned() })
+        Err(Error::unsupported("calibration", "it needs x86-64 Linux"))
     }
 
     /// Nothing is known here.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
@@ -127,16 +127,12 @@ pub fn available() -> Result<(), Missing> {
 /// [`Error::Missing`], [`Error::Unsupported`].
 pub fn check(plan: &Plan) -> Result<(), Error> {
     if plan.host.sched.linux().is_none() {
-        return Err(Error::Unsupported {
-            what: format!("class = \"{}\"", plan.host.sched.class()),
-            why: "Linux schedules this host".to_owned(),
-        });
+        let what = format!("class = \"{}\"", plan.host.sched.class());
+        return Err(Error::unsupported(what, "Linux schedules this host"));
     }
     available()?;
     let cpus = Cpus::new(plan)?;
-    let refuse = |what: &str, why: &str| {
-        Err(Error::Unsupported { what: what.to_owned(), why: why.to_owned() })
-    };
+    let refuse = |what: &str, why: &str| Err(Error::unsupported(what, why));
     if let Some(storm) = plan.storms.first() {
         return refuse(&format!("the storm of {}", storm.label), "VMs come in the simulator only");
     }
@@ -469,40 +465,28 @@ impl LiveRun<'_> {
                         move || run.vcpu_thread(i, n as u32, fd, exits, running)
                     };
                     let name = format!("vcpu{n}:{}", self.plan.vms[i].name);
-                    if let Err(e) = thread::Builder::new().name(name).spawn_scoped(scope, body) {
+                    let whom = self.vms[i].machine.whom_vcpu(n as u32);
+                    if !self.start(scope, name, whom, body) {
                         running.fetch_sub(1, Ordering::AcqRel);
-                        let whom = self.vms[i].machine.whom_vcpu(n as u32);
-                        self.common.fail(no_thread(whom, e));
                     }
                 }
             }
+            let own = |name: &str| (name.to_owned(), Whom::Thread(name.to_owned()));
             for i in 0..progress.len() {
                 let run = &self;
                 let samples = senders.remove(&i);
                 let all = &progress;
                 let body = move || run.host_thread(i, all, samples);
-                let name = self.plan.host_tasks[i].name.clone();
-                let whom = Whom::Thread(name.clone());
-                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
-                if let Err(e) = spawned {
-                    self.common.fail(no_thread(whom, e));
-                }
+                let (name, whom) = own(&self.plan.host_tasks[i].name);
+                self.start(scope, name, whom, body);
             }
             let injector_tid = &injector_tid;
             let run = &self;
-            let injector = move || run.injector_thread(injector_tid);
-            let injector =
-                thread::Builder::new().name("injector".into()).spawn_scoped(scope, injector);
-            if let Err(e) = injector {
-                self.common.fail(no_thread(Whom::Thread("injector".to_owned()), e));
-            }
+            let (name, whom) = own("injector");
+            self.start(scope, name, whom, move || run.injector_thread(injector_tid));
             if let Some(governors) = Governors::new(&self.common, self.plan, &self.vms, &progress) {
-                let body = move || run.governor_thread(governors);
-                let spawned =
-                    thread::Builder::new().name("governor".into()).spawn_scoped(scope, body);
-                if let Err(e) = spawned {
-                    self.common.fail(no_thread(Whom::Thread("governor".to_owned()), e));
-                }
+                let (name, whom) = own("governor");
+                self.start(scope, name, whom, move || run.governor_thread(governors));
             }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
@@ -510,6 +494,19 @@ impl LiveRun<'_> {
         });
         let failure = self.common.take_failure();
         (collector.finish(ended, &counters), failure)
+    }
+
+    /// Starts a thread; false if there can be none, of which the run fails.
+    fn start<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        name: String,
+        whom: Whom,
+        body: impl FnOnce() + Send + 'scope,
+    ) -> bool {
+        let started = thread::Builder::new().name(name).spawn_scoped(scope, body);
+        let failed = |e| self.common.fail(Error::io("create a thread", whom, e));
+        started.map_err(failed).is_ok()
     }
 
     /// Collects until the time is over or somebody ends it; when that was.
@@ -610,11 +607,6 @@ impl LiveRun<'_> {
         };
         self.ended(catch_unwind(AssertUnwindSafe(body)), || whom);
     }
-}
-
-/// A thread that could not be started; it ends the run.
-fn no_thread(whom: Whom, e: std::io::Error) -> Error {
-    Error::io("create a thread", whom, e)
 }
 
 #[cfg(test)]

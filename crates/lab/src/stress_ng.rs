@@ -79,7 +79,7 @@ impl Stressor {
                     }
                     None => format!("{PROGRAM} has started no worker within {PATIENCE:?}"),
                 };
-                return Err(Error::Unsupported { what: whom.to_string(), why });
+                return Err(Error::unsupported(whom.to_string(), why));
             }
             sleep(step);
             waited += step;
@@ -115,7 +115,7 @@ impl Drop for Stressor {
 mod tests {
     use std::path::Path;
 
-    use vcoop_testing::Skip;
+    use vcoop_testing::{Skip, until};
 
     use super::{Stressor, check};
     use crate::error::Whom;
@@ -133,14 +133,10 @@ mod tests {
         drop(stressor);
         assert!(!Path::new(&parent).exists());
         // Init reaps it, soon.
-        for _ in 0..3_000 {
+        until("its worker is gone", || {
             let state = std::fs::read_to_string(format!("{worker}/stat")).unwrap_or_default();
-            if state.is_empty() || state.contains(") Z ") {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        panic!("{worker} is still there");
+            state.is_empty() || state.contains(") Z ")
+        });
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Guest {
                 return Ok(());
             }
             let why = format!("its guest has room for {max} {what}, and the plan has {n}");
-            Err(Error::Unsupported { what: format!("VM {}", vm.name), why })
+            Err(Error::unsupported(format!("VM {}", vm.name), why))
         };
         at_most("vCPUs", vm.vcpu_cpus.len(), MAX_VCPUS)?;
         at_most("tasks", vm.tasks.len(), MAX_TASKS)?;
@@ -92,9 +92,9 @@ impl Guest {
                 0 => all,
                 own => own,
             };
-            (spec.class, spec.prio) = class(&task.policy).ok_or_else(|| Error::Unsupported {
-                what: format!("task {}.{}", vm.name, task.name),
-                why: "its guest's scheduler knows no deadlines".to_owned(),
+            (spec.class, spec.prio) = class(&task.policy).ok_or_else(|| {
+                let why = "its guest's scheduler knows no deadlines";
+                Error::unsupported(format!("task {}.{}", vm.name, task.name), why)
             })?;
             spec.start_tsc = rates.clock.to_cycles(task.start_ns);
             spec.ring = rings[i].unwrap_or(u64::MAX);
@@ -129,6 +129,7 @@ impl Guest {
     ) -> Result<TaskSpec, Error> {
         let mut spec = TaskSpec { first_step: self.steps.len() as u64, ..TaskSpec::default() };
         let cycles = |ns| rates.clock.to_cycles(ns);
+        let refused = |why| Error::unsupported(format!("task {vm}.{}", task.name), why);
         match &task.program {
             Program::Cyclictest { interval_ns, absolute, work, phase } => {
                 spec.kind = Kind::Cyclictest as u64;
@@ -146,10 +147,7 @@ impl Guest {
             }
             Program::Cycle { phases } => {
                 if phases.iter().any(|phase| matches!(phase, Phase::Busy { .. })) {
-                    return Err(Error::Unsupported {
-                        what: format!("task {vm}.{}", task.name),
-                        why: "its guest's loads go by CPU time, not by the clock".to_owned(),
-                    });
+                    return Err(refused("its guest's loads go by CPU time, not by the clock"));
                 }
                 spec.kind = Kind::Loop as u64;
                 let random = phases.iter().any(draws);
@@ -165,10 +163,7 @@ impl Guest {
                 self.steps.extend(rogue::steps(steps, seat, rates));
             }
             Program::Script { .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("task {vm}.{}", task.name),
-                    why: "captured threads are played back by the simulator only".to_owned(),
-                });
+                return Err(refused("captured threads are played back by the simulator only"));
             }
             Program::Routine { acts } => {
                 spec.kind = Kind::Loop as u64;
@@ -177,17 +172,11 @@ impl Guest {
                     let line = |server| lines.between(at, server);
                     let step = |phase: &Phase| step(phase, stream, rates, line);
                     let told = routine::steps(acts, seat, cycles, step);
-                    self.steps.extend(told.map_err(|why| Error::Unsupported {
-                        what: format!("task {vm}.{}", task.name),
-                        why: why.to_owned(),
-                    })?);
+                    self.steps.extend(told.map_err(refused)?);
                 }
             }
             Program::Serve { section: Some(_), .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("task {vm}.{}", task.name),
-                    why: "servers take locks in the simulator only".to_owned(),
-                });
+                return Err(refused("servers take locks in the simulator only"));
             }
             Program::Serve { work, .. } => {
                 spec.kind = Kind::Serve as u64;
@@ -202,10 +191,7 @@ impl Guest {
                 self.amounts(work, stream, rates);
             }
             Program::Boot { .. } | Program::Desktop { .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("task {vm}.{}", task.name),
-                    why: "VMs boot in the simulator only".to_owned(),
-                });
+                return Err(refused("VMs boot in the simulator only"));
             }
         }
         spec.steps = self.steps.len() as u64 - spec.first_step;

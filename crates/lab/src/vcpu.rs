@@ -93,57 +93,7 @@ pub(crate) fn run(
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     let mut kicks = Kicks::new(common.clock.now());
     while !common.is_over() {
-        let asked = match fd.run() {
-            Ok(VcpuExit::IoOut(port, data)) => match port {
-                PORT_DOORBELL => Asked::Doorbell,
-                PORT_CALL => Asked::Send(data.first().copied().unwrap_or(u8::MAX)),
-                PORT_MULTICAST => Asked::Multicast,
-                PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
-                _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
-                    Asked::Fault(port - PORT_FAULT)
-                }
-                _ => Asked::Nothing,
-            },
-            Ok(VcpuExit::X86Wrmsr(exit)) => match exit.index {
-                MSR_NOTIFY => Asked::Notify,
-                MSR_REGISTER if vm.register(common, n, exit.data)? => Asked::Register,
-                _ => {
-                    // A general protection fault in the guest.
-                    *exit.error = 1;
-                    Asked::Refused
-                }
-            },
-            Ok(VcpuExit::X86Rdmsr(exit)) => {
-                match exit.index {
-                    MSR_REGISTER => *exit.data = vm.vcpus[n as usize].registration(),
-                    MSR_NOTIFY => *exit.data = 0,
-                    _ => *exit.error = 1,
-                }
-                Asked::Nothing
-            }
-            Ok(VcpuExit::MmioRead(_, data)) => {
-                data.fill(0xff);
-                Asked::Mmio
-            }
-            Ok(VcpuExit::MmioWrite(..)) => Asked::Mmio,
-            Ok(VcpuExit::IoIn(_, data)) => {
-                data.fill(0xff);
-                Asked::Nothing
-            }
-            Ok(VcpuExit::Intr | VcpuExit::Hlt) => Asked::Nothing,
-            Ok(VcpuExit::Shutdown) => return Err(guest("triple fault".to_owned())),
-            Ok(VcpuExit::InternalError) => {
-                return Err(guest("KVM could not emulate an instruction of the guest".to_owned()));
-            }
-            Ok(other) => {
-                let what = format!("exit that the lab does not expect: {other:?}");
-                return Err(guest(what));
-            }
-            Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => Asked::Nothing,
-            Err(e) => return Err(Error::kvm("KVM_RUN", &vm.machine.whom_vcpu(n))(e)),
-        };
-        let v = &vm.vcpus[n as usize];
-        match asked {
+        match next(common, vm, n, fd)? {
             Asked::Notify => {
                 count(&exits.notify);
                 #[cfg(test)]
@@ -183,11 +133,63 @@ pub(crate) fn run(
             Asked::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
             Asked::Nothing => {}
         }
-        if v.is_registered() {
+        if vm.vcpus[n as usize].is_registered() {
             vm.exited(common, n)?;
         }
     }
     Ok(())
+}
+
+/// Runs the vCPU until an exit to user space, and answers what needs no more than that.
+fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, Error> {
+    let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
+    Ok(match fd.run() {
+        Ok(VcpuExit::IoOut(port, data)) => match port {
+            PORT_DOORBELL => Asked::Doorbell,
+            PORT_CALL => Asked::Send(data.first().copied().unwrap_or(u8::MAX)),
+            PORT_MULTICAST => Asked::Multicast,
+            PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
+            _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => Asked::Fault(port - PORT_FAULT),
+            _ => Asked::Nothing,
+        },
+        Ok(VcpuExit::X86Wrmsr(exit)) => match exit.index {
+            MSR_NOTIFY => Asked::Notify,
+            MSR_REGISTER if vm.register(common, n, exit.data)? => Asked::Register,
+            _ => {
+                // A general protection fault in the guest.
+                *exit.error = 1;
+                Asked::Refused
+            }
+        },
+        Ok(VcpuExit::X86Rdmsr(exit)) => {
+            match exit.index {
+                MSR_REGISTER => *exit.data = vm.vcpus[n as usize].registration(),
+                MSR_NOTIFY => *exit.data = 0,
+                _ => *exit.error = 1,
+            }
+            Asked::Nothing
+        }
+        Ok(VcpuExit::MmioRead(_, data)) => {
+            data.fill(0xff);
+            Asked::Mmio
+        }
+        Ok(VcpuExit::MmioWrite(..)) => Asked::Mmio,
+        Ok(VcpuExit::IoIn(_, data)) => {
+            data.fill(0xff);
+            Asked::Nothing
+        }
+        Ok(VcpuExit::Intr | VcpuExit::Hlt) => Asked::Nothing,
+        Ok(VcpuExit::Shutdown) => return Err(guest("triple fault".to_owned())),
+        Ok(VcpuExit::InternalError) => {
+            return Err(guest("KVM could not emulate an instruction of the guest".to_owned()));
+        }
+        Ok(other) => {
+            let what = format!("exit that the lab does not expect: {other:?}");
+            return Err(guest(what));
+        }
+        Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => Asked::Nothing,
+        Err(e) => return Err(Error::kvm("KVM_RUN", &vm.machine.whom_vcpu(n))(e)),
+    })
 }
 
 /// What is known about an exception that nobody expects. Its gate has not touched the stack: there

@@ -31,7 +31,7 @@ use crate::error::{Error, Missing};
 ///
 /// [`Error::Unsupported`], with the reason; [`Error::PolicyMissing`] for what another KVM may have.
 pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
-    let refuse = |what: String, why: &str| Err(Error::Unsupported { what, why: why.to_owned() });
+    let refuse = |what: String, why: &str| Err(Error::unsupported(what, why));
     let mut plain = Virt::default();
     plain.timer.source = vm.virt.timer.source;
     plain.timer.advance = vm.virt.timer.advance;

@@ -1,8 +1,9 @@
 //! Calls between tasks on this host's `/dev/kvm`. Without one, every test is skipped. As in
 //! `live.rs`, no test asserts a time: ratios have wide margins and get a second chance.
 
-use crate::support::{Outcome, Skip, Trouble, latency, plan, run, scalar, scenario, twice};
-use vcoop_lab::Error;
+use crate::support::{
+    Outcome, Skip, Trouble, assert_refused, latency, plan, run, scalar, scenario, twice,
+};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 
@@ -165,10 +166,5 @@ fn calls_between_vms_are_refused_with_a_reason() {
     let other = "[[vm]]\nname = \"other\"\nvcpus = 1\n[[vm.task]]\nname = \"p\"\nkind = \"ping\"\n\
                  server = \"guest.pong\"\n";
     let plan = plan(&format!("{MESH}{other}"), "vanilla", &[]);
-    match vcoop_lab::check(&plan) {
-        Err(Error::Unsupported { what, why }) => {
-            assert!(what.contains("other.p") && why.contains("from one VM to another"), "{why}");
-        }
-        found => panic!("{found:?}"),
-    }
+    assert_refused(&plan, "other.p", "from one VM to another");
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::support::{
-    BUSY, Outcome, Skip, latency, need, plan, run, run_with, scalar, scenario, twice, whole,
+    BUSY, Outcome, Skip, assert_refused, latency, need, plan, run, run_with, scalar, scenario,
+    twice, whole,
 };
 use vcoop_lab::{Error, Options};
 use vcoop_model::plan::{GuestTimer, Program, RogueStep};
@@ -241,7 +242,7 @@ fn refuses_what_this_host_cannot_do() {
     }
     let mut misplaced = plan(BUSY, "vanilla", &[]);
     misplaced.host_tasks[0].program = Program::Rogue { steps: Arc::new(vec![RogueStep::Ask]) };
-    assert!(matches!(vcoop_lab::check(&misplaced), Err(Error::Unsupported { .. })));
+    assert_refused(&misplaced, "", "a rogue is a guest");
     assert!(matches!(
         vcoop_lab::run(Run::new(&misplaced, 1), &Options::default()),
         Err(Error::Unsupported { .. })

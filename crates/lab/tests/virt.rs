@@ -1,6 +1,8 @@
 //! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test is skipped.
 
-use crate::support::{Outcome, Skip, latency, need, plan, run, scalar, scalar_if, scenario, twice};
+use crate::support::{
+    Outcome, Skip, assert_refused, latency, need, plan, run, scalar, scalar_if, scenario, twice,
+};
 use vcoop_lab::Error;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
 use vcoop_model::plan::{GuestTimer, Plan};
@@ -57,10 +59,7 @@ fn a_learned_advance_hides_what_delivery_takes() -> Outcome {
     })?;
     let mut plan = idle();
     plan.vms[0].virt.timer.advance = AdvanceConfig::Adaptive;
-    match vcoop_lab::check(&plan) {
-        Err(Error::Unsupported { what, .. }) => assert!(what.contains("timer_advance"), "{what}"),
-        other => panic!("KVM's own timer: {other:?}"),
-    }
+    assert_refused(&plan, "timer_advance", "KVM advances its own timer");
     Ok(())
 }
 
@@ -102,7 +101,7 @@ live!(which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say);
 fn which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say() {
     let mut plan = idle();
     plan.vms[0].virt.idle.host_poll = Some(HostPollConfig { grow: 7, ..HostPollConfig::KVM });
-    assert!(matches!(vcoop_lab::check(&plan), Err(Error::Unsupported { .. })));
+    assert_refused(&plan, "halt polling", "");
 }
 
 const EXITS_ON: ExitsOff = ExitsOff { hlt: false, mwait: false, pause: false, cstate: false };

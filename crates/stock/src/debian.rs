@@ -31,6 +31,21 @@ pub(crate) fn lock() -> Result<File, StockError> {
     Ok(lock)
 }
 
+/// The folder that is kept under a name. `fill` is given the one that becomes it, the first time.
+pub(crate) fn kept(
+    name: &str,
+    fill: impl FnOnce(&Path) -> Result<(), StockError>,
+) -> Result<PathBuf, StockError> {
+    let _lock = lock()?;
+    let kept = Path::new(KEPT).join(name);
+    if !kept.exists() {
+        let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
+        fill(work.path())?;
+        fs::rename(work.keep(), &kept).map_err(StockError::file(&kept))?;
+    }
+    Ok(kept)
+}
+
 /// Where packages come from.
 #[derive(Clone, Debug)]
 pub(crate) struct Apt {
@@ -107,10 +122,7 @@ impl Apt {
 
     /// A package that cannot be had.
     pub(crate) fn unknown(&self, package: &str) -> StockError {
-        StockError::Missing {
-            what: format!("apt knows no package {package}"),
-            remedy: self.remedy.to_owned(),
-        }
+        StockError::missing(format!("apt knows no package {package}"), self.remedy)
     }
 
     /// Downloads packages and unpacks them into a folder.
@@ -159,10 +171,21 @@ fn mirror() -> Result<String, StockError> {
         let debian = words.next()? == "Debian" && !release.contains("security");
         debian.then(|| site.trim_end_matches('/').to_owned())
     };
-    told.lines().find_map(own).ok_or_else(|| StockError::Missing {
-        what: "apt has no mirror of Debian here".to_owned(),
-        remedy: "run on Debian, after `apt-get update`".to_owned(),
+    told.lines().find_map(own).ok_or_else(|| {
+        let remedy = "run on Debian, after `apt-get update`";
+        StockError::missing("apt has no mirror of Debian here", remedy)
     })
+}
+
+/// All files below a folder.
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>, StockError> {
+    let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in files(&folder)? {
+            if path.is_dir() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    Ok(found)
 }
 
 /// What is in a folder.

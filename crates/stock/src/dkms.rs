@@ -1,12 +1,12 @@
 //! DKMS, as Debian has it, on trees of its own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::debian::{self, Apt, KEPT};
+use crate::debian::{self, Apt};
 use crate::error::StockError;
 use crate::host::{output, program};
 use crate::module::{DRIVER, Headers};
@@ -31,19 +31,13 @@ impl Dkms {
     /// [`StockError::Missing`] where the packages or make cannot be had.
     pub fn get() -> Result<Self, StockError> {
         let make = program("make", "make")?;
-        let _lock = debian::lock()?;
-        let programs = std::path::absolute(Path::new(KEPT).join("dkms"))
-            .map_err(StockError::io("target/stock"))?;
-        if !programs.exists() {
-            let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&programs))?;
-            Apt::of_host().unpack(&PACKAGES.map(str::to_owned), work.path()).map_err(|error| {
-                StockError::Missing {
-                    what: format!("no DKMS: {error}"),
-                    remedy: "run `apt-get update`".to_owned(),
-                }
-            })?;
-            fs::rename(work.keep(), &programs).map_err(StockError::file(&programs))?;
-        }
+        let programs = debian::kept("dkms", |work| {
+            let unpacked = Apt::of_host().unpack(&PACKAGES.map(str::to_owned), work);
+            unpacked.map_err(|error| {
+                StockError::missing(format!("no DKMS: {error}"), "run `apt-get update`")
+            })
+        })?;
+        let programs = std::path::absolute(programs).map_err(StockError::io("target/stock"))?;
         let trees = tempfile::tempdir().map_err(StockError::io("a folder for temporary files"))?;
         let folder = trees.path();
         let own = folder.join("dkms");
@@ -100,13 +94,6 @@ impl Dkms {
     ///
     /// The folder cannot be read.
     pub fn installed(&self) -> Result<Vec<PathBuf>, StockError> {
-        let mut folders = vec![self.trees.path().join("modules")];
-        let mut modules = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for path in debian::files(&folder)? {
-                if path.is_dir() { folders.push(path) } else { modules.push(path) }
-            }
-        }
-        Ok(modules)
+        debian::files_below(&self.trees.path().join("modules"))
     }
 }

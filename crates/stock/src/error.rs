@@ -88,6 +88,10 @@ pub enum StockError {
 }
 
 impl StockError {
+    pub(crate) fn missing(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Missing { what: what.into(), remedy: remedy.into() }
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

@@ -19,9 +19,9 @@ pub fn program(name: &str, package: &str) -> Result<PathBuf, StockError> {
     let runs = |path: &PathBuf| {
         path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };
-    folders.map(|folder| folder.join(name)).find(runs).ok_or_else(|| StockError::Missing {
-        what: format!("`{name}` is not installed"),
-        remedy: format!("apt-get install {package}"),
+    folders.map(|folder| folder.join(name)).find(runs).ok_or_else(|| {
+        let remedy = format!("apt-get install {package}");
+        StockError::missing(format!("`{name}` is not installed"), remedy)
     })
 }
 

@@ -31,11 +31,8 @@ pub(crate) struct Contents {
 pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), StockError> {
     let busybox = program("busybox", "busybox-static")?;
     if !libraries(&busybox)?.is_empty() {
-        return Err(StockError::Missing {
-            what: "`busybox` needs shared libraries, which it could not install before it runs"
-                .to_owned(),
-            remedy: "apt-get install busybox-static".to_owned(),
-        });
+        let what = "`busybox` needs shared libraries, which it could not install before it runs";
+        return Err(StockError::missing(what, "apt-get install busybox-static"));
     }
     let cyclictest = program("cyclictest", "rt-tests")?;
     let read = |path: &Path| fs::read(path).map_err(StockError::file(path));

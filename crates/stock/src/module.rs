@@ -47,24 +47,21 @@ impl Headers {
     ///
     /// [`StockError::Missing`] where the packages cannot be had.
     pub fn get(release: &str) -> Result<Self, StockError> {
-        let _lock = debian::lock()?;
-        let kept = Path::new(KEPT).join(format!("headers-{release}"));
         let package = format!("{HEADERS}{release}");
-        let folder = kept.join("usr/src").join(&package);
-        if !kept.exists() {
+        let folder = Path::new("usr/src").join(&package);
+        let name = format!("headers-{release}");
+        let kept = debian::kept(&name, |work| {
             let apt = Apt::of_host();
             let mut packages = apt.depends(&package, "linux-")?;
             packages.retain(|p| p.starts_with(HEADERS) || p.starts_with("linux-kbuild-"));
             packages.push(package.clone());
-            let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-            apt.unpack(&packages, work.path()).map_err(|error| StockError::Missing {
-                what: format!("no headers for Linux {release}: {error}"),
-                remedy: "run `apt-get update`".to_owned(),
+            apt.unpack(&packages, work).map_err(|error| {
+                let what = format!("no headers for Linux {release}: {error}");
+                StockError::missing(what, "run `apt-get update`")
             })?;
-            relocate(&work.path().join("usr/src").join(&package).join("Makefile"), &kept)?;
-            fs::rename(work.keep(), &kept).map_err(StockError::file(&kept))?;
-        }
-        Ok(Self { release: release.to_owned(), folder })
+            relocate(&work.join(&folder).join("Makefile"), &Path::new(KEPT).join(&name))
+        })?;
+        Ok(Self { release: release.to_owned(), folder: kept.join(folder) })
     }
 
     /// Builds vcoop's driver for the kernel of these headers, in a copy of its folder, in which links are files.

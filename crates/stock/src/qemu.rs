@@ -1,10 +1,9 @@
 //! The QEMU that runs guests.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::debian::{self, Apt, KEPT};
+use crate::debian::{self, Apt};
 use crate::error::StockError;
 use crate::host::{dies_with_caller, output, program};
 
@@ -54,13 +53,13 @@ impl Qemu {
             return Ok(own);
         }
         let newer = Self::unpacked().and_then(|newer| newer.version().map(|_| newer));
-        newer.map_err(|error| StockError::Missing {
-            what: format!(
-                "several vCPUs are emulated reliably by QEMU {RECENT} and later ({error})"
-            ),
-            remedy: format!(
-                "install QEMU {RECENT} or later, or run where Debian's {SUITE} can be reached"
-            ),
+        newer.map_err(|error| {
+            StockError::missing(
+                format!("several vCPUs are emulated reliably by QEMU {RECENT} and later ({error})"),
+                format!(
+                    "install QEMU {RECENT} or later, or run where Debian's {SUITE} can be reached"
+                ),
+            )
         })
     }
 
@@ -88,10 +87,8 @@ impl Qemu {
         let find = |name: &&str| {
             let folders = self.data.iter().chain(&usual);
             folders.map(|folder| folder.join(name)).find(|file| file.exists()).ok_or_else(|| {
-                StockError::Missing {
-                    what: format!("QEMU's firmware {name} is not there"),
-                    remedy: "apt-get install qemu-system-data seabios".to_owned(),
-                }
+                let remedy = "apt-get install qemu-system-data seabios";
+                StockError::missing(format!("QEMU's firmware {name} is not there"), remedy)
             })
         };
         FIRMWARE.iter().map(find).collect()
@@ -108,13 +105,9 @@ impl Qemu {
 
     /// The one from Debian's mirror.
     fn unpacked() -> Result<Self, StockError> {
-        let _lock = debian::lock()?;
-        let kept = Path::new(KEPT).join("qemu");
-        if !kept.exists() {
-            let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-            Apt::suite(SUITE)?.unpack(&PACKAGES.map(str::to_owned), work.path())?;
-            fs::rename(work.keep(), &kept).map_err(StockError::file(&kept))?;
-        }
+        let kept = debian::kept("qemu", |work| {
+            Apt::suite(SUITE)?.unpack(&PACKAGES.map(str::to_owned), work)
+        })?;
         let data = vec![
             kept.join("usr/share/qemu"),
             "/usr/share/seabios".into(),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::debian::{self, Apt, KEPT};
+use crate::debian::{self, Apt};
 use crate::error::StockError;
 use crate::host::{program, raw_output};
 use crate::kernel::Kernel;
@@ -43,9 +43,10 @@ impl KernelTree {
     ///
     /// [`StockError::Missing`] where it cannot be had.
     pub fn newest(series: &str) -> Result<Self, StockError> {
-        let unknown = || StockError::Missing {
-            what: format!("no kernel {series} is known"),
-            remedy: format!("name one of {}", Self::series().collect::<Vec<_>>().join(", ")),
+        let unknown = || {
+            let known: Vec<_> = Self::series().collect();
+            let remedy = format!("name one of {}", known.join(", "));
+            StockError::missing(format!("no kernel {series} is known"), remedy)
         };
         let (series, suite, parts) =
             SERIES.iter().find(|known| known.0 == series).ok_or_else(unknown)?;
@@ -74,21 +75,16 @@ impl KernelTree {
         name: &str,
         packages: impl FnOnce() -> Result<(Apt, Vec<String>), StockError>,
     ) -> Result<Self, StockError> {
-        let _lock = debian::lock()?;
-        let kept = Path::new(KEPT).join(format!("kernel-{name}"));
-        if !kept.exists() {
+        let kept = debian::kept(&format!("kernel-{name}"), |work| {
             let (apt, packages) = packages()?;
-            let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-            apt.unpack(&packages, work.path()).map_err(|error| match error {
+            apt.unpack(&packages, work).map_err(|error| match error {
                 missing @ StockError::Missing { .. } => missing,
-                other => StockError::Missing {
-                    what: format!("no kernel {name}: {other}"),
-                    remedy: "run `apt-get update`, and look whether Debian's mirror can be reached"
-                        .to_owned(),
-                },
-            })?;
-            fs::rename(work.keep(), &kept).map_err(StockError::file(&kept))?;
-        }
+                other => StockError::missing(
+                    format!("no kernel {name}: {other}"),
+                    "run `apt-get update`, and look whether Debian's mirror can be reached",
+                ),
+            })
+        })?;
         Self::unpacked(&kept)
     }
 
@@ -122,17 +118,9 @@ impl KernelTree {
     ///
     /// A file cannot be read or written, or a module cannot be decompressed.
     pub fn modules(&self, wanted: &[&str], folder: &Path) -> Result<Vec<PathBuf>, StockError> {
-        let mut files = BTreeMap::new();
-        let mut folders = vec![self.modules.join("kernel")];
-        while let Some(folder) = folders.pop() {
-            for path in debian::files(&folder)? {
-                if path.is_dir() {
-                    folders.push(path);
-                } else if let Some(name) = module_name(&path) {
-                    files.insert(name, path);
-                }
-            }
-        }
+        let files = debian::files_below(&self.modules.join("kernel"))?.into_iter();
+        let files: BTreeMap<String, PathBuf> =
+            files.filter_map(|path| Some((module_name(&path)?, path))).collect();
         let mut loaded: Vec<(String, PathBuf)> = Vec::new();
         let mut queue: VecDeque<String> =
             wanted.iter().map(|name| name.replace('-', "_")).collect();

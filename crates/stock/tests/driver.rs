@@ -94,6 +94,11 @@ impl Window {
         self.read(guest_page(vcpu) + (offset_of!(GuestPage, report) + field) as u64)
     }
 
+    /// What vCPU 0 has counted.
+    fn events(&self) -> u64 {
+        self.report(0, offset_of!(GuestReport, events))
+    }
+
     fn latencies(&self, vcpu: u64) -> u64 {
         let bucket = |n: usize| self.report(vcpu, offset_of!(GuestReport, latency) + 8 * n);
         (0..window::LATENCY_BUCKETS).map(bucket).sum()
@@ -242,6 +247,9 @@ test!("newest", a_newer_guest_tells, || {
     tells(have(KernelTree::of(&release))?.kernel, "newest")
 });
 
+/// Parameters of the driver that can be changed while it is loaded.
+const PARAMETERS: &str = "/sys/module/vcoop/parameters";
+
 fn tells(kernel: Kernel, name: &str) -> Outcome {
     let window = Window::new(name);
     let guest = Guest::start(kernel, &window)?;
@@ -258,14 +266,28 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
 
     // Without a host it counts, and says nothing.
     guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 100");
-    let events = |vcpu| window.report(vcpu, offset_of!(GuestReport, events));
-    assert!(events(0) > 100);
+    assert!(window.events() > 100);
     for field in [offset_of!(GuestArea, intent), offset_of!(GuestArea, deadline_tsc)] {
         assert_eq!(window.area(0, field), 0);
     }
 
-    // With one, the urgent task and its next deadline are there, and how late it was.
     window.offer(Status::Normal);
+    tells_who_is_urgent(&guest, &window);
+    tells_how_late_it_was(&guest, &window);
+    tells_what_is_due_and_who_is_woken(&guest, &window);
+    rings(&guest, &window);
+    ends_boosts(&guest, &window);
+    window.offer(Status::Normal);
+    tells_who_is_declared_urgent(&guest, &window);
+    tells_of_deadline_tasks(&guest, &window);
+    is_told_which_vcpus_are_preferred(&guest, &window);
+    talks_to_nobody_without_a_host(&guest, &window);
+    unloads_while_boosted(&guest, &window);
+    Ok(())
+}
+
+/// The urgent task and its next deadline are there, and how late it was.
+fn tells_who_is_urgent(guest: &Guest, window: &Window) {
     let ping = host_page(0) + offset_of!(HostArea, ping) as u64;
     window.write(ping, 7);
     let before = window.latencies(0);
@@ -289,6 +311,10 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     let report = |field| window.report(0, field);
     assert!(report(offset_of!(GuestReport, latency_max_ns)) > 0);
     assert_eq!(report(offset_of!(GuestReport, dropped)), 0);
+}
+
+/// Neither a timer that is armed for the past nor the kernel's watchdog spoils what it counts.
+fn tells_how_late_it_was(guest: &Guest, window: &Window) {
     // A timer that is armed for a time that has passed is due when it is armed. Some kernels wake nobody by it.
     let sum = || window.report(0, offset_of!(GuestReport, latency_sum_ns));
     let before = sum();
@@ -306,7 +332,10 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         guest.sh("true");
         window.area(0, offset_of!(GuestArea, deadline_tsc)) == 0
     });
+}
 
+/// What is due far away, and what another CPU wakes.
+fn tells_what_is_due_and_who_is_woken(guest: &Guest, window: &Window) {
     // Who waits for ever is due later than any host looks ahead.
     let far = during(
         || guest.sh("timeout 1 taskset 1 chrt -f 30 sleep 99999999999 || true"),
@@ -327,8 +356,10 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         || remote().task == TaskIntent::fifo(30),
     );
     assert!(told > 0 && remote().count > before, "{:?} {}", remote(), guest.state());
+}
 
-    // It rings for a deadline that the host cannot know. Nobody hears it here.
+/// It rings for a deadline that the host cannot know. Nobody hears it here.
+fn rings(guest: &Guest, window: &Window) {
     let doorbell = offset_of!(WindowHeader, doorbell) as u64;
     assert!(guest.state().contains(" rang 0,"), "{}", guest.state());
     window.write(doorbell, Doorbell { valid: true, peer: 1, vector: 0 }.to_word());
@@ -353,15 +384,18 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     assert!(sleeps() >= 50);
     tell_idle(0);
     window.write(doorbell, 0);
+}
 
-    // Boosted with nothing urgent to do: the guest ends it.
+/// Boosted with nothing urgent to do: the guest ends it.
+fn ends_boosts(guest: &Guest, window: &Window) {
     window.offer(Status::Boosted);
     let notified = window.report(0, offset_of!(GuestReport, notified));
     guest.sh("taskset 1 sh -c 'i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done'");
     assert!(window.report(0, offset_of!(GuestReport, notified)) > notified);
+}
 
-    // A fair task is urgent if it was declared so, by its nice value or by its cgroup.
-    window.offer(Status::Normal);
+/// A fair task is urgent if it was declared so, by its nice value or by its cgroup.
+fn tells_who_is_declared_urgent(guest: &Guest, window: &Window) {
     let declared = |command: &str| {
         during(
             || guest.sh(command),
@@ -375,12 +409,11 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     let busy = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); usleep 1000; done";
     let nice = format!("taskset 2 nice -n -5 sh -c '{busy}'");
     assert_eq!(declared(&nice), 0);
-    let parameter = "/sys/module/vcoop/parameters";
-    guest.sh(&format!("echo -5 >{parameter}/urgent_nice"));
+    guest.sh(&format!("echo -5 >{PARAMETERS}/urgent_nice"));
     assert!(declared(&nice) > 0, "{}", guest.state());
     guest.sh(&format!(
-        "echo -21 >{parameter}/urgent_nice; mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
-         mkdir -p /tmp/cg/audio/one; echo /audio >{parameter}/urgent_cgroup"
+        "echo -21 >{PARAMETERS}/urgent_nice; mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
+         mkdir -p /tmp/cg/audio/one; echo /audio >{PARAMETERS}/urgent_cgroup"
     ));
     let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {busy}'");
     assert!(declared(&member) > 0, "{}", guest.state());
@@ -405,13 +438,13 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     );
     assert!(runs > 100 && waits < runs / 3, "{waits} of {runs}");
     assert!(
-        guest.vm.run(&format!("echo /none >{parameter}/urgent_cgroup"), LIMIT).unwrap().status > 0
+        guest.vm.run(&format!("echo /none >{PARAMETERS}/urgent_cgroup"), LIMIT).unwrap().status > 0
     );
 
     // ... or by the slice that it has asked for, on a kernel that knows slices of tasks.
     let kernel = guest.sh("uname -r");
     let version: Vec<u32> = kernel.split('.').map_while(|n| n.parse().ok()).collect();
-    let set_slice = format!("echo 1000 >{parameter}/urgent_slice_us");
+    let set_slice = format!("echo 1000 >{PARAMETERS}/urgent_slice_us");
     let sliced = "taskset 2 wake slice 700 100";
     if version < vec![6, 12] {
         assert!(guest.vm.run(&set_slice, LIMIT).unwrap().status > 0, "{kernel}");
@@ -420,9 +453,12 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         guest.sh(&set_slice);
         assert!(declared(sliced) > 0, "{}", guest.state());
         assert_eq!(declared("taskset 2 wake slice 1500 100"), 0);
-        guest.sh(&format!("echo 0 >{parameter}/urgent_slice_us"));
+        guest.sh(&format!("echo 0 >{PARAMETERS}/urgent_slice_us"));
     }
-    // Deadline tasks are urgent as RT tasks are, and their timers are deadlines.
+}
+
+/// Deadline tasks are urgent as RT tasks are, and their timers are deadlines.
+fn tells_of_deadline_tasks(guest: &Guest, window: &Window) {
     let (mut runs, mut deadlines) = (0, 0);
     during(
         || guest.sh("wake deadline 500 300"),
@@ -435,16 +471,18 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         },
     );
     assert!(runs > 0 && deadlines > 0, "{runs} {deadlines}: {}", guest.state());
-    guest.sh(&format!("echo 0 >{parameter}/urgent_rt"));
+    guest.sh(&format!("echo 0 >{PARAMETERS}/urgent_rt"));
     let urgent = during(
         || guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 100"),
         || window.intent(0).running.is_urgent(),
     );
     assert_eq!(urgent, 0);
-    guest.sh(&format!("echo 1 >{parameter}/urgent_rt"));
+    guest.sh(&format!("echo 1 >{PARAMETERS}/urgent_rt"));
+}
 
-    // What the host would like to be used is said where the host says so, and asks for the clock.
-    let preferred = || guest.sh(&format!("cat {parameter}/preferred"));
+/// What the host would like to be used is said where the host says so, and asks for the clock.
+fn is_told_which_vcpus_are_preferred(guest: &Guest, window: &Window) {
+    let preferred = || guest.sh(&format!("cat {PARAMETERS}/preferred"));
     assert_eq!(preferred(), "\n");
     let host = |vcpu, field: usize, word| window.write(host_page(vcpu) + field as u64, word);
     host(0, offset_of!(HostArea, preferred), 0b10);
@@ -454,17 +492,21 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     assert_eq!(preferred(), "1\n");
     host(0, offset_of!(HostArea, hints), 0);
     assert_eq!(preferred(), "\n");
+}
 
-    // A host that goes is nobody to talk to.
+/// A host that goes is nobody to talk to.
+fn talks_to_nobody_without_a_host(guest: &Guest, window: &Window) {
     window.offer(Status::Disabled);
     guest.sh("true");
     let intents = || [0, 1].map(|vcpu| window.area(vcpu, offset_of!(GuestArea, intent)));
-    let (before, counted) = (intents(), events(0));
+    let (before, counted) = (intents(), window.events());
     guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 200");
     assert_eq!(intents(), before);
-    assert!(events(0) > counted);
+    assert!(window.events() > counted);
+}
 
-    // Unloaded while boosted: the header says so, and the words say that nothing is urgent.
+/// Unloaded while boosted: the header says so, and the words say that nothing is urgent.
+fn unloads_while_boosted(guest: &Guest, window: &Window) {
     window.offer(Status::Boosted);
     let registration = window.header(offset_of!(WindowHeader, registration));
     let state = guest.state();
@@ -483,7 +525,6 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     assert_ne!(window.header(offset_of!(WindowHeader, registration)), registration);
     guest.sh("rmmod vcoop");
     guest.assert_healthy();
-    Ok(())
 }
 
 test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {

@@ -7,6 +7,8 @@
 //! - [`Kept`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
 //! - [`assert_no_thread`], after a run that must leave none behind.
+//! - [`Waiting`], a thread that does nothing, to be looked at and changed.
+//! - [`until`] and [`found`], which wait for what comes soon.
 //! - [`awaits_interrupt_handler`], before a program is sent a signal.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
@@ -34,6 +36,8 @@ pub mod tasks;
 mod terminal;
 mod threads;
 mod tree;
+mod until;
+mod waiting;
 
 pub use inventory;
 pub use kept::Kept;
@@ -45,6 +49,8 @@ pub use signal::awaits_interrupt_handler;
 pub use terminal::Terminal;
 pub use threads::assert_no_thread;
 pub use tree::Tree;
+pub use until::{found, until};
+pub use waiting::Waiting;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.
 const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";

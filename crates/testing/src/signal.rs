@@ -1,7 +1,6 @@
 //! Signals to programs under test.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use crate::until;
 
 /// `SIGINT`, of a mask of signals.
 const INT: u64 = 1 << (2 - 1);
@@ -13,16 +12,11 @@ const INT: u64 = 1 << (2 - 1);
 ///
 /// It has none within a minute.
 pub fn awaits_interrupt_handler(pid: u32) {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
+    until(&format!("process {pid} has a handler for SIGINT"), || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let of = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let ended = of("State:").is_none_or(|state| state.starts_with('Z'));
         let caught = of("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-        if ended || caught.is_some_and(|mask| mask & INT != 0) {
-            return;
-        }
-        assert!(Instant::now() < end, "process {pid} has no handler for SIGINT");
-        sleep(Duration::from_millis(5));
-    }
+        ended || caught.is_some_and(|mask| mask & INT != 0)
+    });
 }

@@ -203,29 +203,17 @@ fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{self, Receiver, Sender};
-    use std::thread::{self, JoinHandle};
+    use std::thread;
 
     use super::{Captured, Restored, nice};
-    use crate::{Attributes, affinity, gettid, set_affinity};
+    use crate::{Attributes, affinity, set_affinity};
     use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
     use vcoop_policy::thread::{Policy, attributes};
+    use vcoop_testing::{Waiting, until};
 
     fn boosted(policy: Policy, means: Means) -> Attributes {
         Attributes::from_policy(&attributes(policy, Some(means), Rest::default()))
-    }
-
-    /// A thread that prepares itself, says its number and then waits to be let go.
-    fn thread(prepare: impl FnOnce() + Send + 'static) -> (i32, Sender<()>, JoinHandle<()>) {
-        let (tell, told) = mpsc::channel();
-        let (leave, left): (Sender<()>, Receiver<()>) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            prepare();
-            tell.send(gettid()).unwrap();
-            let _ = left.recv();
-        });
-        (told.recv().unwrap(), leave, thread)
     }
 
     fn has(tid: i32) -> (Attributes, i32, Vec<u32>) {
@@ -260,7 +248,8 @@ mod tests {
             Means::Deadline { runtime_ns: 1_000_000, deadline_ns: 9_000_000, period_ns: 9_000_000 },
         ];
         for policy in policies {
-            let (tid, leave, thread) = thread(|| ());
+            let thread = Waiting::start();
+            let tid = thread.tid;
             // A nice value and a slice from an earlier life, under the policy of today.
             fair(libc::SCHED_OTHER, 4, Some(1_100_000)).set(tid).unwrap();
             if let Err(e) = policy.set(tid) {
@@ -282,15 +271,15 @@ mod tests {
                     assert_eq!(has(tid), before, "{policy} from {means:?}");
                 }
             }
-            drop(leave);
-            thread.join().unwrap();
+            thread.end();
         }
     }
 
     #[test]
     fn clamps_that_somebody_has_set_stay() {
         const CLAMP_MIN_AND_MAX: u64 = 0x20 | 0x40;
-        let (tid, _leave, _) = thread(|| ());
+        let thread = Waiting::start();
+        let tid = thread.tid;
         let mut clamped = Attributes::get(tid).unwrap();
         (clamped.util_min, clamped.util_max) = (100, 700);
         clamped.flags |= CLAMP_MIN_AND_MAX;
@@ -307,18 +296,15 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_gone_and_its_number_is_nobody() {
-        let (tid, leave, thread) = thread(|| ());
+        let thread = Waiting::start();
+        let tid = thread.tid;
         let captured = Captured::of(tid).unwrap();
         let mut other = captured.baseline().clone();
         other.start += 1;
         assert!(Captured::again(other).unwrap().is_none(), "another thread of this number");
         assert!(Captured::again(captured.baseline().clone()).unwrap().is_some());
-        drop(leave);
-        thread.join().unwrap();
-        assert!((0..6_000).any(|_| {
-            thread::sleep(std::time::Duration::from_millis(5));
-            !captured.is_alive()
-        }));
+        thread.end();
+        until("it is gone", || !captured.is_alive());
         assert_eq!(captured.restore().unwrap(), Restored::Gone);
         assert!(Captured::again(captured.baseline().clone()).unwrap().is_none());
         assert!(
@@ -328,7 +314,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_looked_at_has_not_ended() {
-        let (tid, _leave, _) = thread(|| ());
+        let thread = Waiting::start();
+        let tid = thread.tid;
         let baseline = Captured::of(tid).unwrap().baseline().clone();
         let again = thread::spawn(move || {
             // SAFETY: this thread has files of its own from here on; nobody else's are changed.
@@ -349,7 +336,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_said() {
-        let (tid, _leave, _) = thread(|| ());
+        let thread = Waiting::start();
+        let tid = thread.tid;
         let mut captured = Captured::of(tid).unwrap();
         captured.baseline.cpus = vec![8191];
         captured.baseline.attributes.policy = 42;

@@ -48,20 +48,12 @@ impl AsFd for PidFd {
 #[cfg(test)]
 mod tests {
     use super::PidFd;
-    use crate::gettid;
-    use std::sync::mpsc;
-    use std::thread;
+    use vcoop_testing::{Waiting, until};
 
     #[test]
     fn a_thread_lives_until_it_has_ended() {
-        let (tell, told) = mpsc::channel();
-        let (leave, left) = mpsc::channel::<()>();
-        let other = thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = left.recv();
-        });
-        let tid = told.recv().unwrap();
-        let fd = match PidFd::of(tid) {
+        let other = Waiting::start();
+        let fd = match PidFd::of(other.tid) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 eprintln!("skipped: this kernel has no file descriptors of threads");
                 return;
@@ -69,11 +61,7 @@ mod tests {
             fd => fd.unwrap(),
         };
         assert!(fd.is_alive());
-        drop(leave);
-        other.join().unwrap();
-        assert!((0..6_000).any(|_| {
-            thread::sleep(std::time::Duration::from_millis(5));
-            !fd.is_alive()
-        }));
+        other.end();
+        until("it is gone", || !fd.is_alive());
     }
 }

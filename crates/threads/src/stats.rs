@@ -97,9 +97,9 @@ pub fn preemptions(tid: i32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
+
+    use vcoop_testing::{Waiting, until};
 
     use super::{RunTime, RunTimes, Stat};
     use crate::gettid;
@@ -108,27 +108,15 @@ mod tests {
     fn open_files_follow_their_thread_and_no_other() {
         let own = Stat::open(gettid()).unwrap();
         assert!(!own.is_asleep());
-        let (tid, tids) = mpsc::channel();
-        let (wake, woken) = mpsc::channel::<()>();
-        let sleeper = thread::spawn(move || {
-            tid.send(gettid()).unwrap();
-            let _ = woken.recv();
-        });
-        let tid = tids.recv().unwrap();
+        let sleeper = Waiting::start();
+        let tid = sleeper.tid;
         let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
-        assert!((0..6_000).any(|_| {
-            thread::sleep(Duration::from_millis(5));
-            stat.is_asleep()
-        }));
+        until("it sleeps", || stat.is_asleep());
         let slept = times.read();
         assert!(slept.ran_ns > 0 && times.read() == slept);
-        drop(wake);
-        sleeper.join().unwrap();
+        sleeper.end();
         // The thread may be joined a moment before the kernel has let go of it.
-        assert!((0..6_000).any(|_| {
-            thread::sleep(Duration::from_millis(5));
-            times.read() == RunTime::default()
-        }));
+        until("it is gone", || times.read() == RunTime::default());
         assert!(!stat.is_asleep());
         assert!(Stat::open(tid).is_err() || RunTimes::open(tid).is_ok());
     }

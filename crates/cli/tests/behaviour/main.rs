@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use vcoop_testing::until;
 
 const SHORT: [&str; 7] =
     ["busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--repeats", "5"];
@@ -262,12 +263,8 @@ fn begun(dir: &Path) -> usize {
     names.filter(|e| e.file_name().to_string_lossy().starts_with(".samples-")).count()
 }
 
-/// Waits until so many have, but not for ever.
 fn await_runs(dir: &Path, runs: usize) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while begun(dir) < runs && Instant::now() < limit {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the runs have begun", || begun(dir) >= runs);
 }
 
 #[test]
@@ -334,10 +331,7 @@ fn an_interrupted_trace_says_how_long_it_is() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let limit = Instant::now() + Duration::from_secs(30);
-    while fs::metadata(&file).map_or(0, |found| found.len()) == 0 && Instant::now() < limit {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("it writes", || fs::metadata(&file).is_ok_and(|file| file.len() > 0));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(end_of(&mut child), Some(130));

@@ -7,10 +7,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
-use vcoop_testing::{Outcome, Skip, need_kvm, scenario, test};
+use vcoop_testing::{Outcome, Skip, found, need_kvm, scenario, test};
 
 const SCENARIO: &str = scenario!(
     "duration = '30s'\nwarmup = '100ms'\nrepeats = 2",
@@ -61,18 +61,6 @@ fn drain(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
         let mut text = String::new();
         from.read_to_string(&mut text).map(|_| text).unwrap_or_default()
     })
-}
-
-/// Polls until it is so.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let limit = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < limit {
-        if let Some(found) = look() {
-            return found;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("waited in vain: {what}");
 }
 
 fn read(path: &str) -> String {
@@ -128,7 +116,7 @@ fn start(name: &str, args: &[&str]) -> Result<Run, Skip> {
         .unwrap();
     let (out, err) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
     let pid = child.id();
-    let runs = wait_for("a vCPU thread", || {
+    let runs = found("a vCPU thread", || {
         if let Some(status) = child.try_wait().unwrap() {
             return Some(Err(status));
         }
@@ -150,7 +138,7 @@ impl Run {
     /// Sees that there is something to leave behind: otherwise the checks after its end would say nothing.
     fn is_at_work(&self) {
         let pid = self.pid();
-        wait_for("a boosted or real-time thread", || {
+        found("a boosted or real-time thread", || {
             threads(pid).iter().any(|(_, priority)| *priority > 0).then_some(())
         });
         if fs::metadata("/dev/cpu_dma_latency").is_ok() {
@@ -187,7 +175,7 @@ impl Run {
     fn ends_at_once(mut self) -> Ended {
         let pid = self.pid();
         let child = &mut self.child;
-        let status = wait_for("the end", || child.try_wait().unwrap());
+        let status = found("the end", || child.try_wait().unwrap());
         let (out, err) = (self.out.join().unwrap(), self.err.join().unwrap());
         // With the process go its threads and what they held; a process that it left would not.
         assert_eq!(group(pid), Vec::<String>::new(), "processes are left");

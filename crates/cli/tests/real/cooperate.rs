@@ -6,19 +6,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use vcoop_abi::Status;
 use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
-    Headers, Hogs, Kernel, KernelTree, Options, StockError, StockVm, dies_with_caller,
-    guest_program,
+    Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
-use vcoop_testing::{Outcome, Skip, long, test};
+use vcoop_testing::{Outcome, Skip, long, test, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
-use crate::vcoop::{VCOOP, guest, needs_tracefs};
+use crate::vcoop::{VCOOP, guest, have, needs_tracefs};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,7 +35,7 @@ impl Daemon {
         let dir = tempfile::tempdir().unwrap();
         let process = Self::process(dir.path());
         let daemon = Self { dir, process };
-        wait("the daemon listens", || daemon.windows().exists());
+        until("the daemon listens", || daemon.windows().exists());
         daemon
     }
 
@@ -75,7 +74,7 @@ impl Daemon {
 
     /// Waits until it has come to this.
     fn until(&self, vm: &StockVm, what: &str, is: impl Fn(&VmStatus) -> bool) {
-        wait(what, || self.status(vm).as_ref().is_some_and(&is));
+        until(what, || self.status(vm).as_ref().is_some_and(&is));
     }
 
     /// Waits until every vCPU is heard, and so many more deadlines have been met.
@@ -95,7 +94,7 @@ impl Daemon {
             attach.args(["--set", &format!("policy.dynamic.{set}")]);
         }
         let mut attach = attach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        wait("it is in force", || {
+        until("it is in force", || {
             // Or refused, as it says in the end.
             attach.try_wait().unwrap().is_some()
                 || self.status(vm).is_some_and(|of| of.policy == "dynamic")
@@ -125,24 +124,8 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn wait(what: &str, mut is: impl FnMut() -> bool) {
-    let give_up = Instant::now() + 30 * SECOND;
-    while !is() {
-        assert!(Instant::now() < give_up, "{what}: not in time");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux")
-}
-
-/// What is missing is a reason to skip.
-fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
-    result.map_err(|error| {
-        assert!(error.is_missing(), "{error}");
-        Skip::because(error)
-    })
 }
 
 /// The driver for the kernel that stock guests boot.
@@ -193,14 +176,14 @@ fn run(vm: &StockVm, command: &str) -> String {
 /// Has a guest do what ends the registration of its driver; then no boost is left.
 fn leaves(vm: &StockVm, how: &str) {
     run(vm, &format!("(sleep 0.5; {how}) >/dev/null 2>&1 &"));
-    wait("the registration ends", || vcoop_window::find(vm.pid()).unwrap().is_none());
+    until("the registration ends", || vcoop_window::find(vm.pid()).unwrap().is_none());
     rests(vm);
 }
 
 fn rests(vm: &StockVm) {
     let tids = vm.vcpu_tids().unwrap();
     let rests = |tid: &i32| !Attributes::get(*tid).unwrap().to_policy().is_rt();
-    wait("no boost is left", || tids.iter().all(rests));
+    until("no boost is left", || tids.iter().all(rests));
 }
 
 /// Asks QEMU for something; what it says of this word.
@@ -238,6 +221,13 @@ fn threads_are_at_rest(vm: &StockVm) {
         let policy = Attributes::get(tid).unwrap().to_policy();
         assert!(!policy.is_rt(), "{policy:?}");
     }
+}
+
+/// Its vCPUs are heard again and have met deadlines, as a policy says that has ended.
+fn assert_came_back(attached: &Value, vm: &StockVm) {
+    let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+    assert!(heard && sum(attached, "deadlines") > 50, "{attached}");
+    at_rest(vm);
 }
 
 /// So it is, and every status in the window says so.
@@ -351,16 +341,14 @@ test!(
             leaves(&vm, &format!("{wakes}; echo freeze >/sys/power/state"));
             // Lines on its second serial port wake it up once it sleeps.
             let mut line = UnixStream::connect(vm.control().socket()).unwrap();
-            wait("it wakes up", || {
+            until("it wakes up", || {
                 thread::sleep(SECOND / 2);
                 line.write_all(b"\n").unwrap();
                 vcoop_window::find(vm.pid()).unwrap().is_some()
             });
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
 
         // Suspended to memory, it has no power meanwhile.
         let attached = daemon.dynamic(&vm, &[], || {
@@ -368,16 +356,14 @@ test!(
             let stays = "echo disabled >/sys/class/tty/ttyS1/power/wakeup";
             let deep = "echo deep >/sys/power/mem_sleep; echo mem >/sys/power/state";
             leaves(&vm, &format!("{stays}; {deep}"));
-            wait("it sleeps", || {
+            until("it sleeps", || {
                 ask(&vm, &[r#"{"execute":"query-status"}"#], "status").contains("suspended")
             });
             ask(&vm, &[r#"{"execute":"system_wakeup"}"#], "WAKEUP");
-            wait("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
+            until("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
         assert_eq!(run(&vm, "dmesg").matches("suspend exit").count(), 2);
 
         // The next kernel's driver is another one.
@@ -386,14 +372,12 @@ test!(
         run(&vm, root);
         let attached = daemon.dynamic(&vm, &[], || {
             leaves(&vm, "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"");
-            wait("the next kernel is up", || vm.boots() == 2);
+            until("the next kernel is up", || vm.boots() == 2);
             run(&vm, LOAD);
             run(&vm, URGENT);
             daemon.until_met(&vm, 50);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
-        at_rest(&vm);
+        assert_came_back(&attached, &vm);
         assert!(!run(&vm, "dmesg").contains("Oops"));
 
         // Reset without a word, it keeps no boost either.
@@ -471,7 +455,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     assert!(sum(&before, "deadlines") > 100, "{before}");
     daemon.kill();
     daemon.process = Daemon::process(daemon.dir.path());
-    wait("it listens again", || {
+    until("it listens again", || {
         daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
     });
     // The doorbell is gone with the one before; the words are looked at now and then.
@@ -559,7 +543,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let tids = vm.vcpu_tids().unwrap();
     let torn = daemon.dynamic(&vm, &[], || {
         fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
-        wait("nobody speaks", || {
+        until("nobody speaks", || {
             let speaks = |of: VmStatus| of.driven().any(|vcpu| vcpu.heard == Some(true));
             !daemon.status(&vm).is_some_and(speaks)
         });

@@ -1,7 +1,7 @@
 //! `vcoop observe` of a stock guest.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use vcoop_testing::{Outcome, Skip, Trouble, awaits_interrupt_handler, test, twic
 use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::cooperate::{Daemon, doorbell, driver};
-use crate::rush::Qemu;
+use crate::rush::stopped;
 use crate::vcoop::{VCOOP, guest, vcoop};
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -38,12 +38,7 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
     thread::sleep(Duration::from_millis(500));
     let outcome = twice(|| -> Result<(), Trouble> {
         let output = vcoop(&["observe", "watched", "--for", "4s", "--json"]);
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.code() == Some(3) {
-            return Err(Skip::because(error).into());
-        }
-        assert!(output.status.success(), "{error}");
-        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let document = document(&output)?;
         assert_eq!(
             (&document["schema"], &document["backends"][0]),
             (&Value::from("vcoop.result/1"), &Value::from("vm"),)
@@ -61,6 +56,20 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
     let _ = busy.join();
     outcome
 });
+
+/// What a program has printed.
+///
+/// # Errors
+///
+/// It lacks something here.
+fn document(output: &Output) -> Result<Value, Skip> {
+    let error = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        return Err(Skip::because(error));
+    }
+    assert!(output.status.success(), "{error}");
+    Ok(serde_json::from_slice(&output.stdout).unwrap())
+}
 
 /// A series under a policy.
 fn under<'d>(document: &'d Value, policy: &str, probe: &str, metric: &str) -> &'d Value {
@@ -98,16 +107,11 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("asked.toml");
     let file = file.to_str().unwrap();
-    let document = |args: &[&str]| -> Result<Value, Trouble> {
+    let run = |args: &[&str]| -> Result<Value, Trouble> {
         let began = Instant::now();
         let output = daemon.vcoop(args).output().unwrap();
         eprintln!("{}: {:.0} s", args[0], began.elapsed().as_secs_f64());
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.code() == Some(3) {
-            return Err(Skip::because(error).into());
-        }
-        assert!(output.status.success(), "{error}");
-        Ok(serde_json::from_slice(&output.stdout).unwrap())
+        Ok(document(&output)?)
     };
     if !others.is_empty() {
         let _elsewhere = Stay::on(others);
@@ -123,7 +127,7 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     let costs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/epyc-pvm.toml");
     let outcome = twice(|| -> Result<(), Trouble> {
         let args = ["observe", "asked", "--for", "8s", "--json", "--scenario", file];
-        document(&[&args[..], &["--calibration", costs]].concat())?;
+        run(&[&args[..], &["--calibration", costs]].concat())?;
         let text = fs::read_to_string(file).unwrap();
         let is_urgent = text.contains("cooperative = true")
             && text.contains("policy = \"fifo 50\"")
@@ -134,10 +138,10 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         let pcpus = format!("pcpus = {}\n", allowed_cpus().unwrap().len());
         assert!(text.contains(&pcpus) && !text.contains("pin = [\"all\"]"), "{text}");
         let args = ["run", file, "--backend", "sim", "--json"];
-        let simulated = document(&[&args[..], &policies].concat())?;
+        let simulated = run(&[&args[..], &policies].concat())?;
         // The thread that measures what others wait is on the vCPU's CPU, and was not when it was observed.
         let args = ["compare", "asked", "--rounds", "4", "--each", "2s", "--no-probe", "--json"];
-        let measured = document(&[&args[..], &policies].concat())?;
+        let measured = run(&[&args[..], &policies].concat())?;
         let of = |policy| [waits(&simulated, policy), waits(&measured, policy)];
         let [sim, real] = of("vanilla");
         let (mean, p99) = (sim.0 / real.0, sim.1 / real.1);
@@ -160,7 +164,7 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     // What is too short for its urgent work is said to be.
     let args = ["compare", "asked", "--policy", "vanilla,dynamic", "--rounds", "1", "--each", "2s"];
     let short = ["--set", "policy.dynamic.longest_boost=50us", "--no-probe", "--json"];
-    if let Ok(told) = document(&[&args[..], &short].concat()) {
+    if let Ok(told) = run(&[&args[..], &short].concat()) {
         let notes = told["notes"].to_string();
         let said =
             notes.contains("dynamic was throttled") && notes.contains("larger longest_boost");
@@ -209,7 +213,7 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     for name in ["report.html", "report.txt", "result.json", "scenario.toml", "trace.perfetto"] {
         assert!(fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
     }
-    let twin = Qemu::start("left", &[]);
+    let twin = stopped("left", &[]);
     let output = vcoop(&["observe", "left"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");

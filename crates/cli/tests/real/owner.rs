@@ -12,10 +12,10 @@ use serde_json::Value;
 use vcoop_daemon::{Client, Request, Response};
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
-use vcoop_testing::{Kept, Outcome, Skip, Terminal, long, test};
+use vcoop_testing::{Kept, Outcome, Skip, Terminal, found, long, test, until};
 use vcoop_threads::{Attributes, run_time};
 
-use crate::vcoop::{VCOOP, guest, needs_tracefs};
+use crate::vcoop::{Qemu, VCOOP, guest, need_qemu, needs_tracefs};
 
 /// What the guest's threads have before anything is done to them: not the default, so that a restore to
 /// the default is told from one to what was there.
@@ -132,22 +132,16 @@ fn end(child: Child) -> (Value, String) {
 /// The keeper that an owner has started.
 fn keeper_of(owner: u32) -> u32 {
     let tasks = format!("/proc/{owner}/task");
-    let began = Instant::now();
-    loop {
+    found("a keeper", || {
         // Of any of its threads: the second keeper is the engine's.
         let tasks = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("children"));
-        let list: Vec<String> = tasks.map(|f| fs::read_to_string(f).unwrap_or_default()).collect();
-        let list = list.concat();
+        let list: String = tasks.map(|f| fs::read_to_string(f).unwrap_or_default()).collect();
         let is_keeper = |pid: &&str| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.windows(6).any(|w| w == b"keeper")
         };
-        if let Some(pid) = list.split_whitespace().find(is_keeper) {
-            return pid.parse().unwrap();
-        }
-        assert!(began.elapsed() < PATIENCE, "no keeper: {list:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
+        list.split_whitespace().find(is_keeper).map(|pid| pid.parse().unwrap())
+    })
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -158,7 +152,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let rig = Rig::new("applied")?;
     rig.keep_busy(120);
-    // For a time.
+    is_applied_for_a_time(&rig);
+    is_refused_with_a_reason(&rig);
+    is_kept_by_who_applied_it(&rig);
+    is_detached(&rig);
+    is_applied_by_keys(&rig);
+    // Nobody's journal, socket or process is left.
+    rig.wait("only the lock is left", PATIENCE, || {
+        let left = fs::read_dir(&rig.dir).unwrap().map(|entry| entry.unwrap().file_name());
+        left.eq(["lock"])
+    });
+    Ok(())
+});
+
+fn is_applied_for_a_time(rig: &Rig) {
     let child = rig.attach(&["--policy", "wake-boost", "--for", "2s"]);
     rig.wait("boosted", PATIENCE, || rig.is_boosted());
     rig.wait("run over", PATIENCE, || !rig.is_boosted());
@@ -173,7 +180,9 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let said = format!("wake-boost on 1 vCPU of {} for 2.00 s", rig.name());
     assert!(stderr.contains(&said), "{stderr}");
     assert_eq!(rig.has(), BEFORE);
+}
 
+fn is_refused_with_a_reason(rig: &Rig) {
     // What is none is refused.
     let refused = rig.vcoop(&["attach", rig.name(), "--policy", "vanilla"]).output().unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
@@ -208,8 +217,10 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
         assert!(lacking.status.code() == Some(3) && named, "{policy}: {why}");
         assert_eq!(rig.has(), BEFORE);
     }
+}
 
-    // Until Ctrl-C; a second command sees it, and goes through the first.
+/// Until Ctrl-C; a second command sees it, and goes through the first.
+fn is_kept_by_who_applied_it(rig: &Rig) {
     let first = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
     let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
@@ -230,50 +241,44 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     signal(first.id(), Signal::INT);
     assert_eq!(end(first).0["end"], "interrupted");
     assert_eq!(rig.has(), BEFORE);
+}
 
-    // Until somebody detaches it.
+fn is_detached(rig: &Rig) {
     let child = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
     let detached = rig.vcoop(&["detach", rig.name()]).output().unwrap();
     assert!(detached.status.success(), "{detached:?}");
     assert_eq!(rig.has(), BEFORE);
     assert_eq!(end(child).0["end"], "detached");
+}
 
-    // By keys.
-    if let Ok(terminal) = Terminal::new("top").inspect_err(Skip::tell) {
-        let dir = rig.dir.display();
-        let told = |what: &str| format!("{}: {what}", rig.name());
-        terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms; echo ENDED $?"));
-        terminal.waits_for("d: detach");
-        terminal.presses("s");
-        terminal.waits_for(&told("static"));
-        assert!(rig.is_boosted());
-        terminal.presses("d");
-        terminal.waits_for(&told("detached"));
-        assert_eq!(rig.has(), BEFORE);
-        terminal.presses("w");
-        terminal.waits_for(&told("wake-boost"));
-        rig.wait("boosted", PATIENCE, || rig.is_boosted());
-        terminal.presses("q");
-        terminal.waits_for("ENDED 0");
-        assert_eq!((rig.has(), terminal.modes().as_str()), (BEFORE, "0 1"));
+fn is_applied_by_keys(rig: &Rig) {
+    let Ok(terminal) = Terminal::new("top").inspect_err(Skip::tell) else { return };
+    let dir = rig.dir.display();
+    let told = |what: &str| format!("{}: {what}", rig.name());
+    terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms; echo ENDED $?"));
+    terminal.waits_for("d: detach");
+    terminal.presses("s");
+    terminal.waits_for(&told("static"));
+    assert!(rig.is_boosted());
+    terminal.presses("d");
+    terminal.waits_for(&told("detached"));
+    assert_eq!(rig.has(), BEFORE);
+    terminal.presses("w");
+    terminal.waits_for(&told("wake-boost"));
+    rig.wait("boosted", PATIENCE, || rig.is_boosted());
+    terminal.presses("q");
+    terminal.waits_for("ENDED 0");
+    assert_eq!((rig.has(), terminal.modes().as_str()), (BEFORE, "0 1"));
 
-        // By the end of the terminal.
-        terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms"));
-        terminal.waits_for("d: detach");
-        terminal.presses("s");
-        terminal.waits_for(&told("static"));
-        drop(terminal);
-        rig.wait("taken back", PATIENCE, || rig.has() == BEFORE);
-    }
-
-    // Nobody's journal, socket or process is left.
-    rig.wait("only the lock is left", PATIENCE, || {
-        let left = fs::read_dir(&rig.dir).unwrap().map(|entry| entry.unwrap().file_name());
-        left.eq(["lock"])
-    });
-    Ok(())
-});
+    // By the end of the terminal.
+    terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms"));
+    terminal.waits_for("d: detach");
+    terminal.presses("s");
+    terminal.waits_for(&told("static"));
+    drop(terminal);
+    rig.wait("taken back", PATIENCE, || rig.has() == BEFORE);
+}
 
 /// What this host spends on waiting for CPUs, as its kernel says.
 fn pressure() -> String {
@@ -431,11 +436,7 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
     rig.wait("static", PATIENCE, || rig.is_boosted());
     let first = keeper_of(child.id());
     signal(first, Signal::KILL);
-    let began = Instant::now();
-    while keeper_of(child.id()) == first {
-        assert!(began.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(5));
-    }
+    until("another keeper", || keeper_of(child.id()) != first);
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     rig.wait("taken back by the second", 2 * SECOND, || rig.has() == BEFORE && is_free(&rig.dir));
@@ -594,37 +595,18 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
 });
 
 test!("qemu", vms_that_come_and_go_under_a_daemon_leave_nothing_behind, || -> Outcome {
-    if let Err(why) = vcoop_stock::program("qemu-system-x86_64", "qemu-system-x86") {
-        return Err(Skip::because(why));
-    }
+    need_qemu()?;
     let dir = std::env::temp_dir().join(format!("vcoop-attach-crowd-{}", std::process::id()));
     let daemon = Daemon::start(&dir, "[[rule]]\nname = \"crowd*\"\npolicy = \"static\"\n");
     daemon.says("with 1 rules");
-    let qemu = |i: usize| {
-        let mut command = vcoop_stock::dies_with_caller("KILL", "qemu-system-x86_64");
-        let name = format!("crowd{i},debug-threads=on");
-        command.args([
-            "-nodefaults",
-            "-display",
-            "none",
-            "-accel",
-            "tcg",
-            "-m",
-            "16",
-            "-name",
-            &name,
-        ]);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    };
     // Firmware without a disk: it sleeps, and wakes up now and then.
-    let mut vms: Vec<Child> = (0..20).map(qemu).collect();
+    let qemu = |i: usize| Qemu::start(&format!("crowd{i}"), &["-accel", "tcg"]);
+    let mut vms: Vec<Qemu> = (0..20).map(qemu).collect();
     daemon.says("crowd19: static on 1 vCPU");
     let began = Instant::now();
     let mut i = 0;
     while began.elapsed() < 10 * SECOND {
-        let vm = &mut vms[i % 20];
-        vm.kill().unwrap();
-        vm.wait().unwrap();
+        vms[i % 20].kill();
         vms[i % 20] = qemu(i % 20);
         i += 7;
         thread::sleep(SECOND / 10);
@@ -635,22 +617,14 @@ test!("qemu", vms_that_come_and_go_under_a_daemon_leave_nothing_behind, || -> Ou
         let tids = tasks.map(|t| t.unwrap().file_name().to_str().unwrap().parse::<i32>().unwrap());
         tids.collect::<Vec<_>>()
     };
-    let rt = |vm: &Child| {
+    let rt = |vm: &Qemu| {
         let has = |tid: &i32| Attributes::get(*tid).is_ok_and(|a| a.to_policy().is_rt());
-        threads(vm.id()).iter().filter(|tid| has(tid)).count()
+        threads(vm.pid()).iter().filter(|tid| has(tid)).count()
     };
-    let began = Instant::now();
-    while !vms.iter().all(|vm| rt(vm) == 1) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", vms.iter().map(rt).collect::<Vec<_>>());
-        thread::sleep(SECOND / 50);
-    }
+    until("each has a boosted vCPU", || vms.iter().all(|vm| rt(vm) == 1));
     daemon.end();
     assert_eq!(vms.iter().map(rt).sum::<usize>(), 0);
     assert!(!dir.join("threads.journal").exists());
-    for mut vm in vms {
-        vm.kill().unwrap();
-        vm.wait().unwrap();
-    }
     let _ = fs::remove_dir_all(&dir);
     Ok(())
 });

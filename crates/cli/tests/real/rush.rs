@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::{Child, Command};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vcoop_stock::{dies_with_caller, program};
-use vcoop_testing::{Skip, long, test};
+use vcoop_testing::{long, test};
 
-use crate::vcoop::{vcoop, vm_of, vms};
+use crate::vcoop::{Qemu, need_qemu, vcoop, vm_of, vms};
 
 vcoop_testing::beside_others!();
 
@@ -20,32 +20,21 @@ vcoop_testing::beside_others!();
 const VMS: usize = 20;
 
 /// A QEMU that is stopped before its first instruction, with two vCPUs.
-pub(crate) struct Qemu(Child);
-
-impl Qemu {
-    pub(crate) fn start(name: &str, args: &[&str]) -> Self {
-        let mut command = dies_with_caller("KILL", "qemu-system-x86_64");
-        command
-            .args("-S -display none -nodefaults -smp 2 -m 16 -accel tcg,thread=multi".split(' '))
-            .args(["-name", &format!("{name},debug-threads=on")])
-            .args(args);
-        Self(command.spawn().unwrap())
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
+pub(crate) fn stopped(name: &str, args: &[&str]) -> Qemu {
+    let stopped: Vec<&str> = "-S -smp 2 -accel tcg,thread=multi".split(' ').collect();
+    Qemu::start(name, &[&stopped, args].concat())
 }
 
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// A stopped one that answers at this socket and shows both vCPUs.
+fn answering(name: &str, socket: &Path) -> Qemu {
+    let qmp = format!("unix:{},server=on,wait=off", socket.display());
+    let mut qemu = stopped(name, &["-qmp", &qmp]);
+    let pid = qemu.pid();
+    let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
+    while !socket.exists() || !vms(&[]).iter().any(whole) {
+        assert!(qemu.is_running());
     }
-}
-
-fn need_qemu() -> Result<(), Skip> {
-    program("qemu-system-x86_64", "qemu-system-x86").map(drop).map_err(Skip::because)
+    qemu
 }
 
 /// Numbers below a bound, the same in every run.
@@ -92,7 +81,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
             let name = format!("{prefix}{slot}-{generation}");
             let qemu = {
                 let mut started = started.lock().unwrap();
-                let qemu = Qemu::start(&name, &[]);
+                let qemu = stopped(&name, &[]);
                 started.insert(name, qemu.pid());
                 qemu
             };
@@ -157,13 +146,8 @@ test!("qemu", a_vm_that_is_killed_while_it_is_asked_is_no_surprise, || {
     let socket = dir.to_str().unwrap();
     let (mut answered, mut refused) = (0, 0);
     for round in 0..20 {
-        let qmp = format!("unix:{socket},server=on,wait=off");
-        let mut qemu = Qemu::start("killed", &["-qmp", &qmp]);
+        let qemu = answering("killed", &dir);
         let pid = qemu.pid();
-        let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
-        while !dir.exists() || !vms(&[]).iter().any(whole) {
-            assert!(qemu.0.try_wait().unwrap().is_none());
-        }
         if round == 0 {
             // Whether all is well without a kill.
             assert_eq!(vm_of(pid, &["--qmp", socket])["vcpus"].as_array().unwrap().len(), 2);
@@ -204,12 +188,8 @@ test!("qemu", a_vm_that_hangs_is_waited_for_a_second, || {
     need_qemu()?;
     let dir = std::env::temp_dir().join(format!("vcoop-hangs-{}", std::process::id()));
     let socket = dir.to_str().unwrap();
-    let mut qemu = Qemu::start("hangs", &["-qmp", &format!("unix:{socket},server=on,wait=off")]);
+    let qemu = answering("hangs", &dir);
     let pid = qemu.pid();
-    let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
-    while !dir.exists() || !vms(&[]).iter().any(whole) {
-        assert!(qemu.0.try_wait().unwrap().is_none());
-    }
     let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status();
     assert!(stopped.unwrap().success());
     let start = Instant::now();

@@ -1,9 +1,9 @@
 //! The program, and guests for it.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use vcoop_stock::{Options, StockVm};
+use vcoop_stock::{Options, StockError, StockVm, dies_with_caller, program};
 use vcoop_testing::Skip;
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
@@ -37,10 +37,62 @@ pub(crate) fn vm_of(pid: u32, args: &[&str]) -> Value {
 ///
 /// It cannot be had here.
 pub(crate) fn guest(options: &Options) -> Result<StockVm, Skip> {
-    StockVm::start(options).map_err(|error| {
+    have(StockVm::start(options))
+}
+
+/// What is missing is a reason to skip.
+///
+/// # Errors
+///
+/// It is missing here.
+pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
+    result.map_err(|error| {
         assert!(error.is_missing(), "{error}");
         Skip::because(error)
     })
+}
+
+/// A QEMU without a guest.
+pub(crate) struct Qemu(Child);
+
+impl Qemu {
+    pub(crate) fn start(name: &str, args: &[&str]) -> Self {
+        let mut command = dies_with_caller("KILL", "qemu-system-x86_64");
+        command
+            .args("-display none -nodefaults -m 16".split(' '))
+            .args(["-name", &format!("{name},debug-threads=on")])
+            .args(args);
+        Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    /// Ends it, if it has not ended.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Needs QEMU.
+///
+/// # Errors
+///
+/// It is not installed.
+pub(crate) fn need_qemu() -> Result<(), Skip> {
+    program("qemu-system-x86_64", "qemu-system-x86").map(drop).map_err(Skip::because)
 }
 
 /// Needs to hear of threads.

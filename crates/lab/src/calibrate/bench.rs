@@ -82,6 +82,23 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// As [`Bench::measure`], of a block that cannot fail.
+    ///
+    /// # Errors
+    ///
+    /// None of its own.
+    pub(crate) fn sample(
+        &mut self,
+        name: &'static str,
+        about: &'static str,
+        mut block: impl FnMut(&mut Vec<u64>),
+    ) -> Result<(), Error> {
+        self.measure(name, about, |out| {
+            block(out);
+            Ok(())
+        })
+    }
+
     /// Says that something is not measured.
     pub(crate) fn skip(&mut self, name: &'static str, why: &str) {
         self.skipped.push(Skipped { name, why: why.to_owned() });

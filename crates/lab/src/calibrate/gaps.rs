@@ -63,11 +63,10 @@ pub(crate) fn spin(until: u64, least: u64, mut each: impl FnMut(Gap)) {
 fn tick(b: &mut Bench<'_>, tick_ns: Ns, least: u64) -> Result<(), Error> {
     let block = b.clock.to_cycles(tick_block(tick_ns));
     let clock = b.clock;
-    b.measure("tick", "a spinning thread's gaps that repeat with the tick's period", |out| {
+    b.sample("tick", "a spinning thread's gaps that repeat with the tick's period", |out| {
         let mut gaps = Vec::new();
         spin(tsc() + block, least, |gap| gaps.push(gap));
         out.extend(ticks_among(clock, gaps.into_iter(), tick_ns).into_iter().map(Gap::len));
-        Ok(())
     })
 }
 
@@ -126,26 +125,22 @@ fn timer(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
     const AHEAD_NS: Ns = 60_000;
     let timer = TimerFd::new()?;
     let (block, ahead) = (b.clock.to_cycles(BLOCK_NS), b.clock.to_cycles(AHEAD_NS));
-    b.measure(
-        "timer-interrupt",
-        "a spinning thread's gap when a timer nobody waits for expires",
-        |out| {
-            let until = tsc() + block;
-            while tsc() < until {
-                timer.set(AHEAD_NS);
-                // From just before it is due, since it was set a little before this.
-                let due = tsc() + ahead - ahead / 8;
-                let mut found = None;
-                spin(due + ahead, least, |gap| {
-                    if gap.to >= due && found.is_none() {
-                        found = Some(gap);
-                    }
-                });
-                out.extend(found.map(Gap::len));
-            }
-            Ok(())
-        },
-    )
+    let about = "a spinning thread's gap when a timer nobody waits for expires";
+    b.sample("timer-interrupt", about, |out| {
+        let until = tsc() + block;
+        while tsc() < until {
+            timer.set(AHEAD_NS);
+            // From just before it is due, since it was set a little before this.
+            let due = tsc() + ahead - ahead / 8;
+            let mut found = None;
+            spin(due + ahead, least, |gap| {
+                if gap.to >= due && found.is_none() {
+                    found = Some(gap);
+                }
+            });
+            out.extend(found.map(Gap::len));
+        }
+    })
 }
 
 /// An interrupt to another CPU, by membarrier: the CPU takes it, and the caller waits for that.
@@ -203,7 +198,6 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
                 }
             }
             running.store(false, Ordering::Release);
-            Ok(())
         };
         let abouts = [
             "membarrier: an interrupt to another CPU, and its answer",
@@ -212,7 +206,7 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
         ];
         let mut done = Ok(());
         for (i, (name, about)) in names.into_iter().zip(abouts).enumerate() {
-            done = done.and(b.measure(name, about, |out| sample(out, i)));
+            done = done.and(b.sample(name, about, |out| sample(out, i)));
         }
         drop(end);
         done.and(spinner.join().unwrap_or(Err(Error::Panicked(Whom::Host))))

@@ -168,6 +168,48 @@ impl Running<'_> {
     fn ring(&self, n: u64) -> &Ring {
         self.machine.ram.at(RINGS + n * RING_STRIDE)
     }
+
+    /// As [`Bench::measure`], with the vCPUs running during each block.
+    fn measure(
+        &self,
+        b: &mut Bench<'_>,
+        name: &'static str,
+        about: &'static str,
+        mut block: impl FnMut(&mut Vec<u64>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        b.measure(name, about, |out| self.block(|| block(out)))
+    }
+
+    /// Measures what the guest samples into a ring; `time` takes what counts from a sample.
+    fn measure_ring(
+        &self,
+        b: &mut Bench<'_>,
+        name: &'static str,
+        about: &'static str,
+        ring: u64,
+        time: impl Fn(Sample) -> Option<u64>,
+    ) -> Result<(), Error> {
+        let mut reader = Reader::new();
+        self.measure(b, name, about, |out| {
+            // Not what is left from before the vCPUs stood still: that sample took the break in.
+            let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+            while monotonic() < until {
+                sleep_until(monotonic() + 2_000_000);
+                read(self.ring(ring), &mut reader, from, |s| out.extend(time(s)));
+            }
+            Ok(())
+        })
+    }
+}
+
+/// From when a sample was due until its task ran.
+fn taken(s: Sample) -> Option<u64> {
+    s.taken.checked_sub(s.due)
+}
+
+/// From when a sample was due until the guest's kernel handled its interrupt.
+fn handled(s: Sample) -> Option<u64> {
+    s.woken.checked_sub(s.due)
 }
 
 /// Samples of a ring whose times can be: a guest's fault must not become a number.
@@ -294,32 +336,10 @@ fn operations(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let cpu = [b.cpu];
     for (op, name, about) in all {
         with_guest(b, kvm, Setup::of(op), &cpu, |b, guest| {
-            let mut reader = Reader::new();
-            b.measure(name, about, |out| {
-                guest.block(|| {
-                    collect(guest, 0, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
-                    Ok(())
-                })
-            })
+            guest.measure_ring(b, name, about, 0, taken)
         })?;
     }
     Ok(())
-}
-
-/// Reads a ring for a time.
-fn collect(
-    guest: &Running<'_>,
-    ring: u64,
-    reader: &mut Reader,
-    ns: Ns,
-    mut each: impl FnMut(Sample),
-) {
-    // Not what is left from before the vCPUs stood still: that sample took the break in.
-    let (from, until) = (tsc(), monotonic() + ns);
-    while monotonic() < until {
-        sleep_until(monotonic() + 2_000_000);
-        read(guest.ring(ring), reader, from, &mut each);
-    }
 }
 
 /// An interrupt of the host that is not for the guest: out of it and back for nothing.
@@ -332,26 +352,24 @@ fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     with_guest(b, kvm, Setup::of(Op::Gaps), &[other], |b, guest| {
         let mut reader = Reader::new();
         let about = "the gap that ipi-receive's interrupt makes in a guest that reads the clock";
-        b.measure(NAME, about, |out| {
-            guest.block(|| {
-                sleep_until(monotonic() + 3_000_000);
-                let (from, until) = (tsc(), monotonic() + BLOCK_NS);
-                let mut sent = Vec::new();
-                while monotonic() < until {
-                    let before = tsc();
-                    interrupt_others();
-                    sent.push((before, tsc()));
-                    sleep_until(monotonic() + 100_000);
+        guest.measure(b, NAME, about, |out| {
+            sleep_until(monotonic() + 3_000_000);
+            let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+            let mut sent = Vec::new();
+            while monotonic() < until {
+                let before = tsc();
+                interrupt_others();
+                sent.push((before, tsc()));
+                sleep_until(monotonic() + 100_000);
+            }
+            read(guest.ring(0), &mut reader, from, |s| {
+                // Both are in the order of time; a guest's lies only cost it samples.
+                let ours = sent.partition_point(|(_, after)| *after < s.due);
+                if sent.get(ours).is_some_and(|(before, _)| *before <= s.taken) {
+                    out.push(s.taken - s.due);
                 }
-                read(guest.ring(0), &mut reader, from, |s| {
-                    // Both are in the order of time; a guest's lies only cost it samples.
-                    let ours = sent.partition_point(|(_, after)| *after < s.due);
-                    if sent.get(ours).is_some_and(|(before, _)| *before <= s.taken) {
-                        out.push(s.taken - s.due);
-                    }
-                });
-                Ok(())
-            })
+            });
+            Ok(())
         })
     })
 }
@@ -366,11 +384,9 @@ fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let (cpu, late) = ([b.cpu], Late::of(b));
     with_guest(b, kvm, Setup::of(Op::Gaps), &cpu, |b, guest| {
         let about = "sleep-late where a vCPU runs in guest mode meanwhile";
-        b.measure(NAME, about, |out| {
-            guest.block(|| {
-                late.measure(out);
-                Ok(())
-            })
+        guest.measure(b, NAME, about, |out| {
+            late.measure(out);
+            Ok(())
         })
     })
 }
@@ -379,43 +395,29 @@ fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
 fn own_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let cpu = [b.cpu];
     with_guest(b, kvm, Setup::of(Op::SelfInterrupt), &cpu, |b, guest| {
-        let mut reader = Reader::new();
         let about = "an interrupt to itself whose handler does nothing, sent, taken and ended";
-        b.measure("self-interrupt", about, |out| {
-            guest.block(|| {
-                collect(guest, 0, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
-                Ok(())
-            })
-        })
+        guest.measure_ring(b, "self-interrupt", about, 0, taken)
     })?;
     let setup = Setup { echo: Some(0), ..Setup::of(Op::SelfWake) };
     with_guest(b, kvm, setup, &cpu, |b, guest| {
-        let mut reader = Reader::new();
         let about = "an interrupt to itself whose handler wakes a task, until that task runs";
-        b.measure("self-wake", about, |out| {
-            guest.block(|| {
-                collect(guest, 1, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
-                Ok(())
-            })
-        })?;
+        guest.measure_ring(b, "self-wake", about, 1, taken)?;
         let (mut own, mut woken) = (Reader::new(), Reader::new());
         let about =
             "from that task's first instruction until it sleeps and who it interrupted goes on";
-        b.measure("guest-sleep-switch", about, |out| {
-            guest.block(|| {
-                let (from, until) = (tsc(), monotonic() + BLOCK_NS);
-                while monotonic() < until {
-                    sleep_until(monotonic() + 2_000_000);
-                    // Both are in the order of time, and of the same interrupts.
-                    let mut began = Vec::new();
-                    read(guest.ring(1), &mut woken, from, |s| began.push((s.due, s.taken)));
-                    read(guest.ring(0), &mut own, from, |s| {
-                        let same = began.binary_search_by_key(&s.due, |(due, _)| *due);
-                        out.extend(same.ok().and_then(|i| s.taken.checked_sub(began[i].1)));
-                    });
-                }
-                Ok(())
-            })
+        guest.measure(b, "guest-sleep-switch", about, |out| {
+            let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+            while monotonic() < until {
+                sleep_until(monotonic() + 2_000_000);
+                // Both are in the order of time, and of the same interrupts.
+                let mut began = Vec::new();
+                read(guest.ring(1), &mut woken, from, |s| began.push((s.due, s.taken)));
+                read(guest.ring(0), &mut own, from, |s| {
+                    let same = began.binary_search_by_key(&s.due, |(due, _)| *due);
+                    out.extend(same.ok().and_then(|i| s.taken.checked_sub(began[i].1)));
+                });
+            }
+            Ok(())
         })
     })
 }
@@ -443,16 +445,8 @@ fn timers(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                     ..TaskSpec::default()
                 };
             });
-            let mut reader = Reader::new();
-            b.measure(name, about, |out| {
-                guest.block(|| {
-                    collect(guest, 0, &mut reader, BLOCK_NS, |s| {
-                        // It sleeps again from now on: no period is due before.
-                        out.extend(s.woken.checked_sub(s.due).filter(|late| *late < period));
-                    });
-                    Ok(())
-                })
-            })
+            // It sleeps again from now on: no period is due before.
+            guest.measure_ring(b, name, about, 0, |s| handled(s).filter(|late| *late < period))
         })?;
     }
     Ok(())
@@ -515,35 +509,33 @@ fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
         with_guest(b, kvm, setup, &[other], |b, guest| {
             let (mut reader, floor) = (Reader::new(), b.floor);
             let clock = b.clock;
-            b.measure(name, about, |out| {
-                guest.block(|| {
-                    let fired = guest.fired(0);
-                    let tid = guest.tids[0].load(Ordering::Acquire);
-                    sleep_until(monotonic() + 3_000_000);
-                    let (from, until) = (tsc(), monotonic() + BLOCK_NS);
-                    let (cpu_before, mut sent) = (run_time(tid).ran_ns, 0_u64);
-                    while monotonic() < until {
-                        let before = tsc();
-                        fired.store(before, Ordering::Release);
-                        guest.machine.signal(0, VECTOR_DEVICE, false)?;
-                        let after = tsc();
-                        sent += 1;
-                        if part == Part::Call {
-                            out.push(after - before);
-                        }
-                        sleep_until(monotonic() + PERIOD_NS);
+            guest.measure(b, name, about, |out| {
+                let fired = guest.fired(0);
+                let tid = guest.tids[0].load(Ordering::Acquire);
+                sleep_until(monotonic() + 3_000_000);
+                let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+                let (cpu_before, mut sent) = (run_time(tid).ran_ns, 0_u64);
+                while monotonic() < until {
+                    let before = tsc();
+                    fired.store(before, Ordering::Release);
+                    guest.machine.signal(0, VECTOR_DEVICE, false)?;
+                    let after = tsc();
+                    sent += 1;
+                    if part == Part::Call {
+                        out.push(after - before);
                     }
-                    read(guest.ring(1), &mut reader, from, |s| match part {
-                        Part::Delivery => out.extend(s.woken.checked_sub(s.due)),
-                        Part::Task => out.extend(s.taken.checked_sub(s.woken)),
-                        Part::Call | Part::CpuTime => {}
-                    });
-                    if part == Part::CpuTime && sent > 0 {
-                        let used = run_time(tid).ran_ns.saturating_sub(cpu_before);
-                        out.push(clock.to_cycles(used / sent) + floor);
-                    }
-                    Ok(())
-                })
+                    sleep_until(monotonic() + PERIOD_NS);
+                }
+                read(guest.ring(1), &mut reader, from, |s| match part {
+                    Part::Delivery => out.extend(handled(s)),
+                    Part::Task => out.extend(s.taken.checked_sub(s.woken)),
+                    Part::Call | Part::CpuTime => {}
+                });
+                if part == Part::CpuTime && sent > 0 {
+                    let used = run_time(tid).ran_ns.saturating_sub(cpu_before);
+                    out.push(clock.to_cycles(used / sent) + floor);
+                }
+                Ok(())
             })
         })?;
     }
@@ -566,15 +558,7 @@ fn between(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let cpus = [b.cpu, other];
     for (setup, name, about) in all {
         with_guest(b, kvm, setup, &cpus, |b, guest| {
-            let mut reader = Reader::new();
-            b.measure(name, about, |out| {
-                guest.block(|| {
-                    collect(guest, 1, &mut reader, BLOCK_NS, |s| {
-                        out.extend(s.woken.checked_sub(s.due));
-                    });
-                    Ok(())
-                })
-            })
+            guest.measure_ring(b, name, about, 1, handled)
         })?;
     }
     Ok(())

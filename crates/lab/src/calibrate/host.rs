@@ -9,6 +9,7 @@ use vcoop_sched::config::Policy;
 use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EventFd};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::timer::TimerFd;
@@ -47,10 +48,7 @@ fn syscall() {
 pub(crate) fn clock(b: &mut Bench<'_>) -> Result<(), Error> {
     let timer = Timer::of(b);
     let about = "reading the clock twice; taken off everything below";
-    b.measure("clock", about, |out| {
-        timer.time(out, || ());
-        Ok(())
-    })?;
+    b.sample("clock", about, |out| timer.time(out, || ()))?;
     b.floor = b.found("clock").map_or(0, |d| b.clock.to_cycles(d.median_ns));
     Ok(())
 }
@@ -61,19 +59,10 @@ pub(crate) fn clock(b: &mut Bench<'_>) -> Result<(), Error> {
 ///
 /// [`Error::Kernel`].
 pub(crate) fn measure(b: &mut Bench<'_>) -> Result<(), Error> {
-    let timed = |b: &mut Bench<'_>, name, about, op: fn()| {
-        let timer = Timer::of(b);
-        b.measure(name, about, |out| {
-            timer.time(out, op);
-            Ok(())
-        })
-    };
-    timed(b, "syscall", "getppid: into the kernel and back", syscall)?;
-    let kick = Kick::default();
-    let timer = Timer::of(b);
-    b.measure("futex-wake-nobody", "futex wake with nobody waiting", |out| {
+    let (timer, kick) = (Timer::of(b), Kick::default());
+    b.sample("syscall", "getppid: into the kernel and back", |out| timer.time(out, syscall))?;
+    b.sample("futex-wake-nobody", "futex wake with nobody waiting", |out| {
         timer.time(out, || kick.wake_syscall());
-        Ok(())
     })?;
     timer_program(b)?;
     setattr(b)?;
@@ -84,7 +73,7 @@ pub(crate) fn measure(b: &mut Bench<'_>) -> Result<(), Error> {
     wake_there(b)
 }
 
-/// [`Bench::time`] without the borrow.
+/// Times an operation for a block.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     block: u64,
@@ -113,20 +102,16 @@ impl Timer {
 fn timer_program(b: &mut Bench<'_>) -> Result<(), Error> {
     let timer = TimerFd::new()?;
     let block = Timer::of(b).block;
-    b.measure(
-        "timer-program",
-        "timerfd_settime, 30 us ahead, from disarmed: earlier than any other timer",
-        |out| {
-            let until = tsc() + block;
-            while tsc() < until && out.len() < 20_000 {
-                let before = tsc();
-                timer.set(30_000);
-                out.push(tsc() - before);
-                timer.set(0);
-            }
-            Ok(())
-        },
-    )
+    let about = "timerfd_settime, 30 us ahead, from disarmed: earlier than any other timer";
+    b.sample("timer-program", about, |out| {
+        let until = tsc() + block;
+        while tsc() < until && out.len() < 20_000 {
+            let before = tsc();
+            timer.set(30_000);
+            out.push(tsc() - before);
+            timer.set(0);
+        }
+    })
 }
 
 fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
@@ -345,9 +330,8 @@ fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
     }
     let (cpu, block) = (b.cpu, Timer::of(b).block);
     Sleeper::with(cpu, true, 1, |sleeper| {
-        b.measure("wake-here", "futex wake of a less urgent thread on the same CPU", |out| {
+        b.sample("wake-here", "futex wake of a less urgent thread on the same CPU", |out| {
             sleeper.kicks(block, |before, after, _| out.push(after - before));
-            Ok(())
         })
     })
 }
@@ -360,84 +344,53 @@ fn wake_there(b: &mut Bench<'_>) -> Result<(), Error> {
         b.skip("wake-idle", "there is only one CPU");
         return Ok(());
     };
-    let about = "futex wake to first instruction on another CPU that idles";
-    Sleeper::with(other, fifo, 0, |sleeper| {
-        b.measure("wake-idle", about, |out| {
-            sleeper.kicks(block, |before, _, ran| out.push(ran.saturating_sub(before)));
-            Ok(())
+    let woken = |b: &mut Bench<'_>, name, about| {
+        Sleeper::with(other, fifo, 0, |sleeper| {
+            b.sample(name, about, |out| {
+                sleeper.kicks(block, |before, _, ran| out.push(ran.saturating_sub(before)));
+            })
         })
-    })?;
+    };
+    woken(b, "wake-idle", "futex wake to first instruction on another CPU that idles")?;
     let held = NoDeepIdle::hold();
     if !held.is_held() {
         b.skip("wake-polling", "/dev/cpu_dma_latency cannot be held");
         return Ok(());
     }
-    let about = "the same with /dev/cpu_dma_latency held at 0";
-    Sleeper::with(other, fifo, 0, |sleeper| {
-        b.measure("wake-polling", about, |out| {
-            sleeper.kicks(block, |before, _, ran| out.push(ran.saturating_sub(before)));
-            Ok(())
-        })
-    })
+    woken(b, "wake-polling", "the same with /dev/cpu_dma_latency held at 0")
 }
 
 /// Two threads on one CPU pass a number to and fro.
 fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
     let (cpu, fifo, timer) = (b.cpu, b.fifo, Timer::of(b));
-    let (there, back) = (EventFd::new()?, EventFd::new()?);
+    let new = || EventFd::new(EFD_CLOEXEC).map_err(|e| Error::io("eventfd", Whom::Host, e));
+    let (there, back) = (new()?, new()?);
     let over = AtomicBool::new(false);
     thread::scope(|s| {
         let peer = s.spawn(|| {
             prepare(cpu, fifo, 0)?;
             loop {
-                there.read();
+                let _ = there.read();
                 if over.load(Ordering::Acquire) {
                     return Ok(());
                 }
-                back.write();
+                let _ = back.write(1);
             }
         });
         let end = Finally(|| {
             over.store(true, Ordering::Release);
-            there.write();
+            let _ = there.write(1);
         });
         let about = "two threads on one CPU pass an eventfd to and fro: two wake-ups, two switches";
-        let done = b.measure("eventfd-round-trip", about, |out| {
+        let done = b.sample("eventfd-round-trip", about, |out| {
             timer.time(out, || {
-                there.write();
-                back.read();
+                let _ = there.write(1);
+                let _ = back.read();
             });
-            Ok(())
         });
         drop(end);
         done.and(peer.join().unwrap_or(Err(Error::Panicked(Whom::Host))))
     })
-}
-
-#[derive(Debug)]
-struct EventFd(std::fs::File);
-
-impl EventFd {
-    fn new() -> Result<Self, Error> {
-        use std::os::fd::FromRawFd;
-        // SAFETY: creates a descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::last_os("eventfd", Whom::Host));
-        }
-        // SAFETY: a descriptor of our own, owned from here on.
-        Ok(Self(unsafe { std::fs::File::from_raw_fd(fd) }))
-    }
-
-    fn write(&self) {
-        use std::io::Write;
-        let _ = (&self.0).write_all(&1_u64.to_ne_bytes());
-    }
-
-    fn read(&self) {
-        use std::io::Read;
-        let _ = (&self.0).read_exact(&mut [0; 8]);
-    }
 }
 
 /// How long a sleep is.
@@ -468,16 +421,12 @@ impl Late {
 /// How late a thread that slept to a time runs, and what such a cycle costs it.
 fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, late) = (Timer::of(b).block, Late::of(b));
-    b.measure("sleep-late", "clock_nanosleep to a time: how late the thread runs", |out| {
-        late.measure(out);
-        Ok(())
-    })?;
+    let about = "clock_nanosleep to a time: how late the thread runs";
+    b.sample("sleep-late", about, |out| late.measure(out))?;
     if b.fifo {
         Helper::spinning(b.cpu).with(|_| {
-            b.measure("sleep-late-busy", "the same where a fair thread runs meanwhile", |out| {
-                late.measure(out);
-                Ok(())
-            })
+            let about = "the same where a fair thread runs meanwhile";
+            b.sample("sleep-late-busy", about, |out| late.measure(out))
         })?;
     } else {
         b.skip("sleep-late-busy", "real-time scheduling is not permitted");
@@ -485,7 +434,7 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
     let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
     let (clock, floor) = (b.clock, b.floor);
-    b.measure("sleep-cycle-cpu", "CPU time of a thread that sleeps to a time, and again", |out| {
+    b.sample("sleep-cycle-cpu", "CPU time of a thread that sleeps to a time, and again", |out| {
         let until = tsc() + block;
         let before = own();
         let reading = own().saturating_sub(before);
@@ -495,6 +444,5 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
             let cycle = own().saturating_sub(before + reading);
             out.push(clock.to_cycles(cycle) + floor);
         }
-        Ok(())
     })
 }

@@ -155,7 +155,7 @@ fn measure(
 }
 
 fn unreadable(why: &str) -> Error {
-    Error::Unsupported { what: "this host's profile".to_owned(), why: why.to_owned() }
+    Error::unsupported("this host's profile", why)
 }
 
 fn open() -> Result<Kvm, Error> {

@@ -297,102 +297,77 @@ fn in_path(program: &str, what: &str, remedy: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use vcoop_testing::Tree;
 
     use super::super::State;
     use super::*;
 
-    fn tree(name: &str, files: &[(&str, &str)]) -> (PathBuf, Root) {
-        let dir = std::env::temp_dir().join(format!("vcoop-survey-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        for (path, text) in files {
-            let path = dir.join(path);
-            fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        (dir.clone(), Root::new(&dir))
+    fn tree(files: &[(&str, &str)]) -> (Tree, Root) {
+        let tree = Tree::with(files);
+        let root = Root::new(tree.root());
+        (tree, root)
     }
 
     #[test]
     fn a_group_without_rt_runtime_is_named() {
-        let (dir, root) = tree(
-            "rt",
-            &[
-                ("proc/self/cgroup", "4:memory:/x\n1:cpu,cpuacct:/jobs\n0::/\n"),
-                ("sys/fs/cgroup/cpu/jobs/cpu.rt_runtime_us", "0\n"),
-                ("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "-1\n"),
-            ],
-        );
+        let (_tree, root) = tree(&[
+            ("proc/self/cgroup", "4:memory:/x\n1:cpu,cpuacct:/jobs\n0::/\n"),
+            ("sys/fs/cgroup/cpu/jobs/cpu.rt_runtime_us", "0\n"),
+            ("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "-1\n"),
+        ]);
         let found = cgroup(&root);
         assert_eq!(found.state, State::Limited);
         assert!(found.evidence.contains("/jobs") && found.remedy.unwrap().contains("real-time"));
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn quotas_of_version_2_are_seen() {
-        let (dir, root) = tree(
-            "v2",
-            &[
-                ("proc/self/cgroup", "0::/user.slice\n"),
-                ("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n"),
-            ],
-        );
+        let (tree, root) = tree(&[
+            ("proc/self/cgroup", "0::/user.slice\n"),
+            ("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n"),
+        ]);
         assert_eq!(cgroup(&root).state, State::Limited);
-        fs::write(dir.join("sys/fs/cgroup/user.slice/cpu.max"), "max 100000\n").unwrap();
+        tree.write("sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
         assert_eq!(cgroup(&root).state, State::Ok);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn cpu_lists_that_were_never_set_are_empty() {
-        let (dir, root) = tree(
-            "null",
-            &[
-                ("sys/devices/system/cpu/isolated", "\n"),
-                ("sys/devices/system/cpu/nohz_full", "  (null)\n"),
-            ],
-        );
-        let facts = HostFacts::read(&dir, &[0, 1], None);
+        let (tree, root) = tree(&[
+            ("sys/devices/system/cpu/isolated", "\n"),
+            ("sys/devices/system/cpu/nohz_full", "  (null)\n"),
+        ]);
+        let facts = HostFacts::read(tree.root(), &[0, 1], None);
         assert_eq!(cpus(&root, &facts).evidence, "2 usable; isolated: none; nohz_full: none");
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn a_sched_ext_scheduler_limits_boosts_within_the_fair_class() {
-        let (dir, root) = tree(
-            "sched-ext",
-            &[
-                ("sys/kernel/sched_ext/state", "enabled\n"),
-                ("sys/kernel/sched_ext/switch_all", "1\n"),
-                ("sys/kernel/sched_ext/root/ops", "rusty_1.0.9\n"),
-            ],
-        );
-        let found = || sched_ext(&root, &HostFacts::read(&dir, &[0, 1], None));
+        let (tree, root) = tree(&[
+            ("sys/kernel/sched_ext/state", "enabled\n"),
+            ("sys/kernel/sched_ext/switch_all", "1\n"),
+            ("sys/kernel/sched_ext/root/ops", "rusty_1.0.9\n"),
+        ]);
+        let found = || sched_ext(&root, &HostFacts::read(tree.root(), &[0, 1], None));
         let all = found();
         assert_eq!(all.state, State::Limited);
         assert!(all.evidence.starts_with("rusty_1.0.9, all fair threads: nice values and slices "));
-        fs::write(dir.join("sys/kernel/sched_ext/switch_all"), "0\n").unwrap();
+        tree.write("sys/kernel/sched_ext/switch_all", "0\n");
         assert_eq!(found().state, State::Ok);
-        fs::write(dir.join("sys/kernel/sched_ext/state"), "disabled\n").unwrap();
+        tree.write("sys/kernel/sched_ext/state", "disabled\n");
         assert!(found().evidence.ends_with("can load scx_vcoop (means ext)"));
-        fs::remove_dir_all(dir.join("sys/kernel/sched_ext")).unwrap();
+        fs::remove_dir_all(tree.path("sys/kernel/sched_ext")).unwrap();
         assert!(found().evidence.starts_with("this kernel has none"));
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     fn lockdown_and_governor() {
-        let (dir, root) = tree(
-            "lockdown",
-            &[
-                ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
-                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
-            ],
-        );
+        let (_tree, root) = tree(&[
+            ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+        ]);
         assert!(lockdown(&root).evidence.starts_with("integrity"));
         assert_eq!(governor(&root).state, State::Limited);
         assert_eq!(tracefs(&root).state, State::Missing);
-        fs::remove_dir_all(dir).unwrap();
     }
 }

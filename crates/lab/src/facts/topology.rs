@@ -1,6 +1,7 @@
 //! Where the CPUs sit: cores and last-level caches, from sysfs.
 
 use vcoop_sched::config::Topology;
+use vcoop_threads::parse_cpu_list;
 
 use super::{Fact, Root};
 
@@ -63,14 +64,7 @@ fn place(root: &Root, cpu: u32) -> Option<Place> {
     Some(Place { llc: llc.or_else(package).unwrap_or(0), core, cpu })
 }
 
-/// A kernel CPU list: `0-3,8,10-11`.
+/// A kernel CPU list: `0-3,8,10-11`. What is none has no CPU.
 pub(super) fn list(text: &str) -> Vec<u32> {
-    /// More than any kernel has; bounds what a broken file can cost.
-    const MAX: u32 = 8192;
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (from, to): (u32, u32) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
-        (to < MAX).then_some(from..=to)
-    };
-    text.split(',').filter_map(range).flatten().collect()
+    parse_cpu_list(text).into_iter().flatten().collect()
 }

@@ -27,6 +27,17 @@ pub(crate) fn need(plan: &Plan) -> Outcome {
     vcoop_lab::check(plan).map_err(Skip::because)
 }
 
+/// Asserts that the lab cannot run a plan: what of it, and why, have these words.
+#[track_caller]
+pub(crate) fn assert_refused(plan: &Plan, of: &str, because: &str) {
+    match vcoop_lab::check(plan) {
+        Err(Error::Unsupported { what, why }) => {
+            assert!(what.contains(of) && why.contains(because), "{what}: {why}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 pub(crate) fn run(plan: &Plan) -> Recording {
     run_with(plan, Options::default())
 }

@@ -3,16 +3,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::mpsc;
 use std::thread;
 
 use proptest::prelude::*;
 use vcoop_policy::thread::Policy;
+use vcoop_testing::Waiting;
 
 use super::{Contents, Journal, JournalError, Origin, Restored};
+use crate::Attributes;
 use crate::affinity::MOST_CPUS;
 use crate::captured::{Baseline, Captured};
-use crate::{Attributes, gettid};
 
 /// A folder of its own, gone on drop.
 struct Dir(PathBuf);
@@ -33,21 +33,9 @@ impl Drop for Dir {
 
 /// Runs `body` while that many other threads wait, and gives it their numbers.
 fn beside(threads: usize, body: impl FnOnce(&[i32])) {
-    let (tell, told) = mpsc::channel();
-    let leave: Vec<_> = (0..threads)
-        .map(|_| {
-            let (leave, left) = mpsc::channel::<()>();
-            let tell = tell.clone();
-            thread::spawn(move || {
-                tell.send(gettid()).unwrap();
-                let _ = left.recv();
-            });
-            leave
-        })
-        .collect();
-    let tids: Vec<i32> = told.iter().take(threads).collect();
+    let waiting: Vec<Waiting> = (0..threads).map(|_| Waiting::start()).collect();
+    let tids: Vec<i32> = waiting.iter().map(|thread| thread.tid).collect();
     body(&tids);
-    drop(leave);
 }
 
 fn read(dir: &Path) -> Result<Journal, JournalError> {

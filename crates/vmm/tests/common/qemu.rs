@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use vcoop_testing::found;
 use vcoop_vmm::qmp::QmpError;
 use vcoop_vmm::{Proc, Vm};
 
@@ -40,18 +41,11 @@ impl Qemu {
 
     /// What is found of it, once it is there and `ready`.
     pub(crate) fn vm(&self, ready: impl Fn(&mut Vm) -> bool) -> Vm {
-        let give_up = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < give_up {
+        found("QEMU", || {
             let vms = Proc::default().scan().unwrap().vms;
-            let mine = vms.into_iter().find(|vm| vm.pid == self.child.id());
-            if let Some(mut vm) = mine
-                && ready(&mut vm)
-            {
-                return vm;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("QEMU is not found");
+            let mut vm = vms.into_iter().find(|vm| vm.pid == self.child.id())?;
+            ready(&mut vm).then_some(vm)
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
-use vcoop_testing::Skip;
-use vcoop_threads::{Attributes, Captured, gettid};
+use vcoop_testing::{Skip, Waiting, until};
+use vcoop_threads::{Attributes, Captured};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
@@ -62,21 +62,12 @@ pub(crate) fn target(tid: i32) -> Target {
 fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     let dir = tempfile::tempdir().unwrap();
     let (mut inside, _commands) = engine(&dir, idle);
-    let (tell, told) = mpsc::channel();
-    let (leave, left) = mpsc::channel::<()>();
-    let vcpu = thread::spawn(move || {
-        tell.send(gettid()).unwrap();
-        let _ = left.recv();
-    });
-    inside.attach(target(told.recv().unwrap())).unwrap();
+    let vcpu = Waiting::start();
+    inside.attach(target(vcpu.tid)).unwrap();
     let (&number, vm) = inside.vms.first_key_value().unwrap();
     let captured = Captured::of(vm.vcpus[0].as_ref().unwrap().tid()).unwrap();
-    drop(leave);
-    vcpu.join().unwrap();
-    // Who joins may be told before the kernel has done with it.
-    while captured.is_alive() {
-        thread::yield_now();
-    }
+    vcpu.end();
+    until("it is gone", || !captured.is_alive());
     inside.dues.clear();
     inside.dues.extend([(1, Due::Check(number)), (2, Due::Account(number))]);
     inside.act();
@@ -89,23 +80,14 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
 fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let dir = tempfile::tempdir().unwrap();
     let (mut inside, _commands) = engine(&dir, idle);
-    let (_leave, left) = mpsc::channel::<()>();
-    let left = Arc::new(Mutex::new(left));
-    let [vcpu, main] = [(); 2].map(|()| {
-        let ((tell, told), left) = (mpsc::channel(), left.clone());
-        thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = left.lock().unwrap().recv();
-        });
-        told.recv().unwrap()
-    });
+    let (vcpu, main) = (Waiting::start(), Waiting::start());
     let of = |tid| {
         let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
         Target { plan: Box::new(policy(&running, "static", &[]).unwrap()), ..target(tid) }
     };
-    let Target { mut vcpus, plan, .. } = of(main);
+    let Target { mut vcpus, plan, .. } = of(main.tid);
     let timers = vcpus.pop().map(|thread| (thread, plan));
-    let attached = match inside.attach(Target { timers, ..of(vcpu) }) {
+    let attached = match inside.attach(Target { timers, ..of(vcpu.tid) }) {
         Err(why) if why.missing => return Skip::because(why).tell(),
         attached => attached.unwrap(),
     };
@@ -125,13 +107,8 @@ fn who_is_detached_is_said_to_be_boosted_no_longer() {
 fn a_process_cannot_keep_a_part_of_a_boost() {
     let dir = tempfile::tempdir().unwrap();
     let (mut inside, _commands) = engine(&dir, idle);
-    let (_leave, left) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || {
-        tell.send(gettid()).unwrap();
-        let _ = left.recv();
-    });
-    let tid = told.recv().unwrap();
+    let vcpu = Waiting::start();
+    let tid = vcpu.tid;
     let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let normal = |nice| Policy::Normal { nice, slice_ns: None };
     let has = || Attributes::get(tid).unwrap().to_policy();
@@ -191,14 +168,9 @@ fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
         std::os::unix::fs::symlink("/bin/true", &file).unwrap();
         let (mut inside, _commands) = engine(&dir, program);
         std::fs::remove_file(&file).unwrap();
-        let (tell, told) = mpsc::channel();
-        let (_leave, left) = mpsc::channel::<()>();
-        thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = left.recv();
-        });
+        let vcpu = Waiting::start();
         // Whether it is attached depends on when the keeper ends.
-        let _ = inside.attach(target(told.recv().unwrap()));
+        let _ = inside.attach(target(vcpu.tid));
         let why = inside.why.clone();
         let (tell, ended) = mpsc::channel();
         thread::spawn(move || {

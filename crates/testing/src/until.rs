@@ -1,0 +1,29 @@
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Waits until something is so.
+///
+/// # Panics
+///
+/// It is not within a minute.
+#[track_caller]
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    found(what, || is().then_some(()));
+}
+
+/// Waits until something is there, and returns it.
+///
+/// # Panics
+///
+/// It is not there within a minute.
+#[track_caller]
+pub fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < give_up, "waited in vain: {what}");
+        sleep(Duration::from_millis(10));
+    }
+}
