@@ -52,6 +52,10 @@ pub(crate) fn why(before: &Decider, after: &Decider, config: &GovernorConfig, bp
         (Some(_), Some(State::Narrowing)) => {
             format!("{level}, and as much CPU time as before: tries fewer")
         }
+        (Some(_), Some(State::Measuring)) => {
+            format!("{level}: measures the CPU time with all for one look")
+        }
+        (Some(State::Measuring), Some(_)) => "with all there was hardly more CPU time".to_owned(),
         (Some(State::Trying), Some(_)) if !wider => "steal came back with one core more".to_owned(),
         (Some(State::Trying), _) => format!("{level} with one core more: uses all"),
         (Some(State::Narrowing), _) => "with fewer there was less CPU time, or no room".to_owned(),

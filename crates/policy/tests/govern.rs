@@ -365,6 +365,33 @@ proptest! {
         }
     }
 
+    /// Whatever the others did before, and however long: once they are steady `proportional` has nearly the CPU time
+    /// of full width, where every thread it does not use is a loss, and comes to rest.
+    #[test]
+    fn what_was_had_once_is_no_measure_for_good(
+        vcpus in 2u32..33,
+        pcpus in 2u32..33,
+        before in proptest::collection::vec((0u64..100, 1usize..50), 0..6),
+        others in 0u32..40,
+    ) {
+        let full = 1000 * u64::from(vcpus);
+        let mut all = [Guest::new(Some(Kind::Proportional), vcpus, full), Guest::new(None, 100, 0)];
+        for (threads, looks) in before {
+            all[1].demand = 1000 * threads;
+            widths(Host::Threads, pcpus, &mut all, looks);
+        }
+        all[1].demand = 1000 * u64::from(others);
+        // Twice `patience`, and what a try takes.
+        widths(Host::Threads, pcpus, &mut all, 100);
+        let changes = all[0].changes;
+        let looks = 330;
+        let got: u64 = (0..looks).map(|_| { interval(Host::Threads, pcpus, &mut all); all[0].got }).sum();
+        let share = (1000 * u64::from(pcpus) * u64::from(vcpus) / u64::from(vcpus + others)).min(full);
+        prop_assert!(got * 100 >= 95 * share * looks, "{} of {share}: {:?}", got / looks, all[0]);
+        let changes = all[0].changes - changes;
+        prop_assert!(u64::from(changes) <= 2 * (looks / 33 + 2), "{changes} changes");
+    }
+
     /// Against VMs that do not fold, `proportional` keeps nearly what a VM without governor would have.
     #[test]
     fn proportional_keeps_its_share(
@@ -441,14 +468,14 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
 #[test]
 fn another_vms_try_is_answered_by_three_changes_at_most() {
     let guest = |vcpus| Guest::new(Some(Kind::Proportional), vcpus, 0);
-    let mut all = [guest(15), guest(3)];
-    for demands in [(13_504, 2_700), (2_635, 527), (308, 2_000)] {
+    let mut all = [guest(14), guest(10)];
+    for demands in [(5_539, 8_733), (826, 9_789)] {
         (all[0].demand, all[1].demand) = demands;
-        interval(Host::Threads, 2, &mut all);
+        interval(Host::Threads, 9, &mut all);
     }
-    widths(Host::Threads, 2, &mut all, 400);
+    widths(Host::Threads, 9, &mut all, 400);
     let before = all.clone().map(|g| g.changes);
-    widths(Host::Threads, 2, &mut all, 330);
+    widths(Host::Threads, 9, &mut all, 330);
     let [open, tries] = [0, 1].map(|i| all[i].changes - before[i]);
     assert_eq!(tries, 20, "a try each 33 intervals");
     assert_eq!(open, 30);
