@@ -14,8 +14,8 @@ use crate::journal::{Contents, Journal};
 use crate::layout::Layout;
 use crate::metrics::Numbers;
 use crate::pinned::forgets;
-use crate::stat::{Stat, sum};
-use crate::why::{steal_bp, why};
+use crate::stat::{Stat, TICK_NS};
+use crate::why::{Steal, why};
 
 /// What is done with a decision.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub struct Fold {
     last: Stat,
     last_at: Instant,
     /// Time of each CPU since the last look, as governors count CPUs.
-    since: Vec<CpuTime>,
+    since: Vec<Option<CpuTime>>,
     /// What the dry run would have in use since its last decision.
     dry_width: u32,
     /// Files that somebody else has changed.
@@ -130,8 +130,7 @@ impl Fold {
 
     /// The CPUs in use at the narrowest.
     pub fn narrowest(&self) -> u32 {
-        let threads = self.layout.threads();
-        self.config.floor.max(1).div_ceil(threads).min(self.layout.cores() as u32) * threads
+        self.layout.width_of(self.config.floor)
     }
 
     /// What the CPUs did since the guest booted, as of the last look.
@@ -224,13 +223,12 @@ impl Fold {
         self.last_at = now;
         self.since.clear();
         for cpu in self.layout.order() {
-            let times = cpu.and_then(|cpu| Some((cpu, *stat.cpus.get(&cpu)?)));
-            let since = times.map(|(cpu, time)| {
-                // One that was offline has no count of before.
+            self.since.push(cpu.map(|cpu| {
+                // One that is offline has no count, and one that was has none of before.
+                let Some(&time) = stat.cpus.get(&cpu) else { return CpuTime::default() };
                 let before = self.last.cpus.insert(cpu, time).unwrap_or(time);
                 time.since(before)
-            });
-            self.since.push(since.unwrap_or_default());
+            }));
         }
         look.decision = Some(self.decide(elapsed_ns, &mut look.notes)?);
         self.count();
@@ -243,11 +241,10 @@ impl Fold {
         }
         let before = self.decider;
         let width = before.width();
-        let used = sum(&self.since[..(width as usize).min(self.since.len())]);
-        let all = sum(&self.since);
-        let seen = Seen { elapsed_ns, cpus: &self.since, grant: None };
+        let seen = Seen { elapsed_ns, cpus: &self.since, grain_ns: TICK_NS, grant: None };
+        let used = seen.sum(width);
+        let steal = Steal::new(self.config.kind, &seen, width);
         self.decider.on(&seen, &self.config, &self.roots, &self.layout);
-        let bp = steal_bp(self.config.kind, used, all, self.layout.counted(), elapsed_ns);
         let mut from = width;
         if matches!(self.mode, Mode::Dry) {
             from = std::mem::replace(&mut self.dry_width, self.decider.width());
@@ -258,14 +255,14 @@ impl Fold {
         let decision = Decision {
             elapsed_ns,
             time: used,
-            steal_bp: bp,
+            steal_bp: steal.counted_bp,
             before: self.layout.used(from),
             after: self.used(),
-            why: why(&before, &self.decider, &self.config, bp),
+            why: why(&before, &self.decider, &self.config, steal),
         };
         self.numbers.looks += 1;
         self.numbers.decisions += u64::from(decision.is_change());
-        self.numbers.steal_ratio = f64::from(bp) / 10_000.0;
+        self.numbers.steal_ratio = f64::from(steal.counted_bp) / 10_000.0;
         Ok(decision)
     }
 

@@ -95,7 +95,8 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         Mode::Apply(journal)
     };
     let layout = Layout::read(&roots).map_err(failure)?;
-    let config = settings::config(governor, layout.counted(), &args.sets).map_err(failure)?;
+    let config =
+        settings::config(governor, layout.all().len() as u32, &args.sets).map_err(failure)?;
     let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
     if !threads.is_empty() {
         let why = affinities(&threads);

@@ -26,8 +26,7 @@ pub enum State {
 
 /// The governor of a guest that has nothing but its own steal and CPU time to go by.
 ///
-/// *Pressure* is `steal / (steal + busy)` on the vCPUs in use: of the time they wanted, what they did
-/// not get. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
+/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
 /// are saturated and have less than `keep` percent of that.
 ///
 /// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
@@ -138,11 +137,12 @@ impl Proportional {
     pub(crate) fn on(&mut self, seen: &Seen<'_>) {
         let now = seen.sum(self.width());
         let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
-        let pressure = (10_000 * u128::from(now.steal_ns)).checked_div(wanted).unwrap_or(0) as u32;
+        let pressure = seen.pressure_bp(self.width());
         let high = pressure > self.config.high_bp;
         let low = pressure <= self.config.low_bp;
         let rate = per_second(now.busy_ns, seen.elapsed_ns);
-        let open = u128::from(seen.elapsed_ns) * u128::from(self.width());
+        // What there is: a core may have fewer vCPUs than others.
+        let open = u128::from(seen.elapsed_ns) * u128::from(seen.count(self.width()));
         let saturated = wanted * 100 >= open * SATURATED_PCT;
         let crowded = self.roomy && u128::from(now.busy_ns) * 100 > open * CROWDED_PCT;
         let loses = saturated && u128::from(rate) * 100 < self.kept();
