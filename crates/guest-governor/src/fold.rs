@@ -1,7 +1,7 @@
 //! The governor of this guest, and what it does.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
 
@@ -16,6 +16,11 @@ use crate::metrics::Numbers;
 use crate::pinned::forgets;
 use crate::stat::{Stat, TICK_NS};
 use crate::why::{Steal, why};
+
+/// Longest that reading the counters may take if it is to be known when they were read.
+const MOST_READING: Duration = Duration::from_millis(5);
+/// Times that they are read to get there: who is preempted once need not be the next time.
+const MOST_READINGS: u32 = 3;
 
 /// What is done with a decision.
 #[derive(Debug)]
@@ -96,14 +101,13 @@ impl Fold {
         by: By,
         config: GovernorConfig,
         mode: Mode,
-        now: Instant,
+        clock: impl Fn() -> Instant,
     ) -> Result<Self, FoldError> {
         by.check(&roots, matches!(mode, Mode::Apply(_)))?;
         Decider::check(&config, &roots)?;
         let layout = Layout::read(&roots)?;
         let decider = Decider::new(&config, &layout);
-        let path = roots.proc.join("stat");
-        let last = Stat::parse(&roots.stat().map_err(FoldError::io(path))?);
+        let (last, last_at) = counters(&roots, clock)?;
         let mut fold = Self {
             roots,
             by,
@@ -113,7 +117,7 @@ impl Fold {
             decider,
             layout,
             last,
-            last_at: now,
+            last_at,
             since: Vec::new(),
             foreign: BTreeSet::new(),
             said: BTreeSet::new(),
@@ -192,12 +196,21 @@ impl Fold {
         Ok(plan)
     }
 
-    /// The next look: what came since the last one, what the governor says to it, and the changes.
+    /// When to look next: an interval after the look that was due `last`, so that looks do not drift. Where that is
+    /// less than half an interval from now, an interval from now.
+    pub fn next_look(&self, last: Instant, now: Instant) -> Instant {
+        let every = Duration::from_nanos(self.config.interval_ns);
+        let next = last + every;
+        if next < now + every / 2 { now + every } else { next }
+    }
+
+    /// The next look: what came since the last one, what the governor says to it, and the changes. Less than
+    /// half an interval after the last one nothing is done: what came since is part of the next look.
     ///
     /// # Errors
     ///
     /// [`FoldError`]: the guest's files or the journal cannot be read or written.
-    pub fn look(&mut self, now: Instant) -> Result<Look, FoldError> {
+    pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
             // Before the CPUs are compared: those that others brought back are not ours.
@@ -210,16 +223,15 @@ impl Fold {
         };
         let layout = Layout::read(&self.roots)?;
         if self.layout.differs(&layout, &offline) {
-            self.start_anew(now, &mut look)?;
+            self.start_anew(clock, &mut look)?;
             return Ok(look);
         }
-        let stat = self.roots.stat().map_err(FoldError::io(self.roots.proc.join("stat")))?;
-        let stat = Stat::parse(&stat);
-        if stat.cpus.is_empty() {
-            return Ok(look);
-        }
+        let (stat, now) = counters(&self.roots, clock)?;
         let elapsed_ns = now.saturating_duration_since(self.last_at).as_nanos();
         let elapsed_ns = u64::try_from(elapsed_ns).unwrap_or(u64::MAX);
+        if stat.cpus.is_empty() || elapsed_ns < self.config.interval_ns / 2 {
+            return Ok(look);
+        }
         self.last_at = now;
         self.since.clear();
         for cpu in self.layout.order() {
@@ -343,14 +355,17 @@ impl Fold {
     }
 
     /// The guest has got other CPUs, or lost some.
-    fn start_anew(&mut self, now: Instant, look: &mut Look) -> Result<(), FoldError> {
+    fn start_anew(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        look: &mut Look,
+    ) -> Result<(), FoldError> {
         let before = self.used();
         look.notes.extend(self.undo()?.failed);
         self.layout = Layout::read(&self.roots)?;
         self.decider = Decider::new(&self.config, &self.layout);
         self.dry_width = self.full();
-        self.last_at = now;
-        self.last = Stat::parse(&self.roots.stat().unwrap_or_default());
+        (self.last, self.last_at) = counters(&self.roots, clock)?;
         let all = self.layout.all();
         look.notes.push(format!("the CPUs to use are {} now: starts anew", show(&all)));
         look.decision = Some(Decision {
@@ -385,6 +400,21 @@ impl Fold {
         match &mut self.mode {
             Mode::Dry => Ok(Undone::default()),
             Mode::Apply(journal) => journal.undo(&self.roots),
+        }
+    }
+}
+
+/// The counters, and when they were read. Preempted in between, this process would not know when.
+fn counters(roots: &Roots, clock: impl Fn() -> Instant) -> Result<(Stat, Instant), FoldError> {
+    let mut readings = 0;
+    loop {
+        let before = clock();
+        let bytes = roots.stat().map_err(FoldError::io(roots.proc.join("stat")))?;
+        let after = clock();
+        readings += 1;
+        let took = after.saturating_duration_since(before);
+        if took <= MOST_READING || readings == MOST_READINGS {
+            return Ok((Stat::parse(&bytes), before + took / 2));
         }
     }
 }

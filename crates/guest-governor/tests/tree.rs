@@ -99,7 +99,7 @@ impl Tree {
 
     fn fold(&self, by: By, config: GovernorConfig) -> Fold {
         let mode = Mode::Apply(self.journal().unwrap());
-        Fold::new(self.roots(), by, config, mode, self.now).unwrap()
+        Fold::new(self.roots(), by, config, mode, || self.now).unwrap()
     }
 
     /// A second later, in which every CPU ran and was kept from running for so many ticks.
@@ -108,7 +108,7 @@ impl Tree {
         self.busy.iter_mut().for_each(|ticks| *ticks += busy);
         self.steal.iter_mut().for_each(|ticks| *ticks += steal);
         self.stat();
-        fold.look(self.now).unwrap()
+        fold.look(|| self.now).unwrap()
     }
 
     fn decide(&mut self, fold: &mut Fold, busy: u64, steal: u64) -> Decision {
@@ -372,7 +372,7 @@ fn a_dry_run_changes_nothing_and_says_what_it_would_do_first() {
     fs::remove_file(tree.path("sys/fs/cgroup/user.slice/cpuset.cpus")).unwrap();
     let before = tree.files();
     let config = GovernorConfig::new(Kind::Proportional);
-    let mut fold = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, tree.now).unwrap();
+    let mut fold = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, || tree.now).unwrap();
     let decision = tree.decide(&mut fold, 50, 50);
     assert_eq!((decision.before.len(), decision.after.len()), (8, 4));
     // The same again is no decision: nothing has changed, so it starts from all CPUs each time.
@@ -432,7 +432,7 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
 
 #[test]
 fn odd_trees_are_refused_or_read_without_a_panic() {
-    let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, tree.now);
+    let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now);
     let tree = Tree::new(4, 1);
     tree.put("sys/fs/cgroup/cgroup.controllers", "cpu");
     let why = new(&tree, By::Cpuset).unwrap_err();
@@ -460,10 +460,10 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
     tree.decide(&mut fold, 0, 0);
     tree.put("proc/stat", "cpu2 1 1 1 1 1 1 1 1");
     tree.now += SECOND;
-    assert!(fold.look(tree.now).unwrap().decision.is_some());
+    assert!(fold.look(|| tree.now).unwrap().decision.is_some());
     fs::write(tree.path("proc/stat"), "").unwrap();
     tree.now += SECOND;
-    assert_eq!(fold.look(tree.now).unwrap(), Look::default());
+    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
 }
 
 #[test]
@@ -504,7 +504,7 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
 fn a_guest_uses_what_its_host_asks_for_in_whole_cores() {
     let mut tree = Tree::new(8, 2);
     let config = GovernorConfig { floor: 3, ..GovernorConfig::new(Kind::HostHint) };
-    let refused = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, tree.now).unwrap_err();
+    let refused = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, || tree.now).unwrap_err();
     assert!(matches!(refused, FoldError::Missing { .. }), "{refused}");
 
     let preferred = "sys/module/vcoop/parameters/preferred";
@@ -531,4 +531,57 @@ fn a_guest_uses_what_its_host_asks_for_in_whole_cores() {
     let decision = tree.decide(&mut fold, 1, 0);
     assert_eq!(decision.why, "the host does not say");
     assert_eq!(decision.after.len(), 8);
+}
+
+#[test]
+fn a_late_look_is_followed_by_a_whole_interval() {
+    let mut tree = Tree::new(8, 1);
+    let config = GovernorConfig::new(Kind::Proportional);
+    let mut fold = tree.fold(By::Cpuset, config);
+    let every = Duration::from_nanos(config.interval_ns);
+    let (last, ms) = (tree.now, Duration::from_millis);
+    let next = |late: u64| fold.next_look(last, last + ms(late)) - last;
+    assert_eq!([0, 10, 125].map(next), [every; 3]);
+    assert_eq!([126, 400].map(next), [every + ms(126), every + ms(400)]);
+
+    // A look that comes at once all the same: one tick of steal of one CPU is all it would see.
+    tree.now += SECOND;
+    tree.steal[3] += 1;
+    tree.stat();
+    assert!(!fold.look(|| tree.now).unwrap().decision.unwrap().is_change());
+    tree.now += ms(1);
+    tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
+    tree.stat();
+    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
+    // What it did not look at counts by the next one.
+    tree.now += ms(249);
+    tree.busy.iter_mut().for_each(|ticks| *ticks += 20);
+    tree.stat();
+    let decision = fold.look(|| tree.now).unwrap().decision.unwrap();
+    let steal_ns = decision.time.steal_ns;
+    assert_eq!((decision.elapsed_ns, steal_ns), (250_000_000, 8 * 10_000_000));
+    assert_eq!(decision.after.len(), 8);
+}
+
+#[test]
+fn the_time_of_a_look_is_that_of_the_counters() {
+    let mut tree = Tree::new(2, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.now += SECOND;
+    // It is preempted for 100 ms as it reads them, and then not again.
+    let calls = std::cell::Cell::new(0);
+    let clock = || {
+        calls.set(calls.get() + 1);
+        tree.now + Duration::from_millis(if calls.get() > 1 { 100 } else { 0 })
+    };
+    let decision = fold.look(clock).unwrap().decision.unwrap();
+    assert_eq!((decision.elapsed_ns, calls.get()), (1_100_000_000, 4));
+    // Whenever it reads them.
+    let calls = std::cell::Cell::new(0);
+    let clock = || {
+        calls.set(calls.get() + 1);
+        tree.now + SECOND + Duration::from_millis(100 * calls.get())
+    };
+    let decision = fold.look(clock).unwrap().decision.unwrap();
+    assert_eq!((decision.elapsed_ns, calls.get()), (1_450_000_000, 6));
 }

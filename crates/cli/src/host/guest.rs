@@ -107,7 +107,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         tell(&why);
     }
     let began = Instant::now();
-    let mut fold = Fold::new(roots, by, config, mode, began).map_err(failure)?;
+    let mut fold = Fold::new(roots, by, config, mode, Instant::now).map_err(failure)?;
     let page = Arc::new(Mutex::new(fold.numbers()));
     if let Some(path) = &args.metrics {
         serve(path, &page)?;
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
             thread::sleep(until.saturating_duration_since(now).min(LOOK));
             continue;
         }
-        let Look { decision, notes } = fold.look(now).map_err(failure)?;
+        let Look { decision, notes } = fold.look(Instant::now).map_err(failure)?;
         notes.iter().for_each(|line| tell(line));
         *page.lock().unwrap_or_else(PoisonError::into_inner) = fold.numbers();
         if let Some(decision) = decision {
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
                 show(&fold, &decision, args)?;
             }
         }
-        next = (next + every).max(now);
+        next = fold.next_look(next, Instant::now());
     }
     let undone = fold.undo().map_err(failure)?;
     tell(&summary(fold.numbers(), steal));
