@@ -206,8 +206,8 @@ fn give_back(
         Ok((_, Some((Made::Instead, change)))) => {
             let cpus = change.instead.unwrap_or_default();
             undone.nearly.push(format!(
-                "{target} has {cpus}, which is all CPUs, where it was empty: this kernel does not \
-                 empty it while tasks are in it"
+                "{target} has {cpus}, which is all CPUs but those of partitions, where it was empty: \
+                 this kernel does not empty it while tasks are in it"
             ));
         }
         Ok((now, None)) if same(&now, before) => {}

@@ -87,7 +87,7 @@ pub(super) fn changes(
 ) -> Result<Changes, FoldError> {
     let mut all = Changes::default();
     let enabled = is_enabled(roots);
-    let possible = possible(roots);
+    let unset = unset(roots);
     let children = children(roots)?;
     for (target, _) in contents.targets() {
         let Target::Cgroup { name, inode } = &target else { continue };
@@ -123,7 +123,7 @@ pub(super) fn changes(
                 }
             }
         };
-        let instead = if to.is_empty() { possible.clone() } else { None };
+        let instead = if to.is_empty() { unset.clone() } else { None };
         let has = |text: &str| same(text, &now);
         let is_done = has(&to) || ours.is_some() && instead.as_deref().is_some_and(has);
         if !is_done {
@@ -148,9 +148,23 @@ fn wanted(before: &str, allowed: &Cpus, avoided: &Cpus) -> Result<String, String
     Ok(cpus::show(&wanted))
 }
 
-/// All CPUs that there can ever be: for a cpuset the same as an empty list.
-fn possible(roots: &Roots) -> Option<String> {
-    read(&roots.cpus().join("possible")).ok().filter(|list| cpus::parse(list).is_some())
+/// What a cpuset has whose list is empty: all CPUs that there can ever be, but those of partitions. A list with one of
+/// them would end the partition.
+fn unset(roots: &Roots) -> Option<String> {
+    let list = |path: &Path| read(path).ok().and_then(|text| cpus::parse(&text));
+    let mut all = list(&roots.cpus().join("possible"))?;
+    // Of the CPUs that are online, partitions have those that the root lacks, wherever they are.
+    let online = list(&roots.cpus().join("online"))?;
+    let shared = list(&roots.cgroup.join("cpuset.cpus.effective"));
+    let shared = shared.filter(|shared| !shared.is_empty());
+    all.retain(|cpu| shared.as_ref().is_none_or(|s| s.contains(cpu) || !online.contains(cpu)));
+    // Of those that are offline, what is written down; also for a partition that is not valid now.
+    for child in children(roots).ok()?.into_iter().filter(|child| child.is_partition) {
+        let folder = roots.cgroup.join(&child.name);
+        let lists = ["cpuset.cpus", "cpuset.cpus.exclusive"].map(|name| list(&folder.join(name)));
+        all.retain(|cpu| !lists.iter().flatten().any(|list| list.contains(cpu)));
+    }
+    (!all.is_empty()).then(|| cpus::show(&all))
 }
 
 /// Somebody else uses the cpuset controller below the root.
@@ -201,7 +215,7 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
         } else {
             let member = !is_partition(&folder);
             let is_ours = |now: &str| member && ours.is_mine(now);
-            let instead = if ours.before.is_empty() { possible(roots) } else { None };
+            let instead = if ours.before.is_empty() { unset(roots) } else { None };
             if !give_back(roots, &target, is_ours, &ours.before, instead, undone) {
                 continue;
             }
@@ -209,4 +223,31 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
         contents.forget(&target);
     }
     undone.restored.extend(control.map(|target| target.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_testing::Tree;
+
+    use super::unset;
+    use crate::files::Roots;
+
+    /// A list with a CPU of a partition would end the partition.
+    #[test]
+    fn what_does_the_same_as_an_empty_list_leaves_partitions_alone() {
+        let tree = Tree::default();
+        let roots = Roots::in_tree(tree.root());
+        assert_eq!(unset(&roots), None);
+        let cpu =
+            |name: &str, list: &str| tree.put(&format!("sys/devices/system/cpu/{name}"), list);
+        cpu("possible", "0-7");
+        cpu("online", "0-5");
+        tree.put("sys/fs/cgroup/cpuset.cpus.effective", "");
+        assert_eq!(unset(&roots).as_deref(), Some("0-7"));
+        // CPU 1 is in a partition somewhere below; 4 and 6, which is offline, are in one that is not valid.
+        tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0,2-5");
+        tree.put("sys/fs/cgroup/own.slice/cpuset.cpus", "4,6");
+        tree.put("sys/fs/cgroup/own.slice/cpuset.cpus.partition", "root invalid (Cpu list)");
+        assert_eq!(unset(&roots).as_deref(), Some("0,2-3,5,7"));
+    }
 }
