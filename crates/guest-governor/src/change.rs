@@ -8,6 +8,7 @@ use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
 use crate::files::{Roots, read, write};
 use crate::journal::Contents;
+use crate::layout::Layout;
 
 mod cpuset;
 mod hotplug;
@@ -135,11 +136,21 @@ impl fmt::Display for Change {
 
 impl By {
     /// Refuses what cannot work here; with `write` also what this process may not do.
-    pub(crate) fn check(self, roots: &Roots, write: bool) -> Result<(), FoldError> {
+    pub(crate) fn check(
+        self,
+        roots: &Roots,
+        layout: &Layout,
+        write: bool,
+    ) -> Result<(), FoldError> {
         match self {
-            Self::Cpuset => cpuset::check(roots, write),
-            Self::Hotplug => hotplug::check(roots, write),
+            Self::Cpuset => cpuset::check(roots, write)?,
+            Self::Hotplug => hotplug::check(roots, write)?,
         }
+        // Without cpusets below the root, hotplug changes the affinity of no task that keeps a CPU.
+        if self == Self::Cpuset || cpuset::is_enabled(roots) {
+            isolated(layout)?;
+        }
+        Ok(())
     }
 
     /// What is to be done first, once.
@@ -153,19 +164,39 @@ impl By {
         })
     }
 
-    /// What has to change so that the guest keeps off `avoided` and may use `allowed`.
+    /// What has to change so that the guest uses `used` and keeps off `avoided`.
     pub(crate) fn changes(
         self,
         roots: &Roots,
         contents: &Contents,
-        allowed: &Cpus,
+        used: &Cpus,
         avoided: &Cpus,
     ) -> Result<Changes, FoldError> {
         match self {
-            Self::Cpuset => cpuset::changes(roots, contents, allowed, avoided),
+            Self::Cpuset => cpuset::changes(roots, contents, used, avoided),
             Self::Hotplug => Ok(hotplug::changes(roots, contents, avoided)),
         }
     }
+}
+
+/// Refuses isolated CPUs that are in no partition. Tasks keep off them only by the affinity that they have
+/// inherited from the first process. Whatever changes their cpuset replaces it by all CPUs of the cpuset, and nothing
+/// brings it back.
+fn isolated(layout: &Layout) -> Result<(), FoldError> {
+    let isolated = layout.isolated();
+    if isolated.is_empty() {
+        return Ok(());
+    }
+    let list = cpus::show(&isolated);
+    Err(FoldError::Missing {
+        what: format!(
+            "CPUs {list} are isolated by isolcpus=: tasks would be moved onto them when their cpuset \
+             changes, and stay there"
+        ),
+        remedy: "isolate them by a partition (cpuset.cpus.partition of a cgroup), not by isolcpus=; \
+                 or --by hotplug while no cgroup has cpusets (cpuset is not in the root's \
+                 cgroup.subtree_control)",
+    })
 }
 
 /// Whether two lists of CPUs say the same; text that is no list says itself.

@@ -103,9 +103,9 @@ impl Fold {
         mode: Mode,
         clock: impl Fn() -> Instant,
     ) -> Result<Self, FoldError> {
-        by.check(&roots, matches!(mode, Mode::Apply(_)))?;
-        Decider::check(&config, &roots)?;
         let layout = Layout::read(&roots)?;
+        by.check(&roots, &layout, matches!(mode, Mode::Apply(_)))?;
+        Decider::check(&config, &roots)?;
         let decider = Decider::new(&config, &layout);
         let (last, last_at) = counters(&roots, clock)?;
         let mut fold = Self {
@@ -186,8 +186,8 @@ impl Fold {
             Mode::Dry => &nothing,
             Mode::Apply(journal) => &journal.contents,
         };
-        let (allowed, avoided) = (self.layout.allowed(used), self.layout.avoided(used));
-        let mut plan = self.by.changes(&self.roots, contents, &allowed, &avoided)?;
+        let avoided = self.layout.avoided(used);
+        let mut plan = self.by.changes(&self.roots, contents, used, &avoided)?;
         plan.changes.retain(|change| !self.foreign.contains(&change.target));
         plan.left.retain(|(target, _)| !self.foreign.contains(target));
         if !avoided.is_empty() {

@@ -61,6 +61,11 @@ impl Layout {
         Ok(Self { shared, cores, threads })
     }
 
+    /// CPUs that all share and that isolcpus= isolates.
+    pub(crate) fn isolated(&self) -> Cpus {
+        &self.shared - &self.all()
+    }
+
     /// CPUs that all share, isolated ones included.
     pub(crate) fn shared(&self) -> &Cpus {
         &self.shared
@@ -113,11 +118,6 @@ impl Layout {
     /// The CPUs to keep off while these are used.
     pub fn avoided(&self, used: &Cpus) -> Cpus {
         &self.all() - used
-    }
-
-    /// What tasks may use while these are used: isolated CPUs stay theirs.
-    pub fn allowed(&self, used: &Cpus) -> Cpus {
-        &self.shared - &self.avoided(used)
     }
 
     /// Whether the guest has other CPUs than these by now; `offline`: some that were taken offline.

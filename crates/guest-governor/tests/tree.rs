@@ -215,22 +215,78 @@ fn what_others_set_meanwhile_stays() {
 }
 
 #[test]
-fn partitions_and_isolated_cpus_are_not_touched() {
+fn partitions_are_not_touched() {
     let mut tree = Tree::new(8, 1);
     tree.cgroup("rt.slice", "7");
     tree.put("sys/fs/cgroup/rt.slice/cpuset.cpus.partition", "isolated");
     tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-6");
-    tree.put("sys/devices/system/cpu/isolated", "6");
+    // As kernels list it that count such partitions among the isolated CPUs.
+    tree.put("sys/devices/system/cpu/isolated", "7");
     let mut fold = tree.fold(By::Cpuset, step());
     let look = tree.look(&mut fold, 50, 20);
     let decision = look.decision.unwrap();
     let shown = [&decision.before, &decision.after].map(cpus::show);
-    assert_eq!(shown, ["0-5", "0-4"]);
+    assert_eq!(shown, ["0-6", "0-5"]);
     assert!(look.notes.contains(
         &"rt.slice/cpuset.cpus is left alone: it is a partition with CPUs of its own".to_owned()
     ));
-    // Who is pinned to the isolated one still may be.
-    tree.assert_cpus([("rt.slice", "7"), ("user.slice", "0-4,6")]);
+    tree.assert_cpus([("rt.slice", "7"), ("user.slice", "0-5")]);
+}
+
+#[track_caller]
+fn assert_refused(tree: &Tree, by: By, says: &[&str]) {
+    let why = Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now).unwrap_err();
+    assert!(matches!(why, FoldError::Missing { .. }), "{why}");
+    let why = why.to_string();
+    assert!(says.iter().all(|text| why.contains(text)), "{why}");
+}
+
+/// Tasks keep off CPUs under `isolcpus` by what they have inherited only, and lose that with a change of their
+/// cpuset.
+#[test]
+fn no_task_is_moved_onto_isolated_cpus() {
+    let mut tree = Tree::new(8, 1);
+    tree.put("sys/devices/system/cpu/isolated", "6-7");
+    let says = ["CPUs 6-7 are isolated", "remedy: isolate them by a partition"];
+    assert_refused(&tree, By::Cpuset, &says);
+    assert_refused(&tree, By::Hotplug, &says);
+    // No cgroup has cpusets: hotplug is no change of anybody's.
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    assert_refused(&tree, By::Cpuset, &says);
+    let mut fold = tree.fold(By::Hotplug, step());
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-5", "0-4"]);
+}
+
+/// As on Linux 6.1 and, with Docker's cpusets, on many later systems.
+#[test]
+fn cpus_that_legacy_cpusets_would_lose_stay_online() {
+    let tree = Tree::new(8, 1);
+    let cgroups = |line: &str| {
+        let head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t70\t1\n";
+        tree.put("proc/cgroups", &format!("{head}{line}\nmemory\t0\t80\t1"));
+    };
+    cgroups("cpuset\t4\t3\t1");
+    assert_refused(&tree, By::Hotplug, &["cgroup v1", "remedy: boot with cgroup v2"]);
+    // Neither is it the remedy where cgroup v2 has no cpusets.
+    fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).unwrap();
+    let why = Fold::new(tree.roots(), By::Cpuset, step(), Mode::Dry, || tree.now).unwrap_err();
+    assert!(!why.to_string().contains("hotplug"), "{why}");
+    // That of the root gets its CPUs back, and cgroup v2 gives them back.
+    for line in ["cpuset\t4\t1\t1", "cpuset\t0\t80\t1", "cpuset", ""] {
+        cgroups(line);
+        assert!(Fold::new(tree.roots(), By::Hotplug, step(), Mode::Dry, || tree.now).is_ok());
+        assert_refused(&tree, By::Cpuset, &["or --by hotplug"]);
+    }
+}
+
+#[test]
+fn the_root_of_a_cgroup_namespace_is_not_taken_for_the_guests() {
+    for file in ["cgroup.type", "cpuset.cpus"] {
+        let tree = Tree::new(4, 1);
+        tree.put(&format!("sys/fs/cgroup/{file}"), "");
+        assert_refused(&tree, By::Cpuset, &[file, "container", "remedy: run it in the guest"]);
+    }
 }
 
 #[test]

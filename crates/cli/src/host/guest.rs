@@ -97,6 +97,9 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let layout = Layout::read(&roots).map_err(failure)?;
     let config =
         settings::config(governor, layout.all().len() as u32, &args.sets).map_err(failure)?;
+    let began = Instant::now();
+    // Nothing is changed yet. What cannot be at all is refused first.
+    let mut fold = Fold::new(roots.clone(), by, config, mode, Instant::now).map_err(failure)?;
     let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
     if !threads.is_empty() {
         let why = affinities(&threads);
@@ -106,8 +109,6 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         }
         tell(&why);
     }
-    let began = Instant::now();
-    let mut fold = Fold::new(roots, by, config, mode, Instant::now).map_err(failure)?;
     let page = Arc::new(Mutex::new(fold.numbers()));
     if let Some(path) = &args.metrics {
         serve(path, &page)?;

@@ -32,10 +32,25 @@ pub(super) fn is_enabled(roots: &Roots) -> bool {
     control.is_ok_and(|text| has_word(&text, "cpuset"))
 }
 
+/// Whether there are cpusets of cgroup v1, beside that of its root. The kernel counts the cgroups of each hierarchy; that
+/// of cgroup v2 is number 0.
+pub(super) fn is_legacy(roots: &Roots) -> bool {
+    let counts = read(&roots.proc.join("cgroups")).unwrap_or_default();
+    counts.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [name, hierarchy, cgroups, ..] = words[..] else { return false };
+        name == "cpuset" && hierarchy != "0" && cgroups.parse::<u64>().is_ok_and(|n| n > 1)
+    })
+}
+
 pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
     let path = roots.cgroup.join("cgroup.controllers");
     let missing = |what| {
-        let remedy = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or --by hotplug";
+        let remedy = if is_legacy(roots) {
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)"
+        } else {
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or --by hotplug"
+        };
         Err(FoldError::Missing { what, remedy })
     };
     match read(&path) {
@@ -44,6 +59,16 @@ pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
             return missing(format!("{}: there is no cpuset controller", path.display()));
         }
         Ok(_) => {}
+    }
+    let not_of_a_root = ["cgroup.type", "cpuset.cpus"].map(|name| roots.cgroup.join(name));
+    if let Some(file) = not_of_a_root.iter().find(|file| file.exists()) {
+        return Err(FoldError::Missing {
+            what: format!(
+                "{}: the guest's root cgroup has no such file; this is the one of a container",
+                file.display()
+            ),
+            remedy: "run it in the guest itself, outside of containers",
+        });
     }
     if write {
         let control = roots.cgroup.join("cgroup.subtree_control");
@@ -82,7 +107,7 @@ fn children(roots: &Roots) -> Result<Vec<Child>, FoldError> {
 pub(super) fn changes(
     roots: &Roots,
     contents: &Contents,
-    allowed: &Cpus,
+    used: &Cpus,
     avoided: &Cpus,
 ) -> Result<Changes, FoldError> {
     let mut all = Changes::default();
@@ -115,7 +140,7 @@ pub(super) fn changes(
             all.left.push((target.clone(), "it is a partition with CPUs of its own".to_owned()));
             before.clone()
         } else {
-            match wanted(&before, allowed, avoided) {
+            match wanted(&before, used, avoided) {
                 Ok(to) => to,
                 Err(why) => {
                     all.left.push((target.clone(), why));
@@ -134,14 +159,14 @@ pub(super) fn changes(
 }
 
 /// What `cpuset.cpus` should be that was `before`; or why it is left alone.
-fn wanted(before: &str, allowed: &Cpus, avoided: &Cpus) -> Result<String, String> {
+fn wanted(before: &str, used: &Cpus, avoided: &Cpus) -> Result<String, String> {
     let Some(own) = cpus::parse(before) else {
         return Err(format!("{before:?} is no list of CPUs"));
     };
     if avoided.is_empty() || own.is_disjoint(avoided) && !own.is_empty() {
         return Ok(before.to_owned());
     }
-    let wanted = if own.is_empty() { allowed.clone() } else { &own & allowed };
+    let wanted = if own.is_empty() { used.clone() } else { &own & used };
     if wanted.is_empty() {
         return Err(format!("it was given CPUs {before}, all of which would be left"));
     }

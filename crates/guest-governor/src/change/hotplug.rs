@@ -1,12 +1,19 @@
 //! Keeping off CPUs by taking them offline.
 
-use super::{Change, Changes, Target, Undone, give_back};
+use super::{Change, Changes, Target, Undone, cpuset, give_back};
 use crate::cpus::Cpus;
 use crate::error::FoldError;
 use crate::files::{Roots, may_write, read};
 use crate::journal::Contents;
 
 pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
+    if cpuset::is_legacy(roots) {
+        return Err(FoldError::Missing {
+            what: "a cpuset of cgroup v1 loses a CPU that goes offline for good: nothing would give it back"
+                .to_owned(),
+            remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
+        });
+    }
     let path = roots.cpus();
     let files = std::fs::read_dir(&path).map_err(FoldError::io(&path))?;
     let mut files = files.flatten().map(|entry| entry.path().join("online"));
