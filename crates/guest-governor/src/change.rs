@@ -177,6 +177,20 @@ impl By {
             Self::Hotplug => Ok(hotplug::changes(roots, contents, avoided)),
         }
     }
+
+    /// Which of `all` are in use where `used` were to be, and changes were refused.
+    pub(crate) fn in_use(
+        self,
+        roots: &Roots,
+        contents: &Contents,
+        used: &Cpus,
+        all: &Cpus,
+    ) -> Result<Cpus, FoldError> {
+        match self {
+            Self::Cpuset => cpuset::in_use(roots, contents, used, all),
+            Self::Hotplug => Ok(all - &contents.cpus),
+        }
+    }
 }
 
 /// Refuses isolated CPUs that are in no partition. Tasks keep off them only by the affinity that they have

@@ -82,8 +82,8 @@ pub struct Fold {
     last_at: Instant,
     /// Time of each CPU since the last look, as governors count CPUs.
     since: Vec<Option<CpuTime>>,
-    /// What the dry run would have in use since its last decision.
-    dry_width: u32,
+    /// CPUs in use; of a dry run, those that it would have in use since its last decision.
+    used: Cpus,
     /// Files that somebody else has changed.
     foreign: BTreeSet<Target>,
     said: BTreeSet<String>,
@@ -107,14 +107,15 @@ impl Fold {
         by.check(&roots, &layout, matches!(mode, Mode::Apply(_)))?;
         Decider::check(&config, &roots)?;
         let decider = Decider::new(&config, &layout);
+        let used = layout.all();
         let (last, last_at) = counters(&roots, clock)?;
         let mut fold = Self {
             roots,
             by,
             config,
             mode,
-            dry_width: decider.width(),
             decider,
+            used,
             layout,
             last,
             last_at,
@@ -214,7 +215,7 @@ impl Fold {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
             // Before the CPUs are compared: those that others brought back are not ours.
-            let plan = self.plan(&self.used())?;
+            let plan = self.plan(&self.wanted())?;
             self.leave_to_others(&plan, &mut look.notes);
         }
         let offline = match &self.mode {
@@ -257,20 +258,24 @@ impl Fold {
         let used = seen.sum(width);
         let steal = Steal::new(self.config.kind, &seen, width);
         self.decider.on(&seen, &self.config, &self.roots, &self.layout);
-        let mut from = width;
-        if matches!(self.mode, Mode::Dry) {
-            from = std::mem::replace(&mut self.dry_width, self.decider.width());
-        } else if self.decider.width() < self.full() || self.is_folded() {
-            // Also where the width stays: for cgroups that are new.
-            self.apply(notes)?;
+        let mut after = self.wanted();
+        let is_folded = self.decider.width() < self.layout.counted() || self.is_folded();
+        // Also where the width stays: for cgroups that are new.
+        if matches!(self.mode, Mode::Apply(_)) && is_folded && self.apply(notes)? {
+            after = self.in_use()?;
         }
+        if matches!(self.mode, Mode::Apply(_)) && after == self.used && after != self.wanted() {
+            // Nothing came of it: what the governor goes by is what is.
+            self.decider = before;
+        }
+        let why = why(&before, &self.decider, &self.config, steal);
         let decision = Decision {
             elapsed_ns,
             time: used,
             steal_bp: steal.counted_bp,
-            before: self.layout.used(from),
-            after: self.used(),
-            why: why(&before, &self.decider, &self.config, steal),
+            before: std::mem::replace(&mut self.used, after.clone()),
+            after,
+            why,
         };
         self.numbers.looks += 1;
         self.numbers.decisions += u64::from(decision.is_change());
@@ -278,30 +283,32 @@ impl Fold {
         Ok(decision)
     }
 
-    /// The CPUs that are wanted used.
-    fn used(&self) -> Cpus {
+    /// The CPUs that the governor wants used.
+    fn wanted(&self) -> Cpus {
         self.layout.used(self.decider.width())
     }
 
-    /// The width of all CPUs.
-    fn full(&self) -> u32 {
-        self.layout.counted()
+    /// The CPUs that are in use after changes were refused.
+    fn in_use(&self) -> Result<Cpus, FoldError> {
+        let Mode::Apply(journal) = &self.mode else { return Ok(self.wanted()) };
+        self.by.in_use(&self.roots, &journal.contents, &self.wanted(), &self.layout.all())
     }
 
     fn is_folded(&self) -> bool {
         matches!(&self.mode, Mode::Apply(journal) if journal.contents.is_folded())
     }
 
-    /// Brings the guest to the governor's width.
-    fn apply(&mut self, notes: &mut Vec<String>) -> Result<(), FoldError> {
-        let folds = self.decider.width() < self.full();
+    /// Brings the guest to the governor's width. True if something was refused.
+    fn apply(&mut self, notes: &mut Vec<String>) -> Result<bool, FoldError> {
+        let folds = self.decider.width() < self.layout.counted();
         if let Some(prepare) = self.by.prepare(&self.roots) {
             self.lose_cpusets(notes);
-            if folds {
-                self.make(&[prepare], notes)?;
+            if folds && self.make(&[prepare], notes)? {
+                // Without it there are no cpusets to change.
+                return Ok(true);
             }
         }
-        let plan = self.plan(&self.used())?;
+        let plan = self.plan(&self.wanted())?;
         self.leave_to_others(&plan, notes);
         for (target, why) in plan.left {
             self.say(notes, format!("{target} is left alone: {why}"));
@@ -343,15 +350,17 @@ impl Fold {
         }
     }
 
-    fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<(), FoldError> {
-        let Mode::Apply(journal) = &mut self.mode else { return Ok(()) };
+    /// True if one was refused.
+    fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<bool, FoldError> {
+        let Mode::Apply(journal) = &mut self.mode else { return Ok(false) };
         let roots = &self.roots;
-        let refused = journal.make(changes, |change| change.make(roots))?;
-        for (target, e) in refused.into_iter().filter(|(_, e)| !is_gone(e)) {
+        let mut refused = journal.make(changes, |change| change.make(roots))?;
+        refused.retain(|(_, e)| !is_gone(e));
+        for (target, e) in &refused {
             self.numbers.refusals += 1;
             self.say(notes, format!("{target} was not changed: {e}"));
         }
-        Ok(())
+        Ok(!refused.is_empty())
     }
 
     /// The guest has got other CPUs, or lost some.
@@ -360,13 +369,12 @@ impl Fold {
         clock: impl Fn() -> Instant,
         look: &mut Look,
     ) -> Result<(), FoldError> {
-        let before = self.used();
         look.notes.extend(self.undo()?.failed);
         self.layout = Layout::read(&self.roots)?;
         self.decider = Decider::new(&self.config, &self.layout);
-        self.dry_width = self.full();
         (self.last, self.last_at) = counters(&self.roots, clock)?;
         let all = self.layout.all();
+        let before = std::mem::replace(&mut self.used, all.clone());
         look.notes.push(format!("the CPUs to use are {} now: starts anew", show(&all)));
         look.decision = Some(Decision {
             elapsed_ns: 0,
@@ -388,7 +396,7 @@ impl Fold {
 
     fn count(&mut self) {
         self.numbers.cpus = self.layout.all().len() as u32;
-        self.numbers.width = self.used().len() as u32;
+        self.numbers.width = self.used.len() as u32;
     }
 
     /// Undoes everything. What fails stays in the journal.

@@ -641,3 +641,61 @@ fn the_time_of_a_look_is_that_of_the_counters() {
     let decision = fold.look(clock).unwrap().decision.unwrap();
     assert_eq!((decision.elapsed_ns, calls.get()), (1_450_000_000, 6));
 }
+
+/// A file that the kernel does not let be written.
+fn refuse(tree: &Tree, file: &str) {
+    let path = tree.path(file);
+    let kept = format!("{file}.kept");
+    tree.put(&kept, tree.get(file).trim());
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(tree.path(&kept), &path).unwrap();
+}
+
+#[test]
+fn the_width_is_what_the_kernel_has_let_be_done() {
+    let mut tree = Tree::new(4, 1);
+    let slices = ["sys/fs/cgroup/system.slice/cpuset.cpus", "sys/fs/cgroup/user.slice/cpuset.cpus"];
+    // It has none of the CPUs that are used, and is left alone: it is not what keeps the guest wide.
+    tree.cgroup("own.slice", "3");
+    slices.iter().for_each(|file| refuse(&tree, file));
+    let mut fold = tree.fold(By::Cpuset, step());
+    for looks in 1..=2 {
+        let look = tree.look(&mut fold, 50, 20);
+        let decision = look.decision.unwrap();
+        assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-3"]);
+        assert_eq!(decision.why, "steal is above 5 %");
+        let numbers = fold.numbers();
+        assert_eq!((numbers.width, numbers.decisions, numbers.refusals), (4, 0, 2 * looks));
+        assert_eq!(look.notes.len(), if looks == 1 { 3 } else { 0 }, "{:?}", look.notes);
+    }
+    // One of them can be written: the other one's tasks use all CPUs still.
+    fs::remove_file(tree.path(slices[0])).unwrap();
+    tree.put(slices[0], "");
+    assert!(!tree.decide(&mut fold, 50, 20).is_change());
+    assert_eq!((tree.cpus_of("system.slice").as_str(), fold.numbers().width), ("0-2\n", 4));
+    // Both: it goes on from there.
+    fs::remove_file(tree.path(slices[1])).unwrap();
+    tree.put(slices[1], "");
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!((cpus::show(&decision.after), fold.numbers().width), ("0-2".to_owned(), 3));
+    assert_eq!(fold.numbers().decisions, 1);
+
+    // Without the controller nothing can be done at all.
+    drop(fold);
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    let mut fold = tree.fold(By::Cpuset, step());
+    refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
+    assert!(!tree.decide(&mut fold, 50, 20).is_change());
+    assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
+}
+
+#[test]
+fn a_cpu_that_does_not_go_offline_is_in_use() {
+    let mut tree = Tree::new(4, 2);
+    let file = "sys/devices/system/cpu/cpu2/online";
+    refuse(&tree, file);
+    let mut fold = tree.fold(By::Hotplug, step());
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-2"]);
+    assert_eq!((fold.numbers().width, fold.numbers().refusals), (3, 1));
+}

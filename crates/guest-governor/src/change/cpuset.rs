@@ -173,6 +173,29 @@ fn wanted(before: &str, used: &Cpus, avoided: &Cpus) -> Result<String, String> {
     Ok(cpus::show(&wanted))
 }
 
+/// Which of `all` a cgroup may use that could do with `used`.
+pub(super) fn in_use(
+    roots: &Roots,
+    contents: &Contents,
+    used: &Cpus,
+    all: &Cpus,
+) -> Result<Cpus, FoldError> {
+    let mut in_use = Cpus::new();
+    if !is_enabled(roots) {
+        return Ok(all.clone());
+    }
+    for child in children(roots)?.into_iter().filter(|child| !child.is_partition) {
+        let Some(now) = child.cpus else { continue };
+        let target = Target::Cgroup { name: child.name, inode: child.inode };
+        let before = contents.ours(&target).map_or(&now, |ours| &ours.before);
+        if wanted(before, used, &(all - used)).is_ok() {
+            let own = cpus::parse(&now).filter(|own| !own.is_empty());
+            in_use.extend(own.as_ref().unwrap_or(all) & all);
+        }
+    }
+    Ok(if in_use.is_empty() { used.clone() } else { in_use })
+}
+
 /// What a cpuset has whose list is empty: all CPUs that there can ever be, but those of partitions. A list with one of
 /// them would end the partition.
 fn unset(roots: &Roots) -> Option<String> {
