@@ -178,6 +178,17 @@ impl By {
         }
     }
 
+    /// Changes were made: what follows from them in the kernel is waited for.
+    pub(crate) fn settle(self, roots: &Roots, changes: &[Change]) {
+        let online = changes.iter().filter_map(|change| match change.target {
+            Target::Cpu(cpu) if change.to == "1" => Some(cpu),
+            _ => None,
+        });
+        if self == Self::Hotplug {
+            hotplug::await_cpusets(roots, &online.collect());
+        }
+    }
+
     /// Which of `all` are in use where `used` were to be, and changes were refused.
     pub(crate) fn in_use(
         self,

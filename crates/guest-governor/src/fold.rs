@@ -355,6 +355,7 @@ impl Fold {
         let Mode::Apply(journal) = &mut self.mode else { return Ok(false) };
         let roots = &self.roots;
         let mut refused = journal.make(changes, |change| change.make(roots))?;
+        self.by.settle(roots, changes);
         refused.retain(|(_, e)| !is_gone(e));
         for (target, e) in &refused {
             self.numbers.refusals += 1;

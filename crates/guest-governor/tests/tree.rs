@@ -383,8 +383,43 @@ fn two_refuse_each_other() {
     let fold = tree.fold(By::Cpuset, step());
     let why = tree.journal().unwrap_err();
     assert!(matches!(&why, FoldError::Folder(FolderError::Busy(..))), "{why}");
+    // Also with a journal elsewhere, and by other means.
+    let elsewhere = || Journal::open(&tree.path("elsewhere"), &tree.roots());
+    let why = elsewhere().unwrap_err();
+    assert!(matches!(why, FoldError::Busy { .. }) && why.to_string().contains("remedy"), "{why}");
     drop(fold);
     assert!(tree.journal().is_ok());
+    fs::remove_dir_all(tree.path("sys/fs/cgroup")).unwrap();
+    let held = tree.journal().unwrap();
+    assert!(matches!(elsewhere().unwrap_err(), FoldError::Busy { .. }));
+    drop(held);
+    assert!(elsewhere().is_ok());
+}
+
+/// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.
+#[test]
+fn cpus_that_are_brought_back_are_waited_for() {
+    let mut tree = Tree::new(4, 1);
+    let effective = "sys/fs/cgroup/cpuset.cpus.effective";
+    let mut fold = tree.fold(By::Hotplug, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put(effective, "0-2");
+    let path = tree.path(effective);
+    let kernel = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(60));
+        fs::write(path.with_extension("new"), "0-3\n").unwrap();
+        fs::rename(path.with_extension("new"), path).unwrap();
+    });
+    fold.undo().unwrap();
+    assert_eq!(cpus::show(&Layout::read(&tree.roots()).unwrap().all()), "0-3");
+    kernel.join().unwrap();
+    // Not for ever.
+    tree.put(effective, "0-2");
+    let began = Instant::now();
+    tree.decide(&mut fold, 50, 20);
+    tree.decide(&mut fold, 50, 20);
+    fold.undo().unwrap();
+    assert!(began.elapsed() < 5 * SECOND);
 }
 
 #[test]
