@@ -1,16 +1,17 @@
 //! A guest that folds, on trees of its files.
 #![cfg(target_os = "linux")]
 
+mod journal;
+mod looks;
+mod refusals;
+
 use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use vcoop_guest_governor::{
-    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Roots, cpus, pinned, restore,
-};
+use vcoop_guest_governor::{By, Decision, Fold, FoldError, Journal, Look, Mode, Roots, cpus};
 use vcoop_policy::govern::{GovernorConfig, Kind};
-use vcoop_service::FolderError;
 use vcoop_testing::Tree as Files;
 
 /// A guest's files, and the folder of its journal.
@@ -233,62 +234,6 @@ fn partitions_are_not_touched() {
     tree.assert_cpus([("rt.slice", "7"), ("user.slice", "0-5")]);
 }
 
-#[track_caller]
-fn assert_refused(tree: &Tree, by: By, says: &[&str]) {
-    let why = Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now).unwrap_err();
-    assert!(matches!(why, FoldError::Missing { .. }), "{why}");
-    let why = why.to_string();
-    assert!(says.iter().all(|text| why.contains(text)), "{why}");
-}
-
-/// Tasks keep off CPUs under `isolcpus` by what they have inherited only, and lose that with a change of their
-/// cpuset.
-#[test]
-fn no_task_is_moved_onto_isolated_cpus() {
-    let mut tree = Tree::new(8, 1);
-    tree.put("sys/devices/system/cpu/isolated", "6-7");
-    let says = ["CPUs 6-7 are isolated", "remedy: isolate them by a partition"];
-    assert_refused(&tree, By::Cpuset, &says);
-    assert_refused(&tree, By::Hotplug, &says);
-    // No cgroup has cpusets: hotplug is no change of anybody's.
-    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    assert_refused(&tree, By::Cpuset, &says);
-    let mut fold = tree.fold(By::Hotplug, step());
-    let decision = tree.decide(&mut fold, 50, 20);
-    assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-5", "0-4"]);
-}
-
-/// As on Linux 6.1 and, with Docker's cpusets, on many later systems.
-#[test]
-fn cpus_that_legacy_cpusets_would_lose_stay_online() {
-    let tree = Tree::new(8, 1);
-    let cgroups = |line: &str| {
-        let head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t70\t1\n";
-        tree.put("proc/cgroups", &format!("{head}{line}\nmemory\t0\t80\t1"));
-    };
-    cgroups("cpuset\t4\t3\t1");
-    assert_refused(&tree, By::Hotplug, &["cgroup v1", "remedy: boot with cgroup v2"]);
-    // Neither is it the remedy where cgroup v2 has no cpusets.
-    fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).unwrap();
-    let why = Fold::new(tree.roots(), By::Cpuset, step(), Mode::Dry, || tree.now).unwrap_err();
-    assert!(!why.to_string().contains("hotplug"), "{why}");
-    // That of the root gets its CPUs back, and cgroup v2 gives them back.
-    for line in ["cpuset\t4\t1\t1", "cpuset\t0\t80\t1", "cpuset", ""] {
-        cgroups(line);
-        assert!(Fold::new(tree.roots(), By::Hotplug, step(), Mode::Dry, || tree.now).is_ok());
-        assert_refused(&tree, By::Cpuset, &["or --by hotplug"]);
-    }
-}
-
-#[test]
-fn the_root_of_a_cgroup_namespace_is_not_taken_for_the_guests() {
-    for file in ["cgroup.type", "cpuset.cpus"] {
-        let tree = Tree::new(4, 1);
-        tree.put(&format!("sys/fs/cgroup/{file}"), "");
-        assert_refused(&tree, By::Cpuset, &[file, "container", "remedy: run it in the guest"]);
-    }
-}
-
 #[test]
 fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     let mut tree = Tree::new(8, 2);
@@ -317,124 +262,6 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     assert_eq!(tree.get("sys/devices/system/cpu/cpu3/online"), "1\n");
     tree.put("sys/devices/system/cpu/online", "0-7");
     tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
-    assert_eq!(tree.files(), before);
-}
-
-#[test]
-fn what_a_killed_process_left_is_undone_once() {
-    let mut tree = Tree::new(4, 1);
-    tree.cgroup("gone.slice", "");
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
-    // As `kill -9`: nothing is dropped, and the kernel releases the lock.
-    let journal = tree.get("run/guest.journal");
-    drop(fold);
-    tree.put("run/guest.journal", journal.trim());
-    fs::set_permissions(
-        tree.path("run/guest.journal"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o600),
-    )
-    .unwrap();
-    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
-    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1");
-    fs::remove_dir_all(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
-    let undone = restore(&tree.run_dir(), &tree.roots()).unwrap();
-    assert_eq!(undone.restored, ["system.slice/cpuset.cpus"]);
-    assert_eq!(undone.gone, ["gone.slice/cpuset.cpus"]);
-    assert_eq!(undone.foreign, ["user.slice/cpuset.cpus has \"0-1\", which is not ours"]);
-    tree.assert_cpus([("system.slice", ""), ("user.slice", "0-1")]);
-    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
-    assert_eq!(restore(&tree.path("none"), &tree.roots()).unwrap(), Default::default());
-}
-
-#[test]
-fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() {
-    let mut tree = Tree::new(4, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
-    let journal = tree.get("run/guest.journal");
-    drop(fold);
-    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
-    let put = |text: &str| {
-        tree.put("run/guest.journal", text);
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(tree.path("run/guest.journal"), mode).unwrap();
-    };
-    put(&journal.replace("\"boot\":\"boot\"", "\"boot\":\"other\""));
-    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
-    assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
-    for (strange, says) in [
-        ("", "EOF"),
-        ("{", "EOF"),
-        (&journal.replace("system.slice", "../../x"), "no name of a cgroup"),
-        (&journal.replace("\"cpus\":[]", "\"cpus\":[0]"), "CPU 0 is never taken offline"),
-        (&journal.replace("journal/1", "journal/2"), "does not read"),
-    ] {
-        put(strange);
-        let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
-        assert!(why.contains(says), "{strange}: {why}");
-        assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
-    }
-}
-
-#[test]
-fn two_refuse_each_other() {
-    let tree = Tree::new(4, 1);
-    let fold = tree.fold(By::Cpuset, step());
-    let why = tree.journal().unwrap_err();
-    assert!(matches!(&why, FoldError::Folder(FolderError::Busy(..))), "{why}");
-    // Also with a journal elsewhere, and by other means.
-    let elsewhere = || Journal::open(&tree.path("elsewhere"), &tree.roots());
-    let why = elsewhere().unwrap_err();
-    assert!(matches!(why, FoldError::Busy { .. }) && why.to_string().contains("remedy"), "{why}");
-    drop(fold);
-    assert!(tree.journal().is_ok());
-    fs::remove_dir_all(tree.path("sys/fs/cgroup")).unwrap();
-    let held = tree.journal().unwrap();
-    assert!(matches!(elsewhere().unwrap_err(), FoldError::Busy { .. }));
-    drop(held);
-    assert!(elsewhere().is_ok());
-}
-
-/// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.
-#[test]
-fn cpus_that_are_brought_back_are_waited_for() {
-    let mut tree = Tree::new(4, 1);
-    let effective = "sys/fs/cgroup/cpuset.cpus.effective";
-    let mut fold = tree.fold(By::Hotplug, step());
-    tree.decide(&mut fold, 50, 20);
-    tree.put(effective, "0-2");
-    let path = tree.path(effective);
-    let kernel = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(60));
-        fs::write(path.with_extension("new"), "0-3\n").unwrap();
-        fs::rename(path.with_extension("new"), path).unwrap();
-    });
-    fold.undo().unwrap();
-    assert_eq!(cpus::show(&Layout::read(&tree.roots()).unwrap().all()), "0-3");
-    kernel.join().unwrap();
-    // Not for ever.
-    tree.put(effective, "0-2");
-    let began = Instant::now();
-    tree.decide(&mut fold, 50, 20);
-    tree.decide(&mut fold, 50, 20);
-    fold.undo().unwrap();
-    assert!(began.elapsed() < 5 * SECOND);
-}
-
-#[test]
-fn a_panic_undoes_everything() {
-    let tree = Tree::new(4, 1);
-    let before = tree.files();
-    let mut tree = tree;
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
-    assert_ne!(tree.files(), before);
-    let died = std::thread::spawn(move || {
-        let _fold = fold;
-        panic!("on purpose");
-    });
-    assert!(died.join().is_err());
     assert_eq!(tree.files(), before);
 }
 
@@ -522,73 +349,12 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
 }
 
 #[test]
-fn odd_trees_are_refused_or_read_without_a_panic() {
-    let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now);
-    let tree = Tree::new(4, 1);
-    tree.put("sys/fs/cgroup/cgroup.controllers", "cpu");
-    let why = new(&tree, By::Cpuset).unwrap_err();
-    assert!(
-        matches!(&why, FoldError::Missing { .. }) && why.to_string().contains("remedy"),
-        "{why}"
-    );
-    tree.put("sys/devices/system/cpu/isolated", "0-3");
-    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
-    tree.put("sys/devices/system/cpu/online", "nonsense");
-    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
-    fs::remove_dir_all(tree.path("proc")).unwrap();
-    assert!(new(&tree, By::Hotplug).is_err());
-
-    // Counters that go back, CPUs without a line, an empty file, siblings that contradict each other.
-    let mut tree = Tree::new(4, 2);
-    tree.put("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0-99");
-    tree.put("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "x");
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.busy = vec![1000; 4];
-    tree.decide(&mut fold, 0, 0);
-    tree.busy = vec![0; 4];
-    assert_eq!(tree.decide(&mut fold, 0, 0).time.busy_ns, 0);
-    (tree.busy, tree.steal) = (vec![u64::MAX / 2; 4], vec![u64::MAX / 2; 4]);
-    tree.decide(&mut fold, 0, 0);
-    tree.put("proc/stat", "cpu2 1 1 1 1 1 1 1 1");
-    tree.now += SECOND;
-    assert!(fold.look(|| tree.now).unwrap().decision.is_some());
-    fs::write(tree.path("proc/stat"), "").unwrap();
-    tree.now += SECOND;
-    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
-}
-
-#[test]
 fn a_guest_of_4096_cpus_folds() {
     let mut tree = Tree::new(4096, 2);
     let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
     let decision = tree.decide(&mut fold, 75, 25);
     assert_eq!((decision.before.len(), cpus::show(&decision.after)), (4096, "0-3071".to_owned()));
     assert_eq!(tree.cpus_of("user.slice"), "0-3071\n");
-}
-
-#[test]
-fn threads_with_affinities_that_the_kernel_forgets_are_found() {
-    let tree = Tree::new(4, 1);
-    let thread = |pid: u32, tid: u32, parent: u32, cpus: &str, cgroup: &str| {
-        let task = format!("proc/{pid}/task/{tid}");
-        let status =
-            format!("Name:\tt{tid}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\nMems:\t0");
-        tree.put(&format!("{task}/status"), &status);
-        tree.put(&format!("{task}/cgroup"), &format!("1:name=x:/\n0::/{cgroup}"));
-    };
-    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-1");
-    thread(10, 10, 1, "0-3", "system.slice/a.service");
-    thread(10, 11, 1, "1", "system.slice/a.service");
-    thread(12, 12, 1, "0-1", "user.slice/deep/er");
-    thread(13, 13, 1, "0-63", "system.slice");
-    thread(14, 14, 2, "1", "");
-    thread(15, 15, 1, "2", "");
-    tree.put("proc/16/task/16/status", "nonsense");
-    let layout = Layout::read(&tree.roots()).unwrap();
-    let tids = |by| pinned(&tree.roots(), by, &layout).iter().map(|p| p.tid).collect::<Vec<_>>();
-    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
-    tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
-    assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
 }
 
 #[test]
@@ -622,115 +388,4 @@ fn a_guest_uses_what_its_host_asks_for_in_whole_cores() {
     let decision = tree.decide(&mut fold, 1, 0);
     assert_eq!(decision.why, "the host does not say");
     assert_eq!(decision.after.len(), 8);
-}
-
-#[test]
-fn a_late_look_is_followed_by_a_whole_interval() {
-    let mut tree = Tree::new(8, 1);
-    let config = GovernorConfig::new(Kind::Proportional);
-    let mut fold = tree.fold(By::Cpuset, config);
-    let every = Duration::from_nanos(config.interval_ns);
-    let (last, ms) = (tree.now, Duration::from_millis);
-    let next = |late: u64| fold.next_look(last, last + ms(late)) - last;
-    assert_eq!([0, 10, 125].map(next), [every; 3]);
-    assert_eq!([126, 400].map(next), [every + ms(126), every + ms(400)]);
-
-    // A look that comes at once all the same: one tick of steal of one CPU is all it would see.
-    tree.now += SECOND;
-    tree.steal[3] += 1;
-    tree.stat();
-    assert!(!fold.look(|| tree.now).unwrap().decision.unwrap().is_change());
-    tree.now += ms(1);
-    tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
-    tree.stat();
-    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
-    // What it did not look at counts by the next one.
-    tree.now += ms(249);
-    tree.busy.iter_mut().for_each(|ticks| *ticks += 20);
-    tree.stat();
-    let decision = fold.look(|| tree.now).unwrap().decision.unwrap();
-    let steal_ns = decision.time.steal_ns;
-    assert_eq!((decision.elapsed_ns, steal_ns), (250_000_000, 8 * 10_000_000));
-    assert_eq!(decision.after.len(), 8);
-}
-
-#[test]
-fn the_time_of_a_look_is_that_of_the_counters() {
-    let mut tree = Tree::new(2, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.now += SECOND;
-    // It is preempted for 100 ms as it reads them, and then not again.
-    let calls = std::cell::Cell::new(0);
-    let clock = || {
-        calls.set(calls.get() + 1);
-        tree.now + Duration::from_millis(if calls.get() > 1 { 100 } else { 0 })
-    };
-    let decision = fold.look(clock).unwrap().decision.unwrap();
-    assert_eq!((decision.elapsed_ns, calls.get()), (1_100_000_000, 4));
-    // Whenever it reads them.
-    let calls = std::cell::Cell::new(0);
-    let clock = || {
-        calls.set(calls.get() + 1);
-        tree.now + SECOND + Duration::from_millis(100 * calls.get())
-    };
-    let decision = fold.look(clock).unwrap().decision.unwrap();
-    assert_eq!((decision.elapsed_ns, calls.get()), (1_450_000_000, 6));
-}
-
-/// A file that the kernel does not let be written.
-fn refuse(tree: &Tree, file: &str) {
-    let path = tree.path(file);
-    let kept = format!("{file}.kept");
-    tree.put(&kept, tree.get(file).trim());
-    fs::remove_file(&path).unwrap();
-    std::os::unix::fs::symlink(tree.path(&kept), &path).unwrap();
-}
-
-#[test]
-fn the_width_is_what_the_kernel_has_let_be_done() {
-    let mut tree = Tree::new(4, 1);
-    let slices = ["sys/fs/cgroup/system.slice/cpuset.cpus", "sys/fs/cgroup/user.slice/cpuset.cpus"];
-    // It has none of the CPUs that are used, and is left alone: it is not what keeps the guest wide.
-    tree.cgroup("own.slice", "3");
-    slices.iter().for_each(|file| refuse(&tree, file));
-    let mut fold = tree.fold(By::Cpuset, step());
-    for looks in 1..=2 {
-        let look = tree.look(&mut fold, 50, 20);
-        let decision = look.decision.unwrap();
-        assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-3"]);
-        assert_eq!(decision.why, "steal is above 5 %");
-        let numbers = fold.numbers();
-        assert_eq!((numbers.width, numbers.decisions, numbers.refusals), (4, 0, 2 * looks));
-        assert_eq!(look.notes.len(), if looks == 1 { 3 } else { 0 }, "{:?}", look.notes);
-    }
-    // One of them can be written: the other one's tasks use all CPUs still.
-    fs::remove_file(tree.path(slices[0])).unwrap();
-    tree.put(slices[0], "");
-    assert!(!tree.decide(&mut fold, 50, 20).is_change());
-    assert_eq!((tree.cpus_of("system.slice").as_str(), fold.numbers().width), ("0-2\n", 4));
-    // Both: it goes on from there.
-    fs::remove_file(tree.path(slices[1])).unwrap();
-    tree.put(slices[1], "");
-    let decision = tree.decide(&mut fold, 50, 20);
-    assert_eq!((cpus::show(&decision.after), fold.numbers().width), ("0-2".to_owned(), 3));
-    assert_eq!(fold.numbers().decisions, 1);
-
-    // Without the controller nothing can be done at all.
-    drop(fold);
-    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    let mut fold = tree.fold(By::Cpuset, step());
-    refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
-    assert!(!tree.decide(&mut fold, 50, 20).is_change());
-    assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
-}
-
-#[test]
-fn a_cpu_that_does_not_go_offline_is_in_use() {
-    let mut tree = Tree::new(4, 2);
-    let file = "sys/devices/system/cpu/cpu2/online";
-    refuse(&tree, file);
-    let mut fold = tree.fold(By::Hotplug, step());
-    let decision = tree.decide(&mut fold, 50, 20);
-    assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-2"]);
-    assert_eq!((fold.numbers().width, fold.numbers().refusals), (3, 1));
 }
