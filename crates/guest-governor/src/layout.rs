@@ -66,11 +66,6 @@ impl Layout {
         &self.shared - &self.all()
     }
 
-    /// CPUs that all share, isolated ones included.
-    pub(crate) fn shared(&self) -> &Cpus {
-        &self.shared
-    }
-
     /// The width of all CPUs. Widths are in whole cores, of which those with a CPU missing count as
     /// others do.
     pub(crate) fn counted(&self) -> u32 {

@@ -121,4 +121,11 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
     assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
+    // What all threads lack is no choice of theirs.
+    tree.put("sys/devices/system/cpu/isolated", "3");
+    thread(17, 17, 1, "0-2", "system.slice");
+    thread(18, 18, 1, "3", "system.slice");
+    let layout = Layout::read(&tree.roots()).unwrap();
+    let found = pinned(&tree.roots(), By::Hotplug, &layout);
+    assert_eq!(found.iter().map(|p| p.tid).collect::<Vec<_>>(), [11, 15, 18]);
 }
