@@ -26,8 +26,9 @@ pub enum State {
 
 /// The governor of a guest that has nothing but its own steal and CPU time to go by.
 ///
-/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
-/// are saturated and have less than `keep` percent of that.
+/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time got at full width
+/// under pressure; the governor *loses* when its vCPUs are saturated and have less than `keep` percent of
+/// that.
 ///
 /// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
 /// as many as hold `keep` percent of `had`: what waits would wait anyway. One that did not has tasks
