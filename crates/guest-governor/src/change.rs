@@ -49,8 +49,8 @@ pub struct Change {
     pub to: String,
     /// What was in it before anything of ours; it is given back when `to` is that.
     pub(crate) before: String,
-    /// What does the same, where the kernel refuses to empty it: Linux 6.1 does, for a cgroup with
-    /// tasks in it.
+    /// What does the same, where the kernel refuses to empty it: Linux 6.1 and 6.12 do, for a cgroup
+    /// with tasks in it.
     pub(crate) instead: Option<String>,
 }
 
