@@ -243,3 +243,18 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         text(&output.stderr)
     );
 }
+
+/// Where CPUs are isolated, all threads lack them: on a kernel that forgets affinities that is not what to say.
+#[test]
+fn isolated_cpus_are_refused_before_affinities() {
+    let tree = Tree::new();
+    tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
+    tree.put("sys/devices/system/cpu/isolated", "2-3");
+    let status = "Name:\tsshd\nPPid:\t1\nCpus_allowed_list:\t0-1";
+    tree.put("proc/10/task/10/status", status);
+    tree.put("proc/10/task/10/cgroup", "0::/system.slice/ssh.service");
+    let output = tree.run("--for 100ms");
+    let says = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{says}");
+    assert!(says.contains("CPUs 2-3 are isolated") && !says.contains("affinities"), "{says}");
+}

@@ -8,6 +8,7 @@ use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
 use crate::files::{Roots, read, write};
 use crate::journal::Contents;
+use crate::layout::Layout;
 
 mod cpuset;
 mod hotplug;
@@ -48,8 +49,8 @@ pub struct Change {
     pub to: String,
     /// What was in it before anything of ours; it is given back when `to` is that.
     pub(crate) before: String,
-    /// What does the same, where the kernel refuses to empty it: Linux 6.1 does, for a cgroup with
-    /// tasks in it.
+    /// What does the same, where the kernel refuses to empty it: Linux 6.1 and 6.12 do, for a cgroup
+    /// with tasks in it.
     pub(crate) instead: Option<String>,
 }
 
@@ -135,11 +136,21 @@ impl fmt::Display for Change {
 
 impl By {
     /// Refuses what cannot work here; with `write` also what this process may not do.
-    pub(crate) fn check(self, roots: &Roots, write: bool) -> Result<(), FoldError> {
+    pub(crate) fn check(
+        self,
+        roots: &Roots,
+        layout: &Layout,
+        write: bool,
+    ) -> Result<(), FoldError> {
         match self {
-            Self::Cpuset => cpuset::check(roots, write),
-            Self::Hotplug => hotplug::check(roots, write),
+            Self::Cpuset => cpuset::check(roots, write)?,
+            Self::Hotplug => hotplug::check(roots, write)?,
         }
+        // Without cpusets below the root, hotplug changes the affinity of no task that keeps a CPU.
+        if self == Self::Cpuset || cpuset::is_enabled(roots) {
+            isolated(layout)?;
+        }
+        Ok(())
     }
 
     /// What is to be done first, once.
@@ -153,19 +164,64 @@ impl By {
         })
     }
 
-    /// What has to change so that the guest keeps off `avoided` and may use `allowed`.
+    /// What has to change so that the guest uses `used` and keeps off `avoided`.
     pub(crate) fn changes(
         self,
         roots: &Roots,
         contents: &Contents,
-        allowed: &Cpus,
+        used: &Cpus,
         avoided: &Cpus,
     ) -> Result<Changes, FoldError> {
         match self {
-            Self::Cpuset => cpuset::changes(roots, contents, allowed, avoided),
+            Self::Cpuset => cpuset::changes(roots, contents, used, avoided),
             Self::Hotplug => Ok(hotplug::changes(roots, contents, avoided)),
         }
     }
+
+    /// Changes were made: what follows from them in the kernel is waited for.
+    pub(crate) fn settle(self, roots: &Roots, changes: &[Change]) {
+        let online = changes.iter().filter_map(|change| match change.target {
+            Target::Cpu(cpu) if change.to == "1" => Some(cpu),
+            _ => None,
+        });
+        if self == Self::Hotplug {
+            hotplug::await_cpusets(roots, &online.collect());
+        }
+    }
+
+    /// Which of `all` are in use where `used` were to be, and changes were refused.
+    pub(crate) fn in_use(
+        self,
+        roots: &Roots,
+        contents: &Contents,
+        used: &Cpus,
+        all: &Cpus,
+    ) -> Result<Cpus, FoldError> {
+        match self {
+            Self::Cpuset => cpuset::in_use(roots, contents, used, all),
+            Self::Hotplug => Ok(all - &contents.cpus),
+        }
+    }
+}
+
+/// Refuses isolated CPUs that are in no partition. Tasks keep off them only by the affinity that they have
+/// inherited from the first process. Whatever changes their cpuset replaces it by all CPUs of the cpuset, and nothing
+/// brings it back.
+fn isolated(layout: &Layout) -> Result<(), FoldError> {
+    let isolated = layout.isolated();
+    if isolated.is_empty() {
+        return Ok(());
+    }
+    let list = cpus::show(&isolated);
+    Err(FoldError::Missing {
+        what: format!(
+            "CPUs {list} are isolated by isolcpus=: tasks would be moved onto them when their cpuset \
+             changes, and stay there"
+        ),
+        remedy: "isolate them by a partition (cpuset.cpus.partition of a cgroup), not by isolcpus=; \
+                 or --by hotplug while no cgroup has cpusets (cpuset is not in the root's \
+                 cgroup.subtree_control)",
+    })
 }
 
 /// Whether two lists of CPUs say the same; text that is no list says itself.
@@ -206,8 +262,8 @@ fn give_back(
         Ok((_, Some((Made::Instead, change)))) => {
             let cpus = change.instead.unwrap_or_default();
             undone.nearly.push(format!(
-                "{target} has {cpus}, which is all CPUs, where it was empty: this kernel does not \
-                 empty it while tasks are in it"
+                "{target} has {cpus}, which is all CPUs but those of partitions, where it was empty: \
+                 this kernel does not empty it while tasks are in it"
             ));
         }
         Ok((now, None)) if same(&now, before) => {}

@@ -21,7 +21,10 @@ impl Decider {
     pub(crate) fn new(config: &GovernorConfig, layout: &Layout) -> Self {
         match config.kind {
             Kind::HostHint => Self::Host { width: layout.counted(), asked: None },
-            _ => Self::Own(Governor::new(config, layout.counted(), layout.threads())),
+            _ => {
+                let config = GovernorConfig { floor: layout.width_of(config.floor), ..*config };
+                Self::Own(Governor::new(&config, layout.counted(), layout.threads()))
+            }
         }
     }
 
@@ -60,10 +63,7 @@ impl Decider {
             Self::Own(governor) => _ = governor.on(seen),
             Self::Host { width, asked } => {
                 *asked = asked_for(roots, layout);
-                let (all, threads) = (layout.counted(), layout.threads());
-                let floor = config.floor.clamp(1, all);
-                let cpus = asked.unwrap_or(all).clamp(floor, all);
-                *width = cpus.next_multiple_of(threads).min(all);
+                *width = layout.width_of(asked.unwrap_or(u32::MAX).max(config.floor));
             }
         }
     }

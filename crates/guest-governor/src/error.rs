@@ -30,6 +30,14 @@ pub enum FoldError {
     /// The folder of the journal cannot be used; [`FolderError::Busy`]: another process folds.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// Another process folds this guest, with a journal in another folder.
+    #[error("vcoop guest is at work already: it has the lock of {}\n  remedy: {remedy}", .path.display())]
+    Busy {
+        /// What is locked.
+        path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The journal is none of ours: nothing in it is believed.
     #[error("{}: {why}\n  remedy: {}", .path.display(), "see what it says, and remove it")]
     Journal {

@@ -1,7 +1,7 @@
 //! The governor of this guest, and what it does.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
 
@@ -14,8 +14,13 @@ use crate::journal::{Contents, Journal};
 use crate::layout::Layout;
 use crate::metrics::Numbers;
 use crate::pinned::forgets;
-use crate::stat::{Stat, sum};
-use crate::why::{steal_bp, why};
+use crate::stat::{Stat, TICK_NS};
+use crate::why::{Steal, why};
+
+/// Longest that reading the counters may take if it is to be known when they were read.
+const MOST_READING: Duration = Duration::from_millis(5);
+/// Times that they are read to get there: who is preempted once need not be the next time.
+const MOST_READINGS: u32 = 3;
 
 /// What is done with a decision.
 #[derive(Debug)]
@@ -76,9 +81,9 @@ pub struct Fold {
     last: Stat,
     last_at: Instant,
     /// Time of each CPU since the last look, as governors count CPUs.
-    since: Vec<CpuTime>,
-    /// What the dry run would have in use since its last decision.
-    dry_width: u32,
+    since: Vec<Option<CpuTime>>,
+    /// CPUs in use; of a dry run, those that it would have in use since its last decision.
+    used: Cpus,
     /// Files that somebody else has changed.
     foreign: BTreeSet<Target>,
     said: BTreeSet<String>,
@@ -96,24 +101,24 @@ impl Fold {
         by: By,
         config: GovernorConfig,
         mode: Mode,
-        now: Instant,
+        clock: impl Fn() -> Instant,
     ) -> Result<Self, FoldError> {
-        by.check(&roots, matches!(mode, Mode::Apply(_)))?;
-        Decider::check(&config, &roots)?;
         let layout = Layout::read(&roots)?;
+        by.check(&roots, &layout, matches!(mode, Mode::Apply(_)))?;
+        Decider::check(&config, &roots)?;
         let decider = Decider::new(&config, &layout);
-        let path = roots.proc.join("stat");
-        let last = Stat::parse(&roots.stat().map_err(FoldError::io(path))?);
+        let used = layout.all();
+        let (last, last_at) = counters(&roots, clock)?;
         let mut fold = Self {
             roots,
             by,
             config,
             mode,
-            dry_width: decider.width(),
             decider,
+            used,
             layout,
             last,
-            last_at: now,
+            last_at,
             since: Vec::new(),
             foreign: BTreeSet::new(),
             said: BTreeSet::new(),
@@ -130,8 +135,7 @@ impl Fold {
 
     /// The CPUs in use at the narrowest.
     pub fn narrowest(&self) -> u32 {
-        let threads = self.layout.threads();
-        self.config.floor.max(1).div_ceil(threads).min(self.layout.cores() as u32) * threads
+        self.layout.width_of(self.config.floor)
     }
 
     /// What the CPUs did since the guest booted, as of the last look.
@@ -183,8 +187,8 @@ impl Fold {
             Mode::Dry => &nothing,
             Mode::Apply(journal) => &journal.contents,
         };
-        let (allowed, avoided) = (self.layout.allowed(used), self.layout.avoided(used));
-        let mut plan = self.by.changes(&self.roots, contents, &allowed, &avoided)?;
+        let avoided = self.layout.avoided(used);
+        let mut plan = self.by.changes(&self.roots, contents, used, &avoided)?;
         plan.changes.retain(|change| !self.foreign.contains(&change.target));
         plan.left.retain(|(target, _)| !self.foreign.contains(target));
         if !avoided.is_empty() {
@@ -193,16 +197,25 @@ impl Fold {
         Ok(plan)
     }
 
-    /// The next look: what came since the last one, what the governor says to it, and the changes.
+    /// When to look next: an interval after the look that was due `last`, so that looks do not drift. Where that is
+    /// less than half an interval from now, an interval from now.
+    pub fn next_look(&self, last: Instant, now: Instant) -> Instant {
+        let every = Duration::from_nanos(self.config.interval_ns);
+        let next = last + every;
+        if next < now + every / 2 { now + every } else { next }
+    }
+
+    /// The next look: what came since the last one, what the governor says to it, and the changes. Less than
+    /// half an interval after the last one nothing is done: what came since is part of the next look.
     ///
     /// # Errors
     ///
     /// [`FoldError`]: the guest's files or the journal cannot be read or written.
-    pub fn look(&mut self, now: Instant) -> Result<Look, FoldError> {
+    pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
             // Before the CPUs are compared: those that others brought back are not ours.
-            let plan = self.plan(&self.used())?;
+            let plan = self.plan(&self.wanted())?;
             self.leave_to_others(&plan, &mut look.notes);
         }
         let offline = match &self.mode {
@@ -211,26 +224,24 @@ impl Fold {
         };
         let layout = Layout::read(&self.roots)?;
         if self.layout.differs(&layout, &offline) {
-            self.start_anew(now, &mut look)?;
+            self.start_anew(clock, &mut look)?;
             return Ok(look);
         }
-        let stat = self.roots.stat().map_err(FoldError::io(self.roots.proc.join("stat")))?;
-        let stat = Stat::parse(&stat);
-        if stat.cpus.is_empty() {
-            return Ok(look);
-        }
+        let (stat, now) = counters(&self.roots, clock)?;
         let elapsed_ns = now.saturating_duration_since(self.last_at).as_nanos();
         let elapsed_ns = u64::try_from(elapsed_ns).unwrap_or(u64::MAX);
+        if stat.cpus.is_empty() || elapsed_ns < self.config.interval_ns / 2 {
+            return Ok(look);
+        }
         self.last_at = now;
         self.since.clear();
         for cpu in self.layout.order() {
-            let times = cpu.and_then(|cpu| Some((cpu, *stat.cpus.get(&cpu)?)));
-            let since = times.map(|(cpu, time)| {
-                // One that was offline has no count of before.
+            self.since.push(cpu.map(|cpu| {
+                // One that is offline has no count, and one that was has none of before.
+                let Some(&time) = stat.cpus.get(&cpu) else { return CpuTime::default() };
                 let before = self.last.cpus.insert(cpu, time).unwrap_or(time);
                 time.since(before)
-            });
-            self.since.push(since.unwrap_or_default());
+            }));
         }
         look.decision = Some(self.decide(elapsed_ns, &mut look.notes)?);
         self.count();
@@ -243,56 +254,61 @@ impl Fold {
         }
         let before = self.decider;
         let width = before.width();
-        let used = sum(&self.since[..(width as usize).min(self.since.len())]);
-        let all = sum(&self.since);
-        let seen = Seen { elapsed_ns, cpus: &self.since, grant: None };
+        let seen = Seen { elapsed_ns, cpus: &self.since, grain_ns: TICK_NS, grant: None };
+        let used = seen.sum(width);
+        let steal = Steal::new(self.config.kind, &seen, width);
         self.decider.on(&seen, &self.config, &self.roots, &self.layout);
-        let bp = steal_bp(self.config.kind, used, all, self.layout.counted(), elapsed_ns);
-        let mut from = width;
-        if matches!(self.mode, Mode::Dry) {
-            from = std::mem::replace(&mut self.dry_width, self.decider.width());
-        } else if self.decider.width() < self.full() || self.is_folded() {
-            // Also where the width stays: for cgroups that are new.
-            self.apply(notes)?;
+        let mut after = self.wanted();
+        let is_folded = self.decider.width() < self.layout.counted() || self.is_folded();
+        // Also where the width stays: for cgroups that are new.
+        if matches!(self.mode, Mode::Apply(_)) && is_folded && self.apply(notes)? {
+            after = self.in_use()?;
         }
+        if matches!(self.mode, Mode::Apply(_)) && after == self.used && after != self.wanted() {
+            // Nothing came of it: what the governor goes by is what is.
+            self.decider = before;
+        }
+        let why = why(&before, &self.decider, &self.config, steal);
         let decision = Decision {
             elapsed_ns,
             time: used,
-            steal_bp: bp,
-            before: self.layout.used(from),
-            after: self.used(),
-            why: why(&before, &self.decider, &self.config, bp),
+            steal_bp: steal.counted_bp,
+            before: std::mem::replace(&mut self.used, after.clone()),
+            after,
+            why,
         };
         self.numbers.looks += 1;
         self.numbers.decisions += u64::from(decision.is_change());
-        self.numbers.steal_ratio = f64::from(bp) / 10_000.0;
+        self.numbers.steal_ratio = f64::from(steal.counted_bp) / 10_000.0;
         Ok(decision)
     }
 
-    /// The CPUs that are wanted used.
-    fn used(&self) -> Cpus {
+    /// The CPUs that the governor wants used.
+    fn wanted(&self) -> Cpus {
         self.layout.used(self.decider.width())
     }
 
-    /// The width of all CPUs.
-    fn full(&self) -> u32 {
-        self.layout.counted()
+    /// The CPUs that are in use after changes were refused.
+    fn in_use(&self) -> Result<Cpus, FoldError> {
+        let Mode::Apply(journal) = &self.mode else { return Ok(self.wanted()) };
+        self.by.in_use(&self.roots, &journal.contents, &self.wanted(), &self.layout.all())
     }
 
     fn is_folded(&self) -> bool {
         matches!(&self.mode, Mode::Apply(journal) if journal.contents.is_folded())
     }
 
-    /// Brings the guest to the governor's width.
-    fn apply(&mut self, notes: &mut Vec<String>) -> Result<(), FoldError> {
-        let folds = self.decider.width() < self.full();
+    /// Brings the guest to the governor's width. True if something was refused.
+    fn apply(&mut self, notes: &mut Vec<String>) -> Result<bool, FoldError> {
+        let folds = self.decider.width() < self.layout.counted();
         if let Some(prepare) = self.by.prepare(&self.roots) {
             self.lose_cpusets(notes);
-            if folds {
-                self.make(&[prepare], notes)?;
+            if folds && self.make(&[prepare], notes)? {
+                // Without it there are no cpusets to change.
+                return Ok(true);
             }
         }
-        let plan = self.plan(&self.used())?;
+        let plan = self.plan(&self.wanted())?;
         self.leave_to_others(&plan, notes);
         for (target, why) in plan.left {
             self.say(notes, format!("{target} is left alone: {why}"));
@@ -334,27 +350,32 @@ impl Fold {
         }
     }
 
-    fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<(), FoldError> {
-        let Mode::Apply(journal) = &mut self.mode else { return Ok(()) };
+    /// True if one was refused.
+    fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<bool, FoldError> {
+        let Mode::Apply(journal) = &mut self.mode else { return Ok(false) };
         let roots = &self.roots;
-        let refused = journal.make(changes, |change| change.make(roots))?;
-        for (target, e) in refused.into_iter().filter(|(_, e)| !is_gone(e)) {
+        let mut refused = journal.make(changes, |change| change.make(roots))?;
+        self.by.settle(roots, changes);
+        refused.retain(|(_, e)| !is_gone(e));
+        for (target, e) in &refused {
             self.numbers.refusals += 1;
             self.say(notes, format!("{target} was not changed: {e}"));
         }
-        Ok(())
+        Ok(!refused.is_empty())
     }
 
     /// The guest has got other CPUs, or lost some.
-    fn start_anew(&mut self, now: Instant, look: &mut Look) -> Result<(), FoldError> {
-        let before = self.used();
+    fn start_anew(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        look: &mut Look,
+    ) -> Result<(), FoldError> {
         look.notes.extend(self.undo()?.failed);
         self.layout = Layout::read(&self.roots)?;
         self.decider = Decider::new(&self.config, &self.layout);
-        self.dry_width = self.full();
-        self.last_at = now;
-        self.last = Stat::parse(&self.roots.stat().unwrap_or_default());
+        (self.last, self.last_at) = counters(&self.roots, clock)?;
         let all = self.layout.all();
+        let before = std::mem::replace(&mut self.used, all.clone());
         look.notes.push(format!("the CPUs to use are {} now: starts anew", show(&all)));
         look.decision = Some(Decision {
             elapsed_ns: 0,
@@ -376,7 +397,7 @@ impl Fold {
 
     fn count(&mut self) {
         self.numbers.cpus = self.layout.all().len() as u32;
-        self.numbers.width = self.used().len() as u32;
+        self.numbers.width = self.used.len() as u32;
     }
 
     /// Undoes everything. What fails stays in the journal.
@@ -388,6 +409,21 @@ impl Fold {
         match &mut self.mode {
             Mode::Dry => Ok(Undone::default()),
             Mode::Apply(journal) => journal.undo(&self.roots),
+        }
+    }
+}
+
+/// The counters, and when they were read. Preempted in between, this process would not know when.
+fn counters(roots: &Roots, clock: impl Fn() -> Instant) -> Result<(Stat, Instant), FoldError> {
+    let mut readings = 0;
+    loop {
+        let before = clock();
+        let bytes = roots.stat().map_err(FoldError::io(roots.proc.join("stat")))?;
+        let after = clock();
+        readings += 1;
+        let took = after.saturating_duration_since(before);
+        if took <= MOST_READING || readings == MOST_READINGS {
+            return Ok((Stat::parse(&bytes), before + took / 2));
         }
     }
 }

@@ -16,7 +16,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Made, Target, Undone, same, undo};
@@ -27,6 +30,10 @@ use crate::files::{Roots, replace};
 /// Name of the file, and of its lock.
 const NAME: &str = "guest.journal";
 const LOCK: &str = "guest.lock";
+/// What to do about another process.
+const REMEDY: &str = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
+/// A process that is about to end is waited for so long.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// What it is; the number is the format's.
 const SCHEMA: &str = "vcoop.guest-journal/1";
 /// Most bytes that are read.
@@ -163,26 +170,27 @@ impl Contents {
     }
 }
 
-/// The journal of a process that folds. The folder's lock is held as long as it lives.
+/// The journal of a process that folds. The locks of its folder and of the guest are held as long as it lives.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     pub(crate) contents: Contents,
-    _lock: File,
+    _locks: [File; 2],
 }
 
 impl Journal {
-    /// Takes the lock in a folder, and undoes what an earlier process has left changed.
+    /// Takes the lock in a folder and that of the guest, and undoes what an earlier process has left
+    /// changed.
     ///
     /// # Errors
     ///
-    /// [`FoldError::Folder`], [`FoldError::Journal`], [`FoldError::Io`].
+    /// [`FoldError::Folder`], [`FoldError::Busy`], [`FoldError::Journal`], [`FoldError::Io`].
     pub fn open(dir: &Path, roots: &Roots) -> Result<(Self, Undone), FoldError> {
-        let remedy = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
-        let lock = vcoop_service::lock(dir, LOCK, remedy)?;
+        let lock = vcoop_service::lock(dir, LOCK, REMEDY)?;
+        let locks = [lock, lock_guest(roots)?];
         let path = dir.join(NAME);
         let contents = read(&path, roots.boot())?;
-        let mut journal = Self { path, contents, _lock: lock };
+        let mut journal = Self { path, contents, _locks: locks };
         let undone = journal.undo(roots)?;
         Ok((journal, undone))
     }
@@ -251,6 +259,25 @@ impl Journal {
         };
         written.map_err(FoldError::io(&self.path))
     }
+}
+
+/// The lock of this guest, whose CPUs are one process's to change wherever its journal is: that of the root cgroup's folder,
+/// which containers see as well, or of the CPUs' where there is none.
+fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
+    let folders = [roots.cgroup.clone(), roots.cpus()];
+    let folder = folders.iter().find(|folder| folder.is_dir()).unwrap_or(&folders[1]);
+    let lock = File::open(folder).map_err(FoldError::io(folder))?;
+    let began = Instant::now();
+    while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if e != rustix::io::Errno::WOULDBLOCK {
+            return Err(FoldError::io(folder)(e.into()));
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(FoldError::Busy { path: folder.clone(), remedy: REMEDY });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(lock)
 }
 
 /// Undoes what processes that have ended left changed. A second time does nothing.

@@ -61,13 +61,14 @@ impl Layout {
         Ok(Self { shared, cores, threads })
     }
 
-    /// CPUs that all share, isolated ones included.
-    pub(crate) fn shared(&self) -> &Cpus {
-        &self.shared
+    /// CPUs that all share and that isolcpus= isolates.
+    pub(crate) fn isolated(&self) -> Cpus {
+        &self.shared - &self.all()
     }
 
-    /// CPUs that governors count: cores with a CPU missing count as whole ones.
-    pub fn counted(&self) -> u32 {
+    /// The width of all CPUs. Widths are in whole cores, of which those with a CPU missing count as
+    /// others do.
+    pub(crate) fn counted(&self) -> u32 {
         self.cores.len() as u32 * self.threads
     }
 
@@ -87,6 +88,17 @@ impl Layout {
         self.cores.iter().flat_map(move |core| (0..threads).map(|i| core.get(i).copied()))
     }
 
+    /// The least width that has so many CPUs, or that of all.
+    pub(crate) fn width_of(&self, cpus: u32) -> u32 {
+        let mut there = 0;
+        let cores = self.cores.iter().take_while(|core| {
+            let lacking = there < cpus.max(1);
+            there += core.len() as u32;
+            lacking
+        });
+        cores.count() as u32 * self.threads
+    }
+
     /// All CPUs that are governed.
     pub fn all(&self) -> Cpus {
         self.cores.iter().flatten().copied().collect()
@@ -103,11 +115,6 @@ impl Layout {
         &self.all() - used
     }
 
-    /// What tasks may use while these are used: isolated CPUs stay theirs.
-    pub fn allowed(&self, used: &Cpus) -> Cpus {
-        &self.shared - &self.avoided(used)
-    }
-
     /// Whether the guest has other CPUs than these by now; `offline`: some that were taken offline.
     pub(crate) fn differs(&self, now: &Self, offline: &Cpus) -> bool {
         let expected: Vec<Vec<u32>> = self
@@ -117,5 +124,24 @@ impl Layout {
             .filter(|core: &Vec<u32>| !core.is_empty())
             .collect();
         expected != now.cores || &self.shared - offline != now.shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Layout;
+    use crate::cpus::Cpus;
+
+    #[test]
+    fn a_width_has_the_cpus_that_there_are() {
+        // A core of four, and three that lack some.
+        let cores = vec![vec![0], vec![1, 5], vec![2, 6, 8, 9], vec![3]];
+        let shared: Cpus = cores.iter().flatten().copied().collect();
+        let layout = Layout { shared, cores, threads: 4 };
+        assert_eq!(
+            [0, 1, 2, 3, 4, 7, 8, 99].map(|n| layout.width_of(n)),
+            [4, 4, 8, 8, 12, 12, 16, 16]
+        );
+        assert_eq!(layout.used(layout.width_of(3)), Cpus::from([0, 1, 5]));
     }
 }

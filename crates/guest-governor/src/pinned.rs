@@ -65,7 +65,8 @@ fn look(roots: &Roots, by: By, layout: &Layout, tid: u32, task: &Path) -> Option
         return None;
     }
     let mut folder = roots.cgroup.join(cgroup);
-    let mut may = layout.shared().clone();
+    // Threads that have chosen nothing lack the isolated CPUs, too.
+    let mut may = layout.all();
     // The nearest one with a cpuset; the root's is what all share.
     while folder != roots.cgroup && folder.starts_with(&roots.cgroup) {
         let effective = read(&folder.join("cpuset.cpus.effective")).ok();

@@ -8,7 +8,7 @@ use crate::cpus::MOST_CPUS;
 
 /// Nanoseconds of a tick of `/proc/stat`. `USER_HZ` is 100 on every architecture that has
 /// paravirtual steal time, whatever the kernel's own ticks are.
-const TICK_NS: u64 = 10_000_000;
+pub(crate) const TICK_NS: u64 = 10_000_000;
 
 /// What the CPUs did since the guest booted, by their numbers. A CPU that is offline is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,16 +32,11 @@ impl Stat {
 
     /// All CPUs together.
     pub fn sum(&self) -> CpuTime {
-        sum(self.cpus.values())
+        self.cpus.values().fold(CpuTime::default(), |all, one| CpuTime {
+            busy_ns: all.busy_ns.saturating_add(one.busy_ns),
+            steal_ns: all.steal_ns.saturating_add(one.steal_ns),
+        })
     }
-}
-
-/// All of these together, whatever the counters are.
-pub(crate) fn sum<'t>(times: impl IntoIterator<Item = &'t CpuTime>) -> CpuTime {
-    times.into_iter().fold(CpuTime::default(), |all, one| CpuTime {
-        busy_ns: all.busy_ns.saturating_add(one.busy_ns),
-        steal_ns: all.steal_ns.saturating_add(one.steal_ns),
-    })
 }
 
 /// A line: `cpu3 USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL GUEST GUEST_NICE`, in ticks. Time of

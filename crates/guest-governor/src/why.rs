@@ -1,19 +1,50 @@
 //! Why a governor decided as it did, in words.
 
-use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, State};
+use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, Seen, State};
 
 use crate::decider::Decider;
 
-/// The steal that a governor goes by, in hundredths of a percent: `step` takes it of the time of all
-/// CPUs, the others of the time that the CPUs in use wanted.
-pub(crate) fn steal_bp(kind: Kind, used: CpuTime, all: CpuTime, cpus: u32, elapsed_ns: u64) -> u32 {
-    let (steal, of) = if kind == Kind::Step {
-        (all.steal_ns, u128::from(elapsed_ns) * u128::from(cpus))
-    } else {
-        (used.steal_ns, u128::from(used.busy_ns) + u128::from(used.steal_ns))
-    };
-    let bp = (10_000 * u128::from(steal)).checked_div(of).unwrap_or(0);
-    u32::try_from(bp).unwrap_or(u32::MAX)
+/// Steal of an interval, in hundredths of a percent: `step` takes it of the time of all CPUs, the others
+/// of the time that the CPUs in use wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steal {
+    /// As the kernel counted it.
+    pub(crate) counted_bp: u32,
+    /// Without what ticks can be off by: the governor goes by that.
+    sure_bp: u32,
+}
+
+impl Steal {
+    /// Of an interval in which the first `width` CPUs were in use.
+    pub(crate) fn new(kind: Kind, seen: &Seen<'_>, width: u32) -> Self {
+        let (steal_ns, of) = if kind == Kind::Step {
+            let cpus = u128::from(seen.count(u32::MAX));
+            (seen.sum(u32::MAX).steal_ns, u128::from(seen.elapsed_ns) * cpus)
+        } else {
+            let CpuTime { busy_ns, steal_ns } = seen.sum(width);
+            (steal_ns, u128::from(busy_ns) + u128::from(steal_ns))
+        };
+        let bp = (10_000 * u128::from(steal_ns)).checked_div(of).unwrap_or(0);
+        let counted_bp = u32::try_from(bp).unwrap_or(u32::MAX);
+        let sure_bp = if kind == Kind::Step { counted_bp } else { seen.pressure_bp(width) };
+        Self { counted_bp, sure_bp }
+    }
+
+    /// Where it is among a governor's thresholds.
+    fn level(self, config: &GovernorConfig) -> String {
+        let Self { counted_bp, sure_bp } = self;
+        let (high, low) = (percent(config.high_bp), percent(config.low_bp));
+        let certain = |above_bp: u32| if counted_bp > above_bp { " for certain" } else { "" };
+        if sure_bp > config.high_bp {
+            format!("steal is above {high}")
+        } else if sure_bp <= config.low_bp {
+            format!("steal is not above {low}{}", certain(config.low_bp))
+        } else if counted_bp > config.high_bp {
+            format!("steal is not above {high}{}", certain(config.high_bp))
+        } else {
+            format!("steal is between {low} and {high}")
+        }
+    }
 }
 
 /// `5 %`, `2.5 %`.
@@ -29,20 +60,18 @@ fn state(decider: &Decider) -> Option<State> {
 }
 
 /// Why the width is another one than before, or the same.
-pub(crate) fn why(before: &Decider, after: &Decider, config: &GovernorConfig, bp: u32) -> String {
+pub(crate) fn why(
+    before: &Decider,
+    after: &Decider,
+    config: &GovernorConfig,
+    steal: Steal,
+) -> String {
     match after {
         Decider::Host { asked: None, .. } => return "the host does not say".to_owned(),
         Decider::Host { asked: Some(n), .. } => return format!("the host asks for {n}"),
         Decider::Own(_) => {}
     }
-    let (high, low) = (percent(config.high_bp), percent(config.low_bp));
-    let level = if bp > config.high_bp {
-        format!("steal is above {high}")
-    } else if bp <= config.low_bp {
-        format!("steal is not above {low}")
-    } else {
-        format!("steal is between {low} and {high}")
-    };
+    let level = steal.level(config);
     let wider = after.width() > before.width();
     if after.width() == before.width() {
         return level;
@@ -52,6 +81,10 @@ pub(crate) fn why(before: &Decider, after: &Decider, config: &GovernorConfig, bp
         (Some(_), Some(State::Narrowing)) => {
             format!("{level}, and as much CPU time as before: tries fewer")
         }
+        (Some(_), Some(State::Measuring)) => {
+            format!("{level}: measures the CPU time with all for one look")
+        }
+        (Some(State::Measuring), Some(_)) => "with all there was hardly more CPU time".to_owned(),
         (Some(State::Trying), Some(_)) if !wider => "steal came back with one core more".to_owned(),
         (Some(State::Trying), _) => format!("{level} with one core more: uses all"),
         (Some(State::Narrowing), _) => "with fewer there was less CPU time, or no room".to_owned(),

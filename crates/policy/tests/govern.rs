@@ -9,6 +9,16 @@ use vcoop_policy::govern::{
 
 const S: Ns = 1_000_000_000;
 
+/// vCPUs of cores that have as many each.
+fn every(cpus: &[CpuTime]) -> Vec<Option<CpuTime>> {
+    cpus.iter().copied().map(Some).collect()
+}
+
+/// What they did in a second, exactly.
+fn seen(cpus: &[Option<CpuTime>]) -> Seen<'_> {
+    Seen { elapsed_ns: S, cpus, grain_ns: 0, grant: None }
+}
+
 /// How the host divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Host {
@@ -79,7 +89,8 @@ fn interval(host: Host, pcpus: u32, guests: &mut [Guest]) {
         };
         let mut cpus = vec![cpu; width as usize];
         cpus.resize(g.vcpus as usize, CpuTime::default());
-        let seen = Seen { elapsed_ns: S, cpus: &cpus, grant: Some(hint.grant()) };
+        let cpus = every(&cpus);
+        let seen = Seen { grant: Some(hint.grant()), ..seen(&cpus) };
         let Some(governor) = &mut g.governor else { continue };
         let before = governor.width();
         let answer = governor.on(&seen);
@@ -101,7 +112,7 @@ fn widths(host: Host, pcpus: u32, guests: &mut [Guest], n: usize) -> Vec<u32> {
 /// One vCPU's steal of an interval of a second, for all vCPUs alike; how wide it is afterwards.
 fn feed(governor: &mut Governor, vcpus: u32, steal_ns: Ns) -> u32 {
     let cpus = vec![CpuTime { busy_ns: S - steal_ns, steal_ns }; vcpus as usize];
-    governor.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+    governor.on(&seen(&every(&cpus)));
     governor.width()
 }
 
@@ -146,7 +157,7 @@ fn a_folded_step_sees_its_pressure_diluted() {
         let lost = CpuTime { busy_ns: 0, steal_ns: S / 100 * percent };
         let mut cpus = [CpuTime::default(); 16];
         cpus[..4].fill(lost);
-        g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+        g.on(&seen(&every(&cpus)));
         g.width()
     };
     assert_eq!([8, 9, 20, 21].map(look), [5, 4, 4, 3]);
@@ -211,10 +222,10 @@ fn the_hosts_word_is_followed_at_once() {
     let config = GovernorConfig { entitled: 6, ..GovernorConfig::new(Kind::Entitlement) };
     let mut entitled = Governor::new(&config, 16, 2);
     let mut hint = Governor::new(&GovernorConfig { kind: Kind::HostHint, ..config }, 16, 2);
-    let cpus = [CpuTime::default(); 16];
+    let cpus = [Some(CpuTime::default()); 16];
     let mut say = |contended, tenths: u64| {
         let grant = Some(Grant { contended, cpu_ns: S / 10 * tenths });
-        let seen = Seen { elapsed_ns: S, cpus: &cpus, grant };
+        let seen = Seen { grant, ..seen(&cpus) };
         entitled.on(&seen);
         hint.on(&seen);
         (entitled.width(), hint.width())
@@ -226,7 +237,7 @@ fn the_hosts_word_is_followed_at_once() {
     assert_eq!(say(true, 61), (6, 8), "more: at once");
     assert_eq!(say(false, 0), (16, 16));
     // Nobody says anything: nothing happens.
-    assert_eq!(hint.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None }), None);
+    assert_eq!(hint.on(&seen(&cpus)), None);
 }
 
 #[test]
@@ -265,11 +276,11 @@ fn nonsense_is_bounded() {
     };
     for kind in [Kind::Step, Kind::Proportional, Kind::Entitlement, Kind::HostHint] {
         let mut g = Governor::new(&GovernorConfig { kind, ..wild }, 4, 0);
-        let cpus = [CpuTime { busy_ns: u64::MAX, steal_ns: u64::MAX }; 4];
+        let cpus = [Some(CpuTime { busy_ns: u64::MAX, steal_ns: u64::MAX }); 4];
         let grant = Some(Grant { contended: true, cpu_ns: u64::MAX });
         for elapsed_ns in [0, 1, S, u64::MAX] {
-            assert_eq!(g.on(&Seen { elapsed_ns, cpus: &cpus, grant }), None, "the floor is all");
-            g.on(&Seen { elapsed_ns, cpus: &[], grant });
+            assert_eq!(g.on(&Seen { elapsed_ns, grant, ..seen(&cpus) }), None, "the floor is all");
+            g.on(&Seen { elapsed_ns, grant, ..seen(&[]) });
             assert_eq!(g.width(), 4);
         }
     }
@@ -312,15 +323,15 @@ proptest! {
         kind in kind(),
         floor in 1u32..20,
         threads in 1u32..5,
-        seen in proptest::collection::vec((0u64..=S, 0u64..=S, any::<bool>(), 0u64..20 * S), 1..80)
+        looks in proptest::collection::vec((0u64..=S, 0u64..=S, any::<bool>(), 0u64..20 * S), 1..80)
     ) {
         let config = GovernorConfig { floor, ..GovernorConfig::new(kind) };
         let mut g = Governor::new(&config, 24, threads);
         let cores = 24 / threads;
         let least = floor.div_ceil(threads).min(cores) * threads;
-        for (busy_ns, steal_ns, contended, cpu_ns) in seen {
-            let cpus = [CpuTime { busy_ns, steal_ns: steal_ns.min(S - busy_ns) }; 24];
-            g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: Some(Grant { contended, cpu_ns }) });
+        for (busy_ns, steal_ns, contended, cpu_ns) in looks {
+            let cpus = [Some(CpuTime { busy_ns, steal_ns: steal_ns.min(S - busy_ns) }); 24];
+            g.on(&Seen { grant: Some(Grant { contended, cpu_ns }), ..seen(&cpus) });
             prop_assert!(g.width() >= least && g.width() <= 24);
             prop_assert_eq!(g.width() % threads, 0);
         }
@@ -365,6 +376,33 @@ proptest! {
         }
     }
 
+    /// Whatever the others did before, and however long: once they are steady `proportional` has nearly the CPU time
+    /// of full width, where every thread it does not use is a loss, and comes to rest.
+    #[test]
+    fn what_was_had_once_is_no_measure_for_good(
+        vcpus in 2u32..33,
+        pcpus in 2u32..33,
+        before in proptest::collection::vec((0u64..100, 1usize..50), 0..6),
+        others in 0u32..40,
+    ) {
+        let full = 1000 * u64::from(vcpus);
+        let mut all = [Guest::new(Some(Kind::Proportional), vcpus, full), Guest::new(None, 100, 0)];
+        for (threads, looks) in before {
+            all[1].demand = 1000 * threads;
+            widths(Host::Threads, pcpus, &mut all, looks);
+        }
+        all[1].demand = 1000 * u64::from(others);
+        // Twice `patience`, and what a try takes.
+        widths(Host::Threads, pcpus, &mut all, 100);
+        let changes = all[0].changes;
+        let looks = 330;
+        let got: u64 = (0..looks).map(|_| { interval(Host::Threads, pcpus, &mut all); all[0].got }).sum();
+        let share = (1000 * u64::from(pcpus) * u64::from(vcpus) / u64::from(vcpus + others)).min(full);
+        prop_assert!(got * 100 >= 95 * share * looks, "{} of {share}: {:?}", got / looks, all[0]);
+        let changes = all[0].changes - changes;
+        prop_assert!(u64::from(changes) <= 2 * (looks / 33 + 2), "{changes} changes");
+    }
+
     /// Against VMs that do not fold, `proportional` keeps nearly what a VM without governor would have.
     #[test]
     fn proportional_keeps_its_share(
@@ -382,6 +420,87 @@ proptest! {
     }
 }
 
+/// A guest that saturates its vCPUs, on cores of different sizes, beside as many threads on as many pCPUs as it has
+/// vCPUs.
+#[test]
+fn cores_that_have_fewer_vcpus_than_others_are_protected_as_well() {
+    for cores in [vec![2u32, 2, 1, 1, 1, 1], vec![2, 1], vec![4, 1, 1, 1, 1, 1, 1, 1, 1]] {
+        let (threads, all) = (cores.iter().max().copied().unwrap(), cores.iter().sum::<u32>());
+        let counted = threads * cores.len() as u32;
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), counted, threads);
+        let mut got = 0;
+        for look in 0..500 {
+            let used = (g.width() / threads) as usize;
+            let vcpus: u32 = cores[..used].iter().sum();
+            let busy_ns = S * u64::from(all) / u64::from(vcpus + all);
+            let of = |core: usize, thread: u32| {
+                let time = CpuTime { busy_ns, steal_ns: S - busy_ns };
+                let time = if core < used { time } else { CpuTime::default() };
+                (thread < cores[core]).then_some(time)
+            };
+            let cpus: Vec<_> =
+                (0..cores.len()).flat_map(|c| (0..threads).map(move |t| of(c, t))).collect();
+            got += if look < 100 { 0 } else { busy_ns * u64::from(vcpus) };
+            g.on(&seen(&cpus));
+        }
+        let share = 400 * S * u64::from(all) / 2;
+        assert!(got * 100 >= share * 95, "{cores:?}: {}", got as f64 / share as f64);
+    }
+}
+
+/// `step`'s ratio is over the vCPUs that there are.
+#[test]
+fn step_counts_vcpus_that_there_are() {
+    let cpus = |steal_ns| {
+        let time = CpuTime { busy_ns: 0, steal_ns };
+        [Some(time), Some(time), Some(time), None]
+    };
+    let width = |steal_ns| {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Step), 4, 2);
+        g.on(&seen(&cpus(steal_ns)));
+        g.width()
+    };
+    assert_eq!([width(S / 20), width(S / 19)], [4, 2]);
+}
+
+/// A kernel counts in ticks of 10 ms. Of a guest that is all but idle, one of them is most of what it wanted.
+#[test]
+fn a_tick_of_steal_is_no_contention() {
+    const TICK: Ns = 10_000_000;
+    let ticks = |ns: Ns| ns / TICK * TICK;
+    // How many of 4000 looks, each of 250 ms, end folded: each of 8 vCPUs wants this much, of which that much is stolen.
+    let folded = |wanted_ns: Ns, stolen_pct: Ns| {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+        let mut now: Vec<CpuTime> = (0..8)
+            .map(|cpu| CpuTime { busy_ns: cpu * 1_230_000, steal_ns: cpu * 870_000 })
+            .collect();
+        let mut folded = 0;
+        for _ in 0..4000 {
+            let used = u64::from(g.width());
+            let before = now.clone();
+            for cpu in now.iter_mut().take(used as usize) {
+                let wanted_ns = (wanted_ns * 8 / used).min(S / 4);
+                cpu.steal_ns += wanted_ns * stolen_pct / 100;
+                cpu.busy_ns += wanted_ns - wanted_ns * stolen_pct / 100;
+            }
+            let since = |(now, before): (&CpuTime, &CpuTime)| {
+                Some(CpuTime {
+                    busy_ns: ticks(now.busy_ns) - ticks(before.busy_ns),
+                    steal_ns: ticks(now.steal_ns) - ticks(before.steal_ns),
+                })
+            };
+            let cpus: Vec<_> = now.iter().zip(&before).map(since).collect();
+            g.on(&Seen { elapsed_ns: S / 4, cpus: &cpus, grain_ns: TICK, grant: None });
+            folded += u32::from(g.width() < 8);
+        }
+        folded
+    };
+    assert!(folded(5_000_000, 3) < 80, "2 % busy: {}", folded(5_000_000, 3));
+    assert!(folded(75_000_000, 3) < 80, "30 % busy: {}", folded(75_000_000, 3));
+    // Where the neighbour takes what a folded guest leaves: it folds now and then.
+    assert!(folded(250_000_000, 30) > 80, "contended: {}", folded(250_000_000, 30));
+}
+
 #[test]
 fn states_are_as_the_table_says() {
     let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
@@ -393,7 +512,7 @@ fn states_are_as_the_table_says() {
         let width = g.width() as usize;
         let mut cpus = [CpuTime::default(); 8];
         cpus[..width].fill(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
-        g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+        g.on(&seen(&every(&cpus)));
         (g.width(), state(&g))
     };
     assert_eq!(look(96, 4), (8, State::Open), "under the threshold");
@@ -441,14 +560,14 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
 #[test]
 fn another_vms_try_is_answered_by_three_changes_at_most() {
     let guest = |vcpus| Guest::new(Some(Kind::Proportional), vcpus, 0);
-    let mut all = [guest(15), guest(3)];
-    for demands in [(13_504, 2_700), (2_635, 527), (308, 2_000)] {
+    let mut all = [guest(14), guest(10)];
+    for demands in [(5_539, 8_733), (826, 9_789)] {
         (all[0].demand, all[1].demand) = demands;
-        interval(Host::Threads, 2, &mut all);
+        interval(Host::Threads, 9, &mut all);
     }
-    widths(Host::Threads, 2, &mut all, 400);
+    widths(Host::Threads, 9, &mut all, 400);
     let before = all.clone().map(|g| g.changes);
-    widths(Host::Threads, 2, &mut all, 330);
+    widths(Host::Threads, 9, &mut all, 330);
     let [open, tries] = [0, 1].map(|i| all[i].changes - before[i]);
     assert_eq!(tries, 20, "a try each 33 intervals");
     assert_eq!(open, 30);

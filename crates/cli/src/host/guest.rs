@@ -95,7 +95,11 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         Mode::Apply(journal)
     };
     let layout = Layout::read(&roots).map_err(failure)?;
-    let config = settings::config(governor, layout.counted(), &args.sets).map_err(failure)?;
+    let config =
+        settings::config(governor, layout.all().len() as u32, &args.sets).map_err(failure)?;
+    let began = Instant::now();
+    // Nothing is changed yet. What cannot be at all is refused first.
+    let mut fold = Fold::new(roots.clone(), by, config, mode, Instant::now).map_err(failure)?;
     let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
     if !threads.is_empty() {
         let why = affinities(&threads);
@@ -105,8 +109,6 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         }
         tell(&why);
     }
-    let began = Instant::now();
-    let mut fold = Fold::new(roots, by, config, mode, began).map_err(failure)?;
     let page = Arc::new(Mutex::new(fold.numbers()));
     if let Some(path) = &args.metrics {
         serve(path, &page)?;
@@ -136,7 +138,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
             thread::sleep(until.saturating_duration_since(now).min(LOOK));
             continue;
         }
-        let Look { decision, notes } = fold.look(now).map_err(failure)?;
+        let Look { decision, notes } = fold.look(Instant::now).map_err(failure)?;
         notes.iter().for_each(|line| tell(line));
         *page.lock().unwrap_or_else(PoisonError::into_inner) = fold.numbers();
         if let Some(decision) = decision {
@@ -146,7 +148,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
                 show(&fold, &decision, args)?;
             }
         }
-        next = (next + every).max(now);
+        next = fold.next_look(next, Instant::now());
     }
     let undone = fold.undo().map_err(failure)?;
     tell(&summary(fold.numbers(), steal));

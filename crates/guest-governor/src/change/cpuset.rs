@@ -32,10 +32,25 @@ pub(super) fn is_enabled(roots: &Roots) -> bool {
     control.is_ok_and(|text| has_word(&text, "cpuset"))
 }
 
+/// Whether there are cpusets of cgroup v1, beside that of its root. The kernel counts the cgroups of each hierarchy; that
+/// of cgroup v2 is number 0.
+pub(super) fn is_legacy(roots: &Roots) -> bool {
+    let counts = read(&roots.proc.join("cgroups")).unwrap_or_default();
+    counts.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [name, hierarchy, cgroups, ..] = words[..] else { return false };
+        name == "cpuset" && hierarchy != "0" && cgroups.parse::<u64>().is_ok_and(|n| n > 1)
+    })
+}
+
 pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
     let path = roots.cgroup.join("cgroup.controllers");
     let missing = |what| {
-        let remedy = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or --by hotplug";
+        let remedy = if is_legacy(roots) {
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)"
+        } else {
+            "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or --by hotplug"
+        };
         Err(FoldError::Missing { what, remedy })
     };
     match read(&path) {
@@ -44,6 +59,16 @@ pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
             return missing(format!("{}: there is no cpuset controller", path.display()));
         }
         Ok(_) => {}
+    }
+    let not_of_a_root = ["cgroup.type", "cpuset.cpus"].map(|name| roots.cgroup.join(name));
+    if let Some(file) = not_of_a_root.iter().find(|file| file.exists()) {
+        return Err(FoldError::Missing {
+            what: format!(
+                "{}: the guest's root cgroup has no such file; this is the one of a container",
+                file.display()
+            ),
+            remedy: "run it in the guest itself, outside of containers",
+        });
     }
     if write {
         let control = roots.cgroup.join("cgroup.subtree_control");
@@ -82,12 +107,12 @@ fn children(roots: &Roots) -> Result<Vec<Child>, FoldError> {
 pub(super) fn changes(
     roots: &Roots,
     contents: &Contents,
-    allowed: &Cpus,
+    used: &Cpus,
     avoided: &Cpus,
 ) -> Result<Changes, FoldError> {
     let mut all = Changes::default();
     let enabled = is_enabled(roots);
-    let possible = possible(roots);
+    let unset = unset(roots);
     let children = children(roots)?;
     for (target, _) in contents.targets() {
         let Target::Cgroup { name, inode } = &target else { continue };
@@ -115,7 +140,7 @@ pub(super) fn changes(
             all.left.push((target.clone(), "it is a partition with CPUs of its own".to_owned()));
             before.clone()
         } else {
-            match wanted(&before, allowed, avoided) {
+            match wanted(&before, used, avoided) {
                 Ok(to) => to,
                 Err(why) => {
                     all.left.push((target.clone(), why));
@@ -123,7 +148,7 @@ pub(super) fn changes(
                 }
             }
         };
-        let instead = if to.is_empty() { possible.clone() } else { None };
+        let instead = if to.is_empty() { unset.clone() } else { None };
         let has = |text: &str| same(text, &now);
         let is_done = has(&to) || ours.is_some() && instead.as_deref().is_some_and(has);
         if !is_done {
@@ -134,23 +159,60 @@ pub(super) fn changes(
 }
 
 /// What `cpuset.cpus` should be that was `before`; or why it is left alone.
-fn wanted(before: &str, allowed: &Cpus, avoided: &Cpus) -> Result<String, String> {
+fn wanted(before: &str, used: &Cpus, avoided: &Cpus) -> Result<String, String> {
     let Some(own) = cpus::parse(before) else {
         return Err(format!("{before:?} is no list of CPUs"));
     };
     if avoided.is_empty() || own.is_disjoint(avoided) && !own.is_empty() {
         return Ok(before.to_owned());
     }
-    let wanted = if own.is_empty() { allowed.clone() } else { &own & allowed };
+    let wanted = if own.is_empty() { used.clone() } else { &own & used };
     if wanted.is_empty() {
         return Err(format!("it was given CPUs {before}, all of which would be left"));
     }
     Ok(cpus::show(&wanted))
 }
 
-/// All CPUs that there can ever be: for a cpuset the same as an empty list.
-fn possible(roots: &Roots) -> Option<String> {
-    read(&roots.cpus().join("possible")).ok().filter(|list| cpus::parse(list).is_some())
+/// Which of `all` a cgroup may use that could do with `used`.
+pub(super) fn in_use(
+    roots: &Roots,
+    contents: &Contents,
+    used: &Cpus,
+    all: &Cpus,
+) -> Result<Cpus, FoldError> {
+    let mut in_use = Cpus::new();
+    if !is_enabled(roots) {
+        return Ok(all.clone());
+    }
+    for child in children(roots)?.into_iter().filter(|child| !child.is_partition) {
+        let Some(now) = child.cpus else { continue };
+        let target = Target::Cgroup { name: child.name, inode: child.inode };
+        let before = contents.ours(&target).map_or(&now, |ours| &ours.before);
+        if wanted(before, used, &(all - used)).is_ok() {
+            let own = cpus::parse(&now).filter(|own| !own.is_empty());
+            in_use.extend(own.as_ref().unwrap_or(all) & all);
+        }
+    }
+    Ok(if in_use.is_empty() { used.clone() } else { in_use })
+}
+
+/// What a cpuset has whose list is empty: all CPUs that there can ever be, but those of partitions. A list with one of
+/// them would end the partition.
+fn unset(roots: &Roots) -> Option<String> {
+    let list = |path: &Path| read(path).ok().and_then(|text| cpus::parse(&text));
+    let mut all = list(&roots.cpus().join("possible"))?;
+    // Of the CPUs that are online, partitions have those that the root lacks, wherever they are.
+    let online = list(&roots.cpus().join("online"))?;
+    let shared = list(&roots.cgroup.join("cpuset.cpus.effective"));
+    let shared = shared.filter(|shared| !shared.is_empty());
+    all.retain(|cpu| shared.as_ref().is_none_or(|s| s.contains(cpu) || !online.contains(cpu)));
+    // Of those that are offline, what is written down; also for a partition that is not valid now.
+    for child in children(roots).ok()?.into_iter().filter(|child| child.is_partition) {
+        let folder = roots.cgroup.join(&child.name);
+        let lists = ["cpuset.cpus", "cpuset.cpus.exclusive"].map(|name| list(&folder.join(name)));
+        all.retain(|cpu| !lists.iter().flatten().any(|list| list.contains(cpu)));
+    }
+    (!all.is_empty()).then(|| cpus::show(&all))
 }
 
 /// Somebody else uses the cpuset controller below the root.
@@ -201,7 +263,7 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
         } else {
             let member = !is_partition(&folder);
             let is_ours = |now: &str| member && ours.is_mine(now);
-            let instead = if ours.before.is_empty() { possible(roots) } else { None };
+            let instead = if ours.before.is_empty() { unset(roots) } else { None };
             if !give_back(roots, &target, is_ours, &ours.before, instead, undone) {
                 continue;
             }
@@ -209,4 +271,31 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
         contents.forget(&target);
     }
     undone.restored.extend(control.map(|target| target.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_testing::Tree;
+
+    use super::unset;
+    use crate::files::Roots;
+
+    /// A list with a CPU of a partition would end the partition.
+    #[test]
+    fn what_does_the_same_as_an_empty_list_leaves_partitions_alone() {
+        let tree = Tree::default();
+        let roots = Roots::in_tree(tree.root());
+        assert_eq!(unset(&roots), None);
+        let cpu =
+            |name: &str, list: &str| tree.put(&format!("sys/devices/system/cpu/{name}"), list);
+        cpu("possible", "0-7");
+        cpu("online", "0-5");
+        tree.put("sys/fs/cgroup/cpuset.cpus.effective", "");
+        assert_eq!(unset(&roots).as_deref(), Some("0-7"));
+        // CPU 1 is in a partition somewhere below; 4 and 6, which is offline, are in one that is not valid.
+        tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0,2-5");
+        tree.put("sys/fs/cgroup/own.slice/cpuset.cpus", "4,6");
+        tree.put("sys/fs/cgroup/own.slice/cpuset.cpus.partition", "root invalid (Cpu list)");
+        assert_eq!(unset(&roots).as_deref(), Some("0,2-3,5,7"));
+    }
 }

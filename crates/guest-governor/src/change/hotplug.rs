@@ -1,12 +1,25 @@
 //! Keeping off CPUs by taking them offline.
 
-use super::{Change, Changes, Target, Undone, give_back};
-use crate::cpus::Cpus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Change, Changes, Target, Undone, cpuset, give_back};
+use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
 use crate::files::{Roots, may_write, read};
 use crate::journal::Contents;
 
+/// Longest that a CPU that came online is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
+    if cpuset::is_legacy(roots) {
+        return Err(FoldError::Missing {
+            what: "a cpuset of cgroup v1 loses a CPU that goes offline for good: nothing would give it back"
+                .to_owned(),
+            remedy: "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
+        });
+    }
     let path = roots.cpus();
     let files = std::fs::read_dir(&path).map_err(FoldError::io(&path))?;
     let mut files = files.flatten().map(|entry| entry.path().join("online"));
@@ -55,10 +68,26 @@ pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Cha
 }
 
 pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
-    for cpu in contents.cpus.clone() {
-        let target = Target::Cpu(cpu);
+    let offline = contents.cpus.clone();
+    for cpu in &offline {
+        let target = Target::Cpu(*cpu);
         if give_back(roots, &target, |now| now == "0", "1", None, undone) {
             contents.forget(&target);
         }
+    }
+    await_cpusets(roots, &(&offline - &contents.cpus));
+}
+
+/// Waits until the root cgroup has CPUs that were brought online. Up to about Linux 6.9 it gets them a moment later,
+/// and whoever reads the layout until then takes them for a partition's. Before they went offline all had them.
+pub(super) fn await_cpusets(roots: &Roots, online: &Cpus) {
+    let began = Instant::now();
+    let lacks = || {
+        let shared = read(&roots.cgroup.join("cpuset.cpus.effective")).ok();
+        let shared = shared.and_then(|text| cpus::parse(&text));
+        shared.is_some_and(|shared| !shared.is_empty() && !online.is_subset(&shared))
+    };
+    while lacks() && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(5));
     }
 }

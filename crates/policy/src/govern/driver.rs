@@ -40,7 +40,7 @@ pub struct GovernorDriver {
     by_host: bool,
     last_at: Ns,
     last: Vec<CpuTime>,
-    since: Vec<CpuTime>,
+    since: Vec<Option<CpuTime>>,
     /// Of each VM of the host, where it goes by the host's word; and of the host's own threads.
     pool: BTreeMap<usize, CpuTime>,
     own_ns: Ns,
@@ -51,15 +51,14 @@ impl GovernorDriver {
     /// core.
     pub fn new(config: &GovernorConfig, vm: usize, vms: usize, vcpus: u32, threads: u32) -> Self {
         let by_host = matches!(config.kind, Kind::Entitlement | Kind::HostHint);
-        let none = vec![CpuTime::default(); vcpus as usize];
         Self {
             vm,
             governor: Governor::new(config, vcpus, threads),
             interval_ns: config.interval_ns,
             by_host,
             last_at: 0,
-            last: none.clone(),
-            since: none,
+            last: vec![CpuTime::default(); vcpus as usize],
+            since: vec![None; vcpus as usize],
             pool: (0..if by_host { vms } else { 0 }).map(|vm| (vm, CpuTime::default())).collect(),
             own_ns: 0,
         }
@@ -99,10 +98,10 @@ impl GovernorDriver {
         for (vcpu, (last, since)) in (0..).zip(self.last.iter_mut().zip(&mut self.since)) {
             let time = host.cpu_time(self.vm, vcpu);
             host.publish_steal(self.vm, vcpu, time.steal_ns);
-            *since = time.since(core::mem::replace(last, time));
+            *since = Some(time.since(core::mem::replace(last, time)));
         }
         let grant = self.by_host.then(|| self.grant(elapsed_ns, host));
-        self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grant })
+        self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grain_ns: 0, grant })
     }
 
     /// What the host can give the VM: it knows what each of them ran and waited for.

@@ -145,20 +145,47 @@ pub struct Grant {
 pub struct Seen<'s> {
     /// How long it was.
     pub elapsed_ns: Ns,
-    /// Every vCPU of the guest, from 0 up.
-    pub cpus: &'s [CpuTime],
+    /// Every vCPU of the guest, from 0 up, as many to each core; `None`: this core has no such vCPU.
+    pub cpus: &'s [Option<CpuTime>],
+    /// Times are counted in multiples of this, as in ticks by a guest's kernel. 0: they are exact.
+    pub grain_ns: Ns,
     /// The host's word; `None` where it gives none.
     pub grant: Option<Grant>,
 }
 
 impl Seen<'_> {
     /// Time of the first `width` vCPUs together.
-    pub(crate) fn sum(&self, width: u32) -> CpuTime {
-        let first = self.cpus.iter().take(width as usize);
-        first.fold(CpuTime::default(), |all, one| CpuTime {
+    pub fn sum(&self, width: u32) -> CpuTime {
+        self.first(width).fold(CpuTime::default(), |all, one| CpuTime {
             busy_ns: all.busy_ns.saturating_add(one.busy_ns),
             steal_ns: all.steal_ns.saturating_add(one.steal_ns),
         })
+    }
+
+    /// How many vCPUs a width has.
+    pub fn count(&self, width: u32) -> u32 {
+        self.first(width).count() as u32
+    }
+
+    /// *Pressure* on the first `width` vCPUs, in hundredths of a percent: of the time they wanted, what
+    /// they did not get.
+    ///
+    /// Each vCPU's count of steal is off by less than a grain, and their sum by about the square root of their
+    /// number. So much is not counted: one tick of steal would be half of all that a guest wanted which
+    /// ran for a tick.
+    pub fn pressure_bp(&self, width: u32) -> u32 {
+        let CpuTime { busy_ns, steal_ns } = self.sum(width);
+        let grains = match self.count(width) {
+            0 => 0,
+            n => 1 + (n - 1).isqrt(),
+        };
+        let sure = steal_ns.saturating_sub(self.grain_ns.saturating_mul(u64::from(grains)));
+        let wanted = u128::from(busy_ns) + u128::from(steal_ns);
+        (10_000 * u128::from(sure)).checked_div(wanted).unwrap_or(0) as u32
+    }
+
+    fn first(&self, width: u32) -> impl Iterator<Item = &CpuTime> {
+        self.cpus.iter().take(width as usize).flatten()
     }
 }
 

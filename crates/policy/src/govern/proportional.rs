@@ -20,13 +20,15 @@ pub enum State {
     Trying,
     /// Fewer are in use for an interval, to see whether that still costs CPU time.
     Narrowing,
+    /// All are in use for an interval, to see what CPU time they would get now.
+    Measuring,
 }
 
 /// The governor of a guest that has nothing but its own steal and CPU time to go by.
 ///
-/// *Pressure* is `steal / (steal + busy)` on the vCPUs in use: of the time they wanted, what they did
-/// not get. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
-/// are saturated and have less than `keep` percent of that.
+/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time got at full width
+/// under pressure; the governor *loses* when its vCPUs are saturated and have less than `keep` percent of
+/// that.
 ///
 /// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
 /// as many as hold `keep` percent of `had`: what waits would wait anyway. One that did not has tasks
@@ -40,6 +42,7 @@ pub enum State {
 /// | `Open` | pressure up to `low` | what was learned is forgotten |
 /// | `Folded` | crowded | wider by as much as that is too much |
 /// | `Folded` | loses | wider by as much as it lost (`Open` if that is all); not narrower again |
+/// | `Folded` | for `patience` intervals, whatever the pressure | `Measuring`: all cores |
 /// | `Folded` | pressure above `high`, room above the narrowest | narrower by that share |
 /// | `Folded` | the same at the narrowest, has all of `had`, hold over | `Narrowing`: one core less, or twice as many as last time |
 /// | `Folded` | pressure up to `low`, hold over | `Trying`: one core more |
@@ -47,6 +50,14 @@ pub enum State {
 /// | `Trying` | more | as before; the hold doubles |
 /// | `Narrowing` | loses, or is crowded | as before; the hold doubles |
 /// | `Narrowing` | does not | `Folded` |
+/// | `Measuring` | pressure up to `low` | `Open` |
+/// | `Measuring` | more, and while held back it had less than `keep` percent of this CPU time | `Open`, as if folding had lost at any width |
+/// | `Measuring` | more, and no such loss | as before, with a new `had`; the hold is `patience` |
+///
+/// `had` is out of date when those who competed then have gone since, and while folded neither pressure nor CPU
+/// time shows that. So it is measured again: all cores for one interval, where a failed try would have been due. The
+/// measured loss counts only if the governor was *held back* before, by vCPUs that were saturated or under
+/// pressure above `low`. A VM that had all it wanted runs more by chance.
 ///
 /// No steal while folded may mean that the contention is over, or that the width is just right, and
 /// steal cannot tell which. So it has to try; one core for one interval is what a try costs, and a try
@@ -55,7 +66,8 @@ pub enum State {
 /// VM's try is a change of the load: it can cost three more (`Folded`, `Trying`, `Open`).
 ///
 /// Where the host is fair to threads rather than VMs, whoever folds gets less. `keep` bounds what:
-/// against a VM that does not fold this governor does not fold either.
+/// against a VM that does not fold this governor does not fold either. Two of them that measure at different
+/// times end near full width there, since each gains by being wide while the other is folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proportional {
     cores: Cores,
@@ -76,6 +88,21 @@ pub struct Proportional {
     step: u32,
     /// It opened after the last interval.
     just_opened: bool,
+    /// Intervals since all cores were in use.
+    age: u32,
+    /// What it goes back to if measuring shows no loss.
+    folded: Folded,
+}
+
+/// The last interval before it measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Folded {
+    /// Cores in use.
+    used: u32,
+    /// CPU time a second.
+    rate: Ns,
+    /// More cores could have got more CPU time.
+    held_back: bool,
 }
 
 impl Proportional {
@@ -94,6 +121,8 @@ impl Proportional {
             next_hold: FIRST_HOLD,
             step: 1,
             just_opened: false,
+            age: 0,
+            folded: Folded::default(),
         }
     }
 
@@ -109,19 +138,21 @@ impl Proportional {
     pub(crate) fn on(&mut self, seen: &Seen<'_>) {
         let now = seen.sum(self.width());
         let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
-        let pressure = (10_000 * u128::from(now.steal_ns)).checked_div(wanted).unwrap_or(0) as u32;
+        let pressure = seen.pressure_bp(self.width());
         let high = pressure > self.config.high_bp;
         let low = pressure <= self.config.low_bp;
         let rate = per_second(now.busy_ns, seen.elapsed_ns);
-        let open = u128::from(seen.elapsed_ns) * u128::from(self.width());
+        // What there is: a core may have fewer vCPUs than others.
+        let open = u128::from(seen.elapsed_ns) * u128::from(seen.count(self.width()));
         let saturated = wanted * 100 >= open * SATURATED_PCT;
         let crowded = self.roomy && u128::from(now.busy_ns) * 100 > open * CROWDED_PCT;
         let loses = saturated && u128::from(rate) * 100 < self.kept();
         self.hold = self.hold.saturating_sub(1);
+        self.age = if self.used == self.cores.all { 0 } else { self.age.saturating_add(1) };
         let just_opened = core::mem::take(&mut self.just_opened);
         match self.state {
             State::Open if high => {
-                self.roomy = !saturated;
+                self.learn(rate, saturated);
                 self.pressed(rate, now, just_opened);
             }
             State::Open if low => {
@@ -131,7 +162,7 @@ impl Proportional {
                 self.hold = 0;
             }
             State::Open => {}
-            State::Trying if low => self.open(),
+            State::Trying | State::Measuring if low => self.open(),
             State::Trying => {
                 self.used -= 1;
                 self.settle();
@@ -148,6 +179,7 @@ impl Proportional {
                 self.step *= 2;
                 self.settle();
             }
+            State::Measuring => self.measured(rate, saturated),
             State::Folded if crowded => {
                 self.used = self.with_room(rate).max(self.used + 1).min(self.cores.all);
                 self.narrowest = self.used;
@@ -156,6 +188,12 @@ impl Proportional {
                 self.fail();
             }
             State::Folded if loses => self.widen(rate),
+            State::Folded if self.age >= self.config.patience.max(FIRST_HOLD) => {
+                let held_back = saturated || !low;
+                self.folded = Folded { used: self.used, rate, held_back };
+                self.used = self.cores.all;
+                self.state = State::Measuring;
+            }
             State::Folded if high && self.used > self.narrowest => self.fold(now),
             State::Folded if high => self.narrow(rate),
             State::Folded if low && self.hold == 0 => {
@@ -166,10 +204,29 @@ impl Proportional {
         }
     }
 
+    /// What it gets at full width under pressure.
+    fn learn(&mut self, rate: Ns, saturated: bool) {
+        self.had = rate;
+        self.roomy = !saturated;
+        self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
+    }
+
+    /// All cores were in use for an interval, under pressure.
+    fn measured(&mut self, rate: Ns, saturated: bool) {
+        self.learn(rate, saturated);
+        let lost = u128::from(self.folded.rate) * 100 < self.kept();
+        if lost && self.folded.held_back {
+            self.narrowest = self.cores.all;
+        } else {
+            self.used = self.folded.used;
+        }
+        self.settle();
+        self.next_hold = self.config.patience.max(FIRST_HOLD);
+        self.hold = self.next_hold;
+    }
+
     /// Pressure at full width.
     fn pressed(&mut self, rate: Ns, now: CpuTime, just_opened: bool) {
-        self.had = rate;
-        self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
         if self.narrowest == self.cores.all && !just_opened {
             // Folding cost too much a while ago.
             return self.narrow(rate);

@@ -28,7 +28,7 @@ impl Step {
 
     pub(crate) fn on(&mut self, seen: &Seen<'_>) {
         let steal = u128::from(seen.sum(u32::MAX).steal_ns);
-        let active = seen.cpus.len().max(1) as u128;
+        let active = u128::from(seen.count(u32::MAX).max(1));
         let ratio = 10_000 * steal / (u128::from(seen.elapsed_ns) * active);
         if ratio > u128::from(self.high_bp) {
             self.used = (self.used - 1).max(self.cores.floor);

@@ -1,0 +1,127 @@
+//! What is undone, and by whom.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use vcoop_guest_governor::{By, FoldError, Journal, Layout, cpus, restore};
+use vcoop_service::FolderError;
+
+use crate::{SECOND, Tree, step};
+
+#[test]
+fn what_a_killed_process_left_is_undone_once() {
+    let mut tree = Tree::new(4, 1);
+    tree.cgroup("gone.slice", "");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    // As `kill -9`: nothing is dropped, and the kernel releases the lock.
+    let journal = tree.get("run/guest.journal");
+    drop(fold);
+    tree.put("run/guest.journal", journal.trim());
+    fs::set_permissions(
+        tree.path("run/guest.journal"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1");
+    fs::remove_dir_all(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
+    let undone = restore(&tree.run_dir(), &tree.roots()).unwrap();
+    assert_eq!(undone.restored, ["system.slice/cpuset.cpus"]);
+    assert_eq!(undone.gone, ["gone.slice/cpuset.cpus"]);
+    assert_eq!(undone.foreign, ["user.slice/cpuset.cpus has \"0-1\", which is not ours"]);
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "0-1")]);
+    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
+    assert_eq!(restore(&tree.path("none"), &tree.roots()).unwrap(), Default::default());
+}
+
+#[test]
+fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() {
+    let mut tree = Tree::new(4, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    let journal = tree.get("run/guest.journal");
+    drop(fold);
+    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
+    let put = |text: &str| {
+        tree.put("run/guest.journal", text);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(tree.path("run/guest.journal"), mode).unwrap();
+    };
+    put(&journal.replace("\"boot\":\"boot\"", "\"boot\":\"other\""));
+    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
+    assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    for (strange, says) in [
+        ("", "EOF"),
+        ("{", "EOF"),
+        (&journal.replace("system.slice", "../../x"), "no name of a cgroup"),
+        (&journal.replace("\"cpus\":[]", "\"cpus\":[0]"), "CPU 0 is never taken offline"),
+        (&journal.replace("journal/1", "journal/2"), "does not read"),
+    ] {
+        put(strange);
+        let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
+        assert!(why.contains(says), "{strange}: {why}");
+        assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    }
+}
+
+#[test]
+fn two_refuse_each_other() {
+    let tree = Tree::new(4, 1);
+    let fold = tree.fold(By::Cpuset, step());
+    let why = tree.journal().unwrap_err();
+    assert!(matches!(&why, FoldError::Folder(FolderError::Busy(..))), "{why}");
+    // Also with a journal elsewhere, and by other means.
+    let elsewhere = || Journal::open(&tree.path("elsewhere"), &tree.roots());
+    let why = elsewhere().unwrap_err();
+    assert!(matches!(why, FoldError::Busy { .. }) && why.to_string().contains("remedy"), "{why}");
+    drop(fold);
+    assert!(tree.journal().is_ok());
+    fs::remove_dir_all(tree.path("sys/fs/cgroup")).unwrap();
+    let held = tree.journal().unwrap();
+    assert!(matches!(elsewhere().unwrap_err(), FoldError::Busy { .. }));
+    drop(held);
+    assert!(elsewhere().is_ok());
+}
+
+/// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.
+#[test]
+fn cpus_that_are_brought_back_are_waited_for() {
+    let mut tree = Tree::new(4, 1);
+    let effective = "sys/fs/cgroup/cpuset.cpus.effective";
+    let mut fold = tree.fold(By::Hotplug, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put(effective, "0-2");
+    let path = tree.path(effective);
+    let kernel = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(60));
+        fs::write(path.with_extension("new"), "0-3\n").unwrap();
+        fs::rename(path.with_extension("new"), path).unwrap();
+    });
+    fold.undo().unwrap();
+    assert_eq!(cpus::show(&Layout::read(&tree.roots()).unwrap().all()), "0-3");
+    kernel.join().unwrap();
+    // Not for ever.
+    tree.put(effective, "0-2");
+    let began = Instant::now();
+    tree.decide(&mut fold, 50, 20);
+    tree.decide(&mut fold, 50, 20);
+    fold.undo().unwrap();
+    assert!(began.elapsed() < 5 * SECOND);
+}
+
+#[test]
+fn a_panic_undoes_everything() {
+    let tree = Tree::new(4, 1);
+    let before = tree.files();
+    let mut tree = tree;
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    assert_ne!(tree.files(), before);
+    let died = std::thread::spawn(move || {
+        let _fold = fold;
+        panic!("on purpose");
+    });
+    assert!(died.join().is_err());
+    assert_eq!(tree.files(), before);
+}

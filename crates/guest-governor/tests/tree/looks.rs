@@ -1,0 +1,120 @@
+//! When it looks, and what has come of a look.
+
+use std::fs;
+use std::time::Duration;
+
+use vcoop_guest_governor::{By, Look, cpus};
+use vcoop_policy::govern::{GovernorConfig, Kind};
+
+use crate::{SECOND, Tree, step};
+
+#[test]
+fn a_late_look_is_followed_by_a_whole_interval() {
+    let mut tree = Tree::new(8, 1);
+    let config = GovernorConfig::new(Kind::Proportional);
+    let mut fold = tree.fold(By::Cpuset, config);
+    let every = Duration::from_nanos(config.interval_ns);
+    let (last, ms) = (tree.now, Duration::from_millis);
+    let next = |late: u64| fold.next_look(last, last + ms(late)) - last;
+    assert_eq!([0, 10, 125].map(next), [every; 3]);
+    assert_eq!([126, 400].map(next), [every + ms(126), every + ms(400)]);
+
+    // A look that comes at once all the same: one tick of steal of one CPU is all it would see.
+    tree.now += SECOND;
+    tree.steal[3] += 1;
+    tree.stat();
+    assert!(!fold.look(|| tree.now).unwrap().decision.unwrap().is_change());
+    tree.now += ms(1);
+    tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
+    tree.stat();
+    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
+    // What it did not look at counts by the next one.
+    tree.now += ms(249);
+    tree.busy.iter_mut().for_each(|ticks| *ticks += 20);
+    tree.stat();
+    let decision = fold.look(|| tree.now).unwrap().decision.unwrap();
+    let steal_ns = decision.time.steal_ns;
+    assert_eq!((decision.elapsed_ns, steal_ns), (250_000_000, 8 * 10_000_000));
+    assert_eq!(decision.after.len(), 8);
+}
+
+#[test]
+fn the_time_of_a_look_is_that_of_the_counters() {
+    let mut tree = Tree::new(2, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.now += SECOND;
+    // It is preempted for 100 ms as it reads them, and then not again.
+    let calls = std::cell::Cell::new(0);
+    let clock = || {
+        calls.set(calls.get() + 1);
+        tree.now + Duration::from_millis(if calls.get() > 1 { 100 } else { 0 })
+    };
+    let decision = fold.look(clock).unwrap().decision.unwrap();
+    assert_eq!((decision.elapsed_ns, calls.get()), (1_100_000_000, 4));
+    // Whenever it reads them.
+    let calls = std::cell::Cell::new(0);
+    let clock = || {
+        calls.set(calls.get() + 1);
+        tree.now + SECOND + Duration::from_millis(100 * calls.get())
+    };
+    let decision = fold.look(clock).unwrap().decision.unwrap();
+    assert_eq!((decision.elapsed_ns, calls.get()), (1_450_000_000, 6));
+}
+
+/// A file that the kernel does not let be written.
+fn refuse(tree: &Tree, file: &str) {
+    let path = tree.path(file);
+    let kept = format!("{file}.kept");
+    tree.put(&kept, tree.get(file).trim());
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(tree.path(&kept), &path).unwrap();
+}
+
+#[test]
+fn the_width_is_what_the_kernel_has_let_be_done() {
+    let mut tree = Tree::new(4, 1);
+    let slices = ["sys/fs/cgroup/system.slice/cpuset.cpus", "sys/fs/cgroup/user.slice/cpuset.cpus"];
+    // It has none of the CPUs that are used, and is left alone: it is not what keeps the guest wide.
+    tree.cgroup("own.slice", "3");
+    slices.iter().for_each(|file| refuse(&tree, file));
+    let mut fold = tree.fold(By::Cpuset, step());
+    for looks in 1..=2 {
+        let look = tree.look(&mut fold, 50, 20);
+        let decision = look.decision.unwrap();
+        assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-3"]);
+        assert_eq!(decision.why, "steal is above 5 %");
+        let numbers = fold.numbers();
+        assert_eq!((numbers.width, numbers.decisions, numbers.refusals), (4, 0, 2 * looks));
+        assert_eq!(look.notes.len(), if looks == 1 { 3 } else { 0 }, "{:?}", look.notes);
+    }
+    // One of them can be written: the other one's tasks use all CPUs still.
+    fs::remove_file(tree.path(slices[0])).unwrap();
+    tree.put(slices[0], "");
+    assert!(!tree.decide(&mut fold, 50, 20).is_change());
+    assert_eq!((tree.cpus_of("system.slice").as_str(), fold.numbers().width), ("0-2\n", 4));
+    // Both: it goes on from there.
+    fs::remove_file(tree.path(slices[1])).unwrap();
+    tree.put(slices[1], "");
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!((cpus::show(&decision.after), fold.numbers().width), ("0-2".to_owned(), 3));
+    assert_eq!(fold.numbers().decisions, 1);
+
+    // Without the controller nothing can be done at all.
+    drop(fold);
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    let mut fold = tree.fold(By::Cpuset, step());
+    refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
+    assert!(!tree.decide(&mut fold, 50, 20).is_change());
+    assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
+}
+
+#[test]
+fn a_cpu_that_does_not_go_offline_is_in_use() {
+    let mut tree = Tree::new(4, 2);
+    let file = "sys/devices/system/cpu/cpu2/online";
+    refuse(&tree, file);
+    let mut fold = tree.fold(By::Hotplug, step());
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-2"]);
+    assert_eq!((fold.numbers().width, fold.numbers().refusals), (3, 1));
+}
