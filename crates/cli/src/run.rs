@@ -12,6 +12,7 @@ use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Engine};
 use vcoop_experiment::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
 use vcoop_experiment::{format, params};
+use vcoop_model::distinct;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
@@ -214,19 +215,10 @@ const LOOK_NS: Ns = 200_000_000;
 fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
     let (plans, columns) = (&selection.plans, selection.columns());
     let mut text = style().wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
-    let names = |all: &mut dyn Iterator<Item = String>| {
-        let mut names: Vec<String> = Vec::new();
-        all.for_each(|name| {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        });
-        names
-    };
-    let policies = names(&mut plans.iter().map(|plan| plan.policy_name.clone()));
+    let policies = distinct(plans.iter().map(|plan| plan.policy_name.as_str()));
     let policies = format!("policies: {} (ratios to {})", policies.join(", "), scenario.baseline);
     text += &style().wrap(&policies, 2);
-    let cells = names(&mut plans.iter().map(|plan| params::words(&params::short(&plan.params))));
+    let cells = distinct(plans.iter().map(|plan| params::words(&params::short(&plan.params))));
     if cells.len() > 1 {
         text += &style().wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);
     }
@@ -240,7 +232,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
             false => seconds * rate / jobs.clamp(1, runs.max(1) as usize) as f64,
         };
         let (needs, of) = (format::time(needs * 1e6), format::time(seconds * 1e6));
-        let hosts = names(&mut own().filter_map(|plan| column.backend.host(plan)));
+        let hosts = distinct(own().filter_map(|plan| column.backend.host(plan)));
         let least = if column.backend.is_live() { "at least" } else { "some" };
         let line = format!(
             "{}: {runs} runs of {of} in all, {least} {needs}. {}",

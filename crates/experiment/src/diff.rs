@@ -1,6 +1,7 @@
 //! Two results side by side: what differs, and what only one of them has.
 
 use serde::Serialize;
+use vcoop_model::distinct;
 
 use crate::judge::{LEAST_REPEATS, clearly_above, clearly_below};
 use crate::params;
@@ -172,9 +173,7 @@ fn settings(first: &Document, second: &Document) -> Vec<[String; 3]> {
     let value = |all: &[(String, String)], name: &str| {
         all.iter().find(|(n, _)| n == name).map_or("none".to_owned(), |(_, value)| value.clone())
     };
-    let mut names: Vec<&String> = a.iter().chain(&b).map(|(name, _)| name).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    names.retain(|name| seen.insert(name.as_str()));
+    let names = distinct(a.iter().chain(&b).map(|(name, _)| name));
     let both = names.into_iter().map(|name| [name.clone(), value(&a, name), value(&b, name)]);
     both.filter(|[_, a, b]| a != b).collect()
 }

@@ -15,6 +15,7 @@ use std::path::Path;
 use vcoop_model::builtin::named_scenario;
 use vcoop_model::capture::CaptureLoader;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -127,13 +128,7 @@ impl Selection {
         let tables = self.tables.iter().map(|table| &table.scenario);
         let tables = tables.chain(self.histograms.iter().map(|histogram| &histogram.scenario));
         let claims = self.claims.iter().flat_map(|c| c.checks.iter().map(|check| &check.scenario));
-        let mut names: Vec<&str> = Vec::new();
-        for name in tables.chain(claims) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
-        names
+        distinct(tables.chain(claims).map(String::as_str))
     }
 }
 

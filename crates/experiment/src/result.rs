@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vcoop_model::distinct;
 use vcoop_model::recording::Part;
 
 use crate::deploy::Deployment;
@@ -436,14 +437,8 @@ impl Document {
 
     /// Backends and cells that have series, in order: each is one experiment of its own.
     pub fn cells(&self) -> Vec<(String, Params)> {
-        let mut cells = Vec::new();
-        for key in self.series.iter().map(Series::key) {
-            let cell = (key.backend.clone(), key.params.clone());
-            if !cells.contains(&cell) {
-                cells.push(cell);
-            }
-        }
-        cells
+        let keys = self.series.iter().map(Series::key);
+        distinct(keys.map(|key| (key.backend.clone(), key.params.clone())))
     }
 
     /// The document as pretty JSON with a newline at its end.

@@ -4,6 +4,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Interval, Key, LatencySeries, Params, Series};
 use vcoop_experiment::result::{EXEC_METRIC, VM};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -77,14 +78,8 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let better = if is_time { Better::Less } else { Better::Neutral };
         rows.push(scalar_row(document, cell, probe.to_owned(), probe, EXEC_METRIC, better));
     }
-    let mut hosts: Vec<_> = Vec::new();
-    for series in document.latencies().filter(|s| s.key.is_in(cell)) {
-        let name = series.key.name();
-        if !series.is_of_a_guest() && !hosts.contains(&name) {
-            hosts.push(name);
-        }
-    }
-    for probe in hosts {
+    let hosts = document.latencies().filter(|s| s.key.is_in(cell) && !s.is_of_a_guest());
+    for probe in distinct(hosts.map(|series| series.key.name())) {
         let of = |policy: &str| {
             document
                 .latencies()
@@ -182,14 +177,13 @@ fn vm_words(probe: &str) -> String {
 }
 
 /// Probes that have a scalar of this metric, in order.
-fn probes_with<'d>(document: &'d Document, cell: &(String, Params), metric: &str) -> Vec<&'d str> {
-    let mut probes: Vec<&str> = Vec::new();
-    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == metric) {
-        if !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
-        }
-    }
-    probes
+pub(crate) fn probes_with<'d>(
+    document: &'d Document,
+    cell: &(String, Params),
+    metric: &str,
+) -> Vec<&'d str> {
+    let found = document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == metric);
+    distinct(found.map(|series| series.key.probe.as_str()))
 }
 
 fn latency_row<'d>(

@@ -16,6 +16,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Params};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use crate::chart::build::{self, Group, groups};
 use crate::chart::escape::{script, text as esc};
@@ -216,14 +217,8 @@ fn ranges(document: &Document) -> Vec<String> {
         let what = format!("{probe} {}", if p99 { "p99" } else { "mean" });
         lines.extend(line(what, own.iter().filter_map(value).collect(), format::time));
     }
-    let mut storms: Vec<(&str, &str)> = Vec::new();
-    for curve in &document.curves {
-        if !storms.contains(&(&curve.vm, &curve.event)) {
-            storms.push((&curve.vm, &curve.event));
-        }
-    }
-    for (vm, event) in storms {
-        let own = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
+    for (vm, event) in distinct(document.curves.iter().map(|c| (&c.vm, &c.event))) {
+        let own = || document.curves.iter().filter(|c| (&c.vm, &c.event) == (vm, event));
         // Only where all came everywhere.
         let Some(all) = own().map(|c| c.points.len()).min().filter(|n| *n > 0) else { continue };
         let value = |c: &vcoop_experiment::result::Curve| {

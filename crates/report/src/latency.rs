@@ -2,6 +2,7 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries, Params};
+use vcoop_model::distinct;
 
 use crate::compare::{Better, mark, with_interval};
 use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
@@ -65,12 +66,7 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     let header = ["", "mean"].into_iter().chain(p50);
     let header = header.chain(["p99", "p99.9", "max", "missed", ratio.as_str(), ""]);
     let mut table = style.table(header);
-    let mut names: Vec<_> = Vec::new();
-    for name in in_cell.iter().map(|series| series.key.name()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let mut names = distinct(in_cell.iter().map(|series| series.key.name()));
     // The guest is what the policies are for: it comes first.
     names.sort_by_key(|name| name.starts_with("host."));
     let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));

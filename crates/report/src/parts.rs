@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries, Params};
+use vcoop_model::distinct;
 use vcoop_model::recording::Part;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -56,14 +57,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         .latencies()
         .filter(|s| s.key.is_in(cell) && s.is_of_a_guest() && !vcpus::is_a_wait(&s.key));
     let guests: Vec<&LatencySeries> = guests.collect();
-    let mut names: Vec<_> = Vec::new();
-    for name in guests.iter().map(|series| series.key.name()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
     let mut out = String::new();
-    for name in names {
+    for name in distinct(guests.iter().map(|series| series.key.name())) {
         let own: Vec<&LatencySeries> =
             guests.iter().copied().filter(|s| s.key.is_named(&name)).collect();
         out.push_str(&side_by_side(document, style, |columns| table(&name, &own, columns, style)));

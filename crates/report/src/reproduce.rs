@@ -3,20 +3,15 @@
 use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
+use vcoop_model::distinct;
 
 use crate::style::{Style, Tone, finish};
 
 /// Published against simulated, cell by cell; claims with what they rest on; the sum.
 pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String {
     let mut out = String::new();
-    let mut tables: Vec<&str> = Vec::new();
-    for cell in &reproduction.cells {
-        if !tables.contains(&cell.table.as_str()) {
-            tables.push(&cell.table);
-        }
-    }
-    for id in tables {
-        let cells = reproduction.cells.iter().filter(|cell| cell.table == id);
+    for id in distinct(reproduction.cells.iter().map(|cell| &cell.table)) {
+        let cells = reproduction.cells.iter().filter(|cell| cell.table == *id);
         out.push_str(&table(id, &cells.collect::<Vec<_>>(), style));
         out.push('\n');
     }
@@ -62,17 +57,11 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
 
 /// Units of a table: a column of ratios has another than its neighbours.
 pub(crate) fn units(cells: &[&Cell]) -> String {
-    let mut units: Vec<String> = Vec::new();
-    for Cell { unit, simulated_unit, .. } in cells {
-        let unit = match unit == simulated_unit {
-            true => unit.clone(),
-            false => format!("{unit} published, {simulated_unit} simulated"),
-        };
-        if !units.contains(&unit) {
-            units.push(unit);
-        }
-    }
-    units.join(", ")
+    let both = |Cell { unit, simulated_unit, .. }: &&Cell| match unit == simulated_unit {
+        true => unit.clone(),
+        false => format!("{unit} published, {simulated_unit} simulated"),
+    };
+    distinct(cells.iter().map(both)).join(", ")
 }
 
 fn table(id: &str, cells: &[&Cell], style: Style) -> String {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Note, Params};
 
+use crate::cost::probes_with;
 use crate::style::{Style, Tone, cut, finish};
 
 /// Width of names.
@@ -31,12 +32,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         });
         found.and_then(|s| s.value)
     };
-    let mut vcpus: Vec<&str> = Vec::new();
-    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == "halted") {
-        if !vcpus.contains(&series.key.probe.as_str()) {
-            vcpus.push(&series.key.probe);
-        }
-    }
+    let vcpus = probes_with(document, cell, "halted");
     if vcpus.is_empty() {
         return String::new();
     }

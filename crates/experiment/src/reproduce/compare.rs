@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 
 use super::document::{
@@ -156,13 +157,11 @@ fn claim(claim: &Claim, measured: &[Measurement<'_>]) -> ClaimResult {
     let mut checks = Vec::new();
     for check in &claim.checks {
         let document = of(measured, &check.scenario).map(|m| &m.document);
-        let mut places: Vec<Coordinates> = Vec::new();
-        for key in document.into_iter().flat_map(|d| &d.series).map(Series::key) {
-            let asked = check.cells.is_empty() || check.cells.iter().any(|c| fits(&key.cell, c));
-            if asked && !places.contains(&key.cell) {
-                places.push(key.cell.clone());
-            }
-        }
+        let asked = |cell: &&Coordinates| {
+            check.cells.is_empty() || check.cells.iter().any(|c| fits(cell, c))
+        };
+        let cells = document.into_iter().flat_map(|d| &d.series).map(|series| &series.key().cell);
+        let places = distinct(cells.filter(asked).cloned());
         let before = checks.len();
         checks.extend(places.into_iter().map(|place| result(check, document, place)));
         if checks.len() == before {

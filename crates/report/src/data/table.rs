@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::result::{Document, LatencySeries, Params, Ratios};
+use vcoop_model::distinct;
 
 /// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
 /// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where
@@ -13,13 +14,7 @@ pub(super) fn table(document: &Document) -> String {
     for cell in document.cells() {
         let series: Vec<&LatencySeries> =
             document.latencies().filter(|s| s.key.is_in(&cell)).collect();
-        let mut names: Vec<_> = Vec::new();
-        for name in series.iter().map(|s| s.key.name()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        for name in names {
+        for name in distinct(series.iter().map(|s| s.key.name())) {
             let own: Vec<&LatencySeries> =
                 series.iter().copied().filter(|s| s.key.is_named(&name)).collect();
             // `latency` is what a probe measures that does not say otherwise.

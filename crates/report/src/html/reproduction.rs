@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+use vcoop_model::distinct;
 
 use super::{Section, figure, open_table, page};
 use crate::chart::build::published;
@@ -18,13 +19,7 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
         title: "In short".to_owned(),
         body: in_short(reproduction),
     }];
-    let mut tables: Vec<&str> = Vec::new();
-    for cell in &reproduction.cells {
-        if !tables.contains(&cell.table.as_str()) {
-            tables.push(&cell.table);
-        }
-    }
-    for table in tables {
+    for table in distinct(reproduction.cells.iter().map(|cell| cell.table.as_str())) {
         let cells: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.table == table).collect();
         let caption = reproduction.tables.get(table);
         let title = caption.map_or(table, |caption| caption.title.as_str());
@@ -78,12 +73,6 @@ fn in_short(reproduction: &Reproduction) -> String {
 
 /// A section for each published histogram, a chart a column.
 fn histograms(reproduction: &Reproduction) -> Vec<Section> {
-    let mut names: Vec<&str> = Vec::new();
-    for histogram in &reproduction.histograms {
-        if !names.contains(&histogram.histogram.as_str()) {
-            names.push(&histogram.histogram);
-        }
-    }
     let section = |name: &str| {
         let own = reproduction.histograms.iter().filter(|h| h.histogram == name);
         let charts: String = own.map(|h| figure(&published::histogram(h))).collect();
@@ -93,7 +82,8 @@ fn histograms(reproduction: &Reproduction) -> Vec<Section> {
             body: format!("<div class=\"grid\">{charts}</div>"),
         }
     };
-    names.into_iter().map(section).collect()
+    let names = reproduction.histograms.iter().map(|h| h.histogram.as_str());
+    distinct(names).into_iter().map(section).collect()
 }
 
 fn comparability(cells: &[&Cell]) -> String {

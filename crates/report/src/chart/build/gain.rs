@@ -3,6 +3,7 @@
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Interval};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{Lane, across_words, panels_across, probes, titled};
@@ -90,15 +91,11 @@ fn rows(document: &Document, lanes: &[Lane]) -> Vec<Row> {
             rows.push(Row { label: format!("{probe} mean"), entries });
         }
     }
-    let mut loads: Vec<&str> = Vec::new();
-    for lane in lanes {
-        for (load, _) in verdict::loads(document, &lane.cell(), &document.baseline) {
-            if !loads.contains(&load.key.probe.as_str()) {
-                loads.push(&load.key.probe);
-            }
-        }
-    }
-    let work = loads.into_iter().map(|load| {
+    let loads = lanes
+        .iter()
+        .flat_map(|lane| verdict::loads(document, &lane.cell(), &document.baseline))
+        .map(|(load, _)| load.key.probe.as_str());
+    let work = distinct(loads).into_iter().map(|load| {
         let of = |lane: &Lane| {
             document
                 .scalars()

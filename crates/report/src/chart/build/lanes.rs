@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Params, Place};
+use vcoop_model::distinct;
 
 use crate::chart::{Key as LegendKey, Sign, Slot};
 
@@ -206,12 +207,7 @@ pub(crate) fn across_words(document: &Document) -> &'static str {
 
 /// Names of latency series in the order of a report: guests first.
 pub(crate) fn probes(document: &Document) -> Vec<Cow<'_, str>> {
-    let mut probes: Vec<Cow<'_, str>> = Vec::new();
-    for name in document.latencies().map(|series| series.key.name()) {
-        if !probes.contains(&name) {
-            probes.push(name);
-        }
-    }
+    let mut probes = distinct(document.latencies().map(|series| series.key.name()));
     probes.sort_by_key(|probe| probe.starts_with("host."));
     probes
 }

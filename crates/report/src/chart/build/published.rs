@@ -2,6 +2,7 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Bucket, Cell, HistogramResult};
+use vcoop_model::distinct;
 
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
@@ -13,18 +14,12 @@ const MOST: usize = 16;
 /// Charts of a table: pairs of dots, published and simulated, a chart a row of the table; a long row in
 /// several.
 pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) -> Vec<Chart> {
-    let mut rows: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !rows.contains(&cell.row.as_str()) {
-            rows.push(&cell.row);
-        }
-    }
     let values = cells.iter().flat_map(|c| [Some(c.published), c.simulated]).flatten();
     // Room for a zero beside the least value.
     let values = values.filter(|v| *v > 0.0).map(|v| v * 0.8);
     let x = Axis::over(&units(cells), Unit::Count, Scale::Log, values);
     let mut charts = Vec::new();
-    for row in rows {
+    for row in distinct(cells.iter().map(|cell| cell.row.as_str())) {
         let own: Vec<&Cell> = cells.iter().copied().filter(|c| c.row == row).collect();
         for (part, own) in own.chunks(MOST).enumerate() {
             let mut chart = pairs(own, x.clone());

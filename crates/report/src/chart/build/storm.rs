@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, IntervalView, Place, ScatterView};
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{panels, place_words, titled};
@@ -21,14 +22,8 @@ pub(super) fn curves(document: &Document) -> Group {
         "From the first request; means over repeats, as far as every repeat got. A straight line: \
          the next VM takes as long as the last.",
     );
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
-    for curve in &document.curves {
-        if !kinds.contains(&(&curve.vm, &curve.event)) {
-            kinds.push((&curve.vm, &curve.event));
-        }
-    }
-    for (vm, event) in kinds {
-        let of = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
+    for (vm, event) in distinct(document.curves.iter().map(|c| (&c.vm, &c.event))) {
+        let of = || document.curves.iter().filter(|c| (&c.vm, &c.event) == (vm, event));
         let word = if event == "start" { "VMStart" } else { "VMLogin" };
         let x = Axis {
             max: of().map(|c| c.planned).max().unwrap_or(1).into(),

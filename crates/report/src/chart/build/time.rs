@@ -2,6 +2,7 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, OverTime};
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{Lane, Panel, panels, probes, titled};
@@ -149,15 +150,9 @@ pub(super) fn policy_events(document: &Document) -> Group {
     }
     let mut group = Group::new("events", "What the policies did", &about);
     in_use(document, &mut group);
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
-    for series in &document.policy_events {
-        if !kinds.contains(&(&series.vm, &series.event)) {
-            kinds.push((&series.vm, &series.event));
-        }
-    }
-    for (vm, event) in kinds {
-        let of = || document.policy_events.iter().filter(|s| s.vm == vm && s.event == event);
-        let word = match event {
+    for (vm, event) in distinct(document.policy_events.iter().map(|s| (&s.vm, &s.event))) {
+        let of = || document.policy_events.iter().filter(|s| (&s.vm, &s.event) == (vm, event));
+        let word = match event.as_str() {
             "boost" => "boosts",
             "throttle" => "throttles: a budget ran out",
             _ => "boosts not given",
@@ -180,14 +175,8 @@ pub(super) fn policy_events(document: &Document) -> Group {
 
 /// vCPUs in use, where masks or hotplug change that.
 fn in_use(document: &Document, group: &mut Group) {
-    let mut vms: Vec<&str> = Vec::new();
-    for series in &document.in_use {
-        if !vms.contains(&series.vm.as_str()) {
-            vms.push(&series.vm);
-        }
-    }
-    for vm in vms {
-        let of = || document.in_use.iter().filter(|s| s.vm == vm);
+    for vm in distinct(document.in_use.iter().map(|series| &series.vm)) {
+        let of = || document.in_use.iter().filter(|s| s.vm == *vm);
         let all = of().map(|s| f64::from(s.vcpus)).fold(0.0, f64::max);
         let lines = Lines {
             id: format!("in-use-{}", id(vm)),
