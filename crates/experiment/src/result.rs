@@ -1,6 +1,7 @@
 //! The result document: what `--json` prints, what views draw from.
 
 mod detail;
+mod statistic;
 mod views;
 
 use std::borrow::Cow;
@@ -16,6 +17,8 @@ use crate::deploy::Deployment;
 pub use detail::{
     Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
 };
+pub use statistic::Bounded;
+pub use vcoop_model::sweep::Statistic;
 pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
 /// Name and version of the format.

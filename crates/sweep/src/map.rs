@@ -11,6 +11,7 @@ use std::path::Path;
 
 use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
 use vcoop_experiment::result::{Interval, Limits};
+use vcoop_experiment::stats::median;
 use vcoop_experiment::verdict::LEAST_LOAD;
 use vcoop_model::diagnostic::nearest;
 
@@ -345,16 +346,6 @@ fn number(records: &[&Record], column: &str, policy: &str, probe: &str) -> Cell 
 fn geometric(values: &[f64]) -> Option<f64> {
     let logs: f64 = values.iter().map(|x| libm::log(x.max(f64::MIN_POSITIVE))).sum();
     (!values.is_empty()).then(|| libm::exp(logs / values.len() as f64))
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    match n {
-        0 => None,
-        _ if n % 2 == 1 => values.get(n / 2).copied(),
-        _ => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
-    }
 }
 
 /// What a policy does to a ratio of one series at a point.

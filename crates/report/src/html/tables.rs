@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, LatencySeries, Worst};
+use vcoop_experiment::result::{Bounded, Document, LatencySeries, Statistic, Worst};
 use vcoop_experiment::sim_vs_kvm;
 
 use super::open_table;
@@ -15,19 +15,15 @@ use crate::parts::named_parts;
 use crate::style::Tone;
 use crate::text::by_chance;
 
-fn time(v: Option<f64>) -> String {
-    v.map_or_else(|| "n/a".to_owned(), format::time)
-}
-
-fn bounds(value: Option<f64>, interval: Option<Interval>) -> String {
-    match (value, interval) {
+fn bounds(bounded: Bounded) -> String {
+    match bounded {
         (Some(value), Some([lo, hi])) => format!(
             "{} <small>{} \u{2013} {}</small>",
             format::time(value),
             format::time(lo),
             format::time(hi)
         ),
-        _ => time(value),
+        (value, _) => format::maybe_time(value),
     }
 }
 
@@ -111,17 +107,9 @@ fn latency_row(s: &LatencySeries) -> String {
         true => ("starved".to_owned(), Tone::Bad),
         false => (ratio, tone),
     };
-    let cells = [
-        s.count.to_string(),
-        s.missed.to_string(),
-        bounds(s.mean, s.mean_ci95),
-        bounds(s.p50, s.p50_ci95),
-        bounds(s.p90, s.p90_ci95),
-        bounds(s.p99, s.p99_ci95),
-        bounds(s.p999, s.p999_ci95),
-        bounds(s.p9999, s.p9999_ci95),
-        time(s.max),
-    ];
+    let statistics = Statistic::ALL.iter().map(|of| bounds(s.statistic(*of)));
+    let counts = [s.count.to_string(), s.missed.to_string()];
+    let cells = counts.into_iter().chain(statistics).chain([format::maybe_time(s.max)]);
     let mut out = format!("<tr><th scope=\"row\">{}</th>", esc(&s.key.policy));
     for cell in cells {
         let _ = write!(out, "<td>{cell}</td>");

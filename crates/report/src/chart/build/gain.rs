@@ -1,7 +1,7 @@
 //! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval};
+use vcoop_experiment::result::{Document, Interval, Statistic};
 use vcoop_experiment::verdict;
 use vcoop_model::distinct;
 
@@ -69,26 +69,20 @@ fn rows(document: &Document, lanes: &[Lane]) -> Vec<Row> {
             .iter()
             .filter_map(of)
             .all(|s| s.ratio_to_baseline.is_some_and(|r| r.p99.is_some()));
-        let entry = |(lane, own): (usize, &Lane)| {
-            let series = of(own)?;
-            let (ratios, intervals) = (series.ratio_to_baseline?, series.ratio_ci95);
-            let intervals = intervals.unwrap_or_default();
-            let (ratio, interval) =
-                if p99 { (ratios.p99?, intervals.p99) } else { (ratios.mean?, intervals.mean) };
-            Some(Entry { lane, ratio, interval })
-        };
-        let word = if p99 { "p99" } else { "mean" };
-        let entries = lanes.iter().enumerate().filter_map(entry).collect();
-        let rows = if guest { &mut guests } else { &mut hosts };
-        rows.push(Row { label: format!("{probe} {word}"), entries });
-        if !guest && p99 {
+        let row = |statistic: Statistic| {
             let entry = |(lane, own): (usize, &Lane)| {
-                let series = of(own)?;
-                let ratio = series.ratio_to_baseline?.mean?;
-                Some(Entry { lane, ratio, interval: series.ratio_ci95.and_then(|r| r.mean) })
+                let (ratio, interval) = of(own)?.ratio(statistic);
+                Some(Entry { lane, ratio: ratio?, interval })
             };
             let entries = lanes.iter().enumerate().filter_map(entry).collect();
-            rows.push(Row { label: format!("{probe} mean"), entries });
+            Row { label: format!("{probe} {}", statistic.word()), entries }
+        };
+        let rows = if guest { &mut guests } else { &mut hosts };
+        if p99 {
+            rows.push(row(Statistic::P99));
+        }
+        if !guest || !p99 {
+            rows.push(row(Statistic::Mean));
         }
     }
     let loads = lanes
