@@ -227,10 +227,7 @@ fn scalar_row(
             _ => None,
         })?;
         Some(Entry {
-            text: series.value.map_or_else(
-                || "n/a".to_owned(),
-                |value| format::with_unit(value, &series.key.unit),
-            ),
+            text: format::maybe(series.value, |value| format::with_unit(value, &series.key.unit)),
             ratio: series.ratio_to_baseline,
             interval: series.ratio_ci95,
             repeats: series.key.repeats,

@@ -42,12 +42,9 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
         let mut cells = vec![style.cell(cut(&curve.place.policy, POLICY), Tone::Plain)];
         for n in &shown {
             let point = curve.points.iter().find(|p| p.vm == *n);
-            let text = point.map_or_else(
-                || "n/a".to_owned(),
-                |p| {
-                    format!("{}{}", format::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95))
-                },
-            );
+            let text = format::maybe(point, |p| {
+                format!("{}{}", format::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95))
+            });
             cells.push(style.cell(text, Tone::Plain));
         }
         let least = curve.reached.iter().min().copied().unwrap_or(0);

@@ -68,7 +68,7 @@ fn table(id: &str, cells: &[&Cell], style: Style) -> String {
     let mut table = style.table(["row", "column", "published", "simulated", "ratio", "verdict"]);
     for cell in cells {
         let (verdict, tone) = verdict(cell);
-        let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), format::digits);
+        let simulated = format::maybe(cell.simulated, format::digits);
         table.add_row([
             style.cell(&cell.row, Tone::Plain),
             style.cell(&cell.column, Tone::Plain),
@@ -94,7 +94,7 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
             style.cell(share(bucket.simulated_share), Tone::Plain),
         ]);
     }
-    let number = |x: Option<f64>| x.map_or_else(|| "n/a".to_owned(), format::digits);
+    let number = |x: Option<f64>| format::maybe(x, format::digits);
     let sum = format!(
         "  mean of whole {unit}: {} published ({} of {} samples are listed), {} simulated; \
          Wasserstein distance {} {unit}",
@@ -176,10 +176,9 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
     if s.cells == 0 {
         return claims;
     }
-    let median = s.median_abs_log2.map_or_else(
-        || "n/a".to_owned(),
-        |log2| format!("{log2} (a factor of {})", format::digits(libm::exp2(log2))),
-    );
+    let median = format::maybe(s.median_abs_log2, |log2| {
+        format!("{log2} (a factor of {})", format::digits(libm::exp2(log2)))
+    });
     format!(
         "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",
         s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells

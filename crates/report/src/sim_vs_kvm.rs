@@ -69,7 +69,7 @@ fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
     let both_missing = pair.sim.is_none() && pair.kvm.is_none();
     let show = |s: String| if both_missing && !time { String::new() } else { s };
     let mark = if pair.is_far() { "!" } else { "" };
-    let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio) + mark;
+    let ratio = format::maybe(pair.ratio, format::ratio) + mark;
     [
         style.cell(show(text(pair.sim)), Tone::Plain),
         style.cell(show(text(pair.kvm)), Tone::Plain),

@@ -64,19 +64,16 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 let us = series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64);
                 us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
             };
-            let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::time);
-            let known = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::digits);
-            let halted = scalar(probe, policy, "halted").map(percent);
             table.add_row([
                 name.clone(),
                 percent(running),
-                halted.unwrap_or_else(|| "n/a".to_owned()),
+                format::maybe(scalar(probe, policy, "halted"), percent),
                 percent(waited(woken)),
                 percent(waited(preempted)),
-                time(woken.and_then(|s| s.mean)),
-                time(woken.and_then(|s| s.p99)),
-                time(woken.and_then(|s| s.max)),
-                known(scalar(probe, policy, "migrations")),
+                format::maybe_time(woken.and_then(|s| s.mean)),
+                format::maybe_time(woken.and_then(|s| s.p99)),
+                format::maybe_time(woken.and_then(|s| s.max)),
+                format::maybe(scalar(probe, policy, "migrations"), format::digits),
             ]);
             let series = [woken, preempted].into_iter().flatten();
             if let Some(names) = ran_instead(series) {

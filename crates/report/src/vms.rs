@@ -1,7 +1,7 @@
 //! The VMs of a host: the document of `vcoop vms`, and its tables.
 
 use serde::Serialize;
-use vcoop_experiment::format;
+use vcoop_experiment::format::{self, maybe};
 
 use crate::style::{Style, cut, finish};
 
@@ -180,16 +180,15 @@ impl Vm {
             return text;
         }
         let mut table = style.table(["vCPU", "thread", "CPUs", "policy", "ran", "steal"]);
-        let known = |text: Option<String>| text.unwrap_or_else(|| "n/a".to_owned());
         let time = |ns: u64| format::time(ns as f64 / 1e3);
         for Vcpu { index, tid, thread, .. } in vcpus {
             table.add_row([
                 index.to_string(),
                 tid.to_string(),
-                known(thread.affinity.as_ref().map(|cpus| cut(cpus, CPUS))),
-                known(thread.policy.as_ref().map(|policy| cut(policy, POLICY))),
-                known(thread.ran_ns.map(time)),
-                known(thread.steal_ns.map(time)),
+                maybe(thread.affinity.as_ref(), |cpus| cut(cpus, CPUS)),
+                maybe(thread.policy.as_ref(), |policy| cut(policy, POLICY)),
+                maybe(thread.ran_ns, time),
+                maybe(thread.steal_ns, time),
             ]);
         }
         text += &finish(table, 4);

@@ -113,11 +113,9 @@ fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
             Tone::Bad => "bad",
             Tone::Plain | Tone::Faint => "",
         };
-        let simulated = cell.simulated.map_or_else(
-            || "n/a".to_owned(),
-            |v| format!("{} {}", format::digits(v), cell.simulated_unit),
-        );
-        let ratio = cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+        let with_unit = |v| format!("{} {}", format::digits(v), cell.simulated_unit);
+        let simulated = format::maybe(cell.simulated, with_unit);
+        let ratio = format::maybe(cell.ratio, format::ratio);
         let _ = write!(
             out,
             "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{} {}</td><td>{}</td><td>{ratio}</td>\

@@ -230,10 +230,8 @@ pub(super) fn beside(document: &Document) -> String {
         let title = format!("{}{what}, {}{words}", row.probe, row.policy);
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&title));
         for pair in [&row.mean, &row.p50, &row.p99] {
-            let value = |v: Option<f64>| {
-                v.map_or_else(|| "n/a".to_owned(), |v| format::with_unit(v, &row.unit))
-            };
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+            let value = |v: Option<f64>| format::maybe(v, |v| format::with_unit(v, &row.unit));
+            let ratio = format::maybe(pair.ratio, format::ratio);
             let class = match pair.ratio {
                 Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
                 _ => "",

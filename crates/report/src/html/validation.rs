@@ -99,7 +99,7 @@ fn largest(error: &Error) -> String {
         Some(v) => format!("{} {}", format::digits(v), error.unit),
         None => "n/a".to_owned(),
     };
-    let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+    let ratio = format::maybe(error.pair.ratio, format::ratio);
     format!(
         "{}: {} {}: {} simulated, {} measured, {ratio}",
         error.scenario,

@@ -130,10 +130,9 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
             let interval = entry.interval.map(|ends| ends.map(edge));
             values.push(edge(entry.ratio));
             values.extend(interval.into_iter().flatten());
-            let bounds = entry.interval.map_or_else(
-                || "n/a".to_owned(),
-                |[lo, hi]| format!("{} to {}", format::bound(lo), format::ratio(hi)),
-            );
+            let bounds = format::maybe(entry.interval, |[lo, hi]| {
+                format!("{} to {}", format::bound(lo), format::ratio(hi))
+            });
             let policy = &lanes[entry.lane].label;
             let ratio = format::ratio(entry.ratio);
             whiskers[entry.lane].push(Whisker {

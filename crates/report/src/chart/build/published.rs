@@ -55,7 +55,7 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
                 || "not measured".to_owned(),
                 |v| format!("{} {}", format::digits(v), cell.simulated_unit),
             ),
-            cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio),
+            format::maybe(cell.ratio, format::ratio),
         ]);
     }
     let mut legend = Vec::new();
@@ -128,16 +128,15 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
             percent(b.simulated_share),
         ]
     }));
-    let mean = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
     Chart {
         id: format!("histogram-{}-{}", id(&h.histogram), id(&h.column)),
         title: h.column.clone(),
         caption: format!(
             "Means {} published, {} simulated; a sample has to be moved by {} on average to make one \
              of the other. {} of {} published samples are in buckets that were printed.",
-            mean(h.published_mean),
-            mean(h.simulated_mean),
-            mean(h.wasserstein_us),
+            format::maybe_time(h.published_mean),
+            format::maybe_time(h.simulated_mean),
+            format::maybe_time(h.wasserstein_us),
             h.published_listed,
             h.published_samples
         ),

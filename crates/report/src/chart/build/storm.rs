@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, IntervalView, Place, ScatterView};
+use vcoop_experiment::result::{Document, Interval, IntervalView, Place, ScatterView};
 use vcoop_model::distinct;
 
 use super::Group;
@@ -43,9 +43,8 @@ pub(super) fn curves(document: &Document) -> Group {
                 legend.push(lane.key(Sign::Line));
                 table.rows.extend(curve.points.iter().map(|p| {
                     let time = |s: f64| format::with_unit(s, "s");
-                    let bounds =
-                        p.mean_s_ci95.map(|[lo, hi]| format!("{} to {}", time(lo), time(hi)));
-                    let bounds = bounds.unwrap_or_else(|| "n/a".to_owned());
+                    let range = |[lo, hi]: Interval| format!("{} to {}", time(lo), time(hi));
+                    let bounds = format::maybe(p.mean_s_ci95, range);
                     vec![lane.label.clone(), p.vm.to_string(), time(p.mean_s), bounds]
                 }));
             }

@@ -86,15 +86,14 @@ fn over_time(
         let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
         layers.push(Layer::Line { slot, label, points, step: false, faint: false });
         legend.push(lane.key(Sign::Line));
-        let word = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
         for (i, count) in time.count.iter().enumerate() {
             table.rows.push(vec![
                 lane.label.clone(),
                 format::time(i as f64 * time.width_us),
                 count.to_string(),
-                word(time.p50[i]),
-                word(time.p99[i]),
-                word(time.max[i]),
+                format::maybe_time(time.p50[i]),
+                format::maybe_time(time.p99[i]),
+                format::maybe_time(time.max[i]),
             ]);
         }
     }

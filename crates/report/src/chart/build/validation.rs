@@ -54,7 +54,7 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
             };
             let positive = |v: Option<f64>| v.filter(|v| *v > 0.0);
             let (kvm, sim) = (positive(pair.kvm), positive(pair.sim));
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+            let ratio = format::maybe(pair.ratio, format::ratio);
             table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
             // A row of nothing, as a quantile that too few samples carry, stands in the table only.
             if kvm.is_none() && sim.is_none() {
