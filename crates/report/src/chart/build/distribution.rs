@@ -54,12 +54,9 @@ pub(super) fn slower(document: &Document) -> Group {
             ticks: Some(ticks),
             ..Axis::over("samples later than this", Unit::Share, Scale::Log, [rarest, 1.0])
         };
-        let panels = panels_across(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| slower_panel(document, probe, i, panel, x.clone(), y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels_across(document), |i, panel| {
+            slower_panel(document, probe, i, panel, x.clone(), y.clone())
+        });
     }
     group
 }
@@ -118,7 +115,7 @@ fn slower_panel(
     layers.extend(dots);
     Chart {
         id: format!("slower-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
         wide: false,
         height: 230.0,
@@ -156,12 +153,9 @@ pub(super) fn histograms(document: &Document) -> Group {
                 shares.map(|s| s / 2.0).chain([1.0]),
             )
         };
-        let charts = panels
-            .iter()
-            .zip(&all)
-            .enumerate()
-            .map(|(i, (panel, bins))| histogram(probe, i, panel, bins, x.clone(), y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels, |i, panel| {
+            histogram(probe, i, panel, &all[i], x.clone(), y.clone())
+        });
     }
     group
 }
@@ -230,7 +224,7 @@ fn histogram(
     }
     Chart {
         id: format!("histogram-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
         wide: false,
         height: 180.0,
@@ -261,12 +255,9 @@ pub(super) fn quantiles(document: &Document) -> Group {
             })
         });
         let y = Axis::over("latency", Unit::Us, Scale::Log, values);
-        let panels = panels_across(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| quantile_dots(document, probe, i, panel, y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels_across(document), |i, panel| {
+            quantile_dots(document, probe, i, panel, y.clone())
+        });
     }
     group
 }
@@ -317,7 +308,7 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
     };
     Chart {
         id: format!("quantiles-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Quantiles of latency on a logarithmic axis, with 95 % intervals.".to_owned(),
         wide: false,
         height: 180.0,

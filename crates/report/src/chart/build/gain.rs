@@ -46,7 +46,7 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
             panel.lanes.iter().filter(|l| !l.is_baseline(document)).cloned().collect();
         let mut chart = forest(&lanes, &rows(document, &lanes));
         chart.id = format!("cost-{i}");
-        chart.title = titled(&format!("ratios to {}", document.baseline), &panel);
+        chart.title = titled(&format!("ratios to {}", document.baseline), &panel.title);
         chart
     });
     let mut charts: Vec<Chart> = charts.collect();

@@ -212,7 +212,7 @@ pub(crate) fn probes(document: &Document) -> Vec<Cow<'_, str>> {
     probes
 }
 
-/// A title with what distinguishes its panel.
-pub(crate) fn titled(title: &str, panel: &Panel) -> String {
-    if panel.title.is_empty() { title.to_owned() } else { format!("{title}: {}", panel.title) }
+/// A title with the place, as a panel's title, that distinguishes it from others, if any does.
+pub(crate) fn titled(title: &str, place: &str) -> String {
+    if place.is_empty() { title.to_owned() } else { format!("{title}: {place}") }
 }

@@ -4,6 +4,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Bucket, Cell, HistogramResult};
 use vcoop_model::distinct;
 
+use super::pairs::{self, Pair};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 use crate::reproduce::units;
@@ -22,7 +23,7 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
     for row in distinct(cells.iter().map(|cell| cell.row.as_str())) {
         let own: Vec<&Cell> = cells.iter().copied().filter(|c| c.row == row).collect();
         for (part, own) in own.chunks(MOST).enumerate() {
-            let mut chart = pairs(own, x.clone());
+            let mut chart = row_chart(own, x.clone());
             chart.id = format!("{}-{}-{part}", id(table), id(row));
             chart.title = format!("{title}, {row_name} {row}");
             charts.push(chart);
@@ -31,23 +32,13 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
     charts
 }
 
-fn pairs(cells: &[&Cell], x: Axis) -> Chart {
-    let (mut published, mut simulated) = (Vec::new(), Vec::new());
-    let (mut layers, mut ticks) = (Vec::new(), Vec::new());
+fn row_chart(cells: &[&Cell], x: Axis) -> Chart {
     let mut table = Table::new(&["", "published", "simulated", "ratio"]);
+    let mut pairs = Vec::new();
     for (i, cell) in cells.iter().enumerate() {
-        let at = i as f64 + 0.5;
-        ticks.push((at, cell.column.clone()));
         // Zero has no place on a logarithmic axis: a dot at its end.
-        let mut dots = vec![(cell.published.max(x.min), at)];
-        published.push(dots[0]);
-        if let Some(v) = cell.simulated {
-            dots.push((v.max(x.min), at));
-            simulated.push(dots[1]);
-            dots.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let (slot, label) = (Slot::Series(0), cell.column.clone());
-            layers.push(Layer::Line { slot, label, points: dots, step: false, faint: true });
-        }
+        let values = [Some(cell.published), cell.simulated].map(|v| Some(v?.max(x.min)));
+        pairs.push(Pair { label: cell.column.clone(), at: i as f64 + 0.5, values });
         table.rows.push(vec![
             cell.column.clone(),
             format!("{} {}", format::digits(cell.published), cell.unit),
@@ -58,26 +49,12 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
             format::maybe(cell.ratio, format::ratio),
         ]);
     }
-    let mut legend = Vec::new();
-    for (n, label, points) in [(0, "published", published), (1, "simulated", simulated)] {
-        let (slot, label) = (Slot::Series(n), label.to_owned());
-        legend.push(Key { slot, sign: Sign::Dot, label: label.clone() });
-        layers.push(Layer::Dots { slot, label, points, size: 7.0 });
-    }
     Chart {
-        id: String::new(),
-        title: String::new(),
         caption: "The longer the line between the two, the larger the error; the axis is \
                   logarithmic, and a dot at its left end is a zero."
             .to_owned(),
-        wide: false,
         height: cells.len() as f64 * 24.0,
-        x,
-        y: Axis::rows(cells.len() as f64, ticks),
-        layers,
-        legend,
-        table,
-        zoom: false,
+        ..pairs::chart(["published", "simulated"], pairs, x, cells.len() as f64, table)
     }
 }
 

@@ -8,6 +8,7 @@ use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{panels, place_words, titled};
+use super::time::seconds;
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
 
@@ -32,7 +33,7 @@ pub(super) fn curves(document: &Document) -> Group {
         let times = of().flat_map(|c| c.points.iter().map(|p| p.mean_s));
         let label = format!("accumulated {word} time");
         let y = Axis::over(&label, Unit::S, Scale::Linear, times);
-        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+        group.each_panel(&panels(document), |i, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&["", "VMs", "after", "95 % interval"]);
             for lane in &panel.lanes {
@@ -50,7 +51,7 @@ pub(super) fn curves(document: &Document) -> Group {
             }
             Chart {
                 id: format!("storm-{}-{}-{i}", id(vm), id(event)),
-                title: titled(&format!("{vm} {word}"), &panel),
+                title: titled(&format!("{vm} {word}"), &panel.title),
                 caption: format!("Accumulated {word} time by number of VMs."),
                 wide: false,
                 height: 220.0,
@@ -62,7 +63,6 @@ pub(super) fn curves(document: &Document) -> Group {
                 zoom: false,
             }
         });
-        group.add(charts.collect());
     }
     group
 }
@@ -77,10 +77,6 @@ fn place(document: &Document, place: &Place) -> String {
         };
     }
     words
-}
-
-fn with(title: &str, place: &str) -> String {
-    if place.is_empty() { title.to_owned() } else { format!("{title}: {place}") }
 }
 
 /// Every sample of a probe in the first repeat.
@@ -129,15 +125,11 @@ fn scatter(document: &Document, index: usize, view: &ScatterView, y: Axis) -> Ch
     };
     Chart {
         id: format!("samples-{}-{index}", id(&view.probe)),
-        title: with(&view.probe, &place(document, &view.place)),
+        title: titled(&view.probe, &place(document, &view.place)),
         caption: format!("{samples} samples, on a logarithmic axis.{lost}"),
         wide: false,
         height: 220.0,
-        x: Axis {
-            min: 0.0,
-            max: document.duration_s.max(1e-9),
-            ..Axis::over("time since the warm-up", Unit::S, Scale::Linear, [1.0])
-        },
+        x: seconds(document),
         y,
         layers,
         legend,
@@ -201,7 +193,7 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
     let pcpu = view.pcpu.map_or_else(|| "never began".to_owned(), |p| format!("pCPU {p}"));
     Chart {
         id: format!("intervals-{index}"),
-        title: with(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
+        title: titled(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
         caption: match view.spans.len() {
             1 => format!("1 run in {}.", format::time(length)),
             n => format!("{n} runs in {}.", format::time(length)),

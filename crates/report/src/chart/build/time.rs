@@ -39,17 +39,15 @@ pub(super) fn latency(document: &Document) -> Group {
         let label =
             if column.0 == "max" { "largest".to_owned() } else { format!("{} and max", column.0) };
         let y = Axis::over(&label, Unit::Us, Scale::Log, values.copied());
-        let panels = panels(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| over_time(document, probe, i, panel, column, y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels(document), |i, panel| {
+            over_time(document, probe, i, panel, column, y.clone())
+        });
     }
     group
 }
 
-fn seconds(document: &Document) -> Axis {
+/// The measured time.
+pub(super) fn seconds(document: &Document) -> Axis {
     Axis {
         min: 0.0,
         max: document.duration_s.max(1e-9),
@@ -103,7 +101,7 @@ fn over_time(
     }
     Chart {
         id: format!("time-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: format!("{} by time, on a logarithmic axis.", y.label),
         wide: false,
         height: 170.0,
@@ -164,10 +162,10 @@ pub(super) fn policy_events(document: &Document) -> Group {
             y: Axis::over(word, Unit::PerSecond, Scale::Linear, values),
             columns: &["events a second"],
         };
-        group.add(lines.draw(document, |lane| {
+        lines.draw(document, &mut group, |lane| {
             let series = of().find(|s| lane.is_at(&s.place))?;
             Some((series.width_us, vec![&series.per_s]))
-        }));
+        });
     }
     group
 }
@@ -184,10 +182,10 @@ fn in_use(document: &Document, group: &mut Group) {
             y: Axis::over("vCPUs in use", Unit::Count, Scale::Linear, [all]),
             columns: &["vCPUs in use", "changes"],
         };
-        group.add(lines.draw(document, |lane| {
+        lines.draw(document, group, |lane| {
             let series = of().find(|s| lane.is_at(&s.place))?;
             Some((series.width_us, vec![&series.used, &series.changes]))
-        }));
+        });
     }
 }
 
@@ -202,14 +200,15 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// `of`: a lane's length of a slice in microseconds, and its numbers by column.
+    /// Adds them to a group. `of`: a lane's length of a slice in microseconds, and its numbers by column.
     fn draw<'d>(
         &self,
         document: &Document,
+        group: &mut Group,
         of: impl Fn(&Lane) -> Option<(f64, Vec<&'d Vec<f64>>)>,
-    ) -> Vec<Chart> {
+    ) {
         let header: Vec<&str> = ["", "time"].iter().chain(self.columns).copied().collect();
-        let chart = |(i, panel): (usize, Panel)| {
+        group.each_panel(&panels(document), |i, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&header);
             for lane in &panel.lanes {
@@ -226,11 +225,11 @@ impl Lines<'_> {
                 }));
             }
             if !layers.is_empty() {
-                marks(document, &panel, self.y.min, &mut layers, &mut legend);
+                marks(document, panel, self.y.min, &mut layers, &mut legend);
             }
             Chart {
                 id: format!("{}-{i}", self.id),
-                title: titled(&self.title, &panel),
+                title: titled(&self.title, &panel.title),
                 caption: self.caption.clone(),
                 wide: false,
                 height: 120.0,
@@ -241,7 +240,6 @@ impl Lines<'_> {
                 table,
                 zoom: false,
             }
-        };
-        panels(document).into_iter().enumerate().map(chart).collect()
+        });
     }
 }
