@@ -6,11 +6,10 @@ use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
 use vcoop_model::distinct;
 
-use super::{Section, figure, open_table, page};
+use super::{END_OF_TABLE, Section, class, figure, heads, open_table, page};
 use crate::chart::build::published;
 use crate::chart::escape::{id, text as esc};
 use crate::reproduce::{evidence, sum, verdict};
-use crate::style::Tone;
 
 /// A reproduction as one HTML page.
 pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
@@ -95,24 +94,12 @@ fn comparability(cells: &[&Cell]) -> String {
 }
 
 fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
-    let mut out = open_table(title);
-    out.push_str("<thead><tr>");
-    let _ = write!(
-        out,
-        "<th scope=\"col\">{}</th><th scope=\"col\" class=\"words\">column</th>",
-        esc(row_name)
-    );
-    for name in ["published", "simulated", "ratio", ""] {
-        let _ = write!(out, "<th scope=\"col\">{name}</th>");
-    }
-    out.push_str("</tr></thead><tbody>");
+    let column = "<th scope=\"col\" class=\"words\">column</th>";
+    let values = heads(["published", "simulated", "ratio", ""]);
+    let mut out = open_table(title, &(heads([row_name]) + column + &values));
     for cell in cells {
         let (word, tone) = verdict(cell);
-        let class = match tone {
-            Tone::Good => "good",
-            Tone::Bad => "bad",
-            Tone::Plain | Tone::Faint => "",
-        };
+        let class = class(tone);
         let with_unit = |v| format!("{} {}", format::digits(v), cell.simulated_unit);
         let simulated = format::maybe(cell.simulated, with_unit);
         let ratio = format::maybe(cell.ratio, format::ratio);
@@ -128,7 +115,7 @@ fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
             esc(&word)
         );
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 

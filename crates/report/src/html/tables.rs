@@ -6,7 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Bounded, Document, LatencySeries, Statistic, Worst};
 use vcoop_experiment::sim_vs_kvm;
 
-use super::open_table;
+use super::{END_OF_TABLE, class, heads, open_table};
 use crate::chart::build::{place_words, probes, slowest};
 use crate::chart::escape::text as esc;
 use crate::compare::{Better, mark, with_interval};
@@ -24,14 +24,6 @@ fn bounds(bounded: Bounded) -> String {
             format::time(hi)
         ),
         (value, _) => format::maybe_time(value),
-    }
-}
-
-fn class(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Good => "good",
-        Tone::Bad => "bad",
-        Tone::Plain | Tone::Faint => "",
     }
 }
 
@@ -63,13 +55,8 @@ pub(super) fn latency(document: &Document) -> String {
     ];
     let cells = document.cells();
     for probe in &probes(document) {
-        let _ =
-            write!(out, "<h3>{}</h3>{}", esc(probe), open_table(&format!("Latency of {probe}")));
-        out.push_str("<thead><tr>");
-        for name in head {
-            let _ = write!(out, "<th scope=\"col\">{name}</th>");
-        }
-        out.push_str("</tr></thead><tbody>");
+        let table = open_table(&format!("Latency of {probe}"), &heads(head));
+        let _ = write!(out, "<h3>{}</h3>{table}", esc(probe));
         for cell in &cells {
             let rows: Vec<&LatencySeries> = document
                 .latencies()
@@ -86,7 +73,7 @@ pub(super) fn latency(document: &Document) -> String {
             }
             rows.iter().for_each(|series| out.push_str(&latency_row(series)));
         }
-        out.push_str("</tbody></table></div>");
+        out.push_str(END_OF_TABLE);
     }
     out
 }
@@ -141,12 +128,8 @@ pub(super) fn costs(document: &Document) -> String {
 }
 
 fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
-    let mut out = open_table(&format!("Costs and counts {title}"));
-    out.push_str("<thead><tr><th scope=\"col\"></th>");
-    for policy in &document.policies {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(policy));
-    }
-    out.push_str("</tr></thead><tbody>");
+    let columns = [""].into_iter().chain(document.policies.iter().map(String::as_str));
+    let mut out = open_table(&format!("Costs and counts {title}"), &heads(columns));
     for row in rows {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&row.label));
         for entry in &row.entries {
@@ -167,7 +150,7 @@ fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
         }
         out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 
@@ -182,12 +165,11 @@ pub(super) fn worst(document: &Document) -> String {
         if let Some(tail) = slowest(series) {
             let _ = write!(out, "<p>{}</p>", esc(&tail));
         }
-        out.push_str(&open_table(&title));
-        out.push_str("<thead><tr><th scope=\"col\">latency</th><th scope=\"col\">due at</th>");
-        out.push_str("<th scope=\"col\">repeat</th><th scope=\"col\">where it went</th>");
-        out.push_str("<th scope=\"col\">who ran instead</th></tr></thead><tbody>");
+        let columns = ["latency", "due at", "repeat", "where it went", "who ran instead"];
+        out.push_str(&open_table(&title, &heads(columns)));
         series.worst.iter().for_each(|sample| out.push_str(&worst_row(sample)));
-        out.push_str("</tbody></table></div></details>");
+        out.push_str(END_OF_TABLE);
+        out.push_str("</details>");
     }
     out
 }
@@ -214,15 +196,9 @@ pub(super) fn beside(document: &Document) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut out = open_table("Simulated beside measured");
-    out.push_str("<thead><tr><th scope=\"col\"></th>");
-    for statistic in ["mean", "p50", "p99"] {
-        let _ = write!(
-            out,
-            "<th scope=\"col\">{statistic} sim</th><th scope=\"col\">kvm</th><th scope=\"col\">sim / kvm</th>"
-        );
-    }
-    out.push_str("</tr></thead><tbody>");
+    let statistics = ["mean sim", "p50 sim", "p99 sim"];
+    let columns = statistics.into_iter().flat_map(|sim| [sim, "kvm", "sim / kvm"]);
+    let mut out = open_table("Simulated beside measured", &heads([""].into_iter().chain(columns)));
     for row in rows {
         let words = vcoop_experiment::params::words(&row.params);
         let words = if words.is_empty() { words } else { format!(", {words}") };
@@ -243,7 +219,7 @@ pub(super) fn beside(document: &Document) -> String {
         }
         out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 
