@@ -80,14 +80,6 @@ pub fn explain(
 }
 
 impl Explanation {
-    /// As pretty JSON with a newline at its end.
-    pub fn to_json(&self) -> String {
-        // Maps have string keys and numbers are finite: nothing here can fail.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-
     /// For people.
     pub fn render(&self, style: Style) -> String {
         let mut out = String::new();

@@ -127,15 +127,6 @@ const CPUS: usize = 12;
 const POLICY: usize = 24;
 
 impl Vms {
-    /// The document in JSON.
-    ///
-    /// # Errors
-    ///
-    /// None that is known: every part of it has a form in JSON.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
-
     /// The document for a terminal: a table for each VM, 80 columns wide, then the notes.
     pub fn render(&self, style: Style) -> String {
         let mut text = String::new();
