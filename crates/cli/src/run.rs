@@ -18,6 +18,7 @@ use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{SLICES, Style, render};
+use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
 
 use crate::args::{BackendArg, Common, MayCost};
@@ -403,7 +404,7 @@ fn compare(one: &Document, other: &Document, jobs: usize) -> Result<(), Failure>
         let (bytes, hash) = (a.len(), fnv(a.as_bytes()));
         note(&format!(
             "deterministic: 1 job and {jobs} jobs gave the same {bytes} bytes (but for \
-             engine.cpu_s), FNV-1a {hash:016x}"
+             engine.cpu_s), FNV-1a {hash}"
         ));
         return Ok(());
     }
@@ -414,21 +415,4 @@ fn compare(one: &Document, other: &Document, jobs: usize) -> Result<(), Failure>
         x.trim(),
         y.trim()
     )))
-}
-
-/// FNV-1a, 64 bits: to tell two results apart at a glance, not to secure them.
-fn fnv(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fnv_known_answers() {
-        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
-    }
 }
