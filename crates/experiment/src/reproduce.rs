@@ -55,33 +55,15 @@ impl Selection {
         for publication in publications {
             let whole = names.is_empty() || names.contains(&publication.name);
             unknown.retain(|name| **name != publication.name);
-            let tables: Vec<Table> = publication
-                .tables
-                .iter()
-                .filter(|t| whole || names.contains(&t.id))
-                .cloned()
-                .collect();
-            let claims: Vec<Claim> = publication
-                .claims
-                .iter()
-                .filter(|c| whole || names.contains(&c.id))
-                .cloned()
-                .collect();
-            let histograms: Vec<Histogram> = publication
-                .histograms
-                .iter()
-                .filter(|h| whole || names.contains(&h.id))
-                .cloned()
-                .collect();
-            unknown.retain(|name| !tables.iter().any(|t| t.id == **name));
-            unknown.retain(|name| !histograms.iter().any(|h| h.id == **name));
-            unknown.retain(|name| !claims.iter().any(|c| c.id == **name));
-            if !(tables.is_empty() && histograms.is_empty() && claims.is_empty()) {
+            unknown.retain(|name| !publication.ids().any(|(_, id)| id == *name));
+            let asked = |id: &String| whole || names.contains(id);
+            if publication.ids().any(|(_, id)| asked(id)) {
                 chosen.publications.push(publication.clone());
             }
-            chosen.tables.extend(tables);
-            chosen.histograms.extend(histograms);
-            chosen.claims.extend(claims);
+            let Publication { tables, histograms, claims, .. } = publication;
+            chosen.tables.extend(tables.iter().filter(|table| asked(&table.id)).cloned());
+            chosen.histograms.extend(histograms.iter().filter(|h| asked(&h.id)).cloned());
+            chosen.claims.extend(claims.iter().filter(|claim| asked(&claim.id)).cloned());
         }
         unknown.first().map_or(Ok(chosen), |name| Err((*name).clone()))
     }
