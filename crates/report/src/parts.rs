@@ -43,12 +43,21 @@ pub(crate) fn words(part: Part) -> &'static str {
 /// Parts by name in words, largest first; those below a hundredth are left out.
 pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
     let all: f64 = parts.values().sum();
+    in_words(parts, |us| us >= all * 0.01, Part::COUNT)
+}
+
+/// So many at most of the parts that are shown.
+pub(crate) fn in_words(
+    parts: &BTreeMap<String, f64>,
+    is_shown: impl Fn(f64) -> bool,
+    most: usize,
+) -> String {
     let mut found: Vec<(Part, f64)> =
         Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?))).collect();
-    found.retain(|(_, us)| *us >= all * 0.01);
+    found.retain(|(_, us)| is_shown(*us));
     found.sort_by(|a, b| b.1.total_cmp(&a.1));
     let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), format::time(*us));
-    found.iter().map(one).collect::<Vec<_>>().join(", ")
+    found.iter().take(most).map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The decomposition of each guest probe of a cell, and of each round trip through a guest.
