@@ -432,6 +432,29 @@ impl Document {
         })
     }
 
+    /// The latency series of a cell that is called so, under a policy.
+    pub fn latency(
+        &self,
+        cell: &(String, Params),
+        name: &str,
+        policy: &str,
+    ) -> Option<&LatencySeries> {
+        let is = |key: &Key| key.is_in(cell) && key.policy == policy && key.is_named(name);
+        self.latencies().find(|series| is(&series.key))
+    }
+
+    /// The number of a cell that a probe has of a metric, under a policy.
+    pub fn scalar(
+        &self,
+        cell: &(String, Params),
+        probe: &str,
+        metric: &str,
+        policy: &str,
+    ) -> Option<&ScalarSeries> {
+        let is = |key: &Key| key.probe == probe && key.metric == metric && key.policy == policy;
+        self.scalars().find(|series| series.key.is_in(cell) && is(&series.key))
+    }
+
     /// Whether there is what charts are drawn from: [`LatencySeries::detail`], for somebody at least.
     pub fn has_detail(&self) -> bool {
         let mut latencies = self.latencies().peekable();

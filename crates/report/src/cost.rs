@@ -1,9 +1,7 @@
 //! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{
-    Document, EXEC_METRIC, Interval, Key, Params, ScalarSeries, Statistic, VM,
-};
+use vcoop_experiment::result::{Document, EXEC_METRIC, Interval, Params, Statistic, VM};
 use vcoop_experiment::verdict;
 use vcoop_model::distinct;
 
@@ -127,12 +125,11 @@ impl<'d> Quantities<'d> {
     }
 
     fn host_latency(&self) -> Vec<Row> {
-        let own = || self.document.latencies().filter(|s| s.key.is_in(self.cell));
-        let hosts = own().filter(|series| !series.is_of_a_guest());
+        let own = self.document.latencies().filter(|s| s.key.is_in(self.cell));
+        let hosts = own.filter(|series| !series.is_of_a_guest());
         let row = |probe: &str, of: Statistic| {
             let entry = |policy: &String| {
-                let mut series = own().filter(|s| s.key.is_named(probe));
-                let series = series.find(|s| s.key.policy == *policy)?;
+                let series = self.document.latency(self.cell, probe, policy)?;
                 let (ratio, interval) = series.ratio(of);
                 let text = format::maybe_time(series.statistic(of).0);
                 Some(Entry { text, ratio, interval, repeats: series.key.repeats })
@@ -169,7 +166,9 @@ impl<'d> Quantities<'d> {
             let row = |word: &str, metric, better| {
                 self.scalar(format!("{guest} {word}"), guest, metric, better)
             };
-            let of = |policy: &str, metric: &str| self.find(guest, metric, policy)?.value;
+            let of = |policy: &str, metric: &str| {
+                self.document.scalar(self.cell, guest, metric, policy)?.value
+            };
             let open = |policy: &str| of(policy, "limit_passed") < Some(1.0);
             rows.push(self.bounded(row("density", "density", Better::More), open));
             for (word, metric, reached) in [
@@ -213,14 +212,9 @@ impl<'d> Quantities<'d> {
         probes_with(self.document, self.cell, metric)
     }
 
-    fn find(&self, probe: &str, metric: &str, policy: &str) -> Option<&'d ScalarSeries> {
-        let is = |key: &Key| key.probe == probe && key.metric == metric && key.policy == policy;
-        self.document.scalars().find(|s| s.key.is_in(self.cell) && is(&s.key))
-    }
-
     fn scalar(&self, label: String, probe: &str, metric: &str, better: Better) -> Row {
         let entry = |policy: &String| {
-            let series = self.find(probe, metric, policy)?;
+            let series = self.document.scalar(self.cell, probe, metric, policy)?;
             Some(Entry {
                 text: format::maybe(series.value, |v| format::with_unit(v, &series.key.unit)),
                 ratio: series.ratio_to_baseline,

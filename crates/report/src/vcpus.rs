@@ -26,11 +26,7 @@ pub(crate) fn is_a_wait(key: &Key) -> bool {
 /// A table of the vCPUs of a cell, a row for each and each policy; empty where none was observed.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let scalar = |probe: &str, policy: &str, metric: &str| {
-        let found = document.scalars().find(|s| {
-            let key = &s.key;
-            key.is_in(cell) && key.probe == probe && key.policy == policy && key.metric == metric
-        });
-        found.and_then(|s| s.value)
+        document.scalar(cell, probe, metric, policy)?.value
     };
     let vcpus = probes_with(document, cell, "halted");
     if vcpus.is_empty() {

@@ -36,9 +36,7 @@ pub(super) fn heat_maps(document: &Document) -> String {
             for policy in document.policies.iter().filter(|p| **p != document.baseline) {
                 let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
                 for cell in &own {
-                    let series = document.latencies().find(|s| {
-                        s.key.is_in(cell) && s.key.is_named(probe) && s.key.policy == *policy
-                    });
+                    let series = document.latency(cell, probe, policy);
                     out.push_str(&series.map_or_else(|| "<td></td>".to_owned(), one));
                 }
                 out.push_str("</tr>");
