@@ -13,7 +13,7 @@ use vcoop_report::explain::explain;
 use crate::args::{BackendArg, Common, Single};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print, style};
+use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let look: Option<vcoop_report::explain::Look<'_>> = if live { None } else { Some(&mut look) };
     let found = explain(&result, &measured.runs[0], &plan, probe, args.worst, look)
         .map_err(Failure::run)?;
-    print(&if args.common.json { found.to_json() } else { found.render(style()) })?;
+    print(&if args.common.json { json(&found)? } else { found.render(style()) })?;
     if let Some(failure) = failure {
         return Err(Failure::run(failure));
     }

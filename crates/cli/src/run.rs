@@ -12,11 +12,13 @@ use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Engine};
 use vcoop_experiment::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
 use vcoop_experiment::{format, params};
+use vcoop_model::distinct;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{SLICES, Style, render};
+use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
 
 use crate::args::{BackendArg, Common, MayCost};
@@ -108,9 +110,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         }
     }
     if !args.common.quiet {
-        let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.cautions);
-        notes.for_each(|why| note(why));
-        selection.announcement().iter().for_each(|what| note(what));
+        announced(&selection).for_each(|what| note(&what));
     }
     say_losses(&loader, &args.common);
     if selection.is_live() && args.check_determinism {
@@ -118,19 +118,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         return Err(Failure::usage(help));
     }
     let (plans, columns) = (&selection.plans, selection.columns());
-    let title = match &selection.fitted {
-        Some(how) => format!("{} ({how})", scenario.title),
-        None => scenario.title.clone(),
-    };
-    let about = About {
-        title,
-        command: command(args, plans.first()),
-        baseline: scenario.baseline.clone(),
-        environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
-        missing: selection.missing.clone(),
-        notes: Vec::new(),
-        limits: args.may_cost.limits(),
-    };
+    let about = about(args, &scenario, &selection);
     let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
     let once = |jobs, eyes: &Eyes<'_>| {
@@ -142,14 +130,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         let all = columns.iter().flat_map(|c| &c.plans);
         let runs = all.map(|&plan| plans[plan].repeats as usize).sum();
         let dashboard = args.watch.then(|| Dashboard::show(&about.title, plans, runs));
-        let dashboard = match dashboard {
-            Some(Err(why)) => {
-                note(&why);
-                None
-            }
-            Some(Ok(dashboard)) => Some(dashboard),
-            None => None,
-        };
+        let dashboard = dashboard.and_then(|shown| shown.map_err(|why| note(&why)).ok());
         let eyes = Eyes { plans, spools: spools.as_ref(), dashboard: dashboard.as_ref() };
         once(if args.check_determinism { 1 } else { jobs }, &eyes)?
     };
@@ -183,6 +164,31 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     fail_if(&args.fail_if, &result)
 }
 
+/// What is to be known of a selection before it runs.
+fn announced(selection: &Selection) -> impl Iterator<Item = String> {
+    let Selection { note, fitted, cautions, .. } = selection;
+    let notes = note.iter().chain(fitted).chain(cautions).cloned();
+    notes.chain(selection.announcement())
+}
+
+/// What a document says besides what is measured.
+fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
+    let title = match &selection.fitted {
+        Some(how) => format!("{} ({how})", scenario.title),
+        None => scenario.title.clone(),
+    };
+    let columns = selection.columns();
+    About {
+        title,
+        command: command(args, selection.plans.first()),
+        baseline: scenario.baseline.clone(),
+        environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
+        missing: selection.missing.clone(),
+        notes: Vec::new(),
+        limits: args.may_cost.limits(),
+    }
+}
+
 /// A short look at what a simulation would give: what can be named in its result, and the real time that
 /// a simulated second takes.
 fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
@@ -214,19 +220,10 @@ const LOOK_NS: Ns = 200_000_000;
 fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
     let (plans, columns) = (&selection.plans, selection.columns());
     let mut text = style().wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
-    let names = |all: &mut dyn Iterator<Item = String>| {
-        let mut names: Vec<String> = Vec::new();
-        all.for_each(|name| {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        });
-        names
-    };
-    let policies = names(&mut plans.iter().map(|plan| plan.policy_name.clone()));
+    let policies = distinct(plans.iter().map(|plan| plan.policy_name.as_str()));
     let policies = format!("policies: {} (ratios to {})", policies.join(", "), scenario.baseline);
     text += &style().wrap(&policies, 2);
-    let cells = names(&mut plans.iter().map(|plan| params::words(&params::short(&plan.params))));
+    let cells = distinct(plans.iter().map(|plan| params::words(&params::short(&plan.params))));
     if cells.len() > 1 {
         text += &style().wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);
     }
@@ -240,7 +237,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
             false => seconds * rate / jobs.clamp(1, runs.max(1) as usize) as f64,
         };
         let (needs, of) = (format::time(needs * 1e6), format::time(seconds * 1e6));
-        let hosts = names(&mut own().filter_map(|plan| column.backend.host(plan)));
+        let hosts = distinct(own().filter_map(|plan| column.backend.host(plan)));
         let least = if column.backend.is_live() { "at least" } else { "some" };
         let line = format!(
             "{}: {runs} runs of {of} in all, {least} {needs}. {}",
@@ -359,38 +356,30 @@ pub(crate) fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
 /// The command that gives the same result, without what does not change it.
 fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     let mut words = vec!["vcoop".to_owned(), "run".to_owned(), args.scenario.clone()];
+    let given = |option: &str, value: String| [option.to_owned(), value];
     // The default is another where VCOOP_BACKEND says so.
     let backend = args.backend.to_possible_value();
-    let backend = backend.iter().map(|value| value.get_name().to_owned());
-    words.extend(backend.flat_map(|name| ["--backend".to_owned(), name]));
+    let backend = backend.map(|value| given("--backend", value.get_name().to_owned()));
+    words.extend(backend.into_iter().flatten());
     if args.fit {
         words.push("--fit".to_owned());
     }
     words.extend(args.common.calibration.words());
     if !args.policy.is_empty() {
-        words.extend(["--policy".to_owned(), args.policy.join(",")]);
+        words.extend(given("--policy", args.policy.join(",")));
     }
-    for set in &args.sets {
-        words.extend(["--set".to_owned(), set.clone()]);
-    }
-    for cell in &args.cells {
-        words.extend(["--cell".to_owned(), cell.clone()]);
-    }
+    words.extend(args.sets.iter().flat_map(|set| given("--set", set.clone())));
+    words.extend(args.cells.iter().flat_map(|cell| given("--cell", cell.clone())));
     words.extend(args.may_cost.words());
     let common = &args.common;
     let options = [
-        ("--duration", &common.duration),
-        ("--warmup", &common.warmup),
-        ("--repeats", &common.repeats),
+        ("--duration", common.duration.clone()),
+        ("--warmup", common.warmup.clone()),
+        ("--repeats", common.repeats.clone()),
+        ("--seed", first.map(|plan| plan.seed.to_string())),
     ];
-    for (option, value) in options {
-        if let Some(value) = value {
-            words.extend([option.to_owned(), value.clone()]);
-        }
-    }
-    if let Some(plan) = first {
-        words.extend(["--seed".to_owned(), plan.seed.to_string()]);
-    }
+    let options = options.into_iter().filter_map(|(option, value)| Some(given(option, value?)));
+    words.extend(options.flatten());
     command_line(&words)
 }
 
@@ -411,7 +400,7 @@ fn compare(one: &Document, other: &Document, jobs: usize) -> Result<(), Failure>
         let (bytes, hash) = (a.len(), fnv(a.as_bytes()));
         note(&format!(
             "deterministic: 1 job and {jobs} jobs gave the same {bytes} bytes (but for \
-             engine.cpu_s), FNV-1a {hash:016x}"
+             engine.cpu_s), FNV-1a {hash}"
         ));
         return Ok(());
     }
@@ -422,21 +411,4 @@ fn compare(one: &Document, other: &Document, jobs: usize) -> Result<(), Failure>
         x.trim(),
         y.trim()
     )))
-}
-
-/// FNV-1a, 64 bits: to tell two results apart at a glance, not to secure them.
-fn fnv(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fnv_known_answers() {
-        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
-    }
 }

@@ -7,6 +7,7 @@ use vcoop_capture::Loader;
 use vcoop_experiment::params;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios, is_path};
 use vcoop_model::diagnostic::{Diagnostics, closest};
+use vcoop_model::distinct;
 use vcoop_model::file;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::profile::Profile;
@@ -216,12 +217,7 @@ pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>
             }));
         };
         let path = path.clone();
-        let mut values: Vec<String> = Vec::new();
-        for value in plans.iter().filter_map(|plan| plan.params.get(&path)) {
-            if !values.contains(value) {
-                values.push(value.clone());
-            }
-        }
+        let values = distinct(plans.iter().filter_map(|plan| plan.params.get(&path).cloned()));
         plans.retain(|plan| plan.params.get(&path).is_some_and(|own| params::typed(own) == value));
         if plans.is_empty() {
             return Err(usage(format!("{path} has the values {}", values.join(", "))));

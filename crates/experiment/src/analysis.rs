@@ -5,6 +5,7 @@ mod views;
 
 use std::collections::BTreeMap;
 
+use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Part;
 
@@ -52,24 +53,14 @@ pub struct About {
 
 /// Makes the document of an experiment.
 pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
-    let mut policies: Vec<String> = Vec::new();
-    for plan in plans {
-        if !policies.contains(&plan.policy_name) {
-            policies.push(plan.policy_name.clone());
-        }
-    }
+    let policies = distinct(plans.iter().map(|plan| plan.policy_name.clone()));
     let mut backends: Vec<String> = Vec::new();
     for run in &measured.runs {
         if backends.last().is_none_or(|last| last != run.backend) {
             backends.push(run.backend.to_owned());
         }
     }
-    let mut hosts: Vec<String> = Vec::new();
-    for host in measured.runs.iter().filter_map(|run| run.host.as_ref()) {
-        if !hosts.contains(host) {
-            hosts.push(host.clone());
-        }
-    }
+    let hosts = distinct(measured.runs.iter().filter_map(|run| run.host.clone()));
     let known = policies.contains(&about.baseline);
     let baseline =
         if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };

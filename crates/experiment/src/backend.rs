@@ -34,12 +34,14 @@ pub trait Backend: Sync + fmt::Debug {
         None
     }
 
-    /// Whether it can run here.
+    /// Whether it can run here: unless it says otherwise, everywhere.
     ///
     /// # Errors
     ///
     /// What is missing, and how to get it.
-    fn available(&self) -> Result<(), Unavailable>;
+    fn available(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
 
     /// Whether this plan can run here.
     ///

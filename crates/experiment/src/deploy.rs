@@ -5,7 +5,7 @@ use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, Virt};
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, TaskPlan, VmPlan};
 use vcoop_model::running_vm::RunningVm;
-use vcoop_model::scenario::{POLICIES, Scenario};
+use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
 use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
 use vcoop_policy::govern::Kind;
 
@@ -354,15 +354,6 @@ fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
     let own = if by_host { "host-hint" } else { governor };
     let by = if plan.vms[vm].virt.govern.means.hotplug { " --by hotplug" } else { "" };
     found.lines.push(format!("vcoop guest --governor {own}{by} # in the guest"));
-}
-
-/// A duration as scenarios have it.
-fn time(ns: Ns) -> String {
-    let unit = [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")];
-    match unit.into_iter().find(|(size, _)| ns >= *size && ns.is_multiple_of(*size)) {
-        Some((size, unit)) => format!("{}{unit}", ns / size),
-        None => format!("{ns}ns"),
-    }
 }
 
 /// A means as scenarios have it.

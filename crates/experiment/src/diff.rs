@@ -1,10 +1,11 @@
 //! Two results side by side: what differs, and what only one of them has.
 
 use serde::Serialize;
+use vcoop_model::distinct;
 
 use crate::judge::{LEAST_REPEATS, clearly_above, clearly_below};
 use crate::params;
-use crate::result::{Document, Interval, Key, LatencySeries, Params, Series};
+use crate::result::{Bounded, Document, Interval, Key, Params, Series, Statistic};
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.diff/1";
@@ -65,10 +66,9 @@ fn place(backend: &str, policy: &str, cell: &Params) -> String {
         .join(", ")
 }
 
-/// A value and its interval.
-type Bounded = (Option<f64>, Option<Interval>);
-
-type Statistic = fn(&LatencySeries) -> Bounded;
+/// The statistics that are compared.
+const STATISTICS: [Statistic; 4] =
+    [Statistic::Mean, Statistic::P50, Statistic::P99, Statistic::P999];
 
 /// The numbers of a series, by the ends of their names.
 fn numbers(series: &Series) -> Vec<(String, Bounded)> {
@@ -82,14 +82,9 @@ fn numbers(series: &Series) -> Vec<(String, Bounded)> {
                 "latency" => key.probe.clone(),
                 other => format!("{}.{other}", key.probe),
             };
-            let of: [(&str, Statistic); 5] = [
-                ("mean", |s| (s.mean, s.mean_ci95)),
-                ("p50", |s| (s.p50, s.p50_ci95)),
-                ("p99", |s| (s.p99, s.p99_ci95)),
-                ("p999", |s| (s.p999, s.p999_ci95)),
-                ("missed", |s| (Some(s.missed as f64), None)),
-            ];
-            of.iter().map(|(end, get)| (format!("{stem}.{end}"), get(s))).collect()
+            let missed = (format!("{stem}.missed"), (Some(s.missed as f64), None));
+            let named = |of: Statistic| (format!("{stem}.{}", of.word()), s.statistic(of));
+            STATISTICS.map(named).into_iter().chain([missed]).collect()
         }
     }
 }
@@ -172,9 +167,7 @@ fn settings(first: &Document, second: &Document) -> Vec<[String; 3]> {
     let value = |all: &[(String, String)], name: &str| {
         all.iter().find(|(n, _)| n == name).map_or("none".to_owned(), |(_, value)| value.clone())
     };
-    let mut names: Vec<&String> = a.iter().chain(&b).map(|(name, _)| name).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    names.retain(|name| seen.insert(name.as_str()));
+    let names = distinct(a.iter().chain(&b).map(|(name, _)| name));
     let both = names.into_iter().map(|name| [name.clone(), value(&a, name), value(&b, name)]);
     both.filter(|[_, a, b]| a != b).collect()
 }

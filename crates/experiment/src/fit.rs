@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vcoop_model::plan::{Plan, Program, Step, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Plan, ProbePlan, Program, Step, Target, TaskPlan, TimelineAction, VmPlan};
 use vcoop_sched::config::Topology;
 
 /// A plan scaled down in proportion to so many pCPUs, and how, in words; `None` if it fits as it is.
@@ -27,106 +27,134 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     }
     let (tasks, kept) = scaled(&plan.host_tasks, cpus, from);
     fitted.host_tasks = tasks;
-    let mut probes = Vec::new();
-    for probe in &plan.probes {
-        if let Target::Host(i) = probe.target
-            && let Some(&to) = kept.get(&(i as usize))
-        {
-            let mut probe = probe.clone();
-            probe.target = Target::Host(to as u32);
-            probes.push(probe);
-        }
-    }
-    let vcpus = |vms: &[VmPlan]| vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
-    let before = vcpus(&plan.vms);
-    let wanted = shrink(before, cpus, from);
-    let mut vms: Vec<(usize, VmPlan, BTreeMap<usize, usize>)> = Vec::new();
-    for (i, vm) in plan.vms.iter().enumerate() {
-        let (vm, kept) = smaller(vm, cpus, from);
-        vms.push((i, vm, kept));
-    }
-    let measures = |i: usize| {
-        plan.probes.iter().any(|p| matches!(p.target, Target::Guest { vm, .. } if vm as usize == i))
-    };
-    let timed = |i: usize| {
-        plan.timeline.iter().any(|event| match event.action {
-            vcoop_model::plan::TimelineAction::Boost { vm, .. } => vm == Some(i as u32),
-            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. }
-            | vcoop_model::plan::TimelineAction::Prefer { vm, .. } => vm as usize == i,
-        })
-    };
-    let outside = |i: usize| plan.vms.iter().enumerate().filter(move |(j, _)| *j != i);
-    let called = |i: usize| {
-        let guests = outside(i).flat_map(|(_, vm)| &vm.tasks);
-        let servers = plan.host_tasks.iter().chain(guests).flat_map(|t| t.program.servers());
-        servers.into_iter().any(|at| matches!(at, Target::Guest { vm, .. } if vm as usize == i))
-    };
-    while vms.iter().map(|(_, vm, _)| vm.vcpu_cpus.len()).sum::<usize>() > wanted {
-        let spare = |i: usize| !measures(i) && !timed(i) && !called(i);
-        let Some(last) = vms.iter().rposition(|(i, _, _)| spare(*i)) else {
-            break;
-        };
-        vms.remove(last);
-    }
-    // A server that was one of several may be gone: then the first of them takes its calls.
-    let kept_or_first = |kept: &BTreeMap<usize, usize>, tasks: &[TaskPlan], task: u32| {
-        let label = &tasks[task as usize].label;
-        let first = kept.iter().find(|(from, _)| tasks[**from].label == *label);
-        kept.get(&(task as usize)).or(first.map(|(_, to)| to)).map_or(task, |&to| to as u32)
-    };
-    let to = |at: Target| match at {
-        Target::Host(i) => Target::Host(kept_or_first(&kept, &plan.host_tasks, i)),
-        Target::Guest { vm, task } => {
-            let place = vms.iter().position(|(i, _, _)| *i == vm as usize);
-            place.map_or(at, |place| {
-                let task = kept_or_first(&vms[place].2, &plan.vms[vm as usize].tasks, task);
-                Target::Guest { vm: place as u32, task }
-            })
-        }
-    };
-    let mut moved: Vec<VmPlan> = vms.iter().map(|(_, vm, _)| vm.clone()).collect();
-    let guests = moved.iter_mut().flat_map(|vm| vm.tasks.iter_mut());
+    let vms = kept_vms(plan, cpus, from);
+    fitted.vms = vms.iter().map(|kept| kept.vm.clone()).collect();
+    let to = |at: Target| moved(at, plan, &kept, &vms);
+    let guests = fitted.vms.iter_mut().flat_map(|vm| vm.tasks.iter_mut());
     for task in fitted.host_tasks.iter_mut().chain(guests) {
         task.program.retarget(&to);
     }
-    for probe in &plan.probes {
-        let Target::Guest { vm, task } = probe.target else { continue };
-        let Some(place) = vms.iter().position(|(i, _, _)| *i == vm as usize) else { continue };
-        if let Some(&to) = vms[place].2.get(&(task as usize)) {
-            let mut probe = probe.clone();
-            probe.target = Target::Guest { vm: place as u32, task: to as u32 };
-            probes.push(probe);
-        }
-    }
-    for event in &mut fitted.timeline {
-        let place =
-            |vm: u32| vms.iter().position(|(i, _, _)| *i == vm as usize).unwrap_or(0) as u32;
-        match &mut event.action {
-            vcoop_model::plan::TimelineAction::Boost { vm, .. } => *vm = vm.map(place),
-            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, vcpu, .. } => {
-                *vm = place(*vm);
-                let vcpus = vms[*vm as usize].1.vcpu_cpus.len() as u32;
-                *vcpu = (*vcpu).min(vcpus - 1);
-            }
-            vcoop_model::plan::TimelineAction::Prefer { vm, vcpus } => {
-                *vm = place(*vm);
-                let left = vms[*vm as usize].1.vcpu_cpus.len() as u32;
-                vcpus.retain(|vcpu| *vcpu < left);
-            }
-        }
-    }
-    let dropped = plan.vms.len() - vms.len();
-    fitted.vms = moved;
-    fitted.probes = probes;
-    let after = vcpus(&fitted.vms);
+    fitted.probes = probes(plan, &kept, &vms);
+    move_timeline(&mut fitted, &vms);
+    let (before, after) = (vcpus(&plan.vms), vcpus(&fitted.vms));
     let (threads, of) = (fitted.host_tasks.len(), plan.host_tasks.len());
     let mut how = format!(
         "scaled from {from} to {cpus} pCPUs: {before} to {after} vCPUs, {of} to {threads} host threads"
     );
+    let dropped = plan.vms.len() - vms.len();
     if dropped > 0 {
         how.push_str(&format!(", {dropped} of {} VMs left out", plan.vms.len()));
     }
     Some((fitted, how))
+}
+
+/// Where tasks went that were kept.
+type Kept = BTreeMap<usize, usize>;
+
+/// A VM that was kept.
+struct KeptVm {
+    /// Its number in the whole plan.
+    number: usize,
+    vm: VmPlan,
+    tasks: Kept,
+}
+
+/// Where a VM of the whole plan went.
+fn place_of(vms: &[KeptVm], vm: u32) -> Option<usize> {
+    vms.iter().position(|kept| kept.number == vm as usize)
+}
+
+fn vcpus<'v>(vms: impl IntoIterator<Item = &'v VmPlan>) -> usize {
+    vms.into_iter().map(|vm| vm.vcpu_cpus.len()).sum()
+}
+
+/// The VMs, each smaller, without those that can be spared while there are too many vCPUs.
+fn kept_vms(plan: &Plan, cpus: u32, from: u32) -> Vec<KeptVm> {
+    let smaller = |(number, vm)| {
+        let (vm, tasks) = smaller(vm, cpus, from);
+        KeptVm { number, vm, tasks }
+    };
+    let mut vms: Vec<KeptVm> = plan.vms.iter().enumerate().map(smaller).collect();
+    let wanted = shrink(vcpus(&plan.vms), cpus, from);
+    while vcpus(vms.iter().map(|kept| &kept.vm)) > wanted {
+        let Some(last) = vms.iter().rposition(|kept| can_be_spared(plan, kept.number)) else {
+            break;
+        };
+        vms.remove(last);
+    }
+    vms
+}
+
+/// Whether a VM measures nothing, nothing is to happen to it, and nobody outside of it calls it.
+fn can_be_spared(plan: &Plan, number: usize) -> bool {
+    let is_in = |at: Target| matches!(at, Target::Guest { vm, .. } if vm as usize == number);
+    let measures = plan.probes.iter().any(|probe| is_in(probe.target));
+    let timed = plan.timeline.iter().any(|event| match event.action {
+        TimelineAction::Boost { vm, .. } => vm == Some(number as u32),
+        TimelineAction::VcpuPolicy { vm, .. } | TimelineAction::Prefer { vm, .. } => {
+            vm as usize == number
+        }
+    });
+    let outside = plan.vms.iter().enumerate().filter(|(other, _)| *other != number);
+    let guests = outside.flat_map(|(_, vm)| &vm.tasks);
+    let mut tasks = plan.host_tasks.iter().chain(guests);
+    let called = tasks.any(|task| task.program.servers().into_iter().any(is_in));
+    !measures && !timed && !called
+}
+
+/// Where what is called is now. A server that was one of several may be gone: then the first of them
+/// takes its calls.
+fn moved(at: Target, plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Target {
+    let kept_or_first = |kept: &Kept, tasks: &[TaskPlan], task: u32| {
+        let label = &tasks[task as usize].label;
+        let first = kept.iter().find(|(from, _)| tasks[**from].label == *label);
+        kept.get(&(task as usize)).or(first.map(|(_, to)| to)).map_or(task, |&to| to as u32)
+    };
+    match at {
+        Target::Host(i) => Target::Host(kept_or_first(kept, &plan.host_tasks, i)),
+        Target::Guest { vm, task } => place_of(vms, vm).map_or(at, |place| {
+            let task = kept_or_first(&vms[place].tasks, &plan.vms[vm as usize].tasks, task);
+            Target::Guest { vm: place as u32, task }
+        }),
+    }
+}
+
+/// The probes of tasks that were kept: the host's first.
+fn probes(plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Vec<ProbePlan> {
+    let moved = |probe: &ProbePlan| {
+        let target = match probe.target {
+            Target::Host(i) => Target::Host(*kept.get(&(i as usize))? as u32),
+            Target::Guest { vm, task } => {
+                let place = place_of(vms, vm)?;
+                let task = *vms[place].tasks.get(&(task as usize))? as u32;
+                Target::Guest { vm: place as u32, task }
+            }
+        };
+        Some(ProbePlan { target, ..probe.clone() })
+    };
+    let mut probes: Vec<ProbePlan> = plan.probes.iter().filter_map(moved).collect();
+    probes.sort_by_key(|probe| matches!(probe.target, Target::Guest { .. }));
+    probes
+}
+
+/// What is to happen to VMs, at their new places and to vCPUs that they have.
+fn move_timeline(fitted: &mut Plan, vms: &[KeptVm]) {
+    let place = |vm: u32| place_of(vms, vm).unwrap_or(0) as u32;
+    let left = |vm: u32| vms[vm as usize].vm.vcpu_cpus.len() as u32;
+    for event in &mut fitted.timeline {
+        match &mut event.action {
+            TimelineAction::Boost { vm, .. } => *vm = vm.map(place),
+            TimelineAction::VcpuPolicy { vm, vcpu, .. } => {
+                *vm = place(*vm);
+                *vcpu = (*vcpu).min(left(*vm) - 1);
+            }
+            TimelineAction::Prefer { vm, vcpus } => {
+                *vm = place(*vm);
+                let left = left(*vm);
+                vcpus.retain(|vcpu| *vcpu < left);
+            }
+        }
+    }
 }
 
 /// In proportion, to the nearest, one at least.
@@ -143,7 +171,7 @@ fn places(list: &[u32], to: u32, from: u32) -> Vec<u32> {
 }
 
 /// The first tasks of each label, in proportion, and where each of them went.
-fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, BTreeMap<usize, usize>) {
+fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, Kept) {
     let of = |label: &str| tasks.iter().filter(|task| task.label == label).count();
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut kept = BTreeMap::new();
@@ -175,7 +203,7 @@ fn demand(step: &Step, to: u32, from: u32) -> Step {
 }
 
 /// A VM with fewer vCPUs and tasks, and where its tasks went.
-fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, BTreeMap<usize, usize>) {
+fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, Kept) {
     let vcpus = vm.vcpu_cpus.len();
     let n = shrink(vcpus, cpus, from);
     let (to, of) = (n as u32, vcpus as u32);

@@ -36,7 +36,12 @@ pub fn time(us: f64) -> String {
 
 /// The same, `n/a` where there is none.
 pub fn maybe_time(us: Option<f64>) -> String {
-    us.map_or_else(|| "n/a".to_owned(), time)
+    maybe(us, time)
+}
+
+/// What `show` makes of a value, `n/a` where there is none.
+pub fn maybe<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "n/a".to_owned(), show)
 }
 
 /// Nanoseconds without rounding, for what somebody has set: `100 ns`, `500 us`, `1.5 ms`, `4 s`.

@@ -22,6 +22,8 @@
 //! Fewer than [`LEAST_REPEATS`] repeats carry no verdict: intervals from fewer are too narrow. A search
 //! that has fewer, and must prefer something, goes by the values alone.
 
+use vcoop_model::distinct;
+
 use crate::format;
 use crate::result::{Interval, Limits, is_starved};
 
@@ -184,13 +186,7 @@ impl Effect {
 
     /// Effects in several experiments, series by series: what a policy does in all of them.
     pub fn together(all: &[Vec<Self>]) -> Vec<Self> {
-        let mut names: Vec<(&str, Whose)> = Vec::new();
-        for effect in all.iter().flatten() {
-            let name = (effect.name.as_str(), effect.whose);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let names = all.iter().flatten().map(|effect| (effect.name.as_str(), effect.whose));
         let one = |(name, whose): (&str, Whose)| {
             let is = |effect: &&Self| effect.name == name && effect.whose == whose;
             let own: Vec<&Self> = all.iter().flatten().filter(is).collect();
@@ -211,7 +207,7 @@ impl Effect {
                 ..Self::new(name.to_owned(), whose, repeats)
             }
         };
-        names.into_iter().map(one).collect()
+        distinct(names).into_iter().map(one).collect()
     }
 
     /// The statistic that a guest's series counts with.

@@ -15,6 +15,7 @@ use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::kind::Kind;
 
 use crate::reproduce::MOST_US;
+use crate::result::Statistic;
 use places::Origin;
 pub(crate) use places::Step;
 
@@ -255,6 +256,20 @@ pub enum Quantity {
     /// is the view's `at`; a pause is what lies between two runs of the vCPU that the view begins
     /// with, and `probe` the VM in which its I/O is served, which is no third.
     Interleaved,
+}
+
+impl Quantity {
+    /// The statistic of a latency series that it is, with an interval of its own.
+    pub(crate) fn statistic(self) -> Option<Statistic> {
+        match self {
+            Self::Mean => Some(Statistic::Mean),
+            Self::P50 => Some(Statistic::P50),
+            Self::P90 => Some(Statistic::P90),
+            Self::P99 => Some(Statistic::P99),
+            Self::P999 => Some(Statistic::P999),
+            Self::Min | Self::MaxPerRepeat | Self::Value | Self::Curve | Self::Interleaved => None,
+        }
+    }
 }
 
 /// What a check makes of a quantity.

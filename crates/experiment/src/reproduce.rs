@@ -15,6 +15,7 @@ use std::path::Path;
 use vcoop_model::builtin::named_scenario;
 use vcoop_model::capture::CaptureLoader;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -54,33 +55,15 @@ impl Selection {
         for publication in publications {
             let whole = names.is_empty() || names.contains(&publication.name);
             unknown.retain(|name| **name != publication.name);
-            let tables: Vec<Table> = publication
-                .tables
-                .iter()
-                .filter(|t| whole || names.contains(&t.id))
-                .cloned()
-                .collect();
-            let claims: Vec<Claim> = publication
-                .claims
-                .iter()
-                .filter(|c| whole || names.contains(&c.id))
-                .cloned()
-                .collect();
-            let histograms: Vec<Histogram> = publication
-                .histograms
-                .iter()
-                .filter(|h| whole || names.contains(&h.id))
-                .cloned()
-                .collect();
-            unknown.retain(|name| !tables.iter().any(|t| t.id == **name));
-            unknown.retain(|name| !histograms.iter().any(|h| h.id == **name));
-            unknown.retain(|name| !claims.iter().any(|c| c.id == **name));
-            if !(tables.is_empty() && histograms.is_empty() && claims.is_empty()) {
+            unknown.retain(|name| !publication.ids().any(|(_, id)| id == *name));
+            let asked = |id: &String| whole || names.contains(id);
+            if publication.ids().any(|(_, id)| asked(id)) {
                 chosen.publications.push(publication.clone());
             }
-            chosen.tables.extend(tables);
-            chosen.histograms.extend(histograms);
-            chosen.claims.extend(claims);
+            let Publication { tables, histograms, claims, .. } = publication;
+            chosen.tables.extend(tables.iter().filter(|table| asked(&table.id)).cloned());
+            chosen.histograms.extend(histograms.iter().filter(|h| asked(&h.id)).cloned());
+            chosen.claims.extend(claims.iter().filter(|claim| asked(&claim.id)).cloned());
         }
         unknown.first().map_or(Ok(chosen), |name| Err((*name).clone()))
     }
@@ -127,13 +110,7 @@ impl Selection {
         let tables = self.tables.iter().map(|table| &table.scenario);
         let tables = tables.chain(self.histograms.iter().map(|histogram| &histogram.scenario));
         let claims = self.claims.iter().flat_map(|c| c.checks.iter().map(|check| &check.scenario));
-        let mut names: Vec<&str> = Vec::new();
-        for name in tables.chain(claims) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
-        names
+        distinct(tables.chain(claims).map(String::as_str))
     }
 }
 

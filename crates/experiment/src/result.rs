@@ -1,6 +1,7 @@
 //! The result document: what `--json` prints, what views draw from.
 
 mod detail;
+mod statistic;
 mod views;
 
 use std::borrow::Cow;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vcoop_model::distinct;
 use vcoop_model::recording::Part;
 
 use crate::deploy::Deployment;
@@ -15,6 +17,8 @@ use crate::deploy::Deployment;
 pub use detail::{
     Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
 };
+pub use statistic::Bounded;
+pub use vcoop_model::sweep::Statistic;
 pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
 /// Name and version of the format.
@@ -428,6 +432,29 @@ impl Document {
         })
     }
 
+    /// The latency series of a cell that is called so, under a policy.
+    pub fn latency(
+        &self,
+        cell: &(String, Params),
+        name: &str,
+        policy: &str,
+    ) -> Option<&LatencySeries> {
+        let is = |key: &Key| key.is_in(cell) && key.policy == policy && key.is_named(name);
+        self.latencies().find(|series| is(&series.key))
+    }
+
+    /// The number of a cell that a probe has of a metric, under a policy.
+    pub fn scalar(
+        &self,
+        cell: &(String, Params),
+        probe: &str,
+        metric: &str,
+        policy: &str,
+    ) -> Option<&ScalarSeries> {
+        let is = |key: &Key| key.probe == probe && key.metric == metric && key.policy == policy;
+        self.scalars().find(|series| series.key.is_in(cell) && is(&series.key))
+    }
+
     /// Whether there is what charts are drawn from: [`LatencySeries::detail`], for somebody at least.
     pub fn has_detail(&self) -> bool {
         let mut latencies = self.latencies().peekable();
@@ -436,14 +463,8 @@ impl Document {
 
     /// Backends and cells that have series, in order: each is one experiment of its own.
     pub fn cells(&self) -> Vec<(String, Params)> {
-        let mut cells = Vec::new();
-        for key in self.series.iter().map(Series::key) {
-            let cell = (key.backend.clone(), key.params.clone());
-            if !cells.contains(&cell) {
-                cells.push(cell);
-            }
-        }
-        cells
+        let keys = self.series.iter().map(Series::key);
+        distinct(keys.map(|key| (key.backend.clone(), key.params.clone())))
     }
 
     /// The document as pretty JSON with a newline at its end.

@@ -1,6 +1,7 @@
 //! Simulated beside measured: how far the simulation of this host is from the host.
 
 use serde::{Deserialize, Serialize};
+use vcoop_model::distinct;
 
 use crate::result::Params;
 use crate::result::{Document, Key, LatencySeries};
@@ -89,13 +90,7 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         }
     }
     // Policies of one series side by side, series in the order of the document.
-    let mut order: Vec<(Params, String, String)> = Vec::new();
-    for row in &rows {
-        let id = row.series();
-        if !order.contains(&id) {
-            order.push(id);
-        }
-    }
+    let order = distinct(rows.iter().map(Beside::series));
     rows.sort_by_key(|row| order.iter().position(|id| *id == row.series()));
     rows
 }

@@ -344,6 +344,17 @@ fn standard_error(parts: &[f64]) -> f64 {
     (parts.iter().map(|part| part * part).sum::<f64>() * n / (n - 1.0)).sqrt()
 }
 
+/// The median, which takes sorting; `None` without values.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    match n {
+        0 => None,
+        _ if n % 2 == 1 => values.get(n / 2).copied(),
+        _ => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
+    }
+}
+
 /// Whether `count` samples carry the quantile at `ppm`: [`BEYOND`] of them lie beyond it.
 pub fn carries(count: u64, ppm: u64) -> bool {
     u128::from(count) * u128::from(MILLION - ppm) >= u128::from(BEYOND * MILLION)

@@ -30,12 +30,7 @@ impl ThisHost {
         let facts = &self.facts;
         // What the kernel's release means for the rules: the scenario's word for it.
         let (fair, release) = (fair_name(&facts.fair.value), &facts.release);
-        let preemption = match facts.preemption.value {
-            Preemption::None => "none",
-            Preemption::Voluntary => "voluntary",
-            Preemption::Lazy => "lazy",
-            Preemption::Full => "full",
-        };
+        let preemption = preemption_name(facts.preemption.value);
         let (cpus, hz, poll) = (self.cpus(), facts.hz(), facts.halt_poll.value.max_ns / 1_000);
         format!(
             "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}, \
@@ -55,12 +50,7 @@ impl ThisHost {
             topology if topology.cpus() == self.cpus() => topology,
             _ => Topology::flat(self.cpus()),
         };
-        let preemption = match facts.preemption.value {
-            Preemption::None => "none",
-            Preemption::Voluntary => "voluntary",
-            Preemption::Lazy => "lazy",
-            Preemption::Full => "full",
-        };
+        let preemption = preemption_name(facts.preemption.value);
         let name = fair_name(&facts.fair.value);
         let fair = match facts.fair.value {
             Fair::Cfs(fair) => format!(
@@ -149,6 +139,16 @@ impl ThisHost {
             }
         }
         here
+    }
+}
+
+/// A scenario's word for a model of preemption.
+fn preemption_name(preemption: Preemption) -> &'static str {
+    match preemption {
+        Preemption::None => "none",
+        Preemption::Voluntary => "voluntary",
+        Preemption::Lazy => "lazy",
+        Preemption::Full => "full",
     }
 }
 

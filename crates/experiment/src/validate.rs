@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::result::Document;
 use crate::rounding;
 use crate::sim_vs_kvm::{Beside, Pair, beside};
+use crate::stats::median;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.validation/1";
@@ -156,9 +157,7 @@ fn summary(scenarios: &[Validated]) -> Vec<Summary> {
             let n = logs.len();
             let bias = libm::exp2(logs.iter().sum::<f64>() / n as f64);
             logs.iter_mut().for_each(|log| *log = log.abs());
-            logs.sort_by(f64::total_cmp);
-            let middle =
-                if n % 2 == 1 { logs[n / 2] } else { logs[n / 2 - 1].midpoint(logs[n / 2]) };
+            let middle = median(&mut logs).unwrap_or(0.0);
             let within = logs.iter().filter(|log| **log <= 1.0).count();
             Summary {
                 of: of.to_owned(),

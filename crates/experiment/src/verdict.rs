@@ -13,7 +13,9 @@ use vcoop_model::recording::LatencyRecord;
 use crate::format;
 use crate::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
 use crate::params;
-use crate::result::{Document, EXEC, LatencySeries, Params, ScalarSeries, VM, Verdict};
+use crate::result::{
+    Document, EXEC, Key, LatencySeries, Params, ScalarSeries, Statistic, VM, Verdict,
+};
 
 /// The backend that has a host to itself, if nobody else is on it.
 const LAB: &str = "kvm";
@@ -176,7 +178,7 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
         }
         let name = base.key.name();
         let whose = if guest { Whose::Guest } else { Whose::Others };
-        let series = of(policy).find(|s| s.key.is_named(&name));
+        let series = document.latency(cell, &name, policy);
         effects.push(latency(document, cell, whose, base, series));
     }
     let loads = loads(document, cell, policy).into_iter();
@@ -205,17 +207,19 @@ fn latency(
     let mut effect = Effect::new(name.clone(), whose, repeats);
     effect.missed = [base.missed_share(), series.map_or(1.0, LatencySeries::missed_share)];
     let Some(series) = series else { return effect };
-    let ratios = series.ratio_to_baseline.unwrap_or_default();
-    let intervals = series.ratio_ci95.unwrap_or_default();
-    let one = |word, ratio: Option<f64>, interval, from: Option<f64>, to: Option<f64>| {
-        let values = Some([format::time(from?), format::time(to?)]);
-        Some(Change { ratio: ratio?, interval, name: format!("{name} {word}"), values })
+    let change = |of: Statistic| {
+        let (ratio, interval) = series.ratio(of);
+        let (from, to) = (base.statistic(of).0?, series.statistic(of).0?);
+        let values = Some([format::time(from), format::time(to)]);
+        Some(Change { ratio: ratio?, interval, name: format!("{name} {}", of.word()), values })
     };
-    effect.mean = one("mean", ratios.mean, intervals.mean, base.mean, series.mean);
-    effect.p99 = one("p99", ratios.p99, intervals.p99, base.p99, series.p99);
+    effect.mean = change(Statistic::Mean);
+    effect.p99 = change(Statistic::P99);
     let probe = &series.key.probe;
-    effect.glitches =
-        [&document.baseline, &series.key.policy].map(|p| glitches(document, cell, p, probe));
+    // Glitches a minute of an audio probe; none of any other.
+    effect.glitches = [&document.baseline, &series.key.policy]
+        .map(|policy| document.scalar(cell, probe, "glitches", policy)?.value)
+        .map(Option::unwrap_or_default);
     effect
 }
 
@@ -226,17 +230,6 @@ fn is_of_others(document: &Document, cell: &Cell, load: &str) -> bool {
     load.starts_with("host.") || !document.latencies().any(|s| s.key.is_in(cell) && own(s))
 }
 
-/// Glitches a minute of an audio probe; none of any other.
-fn glitches(document: &Document, cell: &Cell, policy: &str, probe: &str) -> f64 {
-    let found = document.scalars().find(|s| {
-        s.key.is_in(cell)
-            && s.key.policy == policy
-            && s.key.probe == probe
-            && s.key.metric == "glitches"
-    });
-    found.and_then(|s| s.value).unwrap_or(0.0)
-}
-
 /// Whether it is what the driver of a living guest has measured.
 fn is_inside(series: &LatencySeries) -> bool {
     let probe = series.key.probe.rsplit_once('.').map(|(_, probe)| probe);
@@ -245,14 +238,11 @@ fn is_inside(series: &LatencySeries) -> bool {
 
 /// A time that a command has printed.
 fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
-    let is_base = |s: &&ScalarSeries| {
-        let (base, own) = (&s.key, &series.key);
-        let same = base.probe == own.probe && base.metric == own.metric;
-        same && base.policy == document.baseline
-            && base.is_in(&(own.backend.clone(), own.params.clone()))
-    };
+    let Key { backend, params, probe, metric, .. } = &series.key;
+    let cell = (backend.clone(), params.clone());
+    let base = document.scalar(&cell, probe, metric, &document.baseline);
     let ratio = series.ratio_to_baseline?;
-    let (before, after) = (document.scalars().find(is_base)?.value?, series.value?);
+    let (before, after) = (base?.value?, series.value?);
     let values = [before, after].map(|value| format::with_unit(value, &series.key.unit));
     let name = series.key.probe.clone();
     let (interval, values) = (series.ratio_ci95, Some(values));

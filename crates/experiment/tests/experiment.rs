@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{plans, record, run};
 use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Backend, Column, Sim, Unavailable};
+use vcoop_experiment::backend::{Backend, Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
@@ -110,10 +110,6 @@ impl Backend for Notes {
         "notes"
     }
 
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
-    }
-
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
         let Run { plan, seed, .. } = run;
         self.0.lock().unwrap().push((plan.policy_name.clone(), seed));
@@ -185,10 +181,6 @@ struct Broken;
 impl Backend for Broken {
     fn name(&self) -> &'static str {
         "broken"
-    }
-
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
     }
 
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {

@@ -1,7 +1,7 @@
 //! What is said of results that are known.
 
 use crate::common::{Fake, plans, run};
-use vcoop_experiment::backend::{Backend, Unavailable};
+use vcoop_experiment::backend::Backend;
 use vcoop_experiment::result::Document;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::run::Run;
@@ -164,10 +164,6 @@ struct WithCommand(Fake, fn(&str) -> f64);
 impl Backend for WithCommand {
     fn name(&self) -> &'static str {
         "vm"
-    }
-
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
     }
 
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {

@@ -5,6 +5,7 @@ pub mod builtin;
 pub mod capture;
 pub mod diagnostic;
 mod dist;
+mod distinct;
 pub mod file;
 pub mod kind;
 pub mod limits;
@@ -22,3 +23,5 @@ pub mod sweep;
 mod toml_read;
 mod topology;
 pub mod trace_event;
+
+pub use distinct::distinct;

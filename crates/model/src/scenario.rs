@@ -71,6 +71,11 @@ pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
     crate::toml_read::units::duration(text)
 }
 
+/// A duration as scenarios write it, in the largest unit that keeps it whole.
+pub fn duration_text(ns: crate::plan::Ns) -> String {
+    crate::toml_read::units::show(ns)
+}
+
 /// A scenario: checked, with every cell of its matrix resolved.
 #[derive(Clone, Debug)]
 pub struct Scenario {

@@ -125,6 +125,39 @@ fn unlike(names: &mut BTreeSet<String>, name: &str) -> String {
     name
 }
 
+/// What ran on vCPU `i`, as tasks of its VM.
+fn task_tables(i: usize, vcpu: &SceneVcpu, stem: &str) -> String {
+    let urgent = vcpu.urgent;
+    match (vcpu.runs(), vcpu.sleeps()) {
+        (false, _) => format!("\n# vCPU {i} slept all the time.\n"),
+        (true, 0) => {
+            let mut text = format!("\n# vCPU {i} never slept.\n");
+            if urgent > 0 {
+                text += &format!(
+                    "# A timer woke urgent tasks {urgent} times. How long they ran is not known, so they are left out.\n"
+                );
+            }
+            text + &format!("[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"hog\"\ncpus = \"{i}\"\n")
+        }
+        (true, sleeps) => {
+            let mut text = String::new();
+            if urgent > 0 {
+                text += &format!(
+                    "\n# A timer woke urgent tasks {urgent} times; vCPU {i} was woken {sleeps} times."
+                );
+            }
+            for (task, policy, _) in vcpu.tasks(i) {
+                text += &format!(
+                    "\n[[vm.task]]\nname = \"{task}\"\nkind = \"capture\"\n\
+                     file = \"{stem}-{task}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"{policy}\"\n\
+                     slack = \"0us\"\nof_vcpu = true\n"
+                );
+            }
+            text
+        }
+    }
+}
+
 impl Scene {
     /// The VM and the load as tables of a scenario whose captures' names begin with `stem`. `number`:
     /// the scenario's number for a CPU of the host, which has `cpus` of them.
@@ -135,67 +168,27 @@ impl Scene {
             own.sort_unstable();
             (!own.is_empty() && own.len() < all).then(|| cpu_list(&own))
         };
-        let quoted = |texts: Vec<String>| {
-            let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
-            texts.join(", ")
-        };
-        let pins = self.vcpus.iter().map(|v| list(&v.cpus).unwrap_or_else(|| "all".to_owned()));
-        let policies = self.vcpus.iter().map(|v| policy_text(v.policy));
-        let (pins, policies) = (quoted(pins.collect()), quoted(policies.collect()));
-        let (vm, n, cooperates) = (&self.vm, self.vcpus.len(), self.cooperates);
         let others = self.others();
         let groups = others.groups(self.group.as_ref());
         let in_group = |group: &Option<Group>| {
             let name = group.as_ref().and_then(|group| groups.get(group));
             name.map_or_else(String::new, |name| format!("group = \"{name}\"\n"))
         };
-        let mut text = format!(
-            "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
-             tick_hz = {GUEST_TICK_HZ}\ncooperative = {cooperates}\nwaits = true\n"
-        );
-        text += &in_group(&self.group);
+        let place = |(cpus, group): &Place| {
+            let cpus = cpus.as_deref().and_then(list);
+            let cpus = cpus.map_or_else(String::new, |cpus| format!("cpus = \"{cpus}\"\n"));
+            cpus + &in_group(group)
+        };
+        let mut text = self.vm_table(&list) + &in_group(&self.group);
         let kept_off = |cpu: u32| self.vcpus.iter().all(|v| !v.cpus.contains(&cpu));
         if self.is_woken_from_elsewhere() && self.events.iter().any(|event| kept_off(event.cpu)) {
             text += "# Most wake-ups of its vCPUs came from CPUs where they did not run then: another thread has its timers.\n\
                      timer = \"exitless\"\n";
         }
-        // Writing to a string does not fail.
         for (i, vcpu) in self.vcpus.iter().enumerate() {
-            let _ = match (vcpu.runs(), vcpu.sleeps()) {
-                (false, _) => write!(text, "\n# vCPU {i} slept all the time.\n"),
-                (true, 0) => {
-                    let _ = write!(text, "\n# vCPU {i} never slept.\n");
-                    if vcpu.urgent > 0 {
-                        let n = vcpu.urgent;
-                        let _ = writeln!(
-                            text,
-                            "# A timer woke urgent tasks {n} times. How long they ran is not known, so they are left out."
-                        );
-                    }
-                    write!(
-                        text,
-                        "[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"hog\"\ncpus = \"{i}\"\n"
-                    )
-                }
-                (true, sleeps) => {
-                    if vcpu.urgent > 0 {
-                        let n = vcpu.urgent;
-                        let _ = write!(
-                            text,
-                            "\n# A timer woke urgent tasks {n} times; vCPU {i} was woken {sleeps} times."
-                        );
-                    }
-                    vcpu.tasks(i).try_for_each(|(task, policy, _)| {
-                        write!(
-                            text,
-                            "\n[[vm.task]]\nname = \"{task}\"\nkind = \"capture\"\n\
-                             file = \"{stem}-{task}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"{policy}\"\n\
-                             slack = \"0us\"\nof_vcpu = true\n"
-                        )
-                    })
-                }
-            };
+            text += &task_tables(i, vcpu, stem);
         }
+        // Writing to a string does not fail.
         for (group, name) in &groups {
             let weight = group.weight.clamp(2, 262_144);
             let _ = write!(text, "\n[[group]]\nname = \"{name}\"\nweight = {weight}\n");
@@ -208,24 +201,33 @@ impl Scene {
                 text,
                 "\n[[load]]\nname = \"{name}\"\nkind = \"hog\"\ncount = {count}\npolicy = \"{policy}\"\n"
             );
-            let (cpus, group) = &hogs.place;
-            if let Some(cpus) = cpus.as_deref().and_then(list) {
-                let _ = writeln!(text, "cpus = \"{cpus}\"");
-            }
-            text += &in_group(group);
+            text += &place(&hogs.place);
         }
-        for (i, (cpus, group)) in others.captured.keys().enumerate() {
+        for (i, captured) in others.captured.keys().enumerate() {
             let _ = write!(
                 text,
                 "\n[[load]]\nname = \"others-{i}-\"\nkind = \"capture\"\n\
                  file = \"{stem}-others{i}.txt.gz\"\nslack = \"0us\"\n"
             );
-            if let Some(cpus) = cpus.as_deref().and_then(list) {
-                let _ = writeln!(text, "cpus = \"{cpus}\"");
-            }
-            text += &in_group(group);
+            text += &place(captured);
         }
         text
+    }
+
+    /// The VM itself. `list`: CPUs as the scenario numbers them; none for all.
+    fn vm_table(&self, list: &dyn Fn(&[u32]) -> Option<String>) -> String {
+        let quoted = |texts: Vec<String>| {
+            let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+            texts.join(", ")
+        };
+        let pins = self.vcpus.iter().map(|v| list(&v.cpus).unwrap_or_else(|| "all".to_owned()));
+        let policies = self.vcpus.iter().map(|v| policy_text(v.policy));
+        let (pins, policies) = (quoted(pins.collect()), quoted(policies.collect()));
+        let (vm, n, cooperates) = (&self.vm, self.vcpus.len(), self.cooperates);
+        format!(
+            "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
+             tick_hz = {GUEST_TICK_HZ}\ncooperative = {cooperates}\nwaits = true\n"
+        )
     }
 
     /// Whether most wake-ups of the vCPUs came from another CPU than the one where they ran then, as where a thread of the

@@ -1,9 +1,9 @@
 //! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, Key, LatencySeries, Params, Series};
-use vcoop_experiment::result::{EXEC_METRIC, VM};
+use vcoop_experiment::result::{Document, EXEC_METRIC, Interval, Params, Statistic, VM};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -65,115 +65,175 @@ pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'stati
         .collect()
 }
 
+/// Numbers of the host that a policy may move either way: what they are called, and their metrics.
+const OF_HOST: [(&str, &str); 7] = [
+    ("host CPU", "cpu"),
+    ("vcoop's engine", "engine"),
+    ("host idle", "idle"),
+    ("host polling", "polling"),
+    ("host slowed by siblings", "slowed"),
+    ("host idle by force", "forced_idle"),
+    ("host switches", "switches"),
+];
+
+/// The same of a VM.
+const OF_VM: [(&str, &str); 13] = [
+    ("CPU", "cpu"),
+    ("steal", "steal"),
+    ("boosted", "boosted"),
+    ("nice levels repaid", "lowered"),
+    ("exits", "exits"),
+    ("halt polling", "halt_poll"),
+    ("polls won", "halt_polls.won"),
+    ("polls lost", "halt_polls.lost"),
+    ("halts p50", "halts.p50"),
+    ("halts p90", "halts.p90"),
+    ("own polling", "guest_poll"),
+    ("rest, no exit", "guest_rest"),
+    ("blind deadlines", "timer.blind"),
+];
+
 /// The quantities of a cell.
 pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for probe in probes_with(document, cell, "glitches") {
-        let label = format!("{probe} glitches");
-        rows.push(scalar_row(document, cell, label, probe, "glitches", Better::Less));
-    }
-    for probe in probes_with(document, cell, EXEC_METRIC) {
-        let is_time = verdict::exec_times(document, cell).any(|s| s.key.probe == probe);
-        let better = if is_time { Better::Less } else { Better::Neutral };
-        rows.push(scalar_row(document, cell, probe.to_owned(), probe, EXEC_METRIC, better));
-    }
-    let mut hosts: Vec<_> = Vec::new();
-    for series in document.latencies().filter(|s| s.key.is_in(cell)) {
-        let name = series.key.name();
-        if !series.is_of_a_guest() && !hosts.contains(&name) {
-            hosts.push(name);
-        }
-    }
-    for probe in hosts {
-        let of = |policy: &str| {
-            document
-                .latencies()
-                .find(|s| s.key.is_in(cell) && s.key.is_named(&probe) && s.key.policy == policy)
-        };
-        rows.push(latency_row(document, format!("{probe} mean"), of, |s| Entry {
-            text: format::maybe_time(s.mean),
-            ratio: s.ratio_to_baseline.and_then(|r| r.mean),
-            interval: s.ratio_ci95.and_then(|r| r.mean),
-            repeats: s.key.repeats,
-        }));
-        rows.push(latency_row(document, format!("{probe} p99"), of, |s| Entry {
-            text: format::maybe_time(s.p99),
-            ratio: s.ratio_to_baseline.and_then(|r| r.p99),
-            interval: s.ratio_ci95.and_then(|r| r.p99),
-            repeats: s.key.repeats,
-        }));
-    }
-    for (load, _) in verdict::loads(document, cell, &document.baseline) {
-        let label = format!("{} work", load.key.probe);
-        rows.push(scalar_row(document, cell, label, &load.key.probe, "throughput", Better::More));
-    }
-    for (metric, word) in [("rate", "rate"), ("served", "served")] {
-        let better = if metric == "rate" { Better::More } else { Better::Neutral };
-        for probe in probes_with(document, cell, metric) {
-            let label = format!("{} {word}", vm_words(probe));
-            rows.push(scalar_row(document, cell, label, probe, metric, better));
-        }
-    }
-    for guest in probes_with(document, cell, "started") {
-        let row = |word: &str, metric, better| {
-            scalar_row(document, cell, format!("{guest} {word}"), guest, metric, better)
-        };
-        let of = |policy: &str, metric: &str| {
-            let is = |key: &Key| key.probe == guest && key.metric == metric && key.policy == policy;
-            document.scalars().find(|s| s.key.is_in(cell) && is(&s.key)).and_then(|s| s.value)
-        };
-        // How many VMs the host carries; where not every repeat passed the limit, at least so many.
-        let open = |policy: &str| of(policy, "limit_passed") < Some(1.0);
-        rows.push(bounded(document, row("density", "density", Better::More), open));
-        for (word, metric, reached) in
-            [("VMStart mean", "start_mean", "started"), ("VMLogin mean", "login_mean", "logged_in")]
-        {
-            let open = |policy: &str| of(policy, reached) < of(policy, "asked");
-            rows.push(bounded(document, row(word, metric, Better::Less), open));
-        }
-    }
-    let host = |label: &str, metric| {
-        scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
-    };
-    rows.push(host("host CPU", "cpu"));
-    rows.push(host("vcoop's engine", "engine"));
-    rows.push(host("host idle", "idle"));
-    rows.push(host("host polling", "polling"));
-    rows.push(host("host slowed by siblings", "slowed"));
-    rows.push(host("host idle by force", "forced_idle"));
-    rows.push(host("host switches", "switches"));
-    let label = "host unfairness".to_owned();
-    rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));
-    let vcpus = probes_with(document, cell, "halted");
-    let guests = probes_with(document, cell, "steal").into_iter();
-    for guest in guests.filter(|guest| !vcpus.contains(guest)) {
-        for (metric, word) in [
-            ("cpu", "CPU"),
-            ("steal", "steal"),
-            ("boosted", "boosted"),
-            ("lowered", "nice levels repaid"),
-            ("exits", "exits"),
-            ("halt_poll", "halt polling"),
-            ("halt_polls.won", "polls won"),
-            ("halt_polls.lost", "polls lost"),
-            ("halts.p50", "halts p50"),
-            ("halts.p90", "halts p90"),
-            ("guest_poll", "own polling"),
-            ("guest_rest", "rest, no exit"),
-            ("timer.blind", "blind deadlines"),
-        ] {
-            let label = format!("{} {word}", vm_words(guest));
-            rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
-        }
-        // Of simulated ones there are more telling numbers.
-        let of_vm: &[&str] = if cell.0 == VM { &["boosts", "throttles"] } else { &[] };
-        for metric in of_vm {
-            let label = format!("{guest} {metric}");
-            rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
-        }
-    }
+    let of = Quantities { document, cell };
+    let parts = [of.values(), of.host_latency(), of.work(), of.storms(), of.host(), of.vms()];
+    let mut rows: Vec<Row> = parts.into_iter().flatten().collect();
     rows.retain(|row| row.entries.iter().any(Option::is_some));
     rows
+}
+
+/// What makes rows of a cell.
+struct Quantities<'d> {
+    document: &'d Document,
+    cell: &'d (String, Params),
+}
+
+impl<'d> Quantities<'d> {
+    /// Glitches, and what commands have printed.
+    fn values(&self) -> Vec<Row> {
+        let glitches = self
+            .probes("glitches")
+            .into_iter()
+            .map(|probe| self.scalar(format!("{probe} glitches"), probe, "glitches", Better::Less));
+        let printed = self.probes(EXEC_METRIC).into_iter().map(|probe| {
+            let mut times = verdict::exec_times(self.document, self.cell);
+            let is_time = times.any(|s| s.key.probe == probe);
+            let better = if is_time { Better::Less } else { Better::Neutral };
+            self.scalar(probe.to_owned(), probe, EXEC_METRIC, better)
+        });
+        glitches.chain(printed).collect()
+    }
+
+    fn host_latency(&self) -> Vec<Row> {
+        let own = self.document.latencies().filter(|s| s.key.is_in(self.cell));
+        let hosts = own.filter(|series| !series.is_of_a_guest());
+        let row = |probe: &str, of: Statistic| {
+            let entry = |policy: &String| {
+                let series = self.document.latency(self.cell, probe, policy)?;
+                let (ratio, interval) = series.ratio(of);
+                let text = format::maybe_time(series.statistic(of).0);
+                Some(Entry { text, ratio, interval, repeats: series.key.repeats })
+            };
+            let entries = self.document.policies.iter().map(entry).collect();
+            Row { label: format!("{probe} {}", of.word()), better: Better::Less, entries }
+        };
+        let probes = distinct(hosts.map(|series| series.key.name()));
+        let both = |probe| [Statistic::Mean, Statistic::P99].map(|of| row(probe, of));
+        probes.iter().flat_map(|probe| both(probe)).collect()
+    }
+
+    /// What loads get done, and calls.
+    fn work(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (load, _) in verdict::loads(self.document, self.cell, &self.document.baseline) {
+            let probe = &load.key.probe;
+            rows.push(self.scalar(format!("{probe} work"), probe, "throughput", Better::More));
+        }
+        for (metric, better) in [("rate", Better::More), ("served", Better::Neutral)] {
+            for probe in self.probes(metric) {
+                let label = format!("{} {metric}", vm_words(probe));
+                rows.push(self.scalar(label, probe, metric, better));
+            }
+        }
+        rows
+    }
+
+    /// How many VMs came, and how fast. Where not every repeat passed the limit, or not all came, a value
+    /// is a lower bound.
+    fn storms(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for guest in self.probes("started") {
+            let row = |word: &str, metric, better| {
+                self.scalar(format!("{guest} {word}"), guest, metric, better)
+            };
+            let of = |policy: &str, metric: &str| {
+                self.document.scalar(self.cell, guest, metric, policy)?.value
+            };
+            let open = |policy: &str| of(policy, "limit_passed") < Some(1.0);
+            rows.push(self.bounded(row("density", "density", Better::More), open));
+            for (word, metric, reached) in [
+                ("VMStart mean", "start_mean", "started"),
+                ("VMLogin mean", "login_mean", "logged_in"),
+            ] {
+                let open = |policy: &str| of(policy, reached) < of(policy, "asked");
+                rows.push(self.bounded(row(word, metric, Better::Less), open));
+            }
+        }
+        rows
+    }
+
+    fn host(&self) -> Vec<Row> {
+        let row =
+            |label: &str, metric, better| self.scalar(label.to_owned(), "host", metric, better);
+        let moved = OF_HOST.iter().map(|(label, metric)| row(label, metric, Better::Neutral));
+        moved.chain([row("host unfairness", "fairness_error", Better::Less)]).collect()
+    }
+
+    /// What each VM has and does, but for observed vCPUs.
+    fn vms(&self) -> Vec<Row> {
+        let vcpus = self.probes("halted");
+        let mut rows = Vec::new();
+        for guest in self.probes("steal").into_iter().filter(|guest| !vcpus.contains(guest)) {
+            for (word, metric) in OF_VM {
+                let label = format!("{} {word}", vm_words(guest));
+                rows.push(self.scalar(label, guest, metric, Better::Neutral));
+            }
+            // Of simulated ones there are more telling numbers.
+            let of_vm: &[&str] = if self.cell.0 == VM { &["boosts", "throttles"] } else { &[] };
+            for metric in of_vm {
+                let label = format!("{guest} {metric}");
+                rows.push(self.scalar(label, guest, metric, Better::Neutral));
+            }
+        }
+        rows
+    }
+
+    fn probes(&self, metric: &str) -> Vec<&'d str> {
+        probes_with(self.document, self.cell, metric)
+    }
+
+    fn scalar(&self, label: String, probe: &str, metric: &str, better: Better) -> Row {
+        let entry = |policy: &String| {
+            let series = self.document.scalar(self.cell, probe, metric, policy)?;
+            Some(Entry {
+                text: format::maybe(series.value, |v| format::with_unit(v, &series.key.unit)),
+                ratio: series.ratio_to_baseline,
+                interval: series.ratio_ci95,
+                repeats: series.key.repeats,
+            })
+        };
+        Row { label, better, entries: self.document.policies.iter().map(entry).collect() }
+    }
+
+    /// The row, with the values of policies marked that are lower bounds.
+    fn bounded(&self, mut row: Row, is_bound: impl Fn(&str) -> bool) -> Row {
+        for (policy, entry) in self.document.policies.iter().zip(&mut row.entries) {
+            if let Some(entry) = entry.as_mut().filter(|_| is_bound(policy)) {
+                entry.text = format!(">= {}", entry.text);
+            }
+        }
+        row
+    }
 }
 
 /// All VMs together have no name.
@@ -182,65 +242,11 @@ fn vm_words(probe: &str) -> String {
 }
 
 /// Probes that have a scalar of this metric, in order.
-fn probes_with<'d>(document: &'d Document, cell: &(String, Params), metric: &str) -> Vec<&'d str> {
-    let mut probes: Vec<&str> = Vec::new();
-    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == metric) {
-        if !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
-        }
-    }
-    probes
-}
-
-fn latency_row<'d>(
-    document: &Document,
-    label: String,
-    of: impl Fn(&str) -> Option<&'d LatencySeries>,
-    entry: impl Fn(&LatencySeries) -> Entry,
-) -> Row {
-    let entries = document.policies.iter().map(|policy| of(policy).map(&entry)).collect();
-    Row { label, better: Better::Less, entries }
-}
-
-/// The row, with the values of policies marked that are lower bounds.
-fn bounded(document: &Document, mut row: Row, is_bound: impl Fn(&str) -> bool) -> Row {
-    for (policy, entry) in document.policies.iter().zip(&mut row.entries) {
-        if let Some(entry) = entry.as_mut().filter(|_| is_bound(policy)) {
-            entry.text = format!(">= {}", entry.text);
-        }
-    }
-    row
-}
-
-fn scalar_row(
-    document: &Document,
+pub(crate) fn probes_with<'d>(
+    document: &'d Document,
     cell: &(String, Params),
-    label: String,
-    probe: &str,
     metric: &str,
-    better: Better,
-) -> Row {
-    let of = |policy: &String| {
-        let series = document.series.iter().find_map(|series| match series {
-            Series::Scalar(s)
-                if s.key.is_in(cell)
-                    && s.key.probe == probe
-                    && s.key.metric == metric
-                    && s.key.policy == *policy =>
-            {
-                Some(s)
-            }
-            _ => None,
-        })?;
-        Some(Entry {
-            text: series.value.map_or_else(
-                || "n/a".to_owned(),
-                |value| format::with_unit(value, &series.key.unit),
-            ),
-            ratio: series.ratio_to_baseline,
-            interval: series.ratio_ci95,
-            repeats: series.key.repeats,
-        })
-    };
-    Row { label, better, entries: document.policies.iter().map(of).collect() }
+) -> Vec<&'d str> {
+    let found = document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == metric);
+    distinct(found.map(|series| series.key.probe.as_str()))
 }

@@ -2,6 +2,7 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Curve, Document, Interval, Params};
+use vcoop_model::distinct;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name};
 
@@ -15,15 +16,10 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         .iter()
         .filter(|c| c.place.backend == cell.0 && c.place.params == cell.1)
         .collect();
-    let mut groups: Vec<(&str, &str)> = Vec::new();
-    for curve in &curves {
-        if !groups.contains(&(&curve.vm, &curve.event)) {
-            groups.push((&curve.vm, &curve.event));
-        }
-    }
     let mut out = String::new();
-    for (vm, event) in groups {
-        let of: Vec<&&Curve> = curves.iter().filter(|c| c.vm == vm && c.event == event).collect();
+    for (vm, event) in distinct(curves.iter().map(|c| (&c.vm, &c.event))) {
+        let of = curves.iter().filter(|c| (&c.vm, &c.event) == (vm, event));
+        let of: Vec<&&Curve> = of.collect();
         out.push_str(&table(vm, event, &of, style));
     }
     out
@@ -46,12 +42,9 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
         let mut cells = vec![style.cell(cut(&curve.place.policy, POLICY), Tone::Plain)];
         for n in &shown {
             let point = curve.points.iter().find(|p| p.vm == *n);
-            let text = point.map_or_else(
-                || "n/a".to_owned(),
-                |p| {
-                    format!("{}{}", format::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95))
-                },
-            );
+            let text = format::maybe(point, |p| {
+                format!("{}{}", format::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95))
+            });
             cells.push(style.cell(text, Tone::Plain));
         }
         let least = curve.reached.iter().min().copied().unwrap_or(0);

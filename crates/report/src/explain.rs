@@ -17,7 +17,7 @@ pub use log::Log;
 pub use story::Line;
 use story::story;
 
-use crate::parts::words;
+use crate::parts::{in_words, words};
 use crate::style::{Style, Tone, cut, finish};
 
 /// A share below this is not worth a line.
@@ -80,14 +80,6 @@ pub fn explain(
 }
 
 impl Explanation {
-    /// As pretty JSON with a newline at its end.
-    pub fn to_json(&self) -> String {
-        // Maps have string keys and numbers are finite: nothing here can fail.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-
     /// For people.
     pub fn render(&self, style: Style) -> String {
         let mut out = String::new();
@@ -162,18 +154,8 @@ fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&
     );
     out.push('\n');
     out.push_str(&style.wrap(&line, 5));
-    let mut parts: Vec<(Part, f64)> = Part::ALL
-        .iter()
-        .filter_map(|p| Some((*p, *sample.parts.get(p.name())?)))
-        .filter(|(_, us)| *us > 0.0)
-        .collect();
-    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let text: Vec<String> = parts
-        .iter()
-        .take(MOST_PARTS)
-        .map(|(part, us)| format!("{} {}", words(*part), format::time(*us)))
-        .collect();
-    out.push_str(&style.wrap(&format!("     {}", text.join(", ")), 5));
+    let parts = in_words(&sample.parts, |us| us > 0.0, MOST_PARTS);
+    out.push_str(&style.wrap(&format!("     {parts}"), 5));
     for line in story.unwrap_or_default() {
         let us = line.at_us;
         let at = if us == 0.0 { "due".to_owned() } else { format!("+{}", format::time(us)) };

@@ -13,15 +13,16 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use vcoop_experiment::format;
-use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Params};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use crate::chart::build::{self, Group, groups};
 use crate::chart::escape::{script, text as esc};
 use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
 use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
-use crate::style::Style;
+use crate::sim_vs_kvm::missing_words;
+use crate::style::{Style, Tone};
 use crate::text::{hosts, setting};
 use crate::vcpus;
 pub use reproduction::render_reproduction_html;
@@ -176,13 +177,7 @@ fn verdicts(document: &Document) -> String {
         let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
     }
     for missing in &document.missing {
-        let words = params::words(&missing.params);
-        let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
-        let text = format!(
-            "Not run on {}: {}{cell}: {}; {}",
-            missing.backend, missing.policy, missing.why, missing.remedy
-        );
-        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
+        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&missing_words(missing)));
     }
     out
 }
@@ -216,14 +211,8 @@ fn ranges(document: &Document) -> Vec<String> {
         let what = format!("{probe} {}", if p99 { "p99" } else { "mean" });
         lines.extend(line(what, own.iter().filter_map(value).collect(), format::time));
     }
-    let mut storms: Vec<(&str, &str)> = Vec::new();
-    for curve in &document.curves {
-        if !storms.contains(&(&curve.vm, &curve.event)) {
-            storms.push((&curve.vm, &curve.event));
-        }
-    }
-    for (vm, event) in storms {
-        let own = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
+    for (vm, event) in distinct(document.curves.iter().map(|c| (&c.vm, &c.event))) {
+        let own = || document.curves.iter().filter(|c| (&c.vm, &c.event) == (vm, event));
         // Only where all came everywhere.
         let Some(all) = own().map(|c| c.points.len()).min().filter(|n| *n > 0) else { continue };
         let value = |c: &vcoop_experiment::result::Curve| {
@@ -354,12 +343,7 @@ fn significant(v: f64) -> f64 {
 
 /// A table of numbers that scrolls by itself where it is wider than the page.
 fn numbers(table: &Table, label: &str) -> String {
-    let mut out = open_table(label);
-    out.push_str("<thead><tr>");
-    for name in &table.header {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(name));
-    }
-    out.push_str("</tr></thead><tbody>");
+    let mut out = open_table(label, &heads(&table.header));
     for row in table.rows.iter().take(MOST_ROWS) {
         out.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
@@ -371,7 +355,7 @@ fn numbers(table: &Table, label: &str) -> String {
         }
         out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     if table.rows.len() > MOST_ROWS {
         let _ = write!(
             out,
@@ -382,12 +366,31 @@ fn numbers(table: &Table, label: &str) -> String {
     out
 }
 
-/// The begin of a table within what scrolls.
-fn open_table(label: &str) -> String {
+/// The begin of a table within what scrolls, up to its first row.
+fn open_table(label: &str, heads: &str) -> String {
     format!(
-        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>",
+        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>\
+         <thead><tr>{heads}</tr></thead><tbody>",
         esc(label)
     )
+}
+
+/// What ends it.
+const END_OF_TABLE: &str = "</tbody></table></div>";
+
+/// The heads of columns.
+fn heads(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let one = |name| format!("<th scope=\"col\">{}</th>", esc(AsRef::as_ref(&name)));
+    names.into_iter().map(one).collect()
+}
+
+/// The class of what has a tone.
+fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        Tone::Plain | Tone::Faint => "",
+    }
 }
 
 /// The whole page.

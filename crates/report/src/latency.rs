@@ -1,7 +1,8 @@
 //! The latency table: a row a policy under each probe.
 
-use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, LatencySeries, Params};
+use vcoop_experiment::format::maybe_time;
+use vcoop_experiment::result::{Document, LatencySeries, Params, Statistic};
+use vcoop_model::distinct;
 
 use crate::compare::{Better, mark, with_interval};
 use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
@@ -17,10 +18,8 @@ fn judged(series: &LatencySeries) -> (String, bool, (&'static str, Tone)) {
     let Some(ratios) = series.ratio_to_baseline else {
         return (String::new(), false, ("", Tone::Plain));
     };
-    let intervals = series.ratio_ci95.unwrap_or_default();
     let mean = ratios.p99.is_none() && ratios.mean.is_some();
-    let (ratio, interval) =
-        if mean { (ratios.mean, intervals.mean) } else { (ratios.p99, intervals.p99) };
+    let (ratio, interval) = series.ratio(if mean { Statistic::Mean } else { Statistic::P99 });
     let star = if mean { "*" } else { "" };
     let text = format!("{star}{}", with_interval(ratio, interval));
     (text, mean, mark(interval, series.key.repeats, Better::Less))
@@ -65,12 +64,7 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     let header = ["", "mean"].into_iter().chain(p50);
     let header = header.chain(["p99", "p99.9", "max", "missed", ratio.as_str(), ""]);
     let mut table = style.table(header);
-    let mut names: Vec<_> = Vec::new();
-    for name in in_cell.iter().map(|series| series.key.name()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let mut names = distinct(in_cell.iter().map(|series| series.key.name()));
     // The guest is what the policies are for: it comes first.
     names.sort_by_key(|name| name.starts_with("host."));
     let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
@@ -78,7 +72,6 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     for name in names {
         table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
-            let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
             let (text, _, (sign, tone)) = judged(series);
             // Few samples, and of the best times: a ratio of them would be read as one of all.
             let (text, (sign, tone)) = match series.is_starved() {
@@ -89,9 +82,9 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
                 Some((ratio, _)) if !whole => ratio.to_owned(),
                 _ => text,
             };
-            let p50 = whole.then(|| time(series.p50));
-            let numbers = [Some(time(series.mean)), p50, Some(time(series.p99))];
-            let rest = [time(series.p999), time(series.max), series.missed.to_string()];
+            let p50 = whole.then(|| maybe_time(series.p50));
+            let numbers = [Some(maybe_time(series.mean)), p50, Some(maybe_time(series.p99))];
+            let rest = [maybe_time(series.p999), maybe_time(series.max), series.missed.to_string()];
             let mut row =
                 vec![style.cell(format!("  {}", cut(&series.key.policy, most - 2)), Tone::Plain)];
             let numbers = numbers.into_iter().flatten().chain(rest);

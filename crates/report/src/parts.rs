@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries, Params};
+use vcoop_model::distinct;
 use vcoop_model::recording::Part;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -42,12 +43,21 @@ pub(crate) fn words(part: Part) -> &'static str {
 /// Parts by name in words, largest first; those below a hundredth are left out.
 pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
     let all: f64 = parts.values().sum();
+    in_words(parts, |us| us >= all * 0.01, Part::COUNT)
+}
+
+/// So many at most of the parts that are shown.
+pub(crate) fn in_words(
+    parts: &BTreeMap<String, f64>,
+    is_shown: impl Fn(f64) -> bool,
+    most: usize,
+) -> String {
     let mut found: Vec<(Part, f64)> =
         Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?))).collect();
-    found.retain(|(_, us)| *us >= all * 0.01);
+    found.retain(|(_, us)| is_shown(*us));
     found.sort_by(|a, b| b.1.total_cmp(&a.1));
     let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), format::time(*us));
-    found.iter().map(one).collect::<Vec<_>>().join(", ")
+    found.iter().take(most).map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The decomposition of each guest probe of a cell, and of each round trip through a guest.
@@ -56,14 +66,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         .latencies()
         .filter(|s| s.key.is_in(cell) && s.is_of_a_guest() && !vcpus::is_a_wait(&s.key));
     let guests: Vec<&LatencySeries> = guests.collect();
-    let mut names: Vec<_> = Vec::new();
-    for name in guests.iter().map(|series| series.key.name()) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
     let mut out = String::new();
-    for name in names {
+    for name in distinct(guests.iter().map(|series| series.key.name())) {
         let own: Vec<&LatencySeries> =
             guests.iter().copied().filter(|s| s.key.is_named(&name)).collect();
         out.push_str(&side_by_side(document, style, |columns| table(&name, &own, columns, style)));

@@ -3,20 +3,15 @@
 use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
+use vcoop_model::distinct;
 
 use crate::style::{Style, Tone, finish};
 
 /// Published against simulated, cell by cell; claims with what they rest on; the sum.
 pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String {
     let mut out = String::new();
-    let mut tables: Vec<&str> = Vec::new();
-    for cell in &reproduction.cells {
-        if !tables.contains(&cell.table.as_str()) {
-            tables.push(&cell.table);
-        }
-    }
-    for id in tables {
-        let cells = reproduction.cells.iter().filter(|cell| cell.table == id);
+    for id in distinct(reproduction.cells.iter().map(|cell| &cell.table)) {
+        let cells = reproduction.cells.iter().filter(|cell| cell.table == *id);
         out.push_str(&table(id, &cells.collect::<Vec<_>>(), style));
         out.push('\n');
     }
@@ -62,24 +57,18 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
 
 /// Units of a table: a column of ratios has another than its neighbours.
 pub(crate) fn units(cells: &[&Cell]) -> String {
-    let mut units: Vec<String> = Vec::new();
-    for Cell { unit, simulated_unit, .. } in cells {
-        let unit = match unit == simulated_unit {
-            true => unit.clone(),
-            false => format!("{unit} published, {simulated_unit} simulated"),
-        };
-        if !units.contains(&unit) {
-            units.push(unit);
-        }
-    }
-    units.join(", ")
+    let both = |Cell { unit, simulated_unit, .. }: &&Cell| match unit == simulated_unit {
+        true => unit.clone(),
+        false => format!("{unit} published, {simulated_unit} simulated"),
+    };
+    distinct(cells.iter().map(both)).join(", ")
 }
 
 fn table(id: &str, cells: &[&Cell], style: Style) -> String {
     let mut table = style.table(["row", "column", "published", "simulated", "ratio", "verdict"]);
     for cell in cells {
         let (verdict, tone) = verdict(cell);
-        let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), format::digits);
+        let simulated = format::maybe(cell.simulated, format::digits);
         table.add_row([
             style.cell(&cell.row, Tone::Plain),
             style.cell(&cell.column, Tone::Plain),
@@ -105,7 +94,7 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
             style.cell(share(bucket.simulated_share), Tone::Plain),
         ]);
     }
-    let number = |x: Option<f64>| x.map_or_else(|| "n/a".to_owned(), format::digits);
+    let number = |x: Option<f64>| format::maybe(x, format::digits);
     let sum = format!(
         "  mean of whole {unit}: {} published ({} of {} samples are listed), {} simulated; \
          Wasserstein distance {} {unit}",
@@ -187,10 +176,9 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
     if s.cells == 0 {
         return claims;
     }
-    let median = s.median_abs_log2.map_or_else(
-        || "n/a".to_owned(),
-        |log2| format!("{log2} (a factor of {})", format::digits(libm::exp2(log2))),
-    );
+    let median = format::maybe(s.median_abs_log2, |log2| {
+        format!("{log2} (a factor of {})", format::digits(libm::exp2(log2)))
+    });
     format!(
         "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",
         s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells

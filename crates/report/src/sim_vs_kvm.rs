@@ -17,11 +17,8 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut out = String::from("\n");
-    out.push_str(&style.heading("Simulated beside measured (sim, kvm, sim / kvm)"));
-    out.push('\n');
-    out.push_str(&table(&rows, style));
-    out
+    let heading = "Simulated beside measured (sim, kvm, sim / kvm)";
+    format!("\n{}", style.section(heading, &table(&rows, style)))
 }
 
 /// Rows of any documents.
@@ -69,7 +66,7 @@ fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
     let both_missing = pair.sim.is_none() && pair.kvm.is_none();
     let show = |s: String| if both_missing && !time { String::new() } else { s };
     let mark = if pair.is_far() { "!" } else { "" };
-    let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio) + mark;
+    let ratio = format::maybe(pair.ratio, format::ratio) + mark;
     [
         style.cell(show(text(pair.sim)), Tone::Plain),
         style.cell(show(text(pair.kvm)), Tone::Plain),
@@ -79,15 +76,13 @@ fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
 
 /// What could not be run here, and why.
 pub(crate) fn missing(missing: &[Missing], style: Style) -> String {
-    let mut out = String::new();
-    for row in missing {
-        let words = params::words(&row.params);
-        let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
-        let text = format!(
-            "Not run on {}: {}{cell}: {}; {}",
-            row.backend, row.policy, row.why, row.remedy
-        );
-        out.push_str(&style.wrap(&text, 2));
-    }
-    out
+    missing.iter().map(|row| style.wrap(&missing_words(row), 2)).collect()
+}
+
+/// The same in words.
+pub(crate) fn missing_words(missing: &Missing) -> String {
+    let Missing { backend, policy, params, why, remedy } = missing;
+    let words = params::words(params);
+    let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
+    format!("Not run on {backend}: {policy}{cell}: {why}; {remedy}")
 }

@@ -54,6 +54,11 @@ impl Style {
         if self.colour { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
+    /// A text under a heading; nothing without a text.
+    pub(crate) fn section(self, heading: &str, body: &str) -> String {
+        if body.is_empty() { String::new() } else { format!("{}\n{body}", self.heading(heading)) }
+    }
+
     /// An empty table: no lines but the one under the header, two spaces between columns.
     pub(crate) fn table<'t>(self, header: impl IntoIterator<Item = &'t str>) -> Table {
         let mut table = Table::new();

@@ -3,10 +3,10 @@
 use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::format;
 use vcoop_experiment::judge;
-use vcoop_experiment::params;
 use vcoop_experiment::result::Document;
 use vcoop_experiment::verdict;
 
+use crate::chart::build::place_words;
 use crate::style::Style;
 use crate::{cost, curves, latency, parts, sim_vs_kvm, vcpus};
 
@@ -24,50 +24,29 @@ pub fn render(document: &Document, style: Style) -> String {
     let cells = document.cells();
     let alone = cells.len() == document.backends.len();
     for cell in &cells {
-        let (backend, words) = (&cell.0, params::words(&cell.1));
-        let title = match (document.backends.len() > 1, words.is_empty()) {
-            (true, true) => backend.clone(),
-            (true, false) => format!("{backend}, {words}"),
-            (false, _) => words,
-        };
+        let title = place_words(document, &cell.0, &cell.1);
         out.push('\n');
         if !title.is_empty() {
             out.push_str(&style.heading(&title));
             out.push('\n');
         }
-        let vcpus = vcpus::render(document, cell, style);
-        if !vcpus.is_empty() {
-            out.push_str(&style.heading("Where the vCPUs' time went"));
-            out.push('\n');
-            out.push_str(&vcpus);
-        }
-        let latencies = latency::render(document, cell, style);
-        if !latencies.is_empty() {
-            out.push_str(&style.heading("Latency"));
-            out.push('\n');
-            out.push_str(&latencies);
-        }
-        let curves = curves::render(document, cell, style);
-        if !curves.is_empty() {
-            out.push_str(
-                &style.heading("Time from the first request until so many VMs were there"),
-            );
-            out.push('\n');
-            out.push_str(&curves);
-        }
-        let costs = cost::render(document, cell, style);
-        if !costs.is_empty() {
-            out.push_str(&style.heading("Costs and counts"));
-            out.push('\n');
-            out.push_str(&costs);
-        } else if latencies.is_empty() {
-            out.push_str("Nothing was measured.\n");
-        }
         let parts = if alone { parts::render(document, cell, style) } else { String::new() };
-        if !parts.is_empty() {
-            out.push_str(&style.heading("Where the time went"));
-            out.push('\n');
-            out.push_str(&parts);
+        let sections = [
+            ("Where the vCPUs' time went", vcpus::render(document, cell, style)),
+            ("Latency", latency::render(document, cell, style)),
+            (
+                "Time from the first request until so many VMs were there",
+                curves::render(document, cell, style),
+            ),
+            ("Costs and counts", cost::render(document, cell, style)),
+            ("Where the time went", parts),
+        ];
+        for (heading, body) in &sections {
+            out.push_str(&style.section(heading, body));
+        }
+        let [_, (_, latencies), _, (_, costs), _] = sections;
+        if latencies.is_empty() && costs.is_empty() {
+            out.push_str("Nothing was measured.\n");
         }
     }
     out.push_str(&sim_vs_kvm::render(document, style));

@@ -42,7 +42,7 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
             Some(v) => format!("{v:.3} {}", error.unit),
             None => "n/a".to_owned(),
         };
-        let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+        let ratio = format::maybe(error.pair.ratio, format::ratio);
         let line = format!(
             "  {}: {} {}: {} simulated, {} measured, {ratio}",
             error.scenario,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Note, Params};
 
+use crate::cost::probes_with;
 use crate::style::{Style, Tone, cut, finish};
 
 /// Width of names.
@@ -25,18 +26,9 @@ pub(crate) fn is_a_wait(key: &Key) -> bool {
 /// A table of the vCPUs of a cell, a row for each and each policy; empty where none was observed.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let scalar = |probe: &str, policy: &str, metric: &str| {
-        let found = document.scalars().find(|s| {
-            let key = &s.key;
-            key.is_in(cell) && key.probe == probe && key.policy == policy && key.metric == metric
-        });
-        found.and_then(|s| s.value)
+        document.scalar(cell, probe, metric, policy)?.value
     };
-    let mut vcpus: Vec<&str> = Vec::new();
-    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == "halted") {
-        if !vcpus.contains(&series.key.probe.as_str()) {
-            vcpus.push(&series.key.probe);
-        }
-    }
+    let vcpus = probes_with(document, cell, "halted");
     if vcpus.is_empty() {
         return String::new();
     }
@@ -68,19 +60,16 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 let us = series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64);
                 us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
             };
-            let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::time);
-            let known = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::digits);
-            let halted = scalar(probe, policy, "halted").map(percent);
             table.add_row([
                 name.clone(),
                 percent(running),
-                halted.unwrap_or_else(|| "n/a".to_owned()),
+                format::maybe(scalar(probe, policy, "halted"), percent),
                 percent(waited(woken)),
                 percent(waited(preempted)),
-                time(woken.and_then(|s| s.mean)),
-                time(woken.and_then(|s| s.p99)),
-                time(woken.and_then(|s| s.max)),
-                known(scalar(probe, policy, "migrations")),
+                format::maybe_time(woken.and_then(|s| s.mean)),
+                format::maybe_time(woken.and_then(|s| s.p99)),
+                format::maybe_time(woken.and_then(|s| s.max)),
+                format::maybe(scalar(probe, policy, "migrations"), format::digits),
             ]);
             let series = [woken, preempted].into_iter().flatten();
             if let Some(names) = ran_instead(series) {

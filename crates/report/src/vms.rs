@@ -1,7 +1,7 @@
 //! The VMs of a host: the document of `vcoop vms`, and its tables.
 
 use serde::Serialize;
-use vcoop_experiment::format;
+use vcoop_experiment::format::{self, maybe};
 
 use crate::style::{Style, cut, finish};
 
@@ -127,15 +127,6 @@ const CPUS: usize = 12;
 const POLICY: usize = 24;
 
 impl Vms {
-    /// The document in JSON.
-    ///
-    /// # Errors
-    ///
-    /// None that is known: every part of it has a form in JSON.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
-
     /// The document for a terminal: a table for each VM, 80 columns wide, then the notes.
     pub fn render(&self, style: Style) -> String {
         let mut text = String::new();
@@ -180,16 +171,15 @@ impl Vm {
             return text;
         }
         let mut table = style.table(["vCPU", "thread", "CPUs", "policy", "ran", "steal"]);
-        let known = |text: Option<String>| text.unwrap_or_else(|| "n/a".to_owned());
         let time = |ns: u64| format::time(ns as f64 / 1e3);
         for Vcpu { index, tid, thread, .. } in vcpus {
             table.add_row([
                 index.to_string(),
                 tid.to_string(),
-                known(thread.affinity.as_ref().map(|cpus| cut(cpus, CPUS))),
-                known(thread.policy.as_ref().map(|policy| cut(policy, POLICY))),
-                known(thread.ran_ns.map(time)),
-                known(thread.steal_ns.map(time)),
+                maybe(thread.affinity.as_ref(), |cpus| cut(cpus, CPUS)),
+                maybe(thread.policy.as_ref(), |policy| cut(policy, POLICY)),
+                maybe(thread.ran_ns, time),
+                maybe(thread.steal_ns, time),
             ]);
         }
         text += &finish(table, 4);

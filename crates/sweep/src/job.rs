@@ -411,3 +411,14 @@ fn base(sweep: &Sweep) -> Result<(String, String), Diagnostics> {
     let name = if is_path(name) { path.display().to_string() } else { name.clone() };
     Ok((name, text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::fnv;
+
+    #[test]
+    fn fnv_known_answers() {
+        assert_eq!(fnv(b""), "cbf29ce484222325");
+        assert_eq!(fnv(b"foobar"), "85944171f73967e8");
+    }
+}

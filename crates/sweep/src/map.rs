@@ -11,11 +11,12 @@ use std::path::Path;
 
 use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
 use vcoop_experiment::result::{Interval, Limits};
+use vcoop_experiment::stats::median;
 use vcoop_experiment::verdict::LEAST_LOAD;
 use vcoop_model::diagnostic::nearest;
 
 use crate::columns::Kind;
-use crate::manifest::{Unreadable, manifest};
+use crate::manifest::{Manifest, Unreadable, manifest};
 use crate::parquet_reader::{Record, records};
 use crate::row::NUMBERS;
 
@@ -129,22 +130,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         .iter()
         .map(|(name, value)| Ok((axis(name)?, value.as_str())))
         .collect::<Result<_, Unreadable>>()?;
-    let numbers = match &ask.show {
-        Show::Best => [&JUDGED[..], &["value"]].concat(),
-        Show::Number { column, policy, .. } => {
-            if !NUMBERS.contains(&column.as_str()) {
-                let help = nearest(column, "columns", &NUMBERS);
-                return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
-            }
-            if !manifest.policies.contains(policy) {
-                let known: Vec<&str> = manifest.policies.iter().map(String::as_str).collect();
-                let help = nearest(policy, "policies", &known);
-                return Err(Unreadable(format!("no policy `{policy}`; {help}")));
-            }
-            vec![column.as_str()]
-        }
-    };
-    let all = records(dir, &manifest, &numbers)?;
+    let mut all = records(dir, &manifest, &numbers(ask, &manifest)?)?;
     if ask.show == Show::Best {
         judgeable(&all)?;
     }
@@ -162,7 +148,6 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         points.collect::<BTreeSet<u32>>().len() as u32
     };
     let (points, failed, missing) = (manifest.points, of(true), manifest.points - of(false));
-    let mut all: Vec<Record> = all;
     all.retain(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value));
     for axis in [down, across] {
         if matches!(manifest.axes[axis].kind, Kind::Int | Kind::Double) {
@@ -193,8 +178,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         let unit = &records.iter().find(|r| full_name(r) == *probe)?.unit;
         (!unit.is_empty()).then(|| unit.clone())
     });
-    let (policies, baseline) = (manifest.policies, manifest.baseline);
-    let name = manifest.name;
+    let Manifest { name, policies, baseline, .. } = manifest;
     Ok(Map {
         name,
         rows,
@@ -209,6 +193,23 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         missing,
         failed,
     })
+}
+
+/// The columns that are read for what is asked.
+fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
+    let Show::Number { column, policy, .. } = &ask.show else {
+        return Ok([&JUDGED[..], &["value"]].concat());
+    };
+    if !NUMBERS.contains(&column.as_str()) {
+        let help = nearest(column, "columns", &NUMBERS);
+        return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
+    }
+    if !manifest.policies.contains(policy) {
+        let known: Vec<&str> = manifest.policies.iter().map(String::as_str).collect();
+        let help = nearest(policy, "policies", &known);
+        return Err(Unreadable(format!("no policy `{policy}`; {help}")));
+    }
+    Ok(vec![column.as_str()])
 }
 
 /// Whether a sweep keeps what the rule goes by.
@@ -345,16 +346,6 @@ fn number(records: &[&Record], column: &str, policy: &str, probe: &str) -> Cell 
 fn geometric(values: &[f64]) -> Option<f64> {
     let logs: f64 = values.iter().map(|x| libm::log(x.max(f64::MIN_POSITIVE))).sum();
     (!values.is_empty()).then(|| libm::exp(logs / values.len() as f64))
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    match n {
-        0 => None,
-        _ if n % 2 == 1 => values.get(n / 2).copied(),
-        _ => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
-    }
 }
 
 /// What a policy does to a ratio of one series at a point.

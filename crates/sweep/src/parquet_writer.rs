@@ -95,11 +95,11 @@ fn fill<W: Write + Send>(
     group.bools(rows.iter().map(|(p, _)| p.point.settled))?;
     group.maybe_texts(rows.iter().map(|(p, _)| p.point.best.clone()))?;
     let count = |n: Option<u64>| n.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    group.maybe_ints(rows.iter().map(|(_, row)| count(row.count)))?;
-    group.maybe_ints(rows.iter().map(|(_, row)| count(row.missed)))?;
+    group.optional::<Int64Type>(rows.iter().map(|(_, row)| count(row.count)))?;
+    group.optional::<Int64Type>(rows.iter().map(|(_, row)| count(row.missed)))?;
     for i in 0..NUMBERS.len() {
         let of = |row: &Row| row.numbers.iter().find(|(n, _)| usize::from(*n) == i).map(|n| n.1);
-        group.maybe_doubles(rows.iter().map(|(_, row)| of(row)))?;
+        group.optional::<DoubleType>(rows.iter().map(|(_, row)| of(row)))?;
     }
     group.maybe_texts(rows.iter().map(|(_, row)| row.error.clone()))?;
     group.0.close().map(drop)
@@ -139,14 +139,6 @@ impl<W: Write + Send> Group<'_, W> {
 
     fn bools(&mut self, values: impl Iterator<Item = bool>) -> Result<()> {
         self.column::<BoolType>(&values.collect::<Vec<_>>(), None)
-    }
-
-    fn maybe_ints(&mut self, values: impl Iterator<Item = Option<i64>>) -> Result<()> {
-        self.optional::<Int64Type>(values)
-    }
-
-    fn maybe_doubles(&mut self, values: impl Iterator<Item = Option<f64>>) -> Result<()> {
-        self.optional::<DoubleType>(values)
     }
 
     fn maybe_texts(&mut self, values: impl Iterator<Item = Option<String>>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What a point gives: rows of the dataset.
 
 use serde::{Deserialize, Serialize};
-use vcoop_experiment::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+use vcoop_experiment::result::{Bounded, Document, LatencySeries, ScalarSeries, Series, Statistic};
 
 /// Columns of numbers, in order; units are in the row's `unit`, ratios have none.
 pub const NUMBERS: [&str; 38] = [
@@ -126,6 +126,7 @@ impl Row {
         row
     }
 
+    /// Puts a number into its column, if there is such a column.
     fn put(&mut self, name: &str, value: Option<f64>) {
         let column = NUMBERS.iter().position(|n| *n == name);
         // A number that JSON cannot carry would not survive the journal: null, as there.
@@ -134,7 +135,8 @@ impl Row {
         }
     }
 
-    fn bounded(&mut self, name: &str, value: Option<f64>, interval: Option<Interval>) {
+    /// The same with the ends of its interval, which ratios of some quantiles have no columns for.
+    fn bounded(&mut self, name: &str, (value, interval): Bounded) {
         self.put(name, value);
         self.put(&format!("{name}_lo"), interval.map(|[lo, _]| lo));
         self.put(&format!("{name}_hi"), interval.map(|[_, hi]| hi));
@@ -144,26 +146,19 @@ impl Row {
         self.count = Some(s.count);
         self.missed = Some(s.missed);
         self.put("min", s.min);
-        self.bounded("mean", s.mean, s.mean_ci95);
-        self.bounded("p50", s.p50, s.p50_ci95);
-        self.bounded("p90", s.p90, s.p90_ci95);
-        self.bounded("p99", s.p99, s.p99_ci95);
-        self.bounded("p999", s.p999, s.p999_ci95);
-        self.bounded("p9999", s.p9999, s.p9999_ci95);
         self.put("max", s.max);
         self.put("host_wait", s.parts_mean.get("host_wait").copied());
-        let (ratio, ci) =
-            (s.ratio_to_baseline.unwrap_or_default(), s.ratio_ci95.unwrap_or_default());
-        self.bounded("ratio", ratio.mean, ci.mean);
-        self.bounded("ratio_p50", ratio.p50, ci.p50);
-        self.put("ratio_p90", ratio.p90);
-        self.bounded("ratio_p99", ratio.p99, ci.p99);
-        self.bounded("ratio_p999", ratio.p999, ci.p999);
-        self.put("ratio_p9999", ratio.p9999);
+        for &of in Statistic::ALL {
+            self.bounded(of.word(), s.statistic(of));
+            match of {
+                Statistic::Mean => self.bounded("ratio", s.ratio(of)),
+                _ => self.bounded(&format!("ratio_{}", of.word()), s.ratio(of)),
+            }
+        }
     }
 
     fn scalar(&mut self, s: &ScalarSeries) {
-        self.bounded("value", s.value, s.value_ci95);
-        self.bounded("ratio", s.ratio_to_baseline, s.ratio_ci95);
+        self.bounded("value", (s.value, s.value_ci95));
+        self.bounded("ratio", (s.ratio_to_baseline, s.ratio_ci95));
     }
 }

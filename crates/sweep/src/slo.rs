@@ -6,7 +6,9 @@
 use std::fmt;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+use vcoop_experiment::result::{
+    Document, Interval, LatencySeries, ScalarSeries, Series, Statistic,
+};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Statistics of a latency, as a name ends.
@@ -183,15 +185,10 @@ impl Quantity {
 
 fn statistic_of(s: &LatencySeries, statistic: &str) -> Option<Reading> {
     let (value, interval) = match statistic {
-        "mean" => (s.mean, s.mean_ci95),
-        "p50" => (s.p50, s.p50_ci95),
-        "p90" => (s.p90, s.p90_ci95),
-        "p99" => (s.p99, s.p99_ci95),
-        "p999" => (s.p999, s.p999_ci95),
-        "p9999" => (s.p9999, s.p9999_ci95),
         "max" => (s.max, None),
         "min" => (s.min, None),
-        _ => (Some(s.missed as f64), None),
+        "missed" => (Some(s.missed as f64), None),
+        word => s.statistic(*Statistic::ALL.iter().find(|of| of.word() == word)?),
     };
     value.map(|value| Reading { value, interval })
 }

@@ -5,8 +5,8 @@
 //! enough. It looks at the interval's width, never at whether it excludes 1, so it does not favour
 //! finding a difference.
 
-use vcoop_experiment::result::{Document, Interval, LatencySeries};
-use vcoop_model::sweep::{Statistic, Stop};
+use vcoop_experiment::result::{Document, LatencySeries};
+use vcoop_model::sweep::Stop;
 
 /// Whether every comparison is sharp enough: each policy but the baseline, each probe that counts.
 /// A comparison without an interval is not. True where there is nothing to compare.
@@ -16,24 +16,10 @@ pub fn settled(document: &Document, rule: &Stop) -> bool {
         if rule.probes.is_empty() { s.is_of_a_guest() } else { rule.probes.contains(&s.key.probe) }
     };
     let others = document.latencies().filter(|s| s.key.policy != document.baseline).filter(counts);
-    others.into_iter().all(|s| match comparison(s, rule.statistic) {
-        Some((ratio, [lo, hi])) => (hi - lo) <= most * ratio,
-        None => false,
+    others.into_iter().all(|s| match s.ratio(rule.statistic) {
+        (Some(ratio), Some([lo, hi])) => (hi - lo) <= most * ratio,
+        _ => false,
     })
-}
-
-/// The ratio to the baseline, and its interval.
-fn comparison(s: &LatencySeries, statistic: Statistic) -> Option<(f64, Interval)> {
-    let (ratio, ci) = (s.ratio_to_baseline?, s.ratio_ci95?);
-    let (ratio, ci) = match statistic {
-        Statistic::Mean => (ratio.mean, ci.mean),
-        Statistic::P50 => (ratio.p50, ci.p50),
-        Statistic::P90 => (ratio.p90, ci.p90),
-        Statistic::P99 => (ratio.p99, ci.p99),
-        Statistic::P999 => (ratio.p999, ci.p999),
-        Statistic::P9999 => (ratio.p9999, ci.p9999),
-    };
-    Some((ratio?, ci?))
 }
 
 /// Repeats to have next: half as many again, at least two more.

@@ -50,12 +50,9 @@ fn a_fair_share_breaks_where_arithmetic_says() {
     assert_eq!(fewer.most.map(|t| t.value), Some(3), "from the other end");
 }
 
-fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
-    // A probe that hardly ever waits, and then for a slice, has neither to hold a policy against.
-    let limits = Limits { mean: 5.0, p99: 1000.0, ..Limits::default() };
-    let bench = Bench { limits, ..bench(jobs) };
-    let look = look(&bench);
-    let goal = Goal {
+fn goal(bench: &Bench, slo: &str, cost: &str) -> Goal {
+    let look = look(bench);
+    Goal {
         slos: vec![Slo::parse("--slo", slo, &quantities(&look)).unwrap()],
         cost: Objective::find("--minimize", cost, &look).unwrap(),
         bases: Vec::new(),
@@ -63,8 +60,14 @@ fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
         trials: 24,
         confirm: 4,
         seed: 1,
-    };
-    tune(&bench, &goal, &AtomicBool::new(false), &|_, _| ()).unwrap()
+    }
+}
+
+fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
+    // A probe that hardly ever waits, and then for a slice, has neither to hold a policy against.
+    let limits = Limits { mean: 5.0, p99: 1000.0, ..Limits::default() };
+    let bench = Bench { limits, ..bench(jobs) };
+    tune(&bench, &goal(&bench, slo, cost), &AtomicBool::new(false), &|_, _| ()).unwrap()
 }
 
 #[test]
@@ -107,25 +110,12 @@ fn what_nothing_holds_is_said_and_the_nearest_is_named() {
 
 fn of(text: &str, slo: &str, cost: &str, trials: usize) -> (Parts, Tuned) {
     let sets = ["duration=300ms", "warmup=20ms", "repeats=2"];
-    let bench = Bench {
-        name: "scenario".to_owned(),
-        text: text.to_owned(),
-        sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
-        jobs: 2,
-        limits: Limits::default(),
-        loader: Loader::default(),
-    };
-    let look = look(&bench);
+    let sets = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    let (name, text) = ("scenario".to_owned(), text.to_owned());
+    let bench = Bench { name, text, sets, ..bench(2) };
     let plans = bench.scenario(&[]).unwrap().plans(None).unwrap();
-    let goal = Goal {
-        slos: vec![Slo::parse("--slo", slo, &quantities(&look)).unwrap()],
-        cost: Objective::find("--minimize", cost, &look).unwrap(),
-        bases: Vec::new(),
-        parts: Parts::of(&plans),
-        trials,
-        confirm: 2,
-        seed: 1,
-    };
+    let goal = goal(&bench, slo, cost);
+    let goal = Goal { parts: Parts::of(&plans), trials, confirm: 2, ..goal };
     (goal.parts, tune(&bench, &goal, &AtomicBool::new(false), &|_, _| ()).unwrap())
 }
 

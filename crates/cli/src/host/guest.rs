@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,13 +61,7 @@ struct Steal {
 pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let roots = args.tree.as_deref().map_or_else(Roots::usual, Roots::in_tree);
     if args.restore {
-        let undone = restore(&usual(), &roots).map_err(failure)?;
-        let lines = said(&undone);
-        if lines.is_empty() && !args.quiet {
-            print("nothing was left changed\n")?;
-        }
-        lines.iter().try_for_each(|line| print(&format!("{line}\n")))?;
-        return ended(&undone);
+        return undo(args, &roots);
     }
     let stop = end_flag();
     let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
@@ -100,14 +94,8 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let began = Instant::now();
     // Nothing is changed yet. What cannot be at all is refused first.
     let mut fold = Fold::new(roots.clone(), by, config, mode, Instant::now).map_err(failure)?;
-    let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
-    if !threads.is_empty() {
-        let why = affinities(&threads);
-        if !args.dry_run {
-            let remedy = "a kernel from 6.2 on, or --lose-affinities";
-            return Err(Failure::Missing(format!("{why}\n  remedy: {remedy}")));
-        }
-        tell(&why);
+    if !args.lose_affinities {
+        check_affinities(&pinned(&roots, by, &layout), args.dry_run, &tell)?;
     }
     let page = Arc::new(Mutex::new(fold.numbers()));
     if let Some(path) = &args.metrics {
@@ -125,19 +113,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let until = length.map(|ns| began + Duration::from_nanos(ns));
     let mut next = began + every;
     let mut steal = Steal::default();
-    loop {
-        let now = Instant::now();
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        if now < next {
-            if until.is_some_and(|until| now >= until) {
-                break;
-            }
-            let until = until.unwrap_or(next).min(next);
-            thread::sleep(until.saturating_duration_since(now).min(LOOK));
-            continue;
-        }
+    while wait(next, until, stop) {
         let Look { decision, notes } = fold.look(Instant::now).map_err(failure)?;
         notes.iter().for_each(|line| tell(line));
         *page.lock().unwrap_or_else(PoisonError::into_inner) = fold.numbers();
@@ -158,6 +134,49 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         tell("every file has what it had before");
     }
     ended(&undone)
+}
+
+/// Gives back what a killed one left.
+fn undo(args: &GuestArgs, roots: &Roots) -> Result<(), Failure> {
+    let undone = restore(&usual(), roots).map_err(failure)?;
+    let lines = said(&undone);
+    if lines.is_empty() && !args.quiet {
+        print("nothing was left changed\n")?;
+    }
+    lines.iter().try_for_each(|line| print(&format!("{line}\n")))?;
+    ended(&undone)
+}
+
+/// Waits for the next look; `false` where it is over before.
+fn wait(next: Instant, until: Option<Instant>, stop: &AtomicBool) -> bool {
+    loop {
+        let now = Instant::now();
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        if now >= next {
+            return true;
+        }
+        if until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        let until = until.unwrap_or(next).min(next);
+        thread::sleep(until.saturating_duration_since(now).min(LOOK));
+    }
+}
+
+/// Refuses to have threads lose affinities; a dry run says so only.
+fn check_affinities(threads: &[Pinned], dry_run: bool, tell: &dyn Fn(&str)) -> Result<(), Failure> {
+    if threads.is_empty() {
+        return Ok(());
+    }
+    let why = affinities(threads);
+    if !dry_run {
+        let remedy = "a kernel from 6.2 on, or --lose-affinities";
+        return Err(Failure::Missing(format!("{why}\n  remedy: {remedy}")));
+    }
+    tell(&why);
+    Ok(())
 }
 
 /// Who would lose an affinity.

@@ -17,7 +17,7 @@ use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
 use crate::args::host::VmsArgs;
 use crate::failure::Failure;
 use crate::host::living;
-use crate::output::{print, style};
+use crate::output::{json, print, style};
 
 /// Where the host is looked at.
 struct Host {
@@ -63,8 +63,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
     let document = Vms { schema, version, vms, notes };
-    let json = || document.to_json().map_err(Failure::run);
-    print(&if args.json { json()? } else { document.render(style()) })?;
+    print(&if args.json { json(&document)? } else { document.render(style()) })?;
     if unanswered.is_empty() { Ok(()) } else { Err(Failure::Run(unanswered.join("\n"))) }
 }
 

@@ -1,6 +1,7 @@
 //! From what `--backend` asks for to who runs which plan.
 
 use vcoop_lab::{SchedExt, host_facts};
+use vcoop_model::distinct;
 use vcoop_model::plan::virt::SpinLocks;
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_policy::config::Means;
@@ -69,12 +70,8 @@ impl Selection {
         let cpus = own().map(|plan| plan.host.sched.cpus()).max().unwrap_or(0);
         let threads = |plan: &Plan| plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
         let (vcpus, tasks) = (own().map(threads).max()?, own().map(|p| p.host_tasks.len()).max()?);
-        let mut names: Vec<&str> = Vec::new();
-        for plan in own().filter(|plan| is_real_time(plan)) {
-            if !names.contains(&plan.policy_name.as_str()) {
-                names.push(&plan.policy_name);
-            }
-        }
+        let real_time = own().filter(|plan| is_real_time(plan));
+        let names = distinct(real_time.map(|plan| plan.policy_name.as_str()));
         let real_time = match names.as_slice() {
             [] => String::new(),
             names => format!(", and those of vCPUs under {}", names.join(", ")),

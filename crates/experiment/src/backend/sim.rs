@@ -6,7 +6,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
-use super::{Backend, Unavailable};
+use super::Backend;
 use crate::this_host::ThisHost;
 
 /// The simulator of the host that the plan describes.
@@ -20,10 +20,6 @@ impl Backend for Sim {
 
     fn host(&self, plan: &Plan) -> Option<String> {
         Some(plan.host.words())
-    }
-
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
     }
 
     /// A guest that ends its VM fails the run, as it does a live one.
@@ -46,10 +42,6 @@ impl Backend for SimHere {
     fn host(&self, plan: &Plan) -> Option<String> {
         let host = self.0.plan(plan).host.words();
         Some(format!("this host ({}), {host}", self.0.describe()))
-    }
-
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
     }
 
     fn environment(&self) -> BTreeMap<String, String> {

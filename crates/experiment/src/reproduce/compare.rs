@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 
 use super::document::{
@@ -15,6 +16,7 @@ use crate::published::{
 };
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
+use crate::stats::median;
 
 /// Holds tables and claims against the documents of the scenarios.
 pub(super) fn compare(
@@ -140,15 +142,11 @@ fn find<'d>(
 
 fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
     match (series, quantity) {
-        (Series::Latency(s), Quantity::Mean) => s.mean,
         (Series::Latency(s), Quantity::Min) => s.min,
-        (Series::Latency(s), Quantity::P50) => s.p50,
-        (Series::Latency(s), Quantity::P90) => s.p90,
-        (Series::Latency(s), Quantity::P99) => s.p99,
-        (Series::Latency(s), Quantity::P999) => s.p999,
         (Series::Latency(s), Quantity::MaxPerRepeat) => s.max_per_repeat,
+        (Series::Latency(s), quantity) => s.statistic(quantity.statistic()?).0,
         (Series::Scalar(s), Quantity::Value) => s.value,
-        _ => None,
+        (Series::Scalar(_), _) => None,
     }
 }
 
@@ -156,13 +154,11 @@ fn claim(claim: &Claim, measured: &[Measurement<'_>]) -> ClaimResult {
     let mut checks = Vec::new();
     for check in &claim.checks {
         let document = of(measured, &check.scenario).map(|m| &m.document);
-        let mut places: Vec<Coordinates> = Vec::new();
-        for key in document.into_iter().flat_map(|d| &d.series).map(Series::key) {
-            let asked = check.cells.is_empty() || check.cells.iter().any(|c| fits(&key.cell, c));
-            if asked && !places.contains(&key.cell) {
-                places.push(key.cell.clone());
-            }
-        }
+        let asked = |cell: &&Coordinates| {
+            check.cells.is_empty() || check.cells.iter().any(|c| fits(cell, c))
+        };
+        let cells = document.into_iter().flat_map(|d| &d.series).map(|series| &series.key().cell);
+        let places = distinct(cells.filter(asked).cloned());
         let before = checks.len();
         checks.extend(places.into_iter().map(|place| result(check, document, place)));
         if checks.len() == before {
@@ -270,21 +266,7 @@ fn interleaved(d: &Document, check: &Check, policy: &str, place: &Coordinates) -
 
 fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
     match series {
-        Series::Latency(s) => {
-            let intervals = s.ratio_ci95?;
-            match quantity {
-                Quantity::Mean => intervals.mean,
-                Quantity::P50 => intervals.p50,
-                Quantity::P90 => intervals.p90,
-                Quantity::P99 => intervals.p99,
-                Quantity::P999 => intervals.p999,
-                Quantity::Min
-                | Quantity::MaxPerRepeat
-                | Quantity::Value
-                | Quantity::Curve
-                | Quantity::Interleaved => None,
-            }
-        }
+        Series::Latency(s) => s.ratio(quantity.statistic()?).1,
         Series::Scalar(s) => s.ratio_ci95.filter(|_| quantity == Quantity::Value),
     }
 }
@@ -327,11 +309,7 @@ fn summary(cells: &[Cell], claims: &[ClaimResult]) -> Summary {
     let comparable: Vec<&Cell> = cells.iter().filter(|c| c.comparable).collect();
     let mut logs: Vec<f64> =
         comparable.iter().filter_map(|c| c.ratio).map(|r| libm::log2(r).abs()).collect();
-    logs.sort_unstable_by(f64::total_cmp);
-    let middle = match (logs.get(logs.len().wrapping_sub(1) / 2), logs.get(logs.len() / 2)) {
-        (Some(a), Some(b)) => Some((a + b) / 2.0),
-        _ => None,
-    };
+    let middle = median(&mut logs);
     Summary {
         cells: cells.len(),
         within_2x: cells.iter().filter(|c| c.within_2x).count(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Backend, Column, Unavailable};
+use vcoop_experiment::backend::{Backend, Column};
 use vcoop_experiment::result::Document;
 use vcoop_experiment::runner::{Control, Experiment};
 use vcoop_model::plan::Plan;
@@ -44,10 +44,6 @@ pub(crate) struct Fake {
 impl Backend for Fake {
     fn name(&self) -> &'static str {
         "fake"
-    }
-
-    fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
     }
 
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {

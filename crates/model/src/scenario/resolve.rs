@@ -86,17 +86,7 @@ pub(crate) fn resolve(
         host::workloads_of(&loads, place, sched, &shares.named, outside.captures, errors);
     check_loads(keys, &loads, facts.class, errors);
     let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
-    match &mut host_plan.sched {
-        HostSched::Linux(level) => level.groups = shares.groups,
-        HostSched::Pool(pool) => pool.partitions = shares.partitions,
-        HostSched::Credit1(credit1) => {
-            credit1.domains = shares.domains;
-            if let Some(vms) = &mut vms {
-                let pin = keys.host.value.dom0_pin.as_ref();
-                credit1::pin_dom0(pin, &keys.vm, vms, cpus, errors);
-            }
-        }
-    }
+    share_out(shares, &mut host_plan.sched, keys, &mut vms, errors);
 
     let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
     if host_tasks.is_empty() && vms.as_ref().is_none_or(Vec::is_empty) {
@@ -104,14 +94,9 @@ pub(crate) fn resolve(
         errors.error_help(keys.name.span, "there is nothing to run", help);
     }
     let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, cpus, errors);
-    if !facts.slices {
-        policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
-    }
     // A scenario without a task is that of a VM that runs.
     let runs_here = !host_tasks.is_empty() || keys.vm.iter().any(|vm| !vm.task.is_empty());
-    if runs_here {
-        policies.exts.iter().for_each(|span| refuse_ext(*span, errors));
-    }
+    check_means(&policies, &facts, runs_here, errors);
     let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
     let unfit: BTreeMap<String, Unfit> = policies
         .plans
@@ -121,23 +106,7 @@ pub(crate) fn resolve(
     policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
-    virt::check_policies(
-        &keys.vm,
-        &vms,
-        policies.plans.values().map(|named| &named.virt),
-        profile.cpu,
-        errors,
-    );
-    virt::check_capacity(&keys.vm, &vms, cpus, errors);
-    let named = policies.plans.values().map(|named| &named.virt);
-    let effects = match facts.class {
-        ClassKind::Linux => Effects::of(&keys.vm, &vms, named),
-        // They have none of these mechanisms.
-        ClassKind::Credit1 | ClassKind::PowerVm => {
-            named.for_each(|virt| virt::refuse_foreign(virt, facts.class, errors));
-            Effects::default()
-        }
-    };
+    let effects = effects(keys, &policies, &vms, &facts, errors);
     let named = calls::all(&loads, &keys.vm);
     calls::link(&named, &mut host_tasks, &mut vms, errors);
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
@@ -170,6 +139,64 @@ pub(crate) fn resolve(
     plan.views = storm::views(keys, &plan, errors);
     let Policies { plans: policies, patches, .. } = policies;
     Some(Resolved { plan, policies, patches, unfit, compared, baseline, effects })
+}
+
+/// Gives the host's scheduler the shares that it deals out.
+fn share_out(
+    shares: Shares,
+    sched: &mut HostSched,
+    keys: &ScenarioKeys,
+    vms: &mut Option<Vec<VmPlan>>,
+    errors: &mut Collector<'_>,
+) {
+    let cpus = sched.cpus();
+    match sched {
+        HostSched::Linux(level) => level.groups = shares.groups,
+        HostSched::Pool(pool) => pool.partitions = shares.partitions,
+        HostSched::Credit1(credit1) => {
+            credit1.domains = shares.domains;
+            if let Some(vms) = vms {
+                let pin = keys.host.value.dom0_pin.as_ref();
+                credit1::pin_dom0(pin, &keys.vm, vms, cpus, errors);
+            }
+        }
+    }
+}
+
+/// Refuses means of boosting that the host does not have.
+fn check_means(
+    policies: &Policies,
+    facts: &HostFacts,
+    runs_here: bool,
+    errors: &mut Collector<'_>,
+) {
+    if !facts.slices {
+        policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
+    }
+    if runs_here {
+        policies.exts.iter().for_each(|span| refuse_ext(*span, errors));
+    }
+}
+
+/// Checks how policies virtualise the VMs, and tells which keys of that have an effect.
+fn effects(
+    keys: &ScenarioKeys,
+    policies: &Policies,
+    vms: &[VmPlan],
+    facts: &HostFacts,
+    errors: &mut Collector<'_>,
+) -> Effects {
+    let named = || policies.plans.values().map(|named| &named.virt);
+    virt::check_policies(&keys.vm, vms, named(), facts.cpu, errors);
+    virt::check_capacity(&keys.vm, vms, facts.place.cpus, errors);
+    match facts.class {
+        ClassKind::Linux => Effects::of(&keys.vm, vms, named()),
+        // They have none of these mechanisms.
+        ClassKind::Credit1 | ClassKind::PowerVm => {
+            named().for_each(|virt| virt::refuse_foreign(virt, facts.class, errors));
+            Effects::default()
+        }
+    }
 }
 
 /// Loads are threads of a host that has some, under names that its devices do not have.

@@ -125,22 +125,41 @@ fn parse_set(text: &str, sets: &[&str]) -> Result<Scenario, Diagnostics> {
     Scenario::parse("dir/small.toml", text, &sets, &Stub)
 }
 
-fn small_plans(sets: &[&str]) -> Vec<Plan> {
-    let scenario = parse_set(SMALL, sets).unwrap_or_else(|e| panic!("{e}"));
+/// The plans of a scenario that is right.
+fn plans_of(scenario: Result<Scenario, Diagnostics>) -> Vec<Plan> {
+    let scenario = scenario.unwrap_or_else(|e| panic!("{e}"));
     scenario.plans(None).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The small scenario with these keys of its VM and these tables.
-fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
-    let text = SMALL.replace("weight = 2048\n", vm);
-    parse(&format!("{text}{rest}"))
+fn plan_of(text: &str) -> Plan {
+    plans_of(parse(text)).swap_remove(0)
 }
 
-fn refused(vm: &str, rest: &str, line: &str, message: &str) {
-    let error = match with(vm, rest) {
-        Ok(_) => panic!("this should be refused: {vm}{rest}"),
+fn small_plans(sets: &[&str]) -> Vec<Plan> {
+    plans_of(parse_set(SMALL, sets))
+}
+
+/// Expects all of this in what is said of a text that is refused.
+#[track_caller]
+fn says(text: &str, expected: &[&str]) {
+    let error = match parse(text) {
+        Ok(_) => panic!("this should be refused: {text}"),
         Err(error) => error.to_string(),
     };
-    assert!(error.contains(message), "{error}");
-    assert!(error.contains(line), "the line that is wrong: {error}");
+    expected.iter().for_each(|part| assert!(error.contains(part), "{part}: {error}"));
+}
+
+/// The small scenario with these keys of its VM and these tables.
+fn small_with(vm: &str, rest: &str) -> String {
+    format!("{}{rest}", SMALL.replace("weight = 2048\n", vm))
+}
+
+fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
+    parse(&small_with(vm, rest))
+}
+
+/// Expects the message, and the line that is wrong.
+#[track_caller]
+fn refused(vm: &str, rest: &str, line: &str, message: &str) {
+    says(&small_with(vm, rest), &[message, line]);
 }

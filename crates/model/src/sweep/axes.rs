@@ -3,6 +3,7 @@
 use super::cases::{cases, is_cases, ratio};
 use super::range::{Range, RangeKeys, range};
 use crate::diagnostic::{Collector, Span};
+use crate::distinct;
 use crate::scenario::Set;
 use crate::toml_read::table::read_table;
 use crate::toml_read::units::twice;
@@ -61,15 +62,7 @@ impl Axis {
     pub fn paths(&self) -> Vec<&str> {
         match &self.vary {
             Vary::Fields(paths) => paths.iter().map(String::as_str).collect(),
-            Vary::Cases(cases) => {
-                let mut paths: Vec<&str> = Vec::new();
-                for (path, _) in cases.iter().flatten() {
-                    if !paths.contains(&path.as_str()) {
-                        paths.push(path);
-                    }
-                }
-                paths
-            }
+            Vary::Cases(cases) => distinct(cases.iter().flatten().map(|(path, _)| path.as_str())),
             Vary::Ratio(by) => vec![by],
         }
     }

@@ -289,10 +289,10 @@ macro_rules! choice {
         impl $name {
             /// Every word, in order.
             #[allow(dead_code, reason = "few are listed")]
-            pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
+            $vis const WORDS: &'static [&'static str] = &[$($word),+];
             /// Every value, in the same order.
             #[allow(dead_code, reason = "few are listed")]
-            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant),+];
+            $vis const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
         $crate::toml_read::value::choice! {

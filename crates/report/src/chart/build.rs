@@ -3,6 +3,7 @@
 mod distribution;
 mod gain;
 mod lanes;
+mod pairs;
 mod parts;
 pub(crate) mod published;
 mod storm;
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 use vcoop_experiment::result::Document;
 
 use super::Chart;
+use lanes::Panel;
 pub(crate) use lanes::{colours, place_words, probes};
 pub(crate) use parts::slowest;
 
@@ -69,6 +71,11 @@ pub(crate) fn groups(document: &Document) -> Vec<Group> {
 impl Group {
     fn new(id: &'static str, title: &'static str, about: &str) -> Self {
         Self { id, title, about: about.to_owned(), charts: Vec::new(), left_out: 0 }
+    }
+
+    /// Adds a chart of one probe for each panel.
+    fn each_panel(&mut self, panels: &[Panel], chart: impl Fn(usize, &Panel) -> Chart) {
+        self.add(panels.iter().enumerate().map(|(i, panel)| chart(i, panel)).collect());
     }
 
     /// Adds charts of one probe, as many as anybody looks at. Two or one have

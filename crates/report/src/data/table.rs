@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use vcoop_experiment::judge::LEAST_REPEATS;
-use vcoop_experiment::result::{Document, LatencySeries, Params, Ratios};
+use vcoop_experiment::result::{Document, LatencySeries, Params, Statistic};
+use vcoop_model::distinct;
 
 /// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
 /// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where
@@ -13,13 +14,7 @@ pub(super) fn table(document: &Document) -> String {
     for cell in document.cells() {
         let series: Vec<&LatencySeries> =
             document.latencies().filter(|s| s.key.is_in(&cell)).collect();
-        let mut names: Vec<_> = Vec::new();
-        for name in series.iter().map(|s| s.key.name()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        for name in names {
+        for name in distinct(series.iter().map(|s| s.key.name())) {
             let own: Vec<&LatencySeries> =
                 series.iter().copied().filter(|s| s.key.is_named(&name)).collect();
             // `latency` is what a probe measures that does not say otherwise.
@@ -30,7 +25,17 @@ pub(super) fn table(document: &Document) -> String {
     out
 }
 
-/// A value, its ratio to the baseline, and whether 1 is outside of the ratio's interval.
+/// The statistics between the least and the largest, as mmtests calls them.
+const STATISTICS: [(&str, Statistic); 5] = [
+    ("Amean", Statistic::Mean),
+    ("p50", Statistic::P50),
+    ("p90", Statistic::P90),
+    ("p99", Statistic::P99),
+    ("p99.9", Statistic::P999),
+];
+
+/// A value, its ratio to the baseline, and whether 1 is outside of the ratio's interval, of enough
+/// repeats to say so.
 type Value = (Option<f64>, Option<f64>, bool);
 
 fn one(out: &mut String, cell: &(String, Params), what: &str, own: &[&LatencySeries]) {
@@ -42,33 +47,15 @@ fn one(out: &mut String, cell: &(String, Params), what: &str, own: &[&LatencySer
     }
     out.push('\n');
     row(out, "Min", own, |s| (s.min, None, false));
-    row(out, "Amean", own, |s| (s.mean, ratio(s, |r| r.mean), sure(s, "mean")));
-    row(out, "p50", own, |s| (s.p50, ratio(s, |r| r.p50), sure(s, "p50")));
-    row(out, "p90", own, |s| (s.p90, ratio(s, |r| r.p90), sure(s, "p90")));
-    row(out, "p99", own, |s| (s.p99, ratio(s, |r| r.p99), sure(s, "p99")));
-    row(out, "p99.9", own, |s| (s.p999, ratio(s, |r| r.p999), sure(s, "p999")));
+    for (name, of) in STATISTICS {
+        row(out, name, own, |s| {
+            let (ratio, interval) = s.ratio(of);
+            let enough = s.key.repeats >= LEAST_REPEATS;
+            (s.statistic(of).0, ratio, enough && interval.is_some_and(|i| i[0] > 1.0 || i[1] < 1.0))
+        });
+    }
     row(out, "Max", own, |s| (s.max, None, false));
     out.push('\n');
-}
-
-fn ratio(s: &LatencySeries, of: impl Fn(&Ratios) -> Option<f64>) -> Option<f64> {
-    s.ratio_to_baseline.as_ref().and_then(of)
-}
-
-/// Whether 1 is outside of the interval of a statistic's ratio, of enough repeats to say so.
-fn sure(s: &LatencySeries, of: &str) -> bool {
-    let Some(r) = &s.ratio_ci95 else { return false };
-    if s.key.repeats < LEAST_REPEATS {
-        return false;
-    }
-    let interval = match of {
-        "mean" => r.mean,
-        "p50" => r.p50,
-        "p90" => r.p90,
-        "p99" => r.p99,
-        _ => r.p999,
-    };
-    interval.is_some_and(|i| i[0] > 1.0 || i[1] < 1.0)
 }
 
 fn row(out: &mut String, name: &str, own: &[&LatencySeries], of: impl Fn(&LatencySeries) -> Value) {

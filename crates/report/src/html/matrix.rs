@@ -6,7 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, LatencySeries};
 
-use super::open_table;
+use super::{END_OF_TABLE, heads, open_table};
 use crate::chart::build::probes;
 use crate::chart::escape::text as esc;
 use crate::compare::{Better, mark};
@@ -30,23 +30,18 @@ pub(super) fn heat_maps(document: &Document) -> String {
                 1 => probe.to_string(),
                 _ => format!("{probe} on {backend}"),
             };
-            let _ = write!(out, "<h3>{}</h3>{}", esc(&title), open_table(&title));
-            out.push_str("<thead><tr><th scope=\"col\"></th>");
-            for (_, params) in &own {
-                let _ = write!(out, "<th scope=\"col\">{}</th>", esc(&params::words(params)));
-            }
-            out.push_str("</tr></thead><tbody>");
+            let cells = own.iter().map(|(_, params)| params::words(params));
+            let heads = heads([String::new()].into_iter().chain(cells));
+            let _ = write!(out, "<h3>{}</h3>{}", esc(&title), open_table(&title, &heads));
             for policy in document.policies.iter().filter(|p| **p != document.baseline) {
                 let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
                 for cell in &own {
-                    let series = document.latencies().find(|s| {
-                        s.key.is_in(cell) && s.key.is_named(probe) && s.key.policy == *policy
-                    });
+                    let series = document.latency(cell, probe, policy);
                     out.push_str(&series.map_or_else(|| "<td></td>".to_owned(), one));
                 }
                 out.push_str("</tr>");
             }
-            out.push_str("</tbody></table></div>");
+            out.push_str(END_OF_TABLE);
         }
     }
     out

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+use vcoop_model::distinct;
 
-use super::{Section, figure, open_table, page};
+use super::{END_OF_TABLE, Section, class, figure, heads, open_table, page};
 use crate::chart::build::published;
 use crate::chart::escape::{id, text as esc};
 use crate::reproduce::{evidence, sum, verdict};
-use crate::style::Tone;
 
 /// A reproduction as one HTML page.
 pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
@@ -18,13 +18,7 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
         title: "In short".to_owned(),
         body: in_short(reproduction),
     }];
-    let mut tables: Vec<&str> = Vec::new();
-    for cell in &reproduction.cells {
-        if !tables.contains(&cell.table.as_str()) {
-            tables.push(&cell.table);
-        }
-    }
-    for table in tables {
+    for table in distinct(reproduction.cells.iter().map(|cell| cell.table.as_str())) {
         let cells: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.table == table).collect();
         let caption = reproduction.tables.get(table);
         let title = caption.map_or(table, |caption| caption.title.as_str());
@@ -78,12 +72,6 @@ fn in_short(reproduction: &Reproduction) -> String {
 
 /// A section for each published histogram, a chart a column.
 fn histograms(reproduction: &Reproduction) -> Vec<Section> {
-    let mut names: Vec<&str> = Vec::new();
-    for histogram in &reproduction.histograms {
-        if !names.contains(&histogram.histogram.as_str()) {
-            names.push(&histogram.histogram);
-        }
-    }
     let section = |name: &str| {
         let own = reproduction.histograms.iter().filter(|h| h.histogram == name);
         let charts: String = own.map(|h| figure(&published::histogram(h))).collect();
@@ -93,7 +81,8 @@ fn histograms(reproduction: &Reproduction) -> Vec<Section> {
             body: format!("<div class=\"grid\">{charts}</div>"),
         }
     };
-    names.into_iter().map(section).collect()
+    let names = reproduction.histograms.iter().map(|h| h.histogram.as_str());
+    distinct(names).into_iter().map(section).collect()
 }
 
 fn comparability(cells: &[&Cell]) -> String {
@@ -105,29 +94,15 @@ fn comparability(cells: &[&Cell]) -> String {
 }
 
 fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
-    let mut out = open_table(title);
-    out.push_str("<thead><tr>");
-    let _ = write!(
-        out,
-        "<th scope=\"col\">{}</th><th scope=\"col\" class=\"words\">column</th>",
-        esc(row_name)
-    );
-    for name in ["published", "simulated", "ratio", ""] {
-        let _ = write!(out, "<th scope=\"col\">{name}</th>");
-    }
-    out.push_str("</tr></thead><tbody>");
+    let column = "<th scope=\"col\" class=\"words\">column</th>";
+    let values = heads(["published", "simulated", "ratio", ""]);
+    let mut out = open_table(title, &(heads([row_name]) + column + &values));
     for cell in cells {
         let (word, tone) = verdict(cell);
-        let class = match tone {
-            Tone::Good => "good",
-            Tone::Bad => "bad",
-            Tone::Plain | Tone::Faint => "",
-        };
-        let simulated = cell.simulated.map_or_else(
-            || "n/a".to_owned(),
-            |v| format!("{} {}", format::digits(v), cell.simulated_unit),
-        );
-        let ratio = cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+        let class = class(tone);
+        let with_unit = |v| format!("{} {}", format::digits(v), cell.simulated_unit);
+        let simulated = format::maybe(cell.simulated, with_unit);
+        let ratio = format::maybe(cell.ratio, format::ratio);
         let _ = write!(
             out,
             "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{} {}</td><td>{}</td><td>{ratio}</td>\
@@ -140,7 +115,7 @@ fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
             esc(&word)
         );
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, LatencySeries, Worst};
+use vcoop_experiment::result::{Bounded, Document, LatencySeries, Statistic, Worst};
 use vcoop_experiment::sim_vs_kvm;
 
-use super::open_table;
+use super::{END_OF_TABLE, class, heads, open_table};
 use crate::chart::build::{place_words, probes, slowest};
 use crate::chart::escape::text as esc;
 use crate::compare::{Better, mark, with_interval};
@@ -15,27 +15,15 @@ use crate::parts::named_parts;
 use crate::style::Tone;
 use crate::text::by_chance;
 
-fn time(v: Option<f64>) -> String {
-    v.map_or_else(|| "n/a".to_owned(), format::time)
-}
-
-fn bounds(value: Option<f64>, interval: Option<Interval>) -> String {
-    match (value, interval) {
+fn bounds(bounded: Bounded) -> String {
+    match bounded {
         (Some(value), Some([lo, hi])) => format!(
             "{} <small>{} \u{2013} {}</small>",
             format::time(value),
             format::time(lo),
             format::time(hi)
         ),
-        _ => time(value),
-    }
-}
-
-fn class(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Good => "good",
-        Tone::Bad => "bad",
-        Tone::Plain | Tone::Faint => "",
+        (value, _) => format::maybe_time(value),
     }
 }
 
@@ -67,13 +55,8 @@ pub(super) fn latency(document: &Document) -> String {
     ];
     let cells = document.cells();
     for probe in &probes(document) {
-        let _ =
-            write!(out, "<h3>{}</h3>{}", esc(probe), open_table(&format!("Latency of {probe}")));
-        out.push_str("<thead><tr>");
-        for name in head {
-            let _ = write!(out, "<th scope=\"col\">{name}</th>");
-        }
-        out.push_str("</tr></thead><tbody>");
+        let table = open_table(&format!("Latency of {probe}"), &heads(head));
+        let _ = write!(out, "<h3>{}</h3>{table}", esc(probe));
         for cell in &cells {
             let rows: Vec<&LatencySeries> = document
                 .latencies()
@@ -90,7 +73,7 @@ pub(super) fn latency(document: &Document) -> String {
             }
             rows.iter().for_each(|series| out.push_str(&latency_row(series)));
         }
-        out.push_str("</tbody></table></div>");
+        out.push_str(END_OF_TABLE);
     }
     out
 }
@@ -111,17 +94,9 @@ fn latency_row(s: &LatencySeries) -> String {
         true => ("starved".to_owned(), Tone::Bad),
         false => (ratio, tone),
     };
-    let cells = [
-        s.count.to_string(),
-        s.missed.to_string(),
-        bounds(s.mean, s.mean_ci95),
-        bounds(s.p50, s.p50_ci95),
-        bounds(s.p90, s.p90_ci95),
-        bounds(s.p99, s.p99_ci95),
-        bounds(s.p999, s.p999_ci95),
-        bounds(s.p9999, s.p9999_ci95),
-        time(s.max),
-    ];
+    let statistics = Statistic::ALL.iter().map(|of| bounds(s.statistic(*of)));
+    let counts = [s.count.to_string(), s.missed.to_string()];
+    let cells = counts.into_iter().chain(statistics).chain([format::maybe_time(s.max)]);
     let mut out = format!("<tr><th scope=\"row\">{}</th>", esc(&s.key.policy));
     for cell in cells {
         let _ = write!(out, "<td>{cell}</td>");
@@ -153,12 +128,8 @@ pub(super) fn costs(document: &Document) -> String {
 }
 
 fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
-    let mut out = open_table(&format!("Costs and counts {title}"));
-    out.push_str("<thead><tr><th scope=\"col\"></th>");
-    for policy in &document.policies {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(policy));
-    }
-    out.push_str("</tr></thead><tbody>");
+    let columns = [""].into_iter().chain(document.policies.iter().map(String::as_str));
+    let mut out = open_table(&format!("Costs and counts {title}"), &heads(columns));
     for row in rows {
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&row.label));
         for entry in &row.entries {
@@ -179,7 +150,7 @@ fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
         }
         out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 
@@ -194,12 +165,11 @@ pub(super) fn worst(document: &Document) -> String {
         if let Some(tail) = slowest(series) {
             let _ = write!(out, "<p>{}</p>", esc(&tail));
         }
-        out.push_str(&open_table(&title));
-        out.push_str("<thead><tr><th scope=\"col\">latency</th><th scope=\"col\">due at</th>");
-        out.push_str("<th scope=\"col\">repeat</th><th scope=\"col\">where it went</th>");
-        out.push_str("<th scope=\"col\">who ran instead</th></tr></thead><tbody>");
+        let columns = ["latency", "due at", "repeat", "where it went", "who ran instead"];
+        out.push_str(&open_table(&title, &heads(columns)));
         series.worst.iter().for_each(|sample| out.push_str(&worst_row(sample)));
-        out.push_str("</tbody></table></div></details>");
+        out.push_str(END_OF_TABLE);
+        out.push_str("</details>");
     }
     out
 }
@@ -226,15 +196,9 @@ pub(super) fn beside(document: &Document) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut out = open_table("Simulated beside measured");
-    out.push_str("<thead><tr><th scope=\"col\"></th>");
-    for statistic in ["mean", "p50", "p99"] {
-        let _ = write!(
-            out,
-            "<th scope=\"col\">{statistic} sim</th><th scope=\"col\">kvm</th><th scope=\"col\">sim / kvm</th>"
-        );
-    }
-    out.push_str("</tr></thead><tbody>");
+    let statistics = ["mean sim", "p50 sim", "p99 sim"];
+    let columns = statistics.into_iter().flat_map(|sim| [sim, "kvm", "sim / kvm"]);
+    let mut out = open_table("Simulated beside measured", &heads([""].into_iter().chain(columns)));
     for row in rows {
         let words = vcoop_experiment::params::words(&row.params);
         let words = if words.is_empty() { words } else { format!(", {words}") };
@@ -242,10 +206,8 @@ pub(super) fn beside(document: &Document) -> String {
         let title = format!("{}{what}, {}{words}", row.probe, row.policy);
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&title));
         for pair in [&row.mean, &row.p50, &row.p99] {
-            let value = |v: Option<f64>| {
-                v.map_or_else(|| "n/a".to_owned(), |v| format::with_unit(v, &row.unit))
-            };
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+            let value = |v: Option<f64>| format::maybe(v, |v| format::with_unit(v, &row.unit));
+            let ratio = format::maybe(pair.ratio, format::ratio);
             let class = match pair.ratio {
                 Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
                 _ => "",
@@ -257,7 +219,7 @@ pub(super) fn beside(document: &Document) -> String {
         }
         out.push_str("</tr>");
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use vcoop_experiment::format;
 use vcoop_experiment::validate::{Error, Validation};
 
-use super::{Section, figure, open_table, page};
+use super::{END_OF_TABLE, Section, figure, heads, open_table, page};
 use crate::chart::build::validation;
 use crate::chart::escape::{id, text as esc};
 
@@ -70,12 +70,9 @@ fn in_short(validation: &Validation) -> String {
         });
         out.push_str("</ul>");
     }
-    out.push_str(&open_table("Prediction error by statistic"));
-    out.push_str("<thead><tr><th scope=\"col\">simulated / measured</th>");
-    for name in ["statistic", "series", "bias", "median factor", "within 2x"] {
-        let _ = write!(out, "<th scope=\"col\">{name}</th>");
-    }
-    out.push_str("</tr></thead><tbody>");
+    let columns =
+        ["simulated / measured", "statistic", "series", "bias", "median factor", "within 2x"];
+    out.push_str(&open_table("Prediction error by statistic", &heads(columns)));
     for row in &validation.summary {
         let _ = write!(
             out,
@@ -88,7 +85,7 @@ fn in_short(validation: &Validation) -> String {
             100.0 * row.within_2x
         );
     }
-    out.push_str("</tbody></table></div>");
+    out.push_str(END_OF_TABLE);
     out
 }
 
@@ -99,7 +96,7 @@ fn largest(error: &Error) -> String {
         Some(v) => format!("{} {}", format::digits(v), error.unit),
         None => "n/a".to_owned(),
     };
-    let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+    let ratio = format::maybe(error.pair.ratio, format::ratio);
     format!(
         "{}: {} {}: {} simulated, {} measured, {ratio}",
         error.scenario,

@@ -43,11 +43,6 @@ name = "hog"
 kind = "hog"
 "#;
 
-fn plan_of(text: &str) -> Plan {
-    let scenario = parse(text).unwrap_or_else(|found| panic!("{found}"));
-    scenario.plans(None).expect("the policies it compares").remove(0)
-}
-
 #[track_caller]
 fn refused(from: &str, to: &str, marked: &str, message: &str, help: &str) {
     assert!(XEN.contains(from), "{from}");

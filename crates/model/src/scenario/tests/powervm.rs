@@ -4,7 +4,7 @@ use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::Topology;
 
 use super::*;
-use crate::plan::{Plan, TimelineAction};
+use crate::plan::TimelineAction;
 
 const POOL: &str = r#"
 name = "pool"
@@ -34,29 +34,19 @@ kind = "hog"
 policy = ["vanilla", "entitlement", "step", "proportional", "host-hint"]
 "#;
 
-fn plans(text: &str) -> Vec<Plan> {
-    let scenario = parse(text).unwrap_or_else(|e| panic!("{e}"));
-    scenario.plans(None).unwrap_or_else(|e| panic!("{e}"))
-}
-
 fn pool(text: &str) -> PoolConfig {
-    plans(text)[0].host.sched.pool().expect("a pool").clone()
+    plan_of(text).host.sched.pool().expect("a pool").clone()
 }
 
 #[track_caller]
 fn refused(from: &str, to: &str, line: &str, message: &str) {
     assert!(POOL.contains(from), "{from}");
-    let error = match parse(&POOL.replacen(from, to, 1)) {
-        Ok(_) => panic!("this should be refused: {to}"),
-        Err(error) => error.to_string(),
-    };
-    assert!(error.contains(message), "{error}");
-    assert!(error.contains(line), "the line that is wrong: {error}");
+    says(&POOL.replacen(from, to, 1), &[message, line]);
 }
 
 #[test]
 fn partitions_are_vms_and_copies_have_their_own() {
-    let all = plans(POOL);
+    let all = plans_of(parse(POOL));
     let pool = all[0].host.sched.pool().expect("a pool");
     let small = Partition { vcpus: 4, entitled: 2, weight: 128 };
     assert_eq!(pool.partitions, [Partition { vcpus: 8, entitled: 4, weight: 200 }, small, small]);
@@ -78,7 +68,7 @@ fn the_window_and_caps_arrive() {
     let mask = format!("{POOL}[[at]]\ntime = \"1s\"\nvm = \"a\"\nprefer = \"0-3\"\n");
     let prefers =
         |event: &crate::plan::TimelineEvent| matches!(&event.action, TimelineAction::Prefer { .. });
-    assert!(plans(&mask)[0].timeline.iter().any(prefers));
+    assert!(plan_of(&mask).timeline.iter().any(prefers));
 }
 
 #[test]

@@ -9,20 +9,16 @@ use crate::plan::{
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
 
 fn plan_of(rest: &str) -> Plan {
-    let scenario = parse(&format!("{HEAD}{rest}")).unwrap_or_else(|e| panic!("{e}"));
-    scenario.plans(None).unwrap_or_else(|e| panic!("{e}")).remove(0)
+    super::plan_of(&format!("{HEAD}{rest}"))
 }
 
 fn guest(task: &str) -> Plan {
     plan_of(&format!("[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n{task}\n"))
 }
 
+#[track_caller]
 fn refused(rest: &str, message: &str) {
-    let error = match parse(&format!("{HEAD}{rest}")) {
-        Ok(_) => panic!("this should be refused: {rest}"),
-        Err(error) => error.to_string(),
-    };
-    assert!(error.contains(message), "{error}");
+    says(&format!("{HEAD}{rest}"), &[message]);
 }
 
 fn acts(program: &Program) -> &[Act] {

@@ -75,11 +75,6 @@ kind = "scatter"
 probe = "desktop.asks"
 "#;
 
-fn plan_of(text: &str) -> Plan {
-    let scenario = Scenario::parse("s", text, &[], &Stub).unwrap_or_else(|e| panic!("{e}"));
-    scenario.plans(None).unwrap().swap_remove(0)
-}
-
 fn at(vm: u32, task: u32) -> Target {
     Target::Guest { vm, task }
 }

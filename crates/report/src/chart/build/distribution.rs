@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, LatencySeries};
+use vcoop_experiment::result::{Document, LatencySeries, Statistic};
 
 use super::Group;
 use super::lanes::{Panel, across_words, panels, panels_across, probes, titled};
@@ -15,16 +15,15 @@ const PER_OCTAVE: f64 = 4.0;
 /// Samples that must lie beyond a point for it to be more than anecdote.
 const BEYOND: u64 = 10;
 
-/// A quantile's share of slower samples, its name, its value and interval in a series.
-type Quantile = (f64, &'static str, fn(&LatencySeries) -> Option<f64>, Bounds);
-type Bounds = fn(&LatencySeries) -> Option<[f64; 2]>;
+/// A quantile's share of slower samples, its name, and which it is.
+type Quantile = (f64, &'static str, Statistic);
 
 const QUANTILES: [Quantile; 5] = [
-    (0.5, "p50", |s| s.p50, |s| s.p50_ci95),
-    (0.1, "p90", |s| s.p90, |s| s.p90_ci95),
-    (0.01, "p99", |s| s.p99, |s| s.p99_ci95),
-    (0.001, "p99.9", |s| s.p999, |s| s.p999_ci95),
-    (0.0001, "p99.99", |s| s.p9999, |s| s.p9999_ci95),
+    (0.5, "p50", Statistic::P50),
+    (0.1, "p90", Statistic::P90),
+    (0.01, "p99", Statistic::P99),
+    (0.001, "p99.9", Statistic::P999),
+    (0.0001, "p99.99", Statistic::P9999),
 ];
 
 /// Range of latencies of a probe over the whole document, so that its charts can be compared.
@@ -55,12 +54,9 @@ pub(super) fn slower(document: &Document) -> Group {
             ticks: Some(ticks),
             ..Axis::over("samples later than this", Unit::Share, Scale::Log, [rarest, 1.0])
         };
-        let panels = panels_across(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| slower_panel(document, probe, i, panel, x.clone(), y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels_across(document), |i, panel| {
+            slower_panel(document, probe, i, panel, x.clone(), y.clone())
+        });
     }
     group
 }
@@ -80,9 +76,8 @@ fn slower_panel(
     for lane in &panel.lanes {
         let Some(series) = lane.latency(document, probe) else { continue };
         legend.push(lane.key(Sign::Line));
-        let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
         let mut row = vec![lane.label.clone(), series.count.to_string()];
-        row.extend(QUANTILES.iter().map(|q| time(q.2(series))));
+        row.extend(QUANTILES.iter().map(|q| format::maybe_time(series.statistic(q.2).0)));
         row.push(format::maybe_time(series.max));
         table.rows.push(row);
         let Some(detail) = &series.detail else { continue };
@@ -112,14 +107,15 @@ fn slower_panel(
             let (slot, label) = (lane.slot, format!("{}{rest}", lane.label));
             layers.push(Layer::Line { slot, label, points, step: true, faint });
         }
-        let marks = QUANTILES.iter().filter_map(|q| Some((q.2(series)?.max(x.min), q.0)));
+        let mark = |q: &Quantile| Some((series.statistic(q.2).0?.max(x.min), q.0));
+        let marks = QUANTILES.iter().filter_map(mark);
         let (slot, label) = (lane.slot, format!("{}, quantiles", lane.label));
         dots.push(Layer::Dots { slot, label, points: marks.collect(), size: 7.0 });
     }
     layers.extend(dots);
     Chart {
         id: format!("slower-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
         wide: false,
         height: 230.0,
@@ -157,12 +153,9 @@ pub(super) fn histograms(document: &Document) -> Group {
                 shares.map(|s| s / 2.0).chain([1.0]),
             )
         };
-        let charts = panels
-            .iter()
-            .zip(&all)
-            .enumerate()
-            .map(|(i, (panel, bins))| histogram(probe, i, panel, bins, x.clone(), y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels, |i, panel| {
+            histogram(probe, i, panel, &all[i], x.clone(), y.clone())
+        });
     }
     group
 }
@@ -231,7 +224,7 @@ fn histogram(
     }
     Chart {
         id: format!("histogram-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
         wide: false,
         height: 180.0,
@@ -256,17 +249,15 @@ pub(super) fn quantiles(document: &Document) -> Group {
     for probe in &probes(document) {
         let values = document.latencies().filter(|s| s.key.is_named(probe)).flat_map(|s| {
             QUANTILES.iter().flat_map(move |q| {
-                let [lo, hi] = q.3(s).unwrap_or([f64::NAN; 2]);
-                [q.2(s).unwrap_or(f64::NAN), lo, hi]
+                let (value, interval) = s.statistic(q.2);
+                let [lo, hi] = interval.unwrap_or([f64::NAN; 2]);
+                [value.unwrap_or(f64::NAN), lo, hi]
             })
         });
         let y = Axis::over("latency", Unit::Us, Scale::Log, values);
-        let panels = panels_across(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| quantile_dots(document, probe, i, panel, y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels_across(document), |i, panel| {
+            quantile_dots(document, probe, i, panel, y.clone())
+        });
     }
     group
 }
@@ -277,8 +268,8 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
         .iter()
         .filter_map(|lane| Some((lane, lane.latency(document, probe)?)))
         .collect();
-    let shown: Vec<&Quantile> =
-        QUANTILES.iter().filter(|q| found.iter().any(|(_, s)| q.2(s).is_some())).collect();
+    let is_there = |q: &&Quantile| found.iter().any(|(_, s)| s.statistic(q.2).0.is_some());
+    let shown: Vec<&Quantile> = QUANTILES.iter().filter(is_there).collect();
     let mut table = Table::new(&["", "quantile", "value", "95 % interval"]);
     let (mut layers, mut legend) = (Vec::new(), Vec::new());
     let width = 0.8 / found.len().max(1) as f64;
@@ -286,8 +277,7 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
         legend.push(lane.key(Sign::Dot));
         let mut marks = Vec::new();
         for (group, quantile) in shown.iter().enumerate() {
-            let Some(value) = quantile.2(series) else { continue };
-            let interval = quantile.3(series);
+            let (Some(value), interval) = series.statistic(quantile.2) else { continue };
             let from = group as f64 + 0.1 + n as f64 * width;
             let bounds = interval.map_or_else(String::new, |[lo, hi]| {
                 format!("{} to {}", format::time(lo), format::time(hi))
@@ -318,7 +308,7 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
     };
     Chart {
         id: format!("quantiles-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: "Quantiles of latency on a logarithmic axis, with 95 % intervals.".to_owned(),
         wide: false,
         height: 180.0,

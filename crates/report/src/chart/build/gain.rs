@@ -1,8 +1,9 @@
 //! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval};
+use vcoop_experiment::result::{Document, Interval, Statistic};
 use vcoop_experiment::verdict;
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{Lane, across_words, panels_across, probes, titled};
@@ -45,7 +46,7 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
             panel.lanes.iter().filter(|l| !l.is_baseline(document)).cloned().collect();
         let mut chart = forest(&lanes, &rows(document, &lanes));
         chart.id = format!("cost-{i}");
-        chart.title = titled(&format!("ratios to {}", document.baseline), &panel);
+        chart.title = titled(&format!("ratios to {}", document.baseline), &panel.title);
         chart
     });
     let mut charts: Vec<Chart> = charts.collect();
@@ -68,37 +69,27 @@ fn rows(document: &Document, lanes: &[Lane]) -> Vec<Row> {
             .iter()
             .filter_map(of)
             .all(|s| s.ratio_to_baseline.is_some_and(|r| r.p99.is_some()));
-        let entry = |(lane, own): (usize, &Lane)| {
-            let series = of(own)?;
-            let (ratios, intervals) = (series.ratio_to_baseline?, series.ratio_ci95);
-            let intervals = intervals.unwrap_or_default();
-            let (ratio, interval) =
-                if p99 { (ratios.p99?, intervals.p99) } else { (ratios.mean?, intervals.mean) };
-            Some(Entry { lane, ratio, interval })
-        };
-        let word = if p99 { "p99" } else { "mean" };
-        let entries = lanes.iter().enumerate().filter_map(entry).collect();
-        let rows = if guest { &mut guests } else { &mut hosts };
-        rows.push(Row { label: format!("{probe} {word}"), entries });
-        if !guest && p99 {
+        let row = |statistic: Statistic| {
             let entry = |(lane, own): (usize, &Lane)| {
-                let series = of(own)?;
-                let ratio = series.ratio_to_baseline?.mean?;
-                Some(Entry { lane, ratio, interval: series.ratio_ci95.and_then(|r| r.mean) })
+                let (ratio, interval) = of(own)?.ratio(statistic);
+                Some(Entry { lane, ratio: ratio?, interval })
             };
             let entries = lanes.iter().enumerate().filter_map(entry).collect();
-            rows.push(Row { label: format!("{probe} mean"), entries });
+            Row { label: format!("{probe} {}", statistic.word()), entries }
+        };
+        let rows = if guest { &mut guests } else { &mut hosts };
+        if p99 {
+            rows.push(row(Statistic::P99));
+        }
+        if !guest || !p99 {
+            rows.push(row(Statistic::Mean));
         }
     }
-    let mut loads: Vec<&str> = Vec::new();
-    for lane in lanes {
-        for (load, _) in verdict::loads(document, &lane.cell(), &document.baseline) {
-            if !loads.contains(&load.key.probe.as_str()) {
-                loads.push(&load.key.probe);
-            }
-        }
-    }
-    let work = loads.into_iter().map(|load| {
+    let loads = lanes
+        .iter()
+        .flat_map(|lane| verdict::loads(document, &lane.cell(), &document.baseline))
+        .map(|(load, _)| load.key.probe.as_str());
+    let work = distinct(loads).into_iter().map(|load| {
         let of = |lane: &Lane| {
             document
                 .scalars()
@@ -139,10 +130,9 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
             let interval = entry.interval.map(|ends| ends.map(edge));
             values.push(edge(entry.ratio));
             values.extend(interval.into_iter().flatten());
-            let bounds = entry.interval.map_or_else(
-                || "n/a".to_owned(),
-                |[lo, hi]| format!("{} to {}", format::bound(lo), format::ratio(hi)),
-            );
+            let bounds = format::maybe(entry.interval, |[lo, hi]| {
+                format!("{} to {}", format::bound(lo), format::ratio(hi))
+            });
             let policy = &lanes[entry.lane].label;
             let ratio = format::ratio(entry.ratio);
             whiskers[entry.lane].push(Whisker {

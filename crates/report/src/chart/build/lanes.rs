@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Params, Place};
+use vcoop_model::distinct;
 
 use crate::chart::{Key as LegendKey, Sign, Slot};
 
@@ -206,17 +207,12 @@ pub(crate) fn across_words(document: &Document) -> &'static str {
 
 /// Names of latency series in the order of a report: guests first.
 pub(crate) fn probes(document: &Document) -> Vec<Cow<'_, str>> {
-    let mut probes: Vec<Cow<'_, str>> = Vec::new();
-    for name in document.latencies().map(|series| series.key.name()) {
-        if !probes.contains(&name) {
-            probes.push(name);
-        }
-    }
+    let mut probes = distinct(document.latencies().map(|series| series.key.name()));
     probes.sort_by_key(|probe| probe.starts_with("host."));
     probes
 }
 
-/// A title with what distinguishes its panel.
-pub(crate) fn titled(title: &str, panel: &Panel) -> String {
-    if panel.title.is_empty() { title.to_owned() } else { format!("{title}: {}", panel.title) }
+/// A title with the place, as a panel's title, that distinguishes it from others, if any does.
+pub(crate) fn titled(title: &str, place: &str) -> String {
+    if place.is_empty() { title.to_owned() } else { format!("{title}: {place}") }
 }

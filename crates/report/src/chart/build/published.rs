@@ -2,7 +2,9 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Bucket, Cell, HistogramResult};
+use vcoop_model::distinct;
 
+use super::pairs::{self, Pair};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 use crate::reproduce::units;
@@ -13,21 +15,15 @@ const MOST: usize = 16;
 /// Charts of a table: pairs of dots, published and simulated, a chart a row of the table; a long row in
 /// several.
 pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) -> Vec<Chart> {
-    let mut rows: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !rows.contains(&cell.row.as_str()) {
-            rows.push(&cell.row);
-        }
-    }
     let values = cells.iter().flat_map(|c| [Some(c.published), c.simulated]).flatten();
     // Room for a zero beside the least value.
     let values = values.filter(|v| *v > 0.0).map(|v| v * 0.8);
     let x = Axis::over(&units(cells), Unit::Count, Scale::Log, values);
     let mut charts = Vec::new();
-    for row in rows {
+    for row in distinct(cells.iter().map(|cell| cell.row.as_str())) {
         let own: Vec<&Cell> = cells.iter().copied().filter(|c| c.row == row).collect();
         for (part, own) in own.chunks(MOST).enumerate() {
-            let mut chart = pairs(own, x.clone());
+            let mut chart = row_chart(own, x.clone());
             chart.id = format!("{}-{}-{part}", id(table), id(row));
             chart.title = format!("{title}, {row_name} {row}");
             charts.push(chart);
@@ -36,23 +32,13 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
     charts
 }
 
-fn pairs(cells: &[&Cell], x: Axis) -> Chart {
-    let (mut published, mut simulated) = (Vec::new(), Vec::new());
-    let (mut layers, mut ticks) = (Vec::new(), Vec::new());
+fn row_chart(cells: &[&Cell], x: Axis) -> Chart {
     let mut table = Table::new(&["", "published", "simulated", "ratio"]);
+    let mut pairs = Vec::new();
     for (i, cell) in cells.iter().enumerate() {
-        let at = i as f64 + 0.5;
-        ticks.push((at, cell.column.clone()));
         // Zero has no place on a logarithmic axis: a dot at its end.
-        let mut dots = vec![(cell.published.max(x.min), at)];
-        published.push(dots[0]);
-        if let Some(v) = cell.simulated {
-            dots.push((v.max(x.min), at));
-            simulated.push(dots[1]);
-            dots.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let (slot, label) = (Slot::Series(0), cell.column.clone());
-            layers.push(Layer::Line { slot, label, points: dots, step: false, faint: true });
-        }
+        let values = [Some(cell.published), cell.simulated].map(|v| Some(v?.max(x.min)));
+        pairs.push(Pair { label: cell.column.clone(), at: i as f64 + 0.5, values });
         table.rows.push(vec![
             cell.column.clone(),
             format!("{} {}", format::digits(cell.published), cell.unit),
@@ -60,29 +46,15 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
                 || "not measured".to_owned(),
                 |v| format!("{} {}", format::digits(v), cell.simulated_unit),
             ),
-            cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio),
+            format::maybe(cell.ratio, format::ratio),
         ]);
     }
-    let mut legend = Vec::new();
-    for (n, label, points) in [(0, "published", published), (1, "simulated", simulated)] {
-        let (slot, label) = (Slot::Series(n), label.to_owned());
-        legend.push(Key { slot, sign: Sign::Dot, label: label.clone() });
-        layers.push(Layer::Dots { slot, label, points, size: 7.0 });
-    }
     Chart {
-        id: String::new(),
-        title: String::new(),
         caption: "The longer the line between the two, the larger the error; the axis is \
                   logarithmic, and a dot at its left end is a zero."
             .to_owned(),
-        wide: false,
         height: cells.len() as f64 * 24.0,
-        x,
-        y: Axis::rows(cells.len() as f64, ticks),
-        layers,
-        legend,
-        table,
-        zoom: false,
+        ..pairs::chart(["published", "simulated"], pairs, x, cells.len() as f64, table)
     }
 }
 
@@ -133,16 +105,15 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
             percent(b.simulated_share),
         ]
     }));
-    let mean = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
     Chart {
         id: format!("histogram-{}-{}", id(&h.histogram), id(&h.column)),
         title: h.column.clone(),
         caption: format!(
             "Means {} published, {} simulated; a sample has to be moved by {} on average to make one \
              of the other. {} of {} published samples are in buckets that were printed.",
-            mean(h.published_mean),
-            mean(h.simulated_mean),
-            mean(h.wasserstein_us),
+            format::maybe_time(h.published_mean),
+            format::maybe_time(h.simulated_mean),
+            format::maybe_time(h.wasserstein_us),
             h.published_listed,
             h.published_samples
         ),

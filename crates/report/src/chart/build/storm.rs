@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, IntervalView, Place, ScatterView};
+use vcoop_experiment::result::{Document, Interval, IntervalView, Place, ScatterView};
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{panels, place_words, titled};
+use super::time::seconds;
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
 
@@ -21,14 +23,8 @@ pub(super) fn curves(document: &Document) -> Group {
         "From the first request; means over repeats, as far as every repeat got. A straight line: \
          the next VM takes as long as the last.",
     );
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
-    for curve in &document.curves {
-        if !kinds.contains(&(&curve.vm, &curve.event)) {
-            kinds.push((&curve.vm, &curve.event));
-        }
-    }
-    for (vm, event) in kinds {
-        let of = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
+    for (vm, event) in distinct(document.curves.iter().map(|c| (&c.vm, &c.event))) {
+        let of = || document.curves.iter().filter(|c| (&c.vm, &c.event) == (vm, event));
         let word = if event == "start" { "VMStart" } else { "VMLogin" };
         let x = Axis {
             max: of().map(|c| c.planned).max().unwrap_or(1).into(),
@@ -37,7 +33,7 @@ pub(super) fn curves(document: &Document) -> Group {
         let times = of().flat_map(|c| c.points.iter().map(|p| p.mean_s));
         let label = format!("accumulated {word} time");
         let y = Axis::over(&label, Unit::S, Scale::Linear, times);
-        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+        group.each_panel(&panels(document), |i, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&["", "VMs", "after", "95 % interval"]);
             for lane in &panel.lanes {
@@ -48,15 +44,14 @@ pub(super) fn curves(document: &Document) -> Group {
                 legend.push(lane.key(Sign::Line));
                 table.rows.extend(curve.points.iter().map(|p| {
                     let time = |s: f64| format::with_unit(s, "s");
-                    let bounds =
-                        p.mean_s_ci95.map(|[lo, hi]| format!("{} to {}", time(lo), time(hi)));
-                    let bounds = bounds.unwrap_or_else(|| "n/a".to_owned());
+                    let range = |[lo, hi]: Interval| format!("{} to {}", time(lo), time(hi));
+                    let bounds = format::maybe(p.mean_s_ci95, range);
                     vec![lane.label.clone(), p.vm.to_string(), time(p.mean_s), bounds]
                 }));
             }
             Chart {
                 id: format!("storm-{}-{}-{i}", id(vm), id(event)),
-                title: titled(&format!("{vm} {word}"), &panel),
+                title: titled(&format!("{vm} {word}"), &panel.title),
                 caption: format!("Accumulated {word} time by number of VMs."),
                 wide: false,
                 height: 220.0,
@@ -68,7 +63,6 @@ pub(super) fn curves(document: &Document) -> Group {
                 zoom: false,
             }
         });
-        group.add(charts.collect());
     }
     group
 }
@@ -83,10 +77,6 @@ fn place(document: &Document, place: &Place) -> String {
         };
     }
     words
-}
-
-fn with(title: &str, place: &str) -> String {
-    if place.is_empty() { title.to_owned() } else { format!("{title}: {place}") }
 }
 
 /// Every sample of a probe in the first repeat.
@@ -135,15 +125,11 @@ fn scatter(document: &Document, index: usize, view: &ScatterView, y: Axis) -> Ch
     };
     Chart {
         id: format!("samples-{}-{index}", id(&view.probe)),
-        title: with(&view.probe, &place(document, &view.place)),
+        title: titled(&view.probe, &place(document, &view.place)),
         caption: format!("{samples} samples, on a logarithmic axis.{lost}"),
         wide: false,
         height: 220.0,
-        x: Axis {
-            min: 0.0,
-            max: document.duration_s.max(1e-9),
-            ..Axis::over("time since the warm-up", Unit::S, Scale::Linear, [1.0])
-        },
+        x: seconds(document),
         y,
         layers,
         legend,
@@ -207,7 +193,7 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
     let pcpu = view.pcpu.map_or_else(|| "never began".to_owned(), |p| format!("pCPU {p}"));
     Chart {
         id: format!("intervals-{index}"),
-        title: with(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
+        title: titled(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
         caption: match view.spans.len() {
             1 => format!("1 run in {}.", format::time(length)),
             n => format!("{n} runs in {}.", format::time(length)),

@@ -2,6 +2,7 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, OverTime};
+use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{Lane, Panel, panels, probes, titled};
@@ -38,17 +39,15 @@ pub(super) fn latency(document: &Document) -> Group {
         let label =
             if column.0 == "max" { "largest".to_owned() } else { format!("{} and max", column.0) };
         let y = Axis::over(&label, Unit::Us, Scale::Log, values.copied());
-        let panels = panels(document);
-        let charts = panels
-            .iter()
-            .enumerate()
-            .map(|(i, panel)| over_time(document, probe, i, panel, column, y.clone()));
-        group.add(charts.collect());
+        group.each_panel(&panels(document), |i, panel| {
+            over_time(document, probe, i, panel, column, y.clone())
+        });
     }
     group
 }
 
-fn seconds(document: &Document) -> Axis {
+/// The measured time.
+pub(super) fn seconds(document: &Document) -> Axis {
     Axis {
         min: 0.0,
         max: document.duration_s.max(1e-9),
@@ -85,15 +84,14 @@ fn over_time(
         let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
         layers.push(Layer::Line { slot, label, points, step: false, faint: false });
         legend.push(lane.key(Sign::Line));
-        let word = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
         for (i, count) in time.count.iter().enumerate() {
             table.rows.push(vec![
                 lane.label.clone(),
                 format::time(i as f64 * time.width_us),
                 count.to_string(),
-                word(time.p50[i]),
-                word(time.p99[i]),
-                word(time.max[i]),
+                format::maybe_time(time.p50[i]),
+                format::maybe_time(time.p99[i]),
+                format::maybe_time(time.max[i]),
             ]);
         }
     }
@@ -103,7 +101,7 @@ fn over_time(
     }
     Chart {
         id: format!("time-{}-{index}", id(probe)),
-        title: titled(probe, panel),
+        title: titled(probe, &panel.title),
         caption: format!("{} by time, on a logarithmic axis.", y.label),
         wide: false,
         height: 170.0,
@@ -149,15 +147,9 @@ pub(super) fn policy_events(document: &Document) -> Group {
     }
     let mut group = Group::new("events", "What the policies did", &about);
     in_use(document, &mut group);
-    let mut kinds: Vec<(&str, &str)> = Vec::new();
-    for series in &document.policy_events {
-        if !kinds.contains(&(&series.vm, &series.event)) {
-            kinds.push((&series.vm, &series.event));
-        }
-    }
-    for (vm, event) in kinds {
-        let of = || document.policy_events.iter().filter(|s| s.vm == vm && s.event == event);
-        let word = match event {
+    for (vm, event) in distinct(document.policy_events.iter().map(|s| (&s.vm, &s.event))) {
+        let of = || document.policy_events.iter().filter(|s| (&s.vm, &s.event) == (vm, event));
+        let word = match event.as_str() {
             "boost" => "boosts",
             "throttle" => "throttles: a budget ran out",
             _ => "boosts not given",
@@ -170,24 +162,18 @@ pub(super) fn policy_events(document: &Document) -> Group {
             y: Axis::over(word, Unit::PerSecond, Scale::Linear, values),
             columns: &["events a second"],
         };
-        group.add(lines.draw(document, |lane| {
+        lines.draw(document, &mut group, |lane| {
             let series = of().find(|s| lane.is_at(&s.place))?;
             Some((series.width_us, vec![&series.per_s]))
-        }));
+        });
     }
     group
 }
 
 /// vCPUs in use, where masks or hotplug change that.
 fn in_use(document: &Document, group: &mut Group) {
-    let mut vms: Vec<&str> = Vec::new();
-    for series in &document.in_use {
-        if !vms.contains(&series.vm.as_str()) {
-            vms.push(&series.vm);
-        }
-    }
-    for vm in vms {
-        let of = || document.in_use.iter().filter(|s| s.vm == vm);
+    for vm in distinct(document.in_use.iter().map(|series| &series.vm)) {
+        let of = || document.in_use.iter().filter(|s| s.vm == *vm);
         let all = of().map(|s| f64::from(s.vcpus)).fold(0.0, f64::max);
         let lines = Lines {
             id: format!("in-use-{}", id(vm)),
@@ -196,10 +182,10 @@ fn in_use(document: &Document, group: &mut Group) {
             y: Axis::over("vCPUs in use", Unit::Count, Scale::Linear, [all]),
             columns: &["vCPUs in use", "changes"],
         };
-        group.add(lines.draw(document, |lane| {
+        lines.draw(document, group, |lane| {
             let series = of().find(|s| lane.is_at(&s.place))?;
             Some((series.width_us, vec![&series.used, &series.changes]))
-        }));
+        });
     }
 }
 
@@ -214,14 +200,15 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// `of`: a lane's length of a slice in microseconds, and its numbers by column.
+    /// Adds them to a group. `of`: a lane's length of a slice in microseconds, and its numbers by column.
     fn draw<'d>(
         &self,
         document: &Document,
+        group: &mut Group,
         of: impl Fn(&Lane) -> Option<(f64, Vec<&'d Vec<f64>>)>,
-    ) -> Vec<Chart> {
+    ) {
         let header: Vec<&str> = ["", "time"].iter().chain(self.columns).copied().collect();
-        let chart = |(i, panel): (usize, Panel)| {
+        group.each_panel(&panels(document), |i, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&header);
             for lane in &panel.lanes {
@@ -238,11 +225,11 @@ impl Lines<'_> {
                 }));
             }
             if !layers.is_empty() {
-                marks(document, &panel, self.y.min, &mut layers, &mut legend);
+                marks(document, panel, self.y.min, &mut layers, &mut legend);
             }
             Chart {
                 id: format!("{}-{i}", self.id),
-                title: titled(&self.title, &panel),
+                title: titled(&self.title, &panel.title),
                 caption: self.caption.clone(),
                 wide: false,
                 height: 120.0,
@@ -253,7 +240,6 @@ impl Lines<'_> {
                 table,
                 zoom: false,
             }
-        };
-        panels(document).into_iter().enumerate().map(chart).collect()
+        });
     }
 }

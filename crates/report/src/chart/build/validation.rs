@@ -5,8 +5,9 @@ use vcoop_experiment::params;
 use vcoop_experiment::sim_vs_kvm::Beside;
 use vcoop_experiment::validate::Validated;
 
+use super::pairs::{self, Pair};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Scale, Table, Unit};
 
 /// Room of a row, in pixels.
 const STEP: f64 = 17.0;
@@ -39,8 +40,7 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
         Some(v) => format!("{} {}", format::digits(v), first.unit),
         None => "n/a".to_owned(),
     };
-    let (mut ticks, mut values) = (Vec::new(), Vec::new());
-    let (mut measured, mut simulated, mut layers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut pairs = Vec::new();
     let mut table = Table::new(&["", "measured", "simulated", "simulated / measured"]);
     let mut depth = 0.0;
     for row in rows {
@@ -54,52 +54,26 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
             };
             let positive = |v: Option<f64>| v.filter(|v| *v > 0.0);
             let (kvm, sim) = (positive(pair.kvm), positive(pair.sim));
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
+            let ratio = format::maybe(pair.ratio, format::ratio);
             table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
             // A row of nothing, as a quantile that too few samples carry, stands in the table only.
             if kvm.is_none() && sim.is_none() {
                 continue;
             }
-            let at = depth + 0.5;
-            values.extend(kvm.into_iter().chain(sim));
-            measured.extend(kvm.map(|v| (v, at)));
-            simulated.extend(sim.map(|v| (v, at)));
-            if let (Some(kvm), Some(sim)) = (kvm, sim) {
-                let points = vec![(kvm.min(sim), at), (kvm.max(sim), at)];
-                let (slot, label) = (Slot::Series(0), name.clone());
-                layers.push(Layer::Line { slot, label, points, step: false, faint: true });
-            }
-            ticks.push((at, name));
+            pairs.push(Pair { label: name, at: depth + 0.5, values: [kvm, sim] });
             depth += 1.0;
         }
         // Room between policies.
         depth += if depth > 0.0 { 0.4 } else { 0.0 };
     }
-    let dots = |n, label: &str, points| {
-        let (slot, label) = (Slot::Series(n), label.to_owned());
-        Layer::Dots { slot, label, points, size: 7.0 }
-    };
-    layers.push(dots(0, "measured", measured));
-    layers.push(dots(1, "simulated", simulated));
-    let key = |n, label: &str| {
-        let (slot, label) = (Slot::Series(n), label.to_owned());
-        Key { slot, sign: Sign::Dot, label }
-    };
+    let values = pairs.iter().flat_map(|pair| pair.values).flatten();
+    let x = Axis::over(&label, unit, Scale::Log, values);
     let words = params::words(&first.params);
     let what = if latency { first.probe.clone() } else { format!("{} work", first.probe) };
     Chart {
         id: format!("{}-{}-{n}", id(&scenario.scenario), id(&first.probe)),
         title: if words.is_empty() { what } else { format!("{what}: {words}") },
-        caption: "The longer the line between the two, the larger the error; the axis is \
-                  logarithmic."
-            .to_owned(),
-        wide: false,
         height: (depth * STEP).max(40.0),
-        x: Axis::over(&label, unit, Scale::Log, values),
-        y: Axis::rows(depth, ticks),
-        layers,
-        legend: vec![key(0, "measured"), key(1, "simulated")],
-        table,
-        zoom: false,
+        ..pairs::chart(["measured", "simulated"], pairs, x, depth, table)
     }
 }
