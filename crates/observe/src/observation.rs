@@ -1,6 +1,6 @@
 //! An observation of a VM: windows of time, and what happened in each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, Wh
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
-    Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, gettid, run_time,
+    Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, cpu_list, gettid, run_time,
 };
 use vcoop_window::Number;
 
@@ -476,6 +476,17 @@ impl Observation {
                 vcpu.index
             );
             notes.push(Note::new(evidence, None));
+        }
+        let now = subject.vcpus.iter().filter_map(|vcpu| affinity(vcpu.tid).ok()).flatten();
+        let new: BTreeSet<u32> = now.filter(|cpu| !self.cpus.contains(cpu)).collect();
+        if !new.is_empty() {
+            let new: Vec<u32> = new.into_iter().collect();
+            let evidence = format!(
+                "vCPUs may use other CPUs now than when the observation began: CPU {}. Who ran there \
+                 instead of them is not in this",
+                cpu_list(&new)
+            );
+            notes.push(Note::new(evidence, Some("observe anew")));
         }
         if subject.kvm && window.exits.is_empty() {
             let evidence = "no kvm_exit was seen: exits, and the time in guest mode, are not shown";

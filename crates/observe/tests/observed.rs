@@ -228,6 +228,25 @@ test!("live", a_wait_at_the_edges_of_a_window_counts_in_both, || {
     Ok(())
 });
 
+test!("live", a_vcpu_that_is_moved_to_another_cpu_is_seen_there, || {
+    let cpus = allowed_cpus().unwrap();
+    let [from, to] = cpus[..] else { return Err(Skip::because("needs two CPUs, and no more")) };
+    let vcpu = Worker::hog(&[from]);
+    let mut observation = observation(&[&vcpu])?;
+    let stays = window(&mut observation, Duration::from_millis(200), &mut Nobody);
+    assert!(stays.notes.iter().all(|note| !note.evidence.contains("other CPUs")));
+    set_affinity(vcpu.tid, &[to]).unwrap();
+    let observed = window(&mut observation, Duration::from_millis(500), &mut Nobody);
+    assert_sums(&observed, "web.vcpu0");
+    let share = |metric| scalar(&observed.recording, "web.vcpu0", metric);
+    // What others took of it there is in both.
+    assert!((share("steal") - share("run_delay")).abs() < 10.0, "{} steal", share("steal"));
+    assert!(share("running") > 20.0, "{} running", share("running"));
+    let told = observed.notes.iter().any(|note| note.evidence.contains("other CPUs now"));
+    assert!(told, "{:?}", observed.notes);
+    Ok(())
+});
+
 /// What an observer is told.
 #[derive(Debug, Default)]
 struct Heard {

@@ -73,6 +73,8 @@ pub struct Thread {
 #[derive(Debug)]
 pub struct Recorder {
     instance: Instance,
+    /// The part of the filter of switches that names CPUs.
+    on_cpus: String,
     decoder: Decoder,
     clock: Clock,
     timeline: Timeline,
@@ -120,6 +122,12 @@ pub fn describe() -> String {
     }
 }
 
+/// The filter of switches.
+const SWITCHES: &str = "events/sched/sched_switch/filter";
+
+/// Longest filter that the kernel takes: a page.
+const MOST_FILTER: usize = 4000;
+
 /// A filter for any of some numbers of a field.
 fn any_of(field: &str, numbers: impl IntoIterator<Item = i64>) -> String {
     let terms: Vec<String> = numbers.into_iter().map(|n| format!("{field} == {n}")).collect();
@@ -142,14 +150,15 @@ impl Recorder {
         let exits = instance.format(&path("kvm_exit"));
         let reasons = exits.map(|format| format.symbols().to_vec()).unwrap_or_default();
         // If the filter is refused, more is recorded than needed.
-        let filter = any_of("CPU", cpus.iter().map(|c| i64::from(*c)));
-        let _ = instance.write("events/sched/sched_switch/filter", &filter);
+        let on_cpus = any_of("CPU", cpus.iter().map(|c| i64::from(*c)));
+        let _ = instance.write(SWITCHES, &on_cpus);
         for event in NEEDED {
             instance.write(&format!("events/{}/enable", path(event)), "1")?;
         }
         instance.write("tracing_on", "1")?;
         Ok(Self {
             instance,
+            on_cpus,
             decoder,
             clock,
             timeline: Timeline::new(clock),
@@ -170,6 +179,12 @@ impl Recorder {
         let tids = |of: fn(&Thread) -> bool| {
             threads.iter().filter(move |t| of(t)).map(|t| i64::from(t.tid))
         };
+        // On other CPUs, too: somebody may let them go there. If that is too long for a filter, the one of the CPUs stays.
+        let own = ["prev_pid", "next_pid"].map(|field| any_of(field, tids(|t| t.vcpu)));
+        let switches = format!("{} || {}", self.on_cpus, own.join(" || "));
+        if !own[0].is_empty() && switches.len() < MOST_FILTER {
+            let _ = self.instance.write(SWITCHES, &switches);
+        }
         let woken = any_of("pid", tids(|t| t.measured));
         for event in ["sched_waking", "sched_wakeup"] {
             // If it is refused (there are too many of them), more is recorded than needed.

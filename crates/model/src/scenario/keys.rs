@@ -148,7 +148,7 @@ table! {
         /// deeper states are not entered, "0us" means polling. Default: no limit.
         cpu_dma_latency: Option<At<Time>>,
         /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep
-        /// it. Timers that are set there fire on a housekeeping pCPU. Default: "none".
+        /// it. Timers that are set there fire, and devices interrupt, on a housekeeping pCPU. Default: "none".
         nohz_full: Option<At<NohzCpus>>,
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
         /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
