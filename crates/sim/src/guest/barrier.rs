@@ -13,14 +13,23 @@ use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;
 
-/// Who waits at each barrier, which has the number of its label's first task.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Barriers(BTreeMap<u32, Vec<u32>>);
+struct Barrier {
+    /// Who waits there.
+    waits: Vec<u32>,
+    /// How long they spin.
+    spin_ns: Ns,
+}
+
+/// Barriers by their labels' first tasks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Barriers(BTreeMap<u32, Barrier>);
 
 impl Barriers {
     /// A task comes to a barrier of so many: those who waited, if it is the last one. Else it waits from now on.
-    fn meet(&mut self, barrier: u32, t: u32, of: u32) -> Option<Vec<u32>> {
-        let waits = self.0.entry(barrier).or_default();
+    fn meet(&mut self, barrier: u32, t: u32, of: u32, spin_ns: Ns) -> Option<Vec<u32>> {
+        let Barrier { waits, spin_ns: spins } = self.0.entry(barrier).or_default();
+        *spins = spin_ns;
         if waits.len() as u32 + 1 >= of {
             return Some(std::mem::take(waits));
         }
@@ -29,7 +38,12 @@ impl Barriers {
     }
 
     fn holds(&self, barrier: u32, t: u32) -> bool {
-        self.0.get(&barrier).is_some_and(|waits| waits.contains(&t))
+        self.0.get(&barrier).is_some_and(|barrier| barrier.waits.contains(&t))
+    }
+
+    /// How long tasks spin at a barrier before they sleep.
+    pub(crate) fn spin_ns(&self, barrier: u32) -> Ns {
+        self.0.get(&barrier).map_or(0, |barrier| barrier.spin_ns)
     }
 }
 
@@ -38,12 +52,12 @@ impl World<'_> {
     pub(crate) fn meet(&mut self, v: u32, t: u32, of: u32, spin_ns: Ns) {
         let vm = self.vcpus[v as usize].vm as usize;
         let barrier = self.vms[vm].tasks[t as usize].peers;
-        if let Some(others) = self.vms[vm].sync.barriers.meet(barrier, t, of) {
+        if let Some(others) = self.vms[vm].sync.barriers.meet(barrier, t, of, spin_ns) {
             return others.into_iter().for_each(|other| self.barrier_opens(v, other));
         }
         self.passes_later(vm, t);
         if spin_ns > 0 {
-            self.spin(vm, t, Spin::Barrier(spin_ns));
+            self.spin(vm, t, Spin::Barrier);
         }
     }
 

@@ -199,11 +199,14 @@ impl World<'_> {
             Spin::Sleeping(l) => {
                 sync.sleeping.patience(l, t, work.spun).map(|ns| (ns, Spell::Patience))
             }
-            Spin::Barrier(ns) => Some((ns.saturating_sub(work.spun), Spell::Patience)),
+            Spin::Barrier => {
+                let left = sync.barriers.spin_ns(work.peers).saturating_sub(work.spun);
+                Some((left, Spell::Patience))
+            }
             _ => None,
         };
         // PAUSE loops exit in the kernel only.
-        let exits = sync.ple && !matches!(work.spin, Spin::Timer | Spin::Barrier(_));
+        let exits = sync.ple && !matches!(work.spin, Spin::Timer | Spin::Barrier);
         self.vcpus[v as usize].spin.spell(limit, exits)
     }
 
@@ -241,7 +244,7 @@ impl World<'_> {
     pub(crate) fn spin_state(&mut self, v: u32, spin: Spin) {
         let state = match spin {
             Spin::No | Spin::Timer => State::Run,
-            Spin::Lock(_) | Spin::Sleeping(_) | Spin::Barrier(_) => State::Spin,
+            Spin::Lock(_) | Spin::Sleeping(_) | Spin::Barrier => State::Spin,
             Spin::Calls => State::CallWait,
         };
         self.state(self.vcpus[v as usize].track, state);
@@ -259,7 +262,7 @@ impl World<'_> {
                 self.tally(vm, Count::PvHalts, 1);
                 self.halts_in_line(vm, t);
             }
-            Spell::Patience if matches!(self.vms[vm].tasks[t as usize].spin, Spin::Barrier(_)) => {
+            Spell::Patience if self.vms[vm].tasks[t as usize].spin == Spin::Barrier => {
                 self.spin_ends(vm, t);
             }
             Spell::Patience => self.stops_spinning(vm, t, true),

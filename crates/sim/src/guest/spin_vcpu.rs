@@ -21,8 +21,8 @@ pub(crate) enum Spin {
     Calls,
     /// A timer's interrupt.
     Timer,
-    /// Others at a barrier, for so long.
-    Barrier(Ns),
+    /// Others at a barrier.
+    Barrier,
 }
 
 /// What ends a spell of spinning that nobody else ends.
