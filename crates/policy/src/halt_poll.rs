@@ -57,15 +57,24 @@ impl HostHaltPoll {
     fn grow(&mut self) {
         let c = &self.config;
         if c.grow > 0 {
-            let grown = self.now.saturating_mul(u64::from(c.grow)).max(c.grow_start_ns);
-            self.now = grown.min(c.max_ns);
+            self.now = grown(self.now, c.grow, c.grow_start_ns, c.max_ns);
         }
     }
 
     fn shrink(&mut self) {
-        let shrunk = self.now.checked_div(u64::from(self.config.shrink)).unwrap_or(0);
-        self.now = if shrunk < self.config.grow_start_ns { 0 } else { shrunk };
+        self.now = shrunk(self.now, self.config.shrink, self.config.grow_start_ns);
     }
+}
+
+/// A poll that is to be longer: times `by`, from `start` on, up to `most`.
+fn grown(ns: Ns, by: u32, start: Ns, most: Ns) -> Ns {
+    ns.saturating_mul(u64::from(by)).max(start).min(most)
+}
+
+/// A poll that is to be shorter: one `by`th, and nothing below `start`.
+fn shrunk(ns: Ns, by: u32, start: Ns) -> Ns {
+    let shrunk = ns.checked_div(u64::from(by)).unwrap_or(0);
+    if shrunk < start { 0 } else { shrunk }
 }
 
 /// What a guest's idle vCPU is to do.
@@ -115,12 +124,10 @@ impl GuestHaltPoll {
         let c = &self.config;
         self.timed_out = false;
         if self.limit < block_ns && block_ns <= c.max_ns {
-            let grown = self.limit.saturating_mul(u64::from(c.grow)).max(c.grow_start_ns);
-            self.limit = grown.min(c.max_ns);
+            self.limit = grown(self.limit, c.grow, c.grow_start_ns, c.max_ns);
         } else if block_ns > c.max_ns && c.allow_shrink {
-            // Nothing below what it grows from, since Linux 6.9.
-            let shrunk = self.limit.checked_div(u64::from(c.shrink)).unwrap_or(0);
-            self.limit = if shrunk < c.grow_start_ns { 0 } else { shrunk };
+            // To nothing below what it grows from since Linux 6.9.
+            self.limit = shrunk(self.limit, c.shrink, c.grow_start_ns);
         }
     }
 }

@@ -221,10 +221,14 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// This operation is the next one of its program, again or before what follows.
+    pub(crate) fn hold(&mut self, op: Op) {
+        self.runner.iter_mut().for_each(|runner| runner.hold(op));
+    }
+
     /// There was no room for a message to task `to`: it posts it when it is woken.
     pub(crate) fn posts_again(&mut self, to: u32, room: Room) {
-        let again = Op::Post { peer: to - self.peers, room };
-        self.runner.iter_mut().for_each(|runner| runner.hold(again));
+        self.hold(Op::Post { peer: to - self.peers, room });
     }
 
     /// CPU time until the current run is done.

@@ -25,8 +25,7 @@ impl World<'_> {
             return false;
         }
         let work = &mut self.vms[vm].tasks[t as usize];
-        let again = Op::Acquire { lock: l, kind };
-        work.runner.iter_mut().for_each(|runner| runner.hold(again));
+        work.hold(Op::Acquire { lock: l, kind });
         if turn == Turn::Spins {
             work.mode = Mode::Kernel;
             self.spin(vm, t, Spin::Sleeping(l));

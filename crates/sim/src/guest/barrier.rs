@@ -55,7 +55,7 @@ impl World<'_> {
         if let Some(others) = self.vms[vm].sync.barriers.meet(barrier, t, of, spin_ns) {
             return others.into_iter().for_each(|other| self.barrier_opens(v, other));
         }
-        self.passes_later(vm, t);
+        self.vms[vm].tasks[t as usize].hold(Op::Pass);
         if spin_ns > 0 {
             self.spin(vm, t, Spin::Barrier);
         }
@@ -68,14 +68,10 @@ impl World<'_> {
         if !self.vms[vm].sync.barriers.holds(barrier, t) {
             return false;
         }
-        self.passes_later(vm, t);
-        self.vms[vm].tasks[t as usize].wait = Wait::Barrier;
+        let work = &mut self.vms[vm].tasks[t as usize];
+        work.hold(Op::Pass);
+        work.wait = Wait::Barrier;
         self.guest_sleep(v, t, None, CostKey::GuestSleep)
-    }
-
-    fn passes_later(&mut self, vm: usize, t: u32) {
-        let runner = &mut self.vms[vm].tasks[t as usize].runner;
-        runner.iter_mut().for_each(|runner| runner.hold(Op::Pass));
     }
 
     /// All are there: a task that waited goes on. One that is on its way to sleep looks before it does.

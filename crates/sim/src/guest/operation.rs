@@ -31,8 +31,7 @@ impl World<'_> {
             self.guest_event(v, GuestEvent::PreemptOn);
             if !self.vcpus[v as usize].exits.is_empty() {
                 // The kernel tells the host at the end of the section, before anything else.
-                let runner = self.vms[vm].tasks[t as usize].runner.as_mut();
-                runner.into_iter().for_each(|runner| runner.hold(op));
+                self.vms[vm].tasks[t as usize].hold(op);
                 return false;
             }
         }

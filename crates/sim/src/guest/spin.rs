@@ -336,7 +336,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].spins {
             return;
         }
-        // It did not go on after an interrupt of the host, whatever it did before.
+        // KVM tells the guest only if the last exit was an interrupt of the host (`kvm_steal_time_set_preempted`).
         vcpu.spin.preempted(usize::from(vcpu.exit_why) == Exit::Interrupt.index());
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
