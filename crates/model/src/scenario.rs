@@ -24,6 +24,7 @@ mod set;
 mod storm;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod unfit;
 mod virt;
 

@@ -10,25 +10,25 @@ use super::credit1;
 use super::deadline;
 use super::effect::Effects;
 use super::expand::{Expanded, Place};
-use super::host::{self, HostFacts, Shares, check_policy_slice, refuse_ext, refuse_slice};
+use super::host::{self, HostFacts, Shares, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
-use super::keys::{AtKeys, GroupKeys, PolicyKeys, ScenarioKeys, Switch};
+use super::keys::{GroupKeys, PolicyKeys, ScenarioKeys};
 use super::policies::{Named, Policies};
 use super::storm;
+use super::timeline::timeline;
 use super::unfit::Unfit;
 use super::virt;
 use crate::builtin::is_path;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
-    HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
-    TimelineEvent, VmPlan,
+    HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, VmPlan,
 };
 use crate::profile::Profile;
 use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
-use crate::toml_read::units::{CpuList, show};
+use crate::toml_read::units::show;
 
 /// A cell, ready but for the policy.
 #[derive(Clone, Debug)]
@@ -585,120 +585,4 @@ fn probes(
         }
     }
     chosen
-}
-
-fn timeline(
-    switches: &[AtKeys],
-    keys: &ScenarioKeys,
-    vms: &[VmPlan],
-    end_ns: Ns,
-    slices: bool,
-    errors: &mut Collector<'_>,
-) -> Vec<TimelineEvent> {
-    let mut events = Vec::new();
-    for switch in switches {
-        check_before_end(switch.time.value.0, switch.time.span, end_ns, errors);
-        let vm = match &switch.vm {
-            None => vec![None],
-            // All copies of a VM.
-            Some(name) => match places(vms, &name.value.0) {
-                some if !some.is_empty() => some,
-                _ => {
-                    if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value.0) {
-                        let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-                        let message = format!("there is no VM `{}`", name.value.0);
-                        errors.error_help(
-                            name.span,
-                            message,
-                            nearest(&name.value.0, "VMs", &names),
-                        );
-                    }
-                    // A VM that is left out has nothing to switch.
-                    continue;
-                }
-            },
-        };
-        for vm in vm {
-            if let Some(action) = action(switch, vm, vms, slices, errors) {
-                events.push(TimelineEvent { at_ns: switch.time.value.0, action });
-            } else {
-                break;
-            }
-        }
-    }
-    events.sort_by_key(|event| event.at_ns);
-    events
-}
-
-/// The VMs of a name.
-fn places(vms: &[VmPlan], name: &str) -> Vec<Option<u32>> {
-    let named = vms.iter().enumerate().filter(|(_, vm)| vm.label == name || vm.name == name);
-    named.map(|(i, _)| u32::try_from(i).ok()).collect()
-}
-
-fn action(
-    switch: &AtKeys,
-    vm: Option<u32>,
-    vms: &[VmPlan],
-    slices: bool,
-    errors: &mut Collector<'_>,
-) -> Option<TimelineAction> {
-    if let Some(prefer) = &switch.prefer {
-        return prefers(switch, prefer, vm, vms, errors);
-    }
-    match (&switch.boost, &switch.policy) {
-        (Some(boost), None) => {
-            if let Some(vcpu) = &switch.vcpu {
-                errors.error(vcpu.span, "boosting is switched for whole VMs: take out `vcpu`");
-            }
-            Some(TimelineAction::Boost { vm, on: boost.value == Switch::On })
-        }
-        (None, Some(policy)) => {
-            let (Some(vm), Some(vcpu)) = (vm, &switch.vcpu) else {
-                let help = "add `vm = ...` and `vcpu = ...`";
-                errors.error_help(policy.span, "it is not said which vCPU gets this policy", help);
-                return None;
-            };
-            let vcpus = vms.get(vm as usize).map_or(0, |vm| vm.vcpu_policy.len());
-            if vcpu.value.get() as usize >= vcpus {
-                let message = format!("there is no vCPU {}", vcpu.value.get());
-                let help = format!("vCPUs go from 0 to {}", vcpus.saturating_sub(1));
-                errors.error_help(vcpu.span, message, help);
-            }
-            check_policy_slice(policy.value.0, policy.span, slices, "host", errors);
-            let vcpu = vcpu.value.get32();
-            Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
-        }
-        _ => {
-            let help = "give `boost`, or `vm`, `vcpu` and `policy`, or `vm` and `prefer`";
-            errors.error_help(switch.time.span, "an entry switches exactly one thing", help);
-            None
-        }
-    }
-}
-
-/// A mask set by hand.
-fn prefers(
-    switch: &AtKeys,
-    prefer: &At<CpuList>,
-    vm: Option<u32>,
-    vms: &[VmPlan],
-    errors: &mut Collector<'_>,
-) -> Option<TimelineAction> {
-    if switch.boost.is_some() || switch.policy.is_some() || switch.vcpu.is_some() {
-        errors.error_help(prefer.span, "an entry switches exactly one thing", "`vm` and `prefer`");
-        return None;
-    }
-    let Some(vm) = vm else {
-        errors.error_help(prefer.span, "it is not said which VM gets this mask", "add `vm = ...`");
-        return None;
-    };
-    let vcpus = vms.get(vm as usize)?.level.topology.cpus();
-    let list = prefer.value.0.clone();
-    if let Some(beyond) = list.iter().find(|cpu| **cpu >= vcpus) {
-        let help = format!("vCPUs go from 0 to {}", vcpus - 1);
-        errors.error_help(prefer.span, format!("there is no vCPU {beyond}"), help);
-        return None;
-    }
-    Some(TimelineAction::Prefer { vm, vcpus: list })
 }
