@@ -430,11 +430,13 @@ fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
 
 #[test]
 fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
-    // vCPU 1 works, and lets a hog have its pCPU by its own exits, or by the host's tick. vCPU 0 unmaps memory.
+    // vCPU 1 shares its pCPU with a hog. The host's tick takes that from it in guest mode, or in one of its exits. vCPU 0 unmaps
+    // memory.
     let flusher = routine(vec![user(200), Act::Flush, Act::Done]);
-    let deferred = |told, spins| {
-        let other = if spins { locker(5 * US) } else { hog() };
-        let mut p = machine(2, &[0, 1], vec![flusher.clone(), other]);
+    let exits = routine(vec![user(1), Act::ReadCstates { counters: 64 }]);
+    let deferred = |told, other: &Program| {
+        let mut p = machine(2, &[0, 1], vec![flusher.clone(), other.clone()]);
+        p.host.costs = dear();
         for t in &mut p.vms[0].tasks {
             t.process = Some("p".into());
         }
@@ -444,8 +446,10 @@ fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
         let r = run(&p);
         scalar_or_zero(&r, "guest", "shootdowns.deferred")
     };
-    let (told, all) = (deferred(Told::Interrupted, false), deferred(Told::Away, false));
+    let (told, all) = (deferred(Told::Interrupted, &hog()), deferred(Told::Away, &hog()));
     assert!(told > 10.0 && all >= told, "{told} of {all}: the tick takes its pCPU");
+    let (told, all) = (deferred(Told::Interrupted, &exits), deferred(Told::Away, &exits));
+    assert!(all > 10.0 && told < 0.5 * all, "{told} of {all}: mostly in an exit");
 }
 
 #[test]
