@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     /// Tests that skipped themselves, by reason. Those under `#[ignore]` are none of them: they have a layer
     /// of their own, or another test runs them.
     pub(crate) skipped: BTreeMap<String, u64>,
+    /// Those that failed once and ran again, and why.
+    pub(crate) again: Vec<String>,
     /// What those that failed said: for each the beginning.
     pub(crate) complaints: Vec<String>,
     /// Of `skipped`, those that the next sum will count as passed.
@@ -43,6 +45,7 @@ impl Tally {
     /// - `test NAME ... ignored (REASON)` skipped itself in the harness of `vcoop-testing`.
     /// - `skipped in NAME: REASON` did so in Rust's own harness, which counts it as passed. It may stand
     ///   behind what other threads have printed.
+    /// - `second attempt of NAME: WHY` failed once in the harness of `vcoop-testing`, and runs again.
     /// - `---- NAME ----` or `---- NAME stdout ----` begins what a test that failed has said, up to the list of names
     ///   under `failures:`.
     fn read(&mut self, line: &str) {
@@ -59,6 +62,8 @@ impl Tally {
             let sum = |word| number_before(sums, word).unwrap_or(0);
             self.passed += sum(" passed").saturating_sub(std::mem::take(&mut self.unnoticed));
             self.failed += sum(" failed");
+        } else if let Some((_, test)) = line.split_once("second attempt of ") {
+            self.again.push(test.to_owned());
         } else if let Some((_, why)) = line.split_once(" ... ignored (") {
             self.skip(why.trim_end().strip_suffix(')').unwrap_or(why));
         } else if let Some((_, told)) = line.split_once("skipped in ")
@@ -394,6 +399,17 @@ mod tests {
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured",
         ]);
         assert_eq!((tally.passed, tally.failed, tally.skips()), (14, 3, 0));
+    }
+
+    #[test]
+    fn a_second_attempt_is_told() {
+        let tally = read(&[
+            "second attempt of a: no answer from the guest",
+            "test [6.1] a   ... ok",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured",
+        ]);
+        assert_eq!((tally.passed, tally.failed), (1, 0));
+        assert_eq!(tally.again, ["a: no answer from the guest"]);
     }
 
     #[test]

@@ -89,6 +89,9 @@ fn test(layers: Vec<Layer>) -> anyhow::Result<()> {
                 for (why, tests) in &tally.skipped {
                     println!("{:24}{tests} skipped: {why}", "");
                 }
+                for test in &tally.again {
+                    println!("{:24}second attempt: {test}", "");
+                }
                 passed += tally.passed;
                 failed += tally.failed;
                 skipped += tally.skips();

@@ -1,6 +1,7 @@
 //! What tests of several crates share.
 //!
-//! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
+//! - A harness whose tests can skip themselves at run time, and get a second attempt, for a test file with
+//!   `harness = false`:
 //!   [`test!`] above a function registers it, [`beside_others!`] lets those of a module run at once, [`main`] runs what is
 //!   registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
@@ -19,6 +20,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::panic;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -194,6 +196,17 @@ pub fn layer_main() -> ExitCode {
     run(true)
 }
 
+/// Runs a test, and once more if it fails: others use this host too, and a guest in an emulator or a thread that waits
+/// for its CPU may be later than any limit. The first failure is said in a line that `cargo xtask test` repeats at its end.
+fn attempt(name: &str, run: fn() -> Outcome) -> Outcome {
+    panic::catch_unwind(run).unwrap_or_else(|why| {
+        let text = why.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| why.downcast_ref().map(String::as_str)).unwrap_or("a panic");
+        println!("second attempt of {name}: {}", Skip::because(text).0);
+        run()
+    })
+}
+
 fn run(ignored: bool) -> ExitCode {
     let arguments = Arguments::from_args();
     let mut tests: Vec<&Test> = inventory::iter::<Test>.into_iter().collect();
@@ -202,7 +215,7 @@ fn run(ignored: bool) -> ExitCode {
         let (name, run) = (test.name, test.run);
         let done = move || {
             let began = Instant::now();
-            let outcome = run();
+            let outcome = attempt(name, run);
             let took = began.elapsed();
             if took >= LONG_TEST {
                 eprintln!("{name}: {} s", took.as_secs());
@@ -228,7 +241,26 @@ fn run(ignored: bool) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::Skip;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::{Skip, attempt};
+
+    #[test]
+    fn what_fails_once_runs_once_more() {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let outcome = attempt("late", || {
+            let run = RUNS.fetch_add(1, Relaxed);
+            assert!(run > 0, "late in run {run}");
+            Ok(())
+        });
+        assert_eq!((outcome, RUNS.load(Relaxed)), (Ok(()), 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "always late")]
+    fn what_fails_twice_has_failed() {
+        let _ = attempt("always", || panic!("always late"));
+    }
 
     #[test]
     fn a_reason_is_one_line() {
