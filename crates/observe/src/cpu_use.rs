@@ -166,7 +166,13 @@ mod tests {
     use vcoop_sources::trace::{Event, What};
 
     fn switch(time: u64, cpu: u32, prev: i32, next: i32) -> Event {
-        let what = What::Switch { prev, runnable: true, next, comm: Default::default() };
+        let what = What::Switch {
+            prev,
+            runnable: true,
+            uninterruptible: false,
+            next,
+            comm: Default::default(),
+        };
         Event { time, cpu, what }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Shares {
     pub(crate) halted: u64,
     /// Of it: polling.
     pub(crate) polling: u64,
+    /// In an uninterruptible sleep.
+    pub(crate) blocked: u64,
     pub(crate) waiting: u64,
     pub(crate) unknown: u64,
 }
@@ -171,6 +173,7 @@ impl Follower {
         match span.state {
             State::Unknown => s.unknown += cycles,
             State::Asleep => s.halted += cycles,
+            State::Blocked => s.blocked += cycles,
             State::Polling => {
                 s.halted += cycles;
                 s.polling += cycles;
@@ -201,9 +204,9 @@ impl Follower {
         let Some(steps) = &mut self.steps else { return };
         let room = steps.len() < MOST_STEPS;
         match (state, steps.last_mut()) {
-            (State::Asleep, Some(Step::Sleep(last))) => *last += ns,
+            (State::Asleep | State::Blocked, Some(Step::Sleep(last))) => *last += ns,
             (State::Running | State::Guest | State::Polling, Some(Step::Run(last))) => *last += ns,
-            (State::Asleep, _) if room => {
+            (State::Asleep | State::Blocked, _) if room => {
                 steps.push(Step::Sleep(ns + std::mem::take(&mut self.held_up)));
             }
             (State::Waking | State::Preempted, _) => self.held_up += ns,

@@ -70,7 +70,7 @@ impl History {
             return;
         }
         let did = match event.what {
-            What::Switch { prev, runnable, next, comm } => {
+            What::Switch { prev, runnable, next, comm, .. } => {
                 self.sees(next, comm);
                 self.sees(prev, Comm::default());
                 Did::Switch { prev, runnable, next }
@@ -145,7 +145,13 @@ mod tests {
         let mut comm = Comm::default();
         comm[..4].copy_from_slice(b"gone");
         // Above the largest number of a thread.
-        let what = What::Switch { prev: own, runnable: false, next: 4_194_305, comm };
+        let what = What::Switch {
+            prev: own,
+            runnable: false,
+            uninterruptible: false,
+            next: 4_194_305,
+            comm,
+        };
         history.take(&Event { time: 5, cpu: 0, what });
         history.look();
         let (gone, own) = (&history.people[&4_194_305], &history.people[&own]);

@@ -16,6 +16,7 @@
 //! | `VM.urgent` `latency` | latency | where the guest has vcoop's driver: from when a timer that wakes an urgent task of the guest was due to when the task ran, by the guest's own count |
 //! | `VM.vcpuN` `running`, `halted`, `steal` | % | shares of the window: on a CPU, asleep, waiting for a CPU |
 //! | `VM.vcpuN` `run_delay` | % | the steal by the kernel's own count (`schedstat`): it should be as `steal` |
+//! | `VM.vcpuN` `blocked` | % | in an uninterruptible sleep of the host (page fault, I/O, lock); left out where it is nothing |
 //! | `VM.vcpuN` `guest`, `polling` | % | in guest mode; polling for the end of a halt: where KVM tells |
 //! | `VM.vcpuN` `unknown` | % | not known, as events were lost; left out where it is nothing |
 //! | `VM.vcpuN` `migrations`, `wakeups` | 1/s | changes of the CPU; wake-ups |

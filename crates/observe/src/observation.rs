@@ -408,20 +408,23 @@ impl Observation {
         let time = |cycles: u64| self.clock.to_ns(cycles) as f64 / ns as f64;
         let seconds = ns as f64 / 1e9;
         let mut all = Shares::default();
-        let mut latencies = Vec::new();
+        let (mut latencies, mut blocked) = (Vec::new(), Vec::new());
         for (follower, vcpu) in window.followers.into_iter().zip(&self.subject.vcpus) {
             let probe = self.subject.probe(vcpu);
             let s = follower.shares;
             put(&probe, "running", "%", 100.0 * time(s.running));
             put(&probe, "halted", "%", 100.0 * time(s.halted));
             put(&probe, "steal", "%", 100.0 * time(s.waiting));
-            for (metric, cycles) in
-                [("guest", s.guest), ("polling", s.polling), ("unknown", s.unknown)]
-            {
-                if cycles > 0 {
-                    put(&probe, metric, "%", 100.0 * time(cycles));
-                }
+            let some = [
+                ("blocked", s.blocked),
+                ("guest", s.guest),
+                ("polling", s.polling),
+                ("unknown", s.unknown),
+            ];
+            for (metric, cycles) in some.into_iter().filter(|(_, cycles)| *cycles > 0) {
+                put(&probe, metric, "%", 100.0 * time(cycles));
             }
+            blocked.extend(caveats::of_blocked(vcpu.index, time(s.blocked)));
             put(&probe, "migrations", "1/s", follower.migrations as f64 / seconds);
             put(&probe, "wakeups", "1/s", follower.wakeups as f64 / seconds);
             all.running += s.running;
@@ -429,6 +432,7 @@ impl Observation {
             all.unknown += s.unknown;
             latencies.extend([follower.woken, follower.preempted]);
         }
+        notes.extend(blocked);
         let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
         put(name, "cpu", "cpu", time(all.running));
         put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
@@ -544,12 +548,16 @@ fn not_counted(silence: Option<State>, last: Option<Span>, from: u64, to: u64) -
 
 /// What a vCPU's thread did in a window without an event of it: it ran, slept or waited all along.
 fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
-    let asleep = Stat::open(vcpu.tid).is_ok_and(|stat| stat.is_asleep());
-    match (ran >= window / 2, asleep) {
-        (true, _) => State::Running,
-        (false, true) => State::Asleep,
-        (false, false) if vcpu.is_there() => State::Preempted,
-        (false, false) => State::Asleep,
+    let stat = Stat::open(vcpu.tid);
+    let is = |what: fn(&Stat) -> bool| stat.as_ref().is_ok_and(what);
+    if ran >= window / 2 {
+        State::Running
+    } else if is(Stat::is_blocked) {
+        State::Blocked
+    } else if is(Stat::is_asleep) || !vcpu.is_there() {
+        State::Asleep
+    } else {
+        State::Preempted
     }
 }
 

@@ -2,7 +2,7 @@
 //! Without tracefs all are skipped.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -114,7 +114,8 @@ fn series<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord 
 /// What is true of every window of a vCPU: its shares are all of it, and its waits are the steal.
 fn assert_sums(observed: &Observed, probe: &str) {
     let r = &observed.recording;
-    let shares = ["running", "halted", "steal", "unknown"].map(|metric| scalar(r, probe, metric));
+    let shares =
+        ["running", "halted", "blocked", "steal", "unknown"].map(|metric| scalar(r, probe, metric));
     assert!((shares.iter().sum::<f64>() - 100.0).abs() < 0.01, "{probe}: {shares:?}");
     let waits = ["wait", "preempted"].map(|metric| series(r, probe, metric));
     let waited: u128 = waits.iter().map(|l| l.sum_ns).sum();
@@ -205,6 +206,22 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "wakeups"), 0.0);
     drop(held);
+    Ok(())
+});
+
+test!("live", a_vcpu_that_the_hosts_kernel_blocks_has_not_halted, || {
+    let cpus = allowed_cpus().unwrap();
+    // Who starts a program sleeps uninterruptibly until that is loaded (vfork).
+    let blocked = Worker::new("blocked", &cpus[..1], || {
+        assert!(Command::new("true").status().unwrap().success());
+    });
+    let mut observation = observation(&[&blocked])?;
+    let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
+    assert_sums(&observed, "web.vcpu0");
+    let part = scalar(&observed.recording, "web.vcpu0", "blocked");
+    assert!(part > 1.0, "{part} %");
+    let told = "vCPU 0 was in an uninterruptible sleep";
+    assert!(observed.notes.iter().any(|note| note.evidence.starts_with(told)));
     Ok(())
 });
 

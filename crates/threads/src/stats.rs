@@ -86,6 +86,11 @@ impl Stat {
     pub fn is_asleep(&self) -> bool {
         self.read(&mut [0; 1024]).starts_with(['S', 'D'])
     }
+
+    /// Whether it sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the kernel.
+    pub fn is_blocked(&self) -> bool {
+        self.read(&mut [0; 1024]).starts_with('D')
+    }
 }
 
 /// How often a thread lost its CPU while it could have gone on; 0 if there is no such thread.

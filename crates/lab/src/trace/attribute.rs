@@ -72,7 +72,7 @@ impl<'a> Ledger<'a> {
             match span.state {
                 State::Waking => self.wait(&span, Part::WakeToRun),
                 State::Preempted => self.wait(&span, Part::PreemptedToRun),
-                State::Asleep | State::Polling => {
+                State::Asleep | State::Blocked | State::Polling => {
                     self.until(span.to, asleep);
                 }
                 State::Running => {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-        let what = What::Switch { prev, runnable, next, comm: comm(name) };
+        let what = What::Switch { prev, runnable, uninterruptible: false, next, comm: comm(name) };
         Event { time, cpu: 0, what }
     }
 

@@ -246,7 +246,13 @@ mod tests {
         };
         assert_eq!((tids.injector, tids.collector), (7, 8));
         for (time, prev, next) in [(10, 0, 7), (20, 7, 99), (25, 99, 98), (30, 8, 0), (40, 0, 7)] {
-            let what = What::Switch { prev, runnable: false, next, comm: Default::default() };
+            let what = What::Switch {
+                prev,
+                runnable: false,
+                uninterruptible: false,
+                next,
+                comm: Default::default(),
+            };
             live.take(&Event { time, cpu: 0, what });
         }
         live

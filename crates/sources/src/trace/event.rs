@@ -28,6 +28,8 @@ pub enum What {
         prev: Tid,
         /// That one still wants it.
         runnable: bool,
+        /// That one sleeps where only what it waits for ends that: in a page fault, for I/O, or for a lock of the kernel.
+        uninterruptible: bool,
         /// Who gets it.
         next: Tid,
         /// Name of the one who gets it.
@@ -109,6 +111,9 @@ impl Reason {
 /// not (the kernel reports that in a bit above these).
 const BLOCKED: u64 = 0xff;
 
+/// Of these: `D` in ps.
+const UNINTERRUPTIBLE: u64 = 2;
+
 /// Fields of an event, by what it is.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
@@ -172,8 +177,14 @@ impl Decoder {
                 let bytes = comm.bytes(data)?;
                 let n = bytes.len().min(name.len());
                 name[..n].copy_from_slice(&bytes[..n]);
-                let runnable = state.unsigned(data)? & BLOCKED == 0;
-                What::Switch { prev: tid(prev)?, runnable, next: tid(next)?, comm: name }
+                let state = state.unsigned(data)?;
+                What::Switch {
+                    prev: tid(prev)?,
+                    runnable: state & BLOCKED == 0,
+                    uninterruptible: state & UNINTERRUPTIBLE != 0,
+                    next: tid(next)?,
+                    comm: name,
+                }
             }
             Shape::Waking { tid: t, cpu: c, by } => {
                 let by = by.as_ref().and_then(|(by, flags)| {
@@ -227,8 +238,11 @@ mod tests {
         // Running, preempted, interruptible, uninterruptible, dead.
         for (state, runs) in [(0, true), (0x100, true), (1, false), (2, false), (0x10, false)] {
             let what = decoder.decode(&switch(state)).unwrap();
-            let What::Switch { prev, runnable, next, comm } = what else { panic!("{what:?}") };
+            let What::Switch { prev, runnable, uninterruptible, next, comm } = what else {
+                panic!("{what:?}")
+            };
             assert_eq!((prev, runnable, next, &comm[..7]), (41, runs, 0, b"swapper".as_slice()));
+            assert_eq!(uninterruptible, state == 2);
         }
     }
 

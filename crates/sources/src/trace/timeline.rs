@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | switched to | [`Running`](State::Running) |
 //! | switched from, runnable | [`Preempted`](State::Preempted) |
+//! | switched from, in an uninterruptible sleep | [`Blocked`](State::Blocked) |
 //! | switched from, else | [`Asleep`](State::Asleep) |
 //! | waking or on a queue, while asleep | [`Waking`](State::Waking) |
 //! | enters, leaves guest mode, while running | [`Guest`](State::Guest), `Running` |
@@ -26,6 +27,8 @@ pub enum State {
     Unknown,
     /// It sleeps; a vCPU's: it halts.
     Asleep,
+    /// It sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the host's kernel.
+    Blocked,
     /// It has been woken and has not run yet.
     Waking,
     /// It was taken off its CPU and wants it.
@@ -199,11 +202,16 @@ impl Timeline {
         self.pass(event.time);
         let (time, cpu) = (event.time, event.cpu);
         match event.what {
-            What::Switch { prev, runnable, next, comm } => {
+            What::Switch { prev, runnable, uninterruptible, next, comm } => {
                 let label = self.whose(next, comm);
                 push(self.cpus.entry(cpu).or_default(), (time, label));
                 if let Some(t) = self.tracks.get_mut(&prev) {
-                    t.leave(time, cpu, runnable);
+                    let to = match (runnable, uninterruptible) {
+                        (true, _) => State::Preempted,
+                        (false, true) => State::Blocked,
+                        (false, false) => State::Asleep,
+                    };
+                    t.leave(time, cpu, to);
                 }
                 if let Some(t) = self.tracks.get_mut(&next) {
                     t.arrive(time, cpu);
@@ -396,13 +404,13 @@ impl Track {
         }
     }
 
-    fn leave(&mut self, time: u64, cpu: u32, runnable: bool) {
+    fn leave(&mut self, time: u64, cpu: u32, to: State) {
         self.before(State::Running, cpu);
         if let Some(since) = self.running.take() {
             self.meter.exec += time.saturating_sub(since);
         }
-        self.queued = runnable.then_some(time);
-        self.set(if runnable { State::Preempted } else { State::Asleep }, time, cpu);
+        self.queued = (to == State::Preempted).then_some(time);
+        self.set(to, time, cpu);
     }
 
     fn arrive(&mut self, time: u64, cpu: u32) {
@@ -424,7 +432,7 @@ impl Track {
     fn wake(&mut self, time: u64, cpu: u32, queued: bool) {
         // The kernel wakes who has said to sleep, but for a moment on the way there.
         self.before(State::Asleep, cpu);
-        if self.state() == State::Asleep {
+        if matches!(self.state(), State::Asleep | State::Blocked) {
             self.set(State::Waking, time, cpu);
         }
         if queued && self.state() == State::Waking {
@@ -444,7 +452,7 @@ impl Track {
             match s.state {
                 State::Running if s.from >= since => s.state = State::Polling,
                 State::Running => split = Some((i + 1, s.cpu)),
-                State::Asleep => {
+                State::Asleep | State::Blocked => {
                     slept = true;
                     break;
                 }

@@ -14,7 +14,7 @@ fn at(time: u64, what: What) -> Event {
 }
 
 fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-    at(time, What::Switch { prev, runnable, next, comm: comm(name) })
+    at(time, What::Switch { prev, runnable, uninterruptible: false, next, comm: comm(name) })
 }
 
 /// Thread 5 is ours; one cycle is a nanosecond.
@@ -119,6 +119,26 @@ fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
     ]);
     let want = [(Running, 50), (Asleep, 3), (Waking, 7), (Running, 5)];
     assert_eq!(states(&t, 150, 215).unwrap(), want);
+}
+
+#[test]
+fn a_thread_that_the_kernel_blocks_is_not_asleep() {
+    use State::{Blocked, Running, Waking};
+    let what = |next| What::Switch {
+        prev: 5,
+        runnable: false,
+        uninterruptible: true,
+        next,
+        comm: comm("swapper/0"),
+    };
+    let t = timeline(&[
+        switch(100, 0, true, 5, "vcpu0"),
+        at(130, what(0)),
+        at(170, What::Waking { tid: 5, cpu: 0, by: None }),
+        switch(180, 0, true, 5, "vcpu0"),
+    ]);
+    let want = [(Running, 30), (Blocked, 40), (Waking, 10), (Running, 20)];
+    assert_eq!(states(&t, 100, 200).unwrap(), want);
 }
 
 #[test]
