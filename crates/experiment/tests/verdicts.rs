@@ -211,9 +211,9 @@ fn a_probe_that_is_starved_to_nothing_is_a_cost() {
     };
     let (base, starved) = (of("vanilla", "host.cyclictest"), of("static", "host.cyclictest"));
     assert!(base.missed_share() < 0.5 && !base.is_starved(), "{}", base.missed_share());
-    // 600 periods of each of five repeats; the sample is as old as the run.
+    // 600 periods of each of five repeats; the sample is nearly as old as the run, which it has begun with.
     assert_eq!((starved.count, starved.missed), (5, 3000));
-    assert!(starved.is_starved() && starved.mean.unwrap() > 349_000.0, "{:?}", starved.mean);
+    assert!(starved.is_starved() && starved.mean.unwrap() > 300_000.0, "{:?}", starved.mean);
     let guest = of("static", "guest.cyclictest").ratio_to_baseline.unwrap();
     assert!(guest.p99.unwrap() < 0.5, "the guest is much better off: {guest:?}");
     let verdict = &document.verdicts[0];

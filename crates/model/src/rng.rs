@@ -20,6 +20,7 @@ const TICK: u64 = 4;
 const INTERRUPT: u64 = 5;
 const COST: u64 = 6;
 const CLOCK: u64 = 7;
+const START: u64 = 8;
 
 /// One stream.
 #[derive(Clone, Debug)]
@@ -49,6 +50,11 @@ impl Stream {
     /// What the phase of the ticks is drawn from: machine 0 is the host, then come the VMs of a plan.
     pub fn ticks(seed: u64, machine: usize) -> Self {
         Self::new(seed, &[TICK, machine as u64])
+    }
+
+    /// What the start of task number `task` is drawn from: machine 0 is the host, then come the VMs of a plan.
+    pub fn start(seed: u64, machine: usize, task: usize) -> Self {
+        Self::new(seed, &[START, machine as u64, task as u64])
     }
 
     /// What the rate of the clock of VM number `vm` of a plan is drawn from.

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan};
+use vcoop_model::plan::{Program, Target, TaskPlan, VmPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
 
@@ -138,6 +139,9 @@ struct Setup<'p> {
     probes: Probes,
 }
 
+/// Some scheduling rounds of a host with several threads a pCPU.
+const STARTS_WITHIN_NS: Ns = 100_000_000;
+
 /// What a task has from the host or the VM that it belongs to.
 struct Owned<'p> {
     target: Target,
@@ -202,6 +206,7 @@ impl<'p> Setup<'p> {
         let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
         self.host.try_add(Attr { policy: task.policy, cpus, group: task.group }, home)?;
         let target = Target::Host(i as u32);
+        let start = self.start(0, i, task);
         let work = self.work(
             task,
             Owned {
@@ -210,15 +215,26 @@ impl<'p> Setup<'p> {
                 clock: SkewedClock::HOST,
                 label: &task.label,
                 peers: self.plan.host_tasks.iter().position(|t| t.label == task.label),
-                begins: Some(task.start_ns),
+                begins: Some(start),
                 first: 0,
             },
         );
         let tracked = work.sampler != NONE || self.servers.contains(&target);
         let track = if tracked { self.tracks.add_track() } else { NONE };
-        self.clock.set(Event::Sleep(i as u32), task.start_ns);
+        self.clock.set(Event::Sleep(i as u32), start);
         self.threads.push(Thread::new(work, NONE, track, home.0));
         Ok(())
+    }
+
+    /// When a task of a machine (0: the host) begins. What would begin with the run does so at a drawn time of the
+    /// warm-up: nowhere do all threads wake up at once, and the vCPUs of a VM that had would lose their pCPUs together for
+    /// as long as others compute.
+    fn start(&self, machine: usize, i: usize, task: &TaskPlan) -> Ns {
+        let within = self.plan.warmup_ns.min(STARTS_WITHIN_NS);
+        if task.start_ns > 0 || within == 0 || matches!(task.program, Program::Script { .. }) {
+            return task.start_ns;
+        }
+        Stream::start(self.seed, machine, i).below(within)
     }
 
     /// The threads of a VM's vCPUs.
@@ -264,6 +280,7 @@ impl<'p> Setup<'p> {
         for (i, task) in vm.tasks.iter().enumerate() {
             let home = home(&task.cpus, i as u32, n);
             let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
+            let start = if started { self.start(m + 1, i, task) } else { task.start_ns };
             level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
             let mut work = self.work(
                 task,
@@ -273,7 +290,7 @@ impl<'p> Setup<'p> {
                     clock: own_clock,
                     label: &vm.label,
                     peers: vm.tasks.iter().position(|t| t.label == task.label),
-                    begins: (started && !task.after_login).then_some(task.start_ns),
+                    begins: (started && !task.after_login).then_some(start),
                     first,
                 },
             );
@@ -285,7 +302,7 @@ impl<'p> Setup<'p> {
             }
             // The guest boots halted, with a timer for the start of each task.
             let v = &mut self.vcpus[(first + home.0) as usize];
-            v.timers.set(TimerFor::Task(i as u32), task.start_ns);
+            v.timers.set(TimerFor::Task(i as u32), start);
         }
         let virt = VmVirt::new(&vm.virt, &self.plan.host);
         let ticks = Ticks::new(own_clock.host_time(vm.level.tick_ns), self.seed, m + 1);

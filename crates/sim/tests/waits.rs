@@ -187,7 +187,7 @@ fn steal_and_missed_periods_are_those_of_the_measured_time() {
 
 #[test]
 fn a_probe_that_has_to_wait_for_its_first_turn_has_missed_periods() {
-    let mut p = taken_away(0, 1_800 * MS);
+    let mut p = taken_away(1, 1_800 * MS);
     p.host_tasks[1].start_ns = MS;
     let missed = of(&run(&p), "host.probe", "latency").missed;
     assert!((795..=805).contains(&missed), "{missed} of 1000");

@@ -219,7 +219,7 @@ fn pinning_costs_a_small_host() {
     assert!(quiet[0] > 1.3, "{quiet:?}");
     assert!(quiet[1..].iter().all(|r| (0.95..1.05).contains(r)), "{quiet:?}");
     let loops = ratios(&["vm.desktop.task.boot.then=hog"]);
-    assert!(loops[2] < loops[0].min(loops[1]) && loops[1] < 0.95, "{loops:?}");
+    assert!(loops[2] < 0.9 && loops[1] < 0.95, "{loops:?}");
     // 60 loops are few for 48 pCPUs.
     let few = [
         "duration=40s",

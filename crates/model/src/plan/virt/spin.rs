@@ -55,7 +55,7 @@ pub struct SpinVirt {
     /// Whom the host yields to.
     #[serde(default, skip_serializing_if = "Candidates::are_usual")]
     pub candidates: Candidates,
-    /// The guest does not know which of its vCPUs have no pCPU, unless its spinlocks are paravirtual.
+    /// The guest does not know which of its vCPUs have no pCPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preempted_unseen: bool,
     /// Which of its vCPUs a guest is told are preempted.
@@ -88,7 +88,7 @@ impl Told {
 impl SpinVirt {
     /// Whether the guest knows which of its vCPUs have no pCPU (`vcpu_is_preempted`).
     pub fn sees_preempted(&self) -> bool {
-        self.locks == SpinLocks::Pv || !self.preempted_unseen
+        !self.preempted_unseen
     }
 }
 

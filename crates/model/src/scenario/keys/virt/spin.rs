@@ -126,7 +126,7 @@ shared_keys! {
         /// as before Linux 5.13. Default: false.
         yield_alone: bool,
         /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time: nobody spins then for a
-        /// mutex or rwsem whose owner is. Default: true; Linux before 5.18 knows it with spinlocks = "pv" only.
+        /// mutex or rwsem whose owner is. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
         vcpu_is_preempted: bool,
         /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
         /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU and something to run (`away`, before). It decides for
