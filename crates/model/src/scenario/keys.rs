@@ -37,7 +37,7 @@ table! {
         title: At<Prose>,
         /// What the experiment is and why it is shaped like this.
         about: At<Prose> = "''",
-        /// What is assumed because nobody published or measured it, one sentence each.
+        /// Assumptions about what is neither published nor measured, one sentence each.
         assumptions: At<Vec<At<Prose>>> = "[]",
         /// Measured time, after the warm-up.
         duration: At<AtLeast<1_000_000>> = "5s",
@@ -64,9 +64,9 @@ table! {
         /// Fields to vary: path (as in `--set`) = list of values. Every combination is run; paths
         /// joined by a comma in one key change together, to one value or each to its own of a list.
         matrix: Option<At<Raw>>,
-        /// Switches thrown while running.
+        /// Changes at times of the run.
         at: Vec<AtKeys>,
-        /// VMs created while the run goes on.
+        /// VMs created during the run.
         storm: Vec<StormKeys>,
         /// Views of single runs.
         view: Vec<ViewKeys>,
@@ -131,7 +131,7 @@ table! {
         /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary; the others
         /// are constants).
         costs: At<CostsKind> = "drawn",
-        /// Simulated only: whether interrupts and kernel threads take the pCPUs now and then, as the profile says
+        /// Simulated only: whether interrupts and kernel threads take pCPUs at times, as the profile says
         /// (`celeron-n4500`, `epyc-pvm` and those of `vcoop calibrate` have what some host had while it was idle; the others are
         /// silent).
         noise: At<bool> = "true",
@@ -170,8 +170,8 @@ table! {
 }
 
 table! {
-    /// A device of the host that interrupts pCPUs: a network card with a queue for each of them, a disk. What it
-    /// serves is not modelled: its handlers take time, and vCPUs that run there exit. Simulated only.
+    /// A device of the host that interrupts pCPUs: a network card with a queue for each of them, a disk. Its handlers take
+    /// time, and vCPUs that run on these pCPUs exit. Its data is not modelled. Simulated only.
     pub(crate) struct InterruptKeys {
         /// Name.
         name: At<Name>,
@@ -217,11 +217,11 @@ table! {
         weight: Option<At<Int<0, 262_144>>>,
         /// Linux: the `[[group]]` that its vCPU threads are in, instead of one of its own.
         group: Option<At<Name>>,
-        /// credit1: most CPU it gets, in percent of one pCPU; 0: no cap.
+        /// credit1: the VM's cap, its largest CPU time in percent of one pCPU; 0: no cap.
         cap: Option<At<Int<0, 25_600>>>,
-        /// powervm: it never has more than it is entitled to. Default: false.
+        /// powervm: the VM gets no time beyond its entitlement. Default: false.
         capped: Option<At<bool>>,
-        /// credit1: this VM is dom0, which patches and `dom0_pin` treat apart.
+        /// credit1: this VM is dom0, to which `dom0_pin` and the rules of patches apply.
         dom0: Option<At<bool>>,
         /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.
         vcpu_policy: At<OneOrEach<PolicyText>> = "other",
@@ -295,7 +295,7 @@ table! {
     pub(crate) struct PolicyKeys {
         /// Policy this one starts from.
         base: Option<At<Prose>>,
-        /// What a boost is (`static`: what vCPU threads are for life).
+        /// Means of a boost: class and priority, nice value or slice (`static`: those of vCPU threads all the time).
         means: Option<At<MeansText>>,
         /// Boosted time a vCPU can use at once.
         vcpu_burst: Option<At<Span1>>,
@@ -305,8 +305,8 @@ table! {
         vm_burst: Option<At<Span1>>,
         /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
         vm_refill: Option<At<Percent<4000>>>,
-        /// dynamic: longest boost at once, but for a two-hundredth of the time; what is boosted counts against it,
-        /// what is not counts back. 0: as the budget allows.
+        /// dynamic: longest boost at once, except for a two-hundredth of the time. Boosted time counts up to it, and
+        /// time without a boost counts back. 0: as the budget allows.
         longest_boost: Option<At<Time>>,
         /// dynamic: longest that a preempt-disabled section holds a boost.
         max_preempt_off: Option<At<Span1>>,
@@ -320,9 +320,9 @@ table! {
         boost_on_request: Option<At<bool>>,
         /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.
         boost_across_idle: Option<At<bool>>,
-        /// dynamic and wake-boost: what a vCPU gains by its boosts it gives back as fair time, by a nice
+        /// dynamic and wake-boost: a vCPU gives back the CPU time that it gains by boosts: its thread has a nice
         /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
-        /// VM its own background work.
+        /// VM's background work gets less.
         repay: Option<At<bool>>,
         /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
         /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
@@ -345,9 +345,9 @@ table! {
         brief: Option<At<Span1>>,
         /// ratelimit-auto: it does so until its mean run is at least this.
         busy: Option<At<Span1>>,
-        /// ratelimit-auto: short wake-ups of others a second, on average, that make a domain yield.
+        /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a second.
         pressed: Option<At<Int<1, 1_000_000>>>,
-        /// ratelimit-auto: it does so until they are at most so many.
+        /// ratelimit-auto: the ratelimit is raised again when they are at most so many.
         calm: Option<At<Int<0, 1_000_000>>>,
         /// ratelimit-auto: intervals in a row that must show the same before it counts.
         confirm: Option<At<Int<1, 100>>>,
@@ -405,8 +405,8 @@ table! {
         vcpu: Option<At<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
         policy: Option<At<PolicyText>>,
-        /// vCPUs that the guest of `vm` prefers from now on: it keeps off the others. A governor that
-        /// the VM has sets others as it sees fit.
+        /// vCPUs that the guest of `vm` prefers from now on: it keeps its tasks off the others. If the VM has a governor,
+        /// the governor's next decision replaces this.
         prefer: Option<At<CpuList>>,
     }
 }

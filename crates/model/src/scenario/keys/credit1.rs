@@ -100,7 +100,7 @@ table! {
 table! {
     /// Xen's credit1, with `class = "credit1"` in `[host.sched]`.
     pub(crate) struct Credit1Keys {
-        /// Whose rules, where they differ.
+        /// Version of Xen whose rules apply, where versions differ.
         version: At<XenVersion> = "current",
         /// Timeslice and accounting period, 1ms to 1s; a third of it is the credit tick.
         timeslice: At<Time> = "30ms",

@@ -11,9 +11,9 @@ use crate::toml_read::units::{Time, show};
 
 table! {
     /// A shared processor pool as PowerVM has it, with `class = "powervm"` in `[host.sched]`. Every VM
-    /// says to how much it is `entitled`; it has its part of that in every dispatch window, and, unless
-    /// it is `capped`, what others leave by its `weight`. What is dispatched are whole cores: a
-    /// VM's vCPUs are threads of as many as one of the host's has.
+    /// is `entitled` to a number of pCPUs. It gets its part of that time in every dispatch window, and, unless
+    /// it is `capped`, a share by its `weight` of the time that others leave. Whole cores are dispatched: if a core of the
+    /// host has several threads, this number of a VM's vCPUs are the threads of one virtual processor.
     pub(crate) struct PowerVmKeys {
         /// Dispatch window, 1ms to 1s.
         window: At<Time> = "10ms",

@@ -124,8 +124,8 @@ table! {
     /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
     /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
     pub(crate) struct SchedKeys {
-        /// Whose scheduler; guests have Linux's. Everything else here is about Linux's: the others have
-        /// tables of their own, `[host.credit1]` and `[host.powervm]`.
+        /// The scheduler: Linux's, credit1 or PowerVM's; guests have Linux's. All other keys of this table are about Linux's:
+        /// the others have the tables `[host.credit1]` and `[host.powervm]`.
         class: At<ClassKind> = "linux",
         /// Fair class.
         fair: At<FairKind> = "eevdf",
@@ -133,7 +133,7 @@ table! {
         sched_latency: Option<At<Span1>>,
         /// CFS: no slice is shorter. Kernel: 0.75 ms, scaled.
         min_granularity: Option<At<Span1>>,
-        /// CFS: lead a waking entity needs to preempt. Kernel: 1 ms, scaled.
+        /// CFS: lead in virtual time that a waking entity needs to preempt. Kernel: 1 ms, scaled.
         wakeup_granularity: Option<At<Time>>,
         /// CFS: place a sleeper half a latency behind rather than a whole one. Kernel: true.
         gentle_sleepers: Option<At<bool>>,
@@ -142,7 +142,7 @@ table! {
         /// EEVDF: the running entity keeps the CPU until its slice is used or it is not eligible.
         /// Kernel: true.
         run_to_parity: Option<At<bool>>,
-        /// EEVDF: a waking entity with a shorter slice may break that protection. Kernel: true since 6.12.
+        /// EEVDF: a waking entity with a shorter slice ends the protection of `run_to_parity`. Kernel: true since 6.12.
         preempt_short: Option<At<bool>>,
         /// EEVDF: keep lag across sleep. Kernel: true.
         place_lag: Option<At<bool>>,

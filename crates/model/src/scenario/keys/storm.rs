@@ -25,9 +25,9 @@ choice! {
 }
 
 table! {
-    /// VMs created while the run goes on, batch by batch (a boot storm). For each, the toolstack is called
-    /// once and then the backends; with the last answer its vCPUs may run (VMStart). A task of
-    /// kind = "boot" in it ends with VMLogin.
+    /// VMs created during the run, batch by batch (a boot storm). For each VM the toolstack is called
+    /// once and then the backends. The VM's vCPUs may run after the last answer (VMStart). Its task of
+    /// kind = "boot" ends with VMLogin.
     pub(crate) struct StormKeys {
         /// Name; `--set` and views refer to it.
         name: At<Name>,
@@ -35,10 +35,10 @@ table! {
         vm: At<Prose>,
         /// How many at a time.
         batch: At<Int<1, 1024>> = "1",
-        /// What all VMs of a batch must have reached before the next batch begins.
+        /// Milestone that all VMs of a batch must have reached before the next batch begins.
         next: At<Milestone> = "login",
-        /// The next VM comes as soon as one has reached that, so that `batch` of them are on their way all
-        /// the time, rather than batch after batch.
+        /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at any
+        /// time.
         rolling: At<bool> = "false",
         /// When the first batch begins, from the start of the warm-up. Default: at its end.
         start: Option<At<Time>>,
@@ -54,7 +54,7 @@ table! {
         /// Density: how many VMs are logged in before the response times of their tasks of kind =
         /// "desktop" pass this limit. Default: it is not asked.
         limit: Option<At<Span1>>,
-        /// What is held against the limit.
+        /// Statistic of the response times that is compared with the limit.
         score: At<Score> = "p95",
         /// Actions count that begin within this time of a login. Default: until the next login.
         window: Option<At<Span1>>,
@@ -110,12 +110,12 @@ table! {
         most: At<Int<1, 10_000_000>> = "100_000",
         /// intervals: pCPU. Default: the first on which the VM of `at` runs from then on.
         pcpu: Option<At<Int<0, 1023>>>,
-        /// intervals: when it begins: a time from the start of the warm-up, or "start 20", "login 20"
+        /// intervals: begin of the view: a time from the start of the warm-up, or "start 20", "login 20"
         /// for the twentieth VM of a storm.
         at: Option<At<StartText>>,
         /// intervals: the storm of `at`. Default: the only one.
         storm: Option<At<Prose>>,
-        /// intervals: how long it goes on.
+        /// intervals: length of the view.
         length: At<Period> = "20ms",
     }
 }

@@ -53,7 +53,7 @@ macro_rules! shared_keys {
 use shared_keys;
 
 choice! {
-    /// What the host's KVM does unless it is told otherwise.
+    /// Defaults of the host's KVM.
     pub(crate) enum KvmKind {
         /// As KVM of Linux 6.18 on a CPU with APICv: posted interrupts, the fast path of exits, the VMX
         /// preemption timer (where the profile's CPU has one), deadlines advanced adaptively, polling for
@@ -65,7 +65,7 @@ choice! {
 shared_keys! {
     /// KVM as a whole.
     pub(crate) struct KvmKeys {
-        /// What the host's KVM does unless it is told otherwise: `stock`, as Linux 6.18 on a CPU with APICv
+        /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv
         /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
         /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
         /// ipi_shorthand = true. Each can be set by its own key as well. What else a guest takes up depends on

@@ -223,8 +223,8 @@ choice! {
 }
 
 table! {
-    /// An audio callback: each period a burst is due; written later than the buffer holds, it
-    /// glitches. Measures.
+    /// An audio callback: each period a burst of work is due. If it ends later than the buffer lasts, that is a
+    /// glitch. Measures.
     pub(crate) struct Audio {
         /// Frames a second.
         rate: At<Int<1_000, 1_000_000>> = "48000",
@@ -246,8 +246,8 @@ table! {
     pub(crate) struct Server {
         /// CPU time of a call.
         work: At<Times> = "2us",
-        /// Sleep after the work and before the answer, as for a disk. It holds up the calls behind this
-        /// one: more copies serve in parallel.
+        /// Sleep after the work and before the answer, as for a disk. Later calls wait behind
+        /// this one; more copies serve in parallel.
         wait: At<Times> = "0us",
         /// What it does under a lock for each call, before the work.
         guarded: Flat<SectionKeys>,
@@ -302,13 +302,13 @@ table! {
         server: Option<At<Prose>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
-        /// What follows VMLogin.
+        /// Work after VMLogin.
         then: At<Then> = "tasks",
     }
 }
 
 table! {
-    /// Somebody at an office desktop (LoginVSI-like): thinks, then starts an action of several bursts of
+    /// A user at an office desktop (LoginVSI-like), who thinks and then starts an action: several bursts of
     /// CPU with an I/O call between each two (guests only). Measures the response time: from the end of
     /// the thinking to the end of the last burst.
     pub(crate) struct Desktop {
@@ -327,7 +327,7 @@ table! {
 }
 
 choice! {
-    /// What becomes of the CPUs a captured thread was bound to.
+    /// Which CPUs take the place of those that a captured thread was bound to.
     pub(crate) enum CpuMap {
         /// CPU n of the captured machine becomes n modulo the CPUs here.
         Wrap = "wrap",

@@ -24,7 +24,7 @@ shared_keys! {
     /// Governors.
     pub(crate) struct GovernKeys {
         /// What decides how many of its vCPUs the guest uses: `entitlement`, `step` (as merged in
-        /// Linux), `proportional` or `host-hint`. Default: nothing does, it uses all.
+        /// Linux), `proportional` or `host-hint`. Default: no governor; the guest uses all vCPUs.
         governor: Kind,
         /// False: this VM has no governor, whatever a policy says. Default: true.
         takes_part: bool,
@@ -36,16 +36,15 @@ shared_keys! {
         steal_low: Percent<100>,
         /// Governor: fewest vCPUs in use; in whole cores, and at least one. Default: 1.
         governor_floor: Int<1, 256>,
-        /// proportional: CPU time that it keeps while folded, of what it had at full width.
+        /// proportional: share of its CPU time at full width that the guest keeps while folded.
         /// Default: 95%.
         governor_keep: Percent<100>,
-        /// proportional: longest that it stays folded without trying whether it still has to, in
-        /// intervals. Default: 32.
+        /// proportional: intervals after which a folded guest tries its full width again. Default: 32.
         governor_patience: Int<2, 10_000>,
         /// pCPUs' worth of time that the VM is entitled to. Without `weight` it is also its weight in
         /// the pool. Default: for governors, its part of the pCPUs by the number of vCPUs.
         entitled: Int<1, 256>,
-        /// Governor: vCPUs go offline rather than being avoided. Default: false.
+        /// Governor: the guest takes vCPUs offline instead of avoiding them. Default: false.
         hotplug: bool,
         /// hotplug: time that one change takes, however many vCPUs it is about. Default: 20s.
         hotplug_batch: Time,

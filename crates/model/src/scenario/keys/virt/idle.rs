@@ -29,7 +29,7 @@ shared_keys! {
         guest_halt_poll: Time,
         /// haltpoll: factor by which it grows. Default: 2.
         guest_halt_poll_grow: Int<0, 1000>,
-        /// haltpoll: what it grows from. Default: 50us.
+        /// haltpoll: shortest poll, from which it grows. Default: 50us.
         guest_halt_poll_grow_start: Time,
         /// haltpoll: divisor by which it shrinks, 0: to nothing. Default: 2.
         guest_halt_poll_shrink: Int<0, 1000>,

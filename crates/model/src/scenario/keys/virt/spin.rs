@@ -61,9 +61,9 @@ choice! {
 }
 
 shared_keys! {
-    /// What a guest is told.
+    /// Hints to a guest.
     pub(crate) struct HintKeys {
-        /// What the guest is told about its pCPUs: `shared` (pv spinlocks, pv TLB shootdown, pv yield)
+        /// Hint to the guest about its pCPUs: `shared` (pv spinlocks, pv TLB shootdown, pv yield)
         /// or `dedicated` (none of these, and guest_idle = "haltpoll"). Each effect can be set by its
         /// own key as well. Default: neither; everything native, and the guest halts.
         hints: HintKind,
@@ -91,42 +91,42 @@ shared_keys! {
         /// An IPI to all other vCPUs is one ICR write, whatever `ipi` says, as guests since Linux 5.4 send it. False:
         /// as `ipi` says, as before. Default: false.
         ipi_shorthand: bool,
-        /// Spinlocks: waiters spin to the end and get them in their order (`native`), or as they see that they are free
-        /// (`test-and-set`, what Linux uses in a VM without `pv` and without the dedicated hint), or (`pv`) halt
-        /// after a while and are kicked. Default: native, or as `hints` says.
+        /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first that sees the
+        /// lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated hint); or waiters halt
+        /// after a while and are kicked (`pv`). Default: native, or as `hints` says.
         spinlocks: SpinLocks,
         /// Longest that a waiter spins at a pv spinlock. Default: 1529us.
         spin_threshold: Span1,
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
         /// native, or as `hints` says.
         tlb_shootdown: Way,
-        /// Who has sent a function call to several vCPUs yields to one that is preempted. Default:
+        /// A vCPU that has sent a function call to several vCPUs yields to one that is preempted. Default:
         /// false, or as `hints` says.
         pv_sched_yield: bool,
         /// How long a vCPU spins before it exits, to yield to another of the VM; see
         /// `disable_exits = ["pause"]`. Default: 4096 cycles of the
         /// profile's time-stamp counter.
         ple_window: Span1,
-        /// Each such exit makes the window so many times as long, until the vCPU is loaded anew.
+        /// Factor by which each PAUSE exit makes the window longer, until the vCPU is loaded anew.
         /// Default: 2.
         ple_grow: Int<1, 16>,
-        /// Such an exit yields to a vCPU that was preempted only if that was in its kernel then, as since
-        /// Linux 4.14; false: to any that was preempted. Default: true.
+        /// A PAUSE exit yields to a preempted vCPU only if this was preempted in its kernel, as since
+        /// Linux 4.14; false: to any preempted vCPU. Default: true.
         yield_in_kernel: bool,
-        /// Such an exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
+        /// A PAUSE exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
         /// 5.3. Default: true.
         yield_woken: bool,
         /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by which
         /// KVM knows. Default: true.
         yield_interrupted: bool,
-        /// Who releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
+        /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
         /// 5.4; with spinlocks = "pv". Default: true.
         yield_queue_heads: bool,
         /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is alone on its pCPU,
         /// as before Linux 5.13. Default: false.
         yield_alone: bool,
-        /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time: nobody spins then for a
-        /// mutex or rwsem whose owner is. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
+        /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task spins for a
+        /// mutex or rwsem whose owner is preempted. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
         vcpu_is_preempted: bool,
         /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
         /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU and something to run (`away`, before). It decides for
@@ -135,7 +135,7 @@ shared_keys! {
         /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests from Linux 4.11 to
         /// 5.3. Default: false.
         wait_early_preempted: bool,
-        /// Time until a vCPU that spins sees what another one wrote. Default: 100ns.
+        /// Time until a vCPU that spins sees the write of another vCPU. Default: 100ns.
         spin_handoff: Time,
     }
 }

@@ -65,30 +65,30 @@ const MAX_ADVANCE_NS: u64 = 1_000_000;
 shared_keys! {
     /// A guest's timer.
     pub(crate) struct TimerKeys {
-        /// Who fires its timer deadlines: `lapic` (what the host's KVM does; in the simulator an
+        /// What fires the guest's timer deadlines: `lapic` (what the host's KVM does; in the simulator an
         /// hrtimer), `hrtimer`, `hv-timer`, `posted` (simulator), `exitless`. `posted` is KVM's
         /// `pi_inject_timer` and needs APICv, `disable_exits` with "hlt" or "mwait", and a pCPU that vCPUs are
         /// kept off; it differs from `exitless` in that writing a deadline exits. Default: the policy's, else `lapic`;
-        /// on real vCPUs `exitless` under policies that boost, as nothing else brings a boost with the
+        /// on real vCPUs `exitless` under policies that boost, because only the injector boosts together with the
         /// interrupt.
         timer: GuestTimer,
-        /// How the guest programs it. A guest with `periodic` has no other timer than its tick, which
+        /// Mode in which the guest programs its timer. A guest with `periodic` has no other timer than its tick, which
         /// never stops. Default: tsc-deadline.
         timer_mode: TimerMode,
-        /// How early it is fired, so that the guest has the interrupt when it is due: "none", a
+        /// How early the host fires the timer, so that the guest has the interrupt when it is due: "none", a
         /// duration, or "adaptive" (KVM's `lapic_timer_advance`). Default: none.
         timer_advance: AdvanceText,
-        /// hv-timer: an hrtimer stands in while the vCPU is preempted, so that its deadline is noticed
-        /// by the host (this program's own remedy; KVM has none). Default: false.
+        /// hv-timer: an hrtimer takes the place of the preemption timer while the vCPU is preempted, so that the host
+        /// sees its deadline (KVM does not have this). Default: false.
         arm_sw_on_preempt: bool,
         /// vCPUs that have no periodic tick while one task runs there (`nohz_full` of the guest's kernel); one
         /// vCPU has to keep it. Default: "none".
         nohz_full: NohzCpus,
         /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
         tsc_ratio: Factor,
-        /// How far the guest's clock may run from the host's (simulator): that of each VM is drawn once, evenly, and is at most so
-        /// much faster or slower. Its ticks and the sleeps of its tasks drift by that. Crystals are off by some 20ppm, and
-        /// a guest that has a clock of its own corrected by NTP is steered by at most 500ppm. Default: 0ppm.
+        /// Largest difference between the rates of the guest's clock and the host's (simulator). The rate of each VM is drawn once,
+        /// evenly. The VM's ticks and the sleeps of its tasks drift by this rate. Crystals differ by some 20ppm, and
+        /// NTP steers a guest's clock by at most 500ppm. Default: 0ppm.
         clock_skew: Skew,
     }
 }

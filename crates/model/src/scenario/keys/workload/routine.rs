@@ -27,9 +27,9 @@ table! {
         /// Lock of the VM that it takes for a part of each call, message or request (guests only): workloads of a VM
         /// that give the same number share it. Default: none.
         lock: Option<At<Int<0, 63>>>,
-        /// How it is taken: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore
-        /// like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and those who want to write, spin while
-        /// the holder runs, and sleep else; those for a futex and to read sleep. Default: mutex.
+        /// Kind of the lock: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore
+        /// like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and waiting writers, spin while
+        /// the holder runs and otherwise sleep; waiters for a futex and waiting readers sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Times>>,
@@ -141,9 +141,9 @@ table! {
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
-        /// How it is taken: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore to
-        /// read or to write. Waiters for a mutex, and those who want to write, spin while the holder runs, and sleep
-        /// else; those for a futex and to read sleep. Holders of all but a spinlock can be preempted.
+        /// Kind of the lock: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore to
+        /// read or to write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep;
+        /// waiters for a futex and waiting readers sleep. Holders of all but a spinlock can be preempted.
         lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
         flush_locked: At<bool> = "false",
@@ -183,7 +183,7 @@ choice! {
 }
 
 table! {
-    /// Has other vCPUs call an empty function, waits until they have, and begins anew (guests only). With mode = "self" the
+    /// Has other vCPUs call an empty function, waits until they have, and repeats that (guests only). With mode = "self" the
     /// vCPU calls it in place, without an interrupt, as Linux does. Measures the time of that; `rate` counts rounds.
     pub(crate) struct IpiBench {
         /// Which IPIs are sent.
@@ -206,14 +206,14 @@ choice! {
 }
 
 table! {
-    /// Arms a timer, waits until it expires, and begins anew (guests only). Measures each expiry twice:
+    /// Arms a timer, waits until it expires, and repeats that (guests only). Measures each expiry twice:
     /// NAME.interrupt to the entry of the interrupt's handler, as kvm-unit-tests' tscdeadline_latency
     /// does, and NAME to the task's first instruction, as cyclictest does. The second has in it the
     /// handler, the arming of the vCPU's next timer, and the switch to the task. `rate` counts rounds.
     pub(crate) struct TimerBench {
         /// Time from one expiry to the next.
         interval: At<Period> = "100us",
-        /// How it is waited for.
+        /// Way of waiting for the timer.
         wait: At<TimerWait> = "halt",
         /// CPU time after each expiry.
         work: At<Times> = "1us",
@@ -221,7 +221,7 @@ table! {
 }
 
 table! {
-    /// A monitor that looks at the residency of idle states now and then, as turbostat does: reads the
+    /// A monitor that looks at the residency of idle states at intervals, as turbostat does: reads the
     /// counters (MSRs) of its own vCPU (guests only). Each read exits but with
     /// disable_exits = ["cstate"]. Measures how long a look takes.
     pub(crate) struct CstateMonitor {
