@@ -60,11 +60,15 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
         &[("spin_threshold", virt.spin.threshold_ns != usual.threshold_ns)],
         ("only waiters for paravirtual spinlocks stop to spin", "set spinlocks = \"pv\""),
     );
+    let to = virt.spin.candidates;
     idle(
         virt.exits_off.pause,
         &[
             ("ple_window", virt.spin.ple_window_ns.is_some()),
             ("ple_grow", virt.spin.ple_grow != usual.ple_grow),
+            ("yield_in_kernel", !to.in_kernel),
+            ("yield_woken", !to.woken),
+            ("yield_interrupted", !to.interrupted),
         ],
         ("PAUSE loops do not exit", "take \"pause\" out of `disable_exits`"),
     );

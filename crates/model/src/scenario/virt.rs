@@ -55,13 +55,6 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "KVM offers MWAIT to a guest only where it does not exit",
         "add disable_exits = [\"mwait\"]",
     );
-    let to = virt.spin.candidates;
-    refuse(
-        !(to.in_kernel && to.woken && to.interrupted) && virt.exits_off.pause,
-        &["yield_in_kernel", "yield_woken", "yield_interrupted"],
-        "a PAUSE loop that does not exit yields to nobody",
-        "take \"pause\" out of `disable_exits`",
-    );
     refuse(
         virt.idle.host_polls().fixed && virt.idle.host_polls().max_ns == 0,
         &["halt_poll_fixed"],

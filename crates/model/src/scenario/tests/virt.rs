@@ -131,7 +131,10 @@ fn a_posted_timer_needs_what_kvm_needs() {
 #[test]
 fn rules_of_yielding_and_polling_need_what_they_are_about() {
     let vm = "yield_in_kernel = false\ndisable_exits = ['pause']\n";
-    refused(vm, "", "yield_in_kernel", "yields to nobody");
+    refused(vm, "", "yield_in_kernel", "PAUSE loops do not exit");
+    // Under one policy of two it has an effect.
+    let policy = "[policy.p]\nbase = 'vanilla'\ndisable_exits = ['pause']\n";
+    assert!(!virts("yield_in_kernel = false\n", policy)[0].1.spin.candidates.in_kernel);
     let vm = "yield_queue_heads = false\nyield_interrupted = false\nyield_alone = true\n";
     let to = virts(vm, "")[0].1.spin.candidates;
     let rules = (to.in_kernel, to.woken, to.interrupted, to.queue_heads, to.not_alone);
