@@ -311,6 +311,9 @@ test!(
                 of.vcpus.iter().map(|vcpu| vcpu.heard).eq([Some(true), Some(false)])
             });
             run(&vm, "echo 1 >/sys/devices/system/cpu/cpu1/online");
+            // The task that was pinned there is pinned nowhere any more.
+            run(&vm, "killall cyclictest");
+            run(&vm, URGENT);
             daemon.until_met(&vm, 0);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
