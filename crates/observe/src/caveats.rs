@@ -51,17 +51,16 @@ pub(crate) fn of_host(root: &Path) -> Vec<Note> {
 
 /// A vCPU was in an uninterruptible sleep for this part of the time, if that is worth a note.
 pub(crate) fn of_blocked(vcpu: u32, part: f64) -> Option<Note> {
-    let note = || {
-        Note::new(
-            format!(
-                "vCPU {vcpu} was in an uninterruptible sleep of the host for {:.2} % of the time: in \
-                 a page fault, for I/O or for a lock of the kernel. No scheduling policy shortens that",
-                100.0 * part
-            ),
-            Some("for page faults: memory that is locked (-overcommit mem-lock=on) or prealloc=on"),
-        )
-    };
-    (part >= WORTH_A_NOTE).then(note)
+    if part < WORTH_A_NOTE {
+        return None;
+    }
+    let evidence = format!(
+        "vCPU {vcpu} was in an uninterruptible sleep of the host for {:.2} % of the time: in a page \
+         fault, for I/O or for a lock of the kernel. No scheduling policy shortens that",
+        100.0 * part
+    );
+    let remedy = "for page faults: memory that is locked (-overcommit mem-lock=on) or prealloc=on";
+    Some(Note::new(evidence, Some(remedy)))
 }
 
 /// A thousandth of the time.

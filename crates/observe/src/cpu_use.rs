@@ -163,16 +163,10 @@ impl CpuUse {
 #[cfg(test)]
 mod tests {
     use super::{CpuUse, Used};
-    use vcoop_sources::trace::{Event, What};
+    use vcoop_sources::trace::{Event, Leaves, What};
 
     fn switch(time: u64, cpu: u32, prev: i32, next: i32) -> Event {
-        let what = What::Switch {
-            prev,
-            runnable: true,
-            uninterruptible: false,
-            next,
-            comm: Default::default(),
-        };
+        let what = What::Switch { prev, leaves: Leaves::Runnable, next, comm: Default::default() };
         Event { time, cpu, what }
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use vcoop_policy::thread::Policy;
-use vcoop_sources::trace::{Comm, Event, Tid, What};
+use vcoop_sources::trace::{Comm, Event, Leaves, Tid, What};
 use vcoop_threads::{Attributes, Stat, affinity};
 
 use crate::group::Group;
@@ -70,10 +70,10 @@ impl History {
             return;
         }
         let did = match event.what {
-            What::Switch { prev, runnable, next, comm, .. } => {
+            What::Switch { prev, leaves, next, comm } => {
                 self.sees(next, comm);
                 self.sees(prev, Comm::default());
-                Did::Switch { prev, runnable, next }
+                Did::Switch { prev, runnable: leaves == Leaves::Runnable, next }
             }
             What::Waking { tid, by, .. } => Did::Waking { tid, by },
             What::Lost { .. } => Did::Lost,
@@ -128,7 +128,7 @@ fn readable(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{History, readable};
-    use vcoop_sources::trace::{Comm, Event, What};
+    use vcoop_sources::trace::{Comm, Event, Leaves, What};
     use vcoop_threads::{affinity, gettid};
 
     #[test]
@@ -145,13 +145,7 @@ mod tests {
         let mut comm = Comm::default();
         comm[..4].copy_from_slice(b"gone");
         // Above the largest number of a thread.
-        let what = What::Switch {
-            prev: own,
-            runnable: false,
-            uninterruptible: false,
-            next: 4_194_305,
-            comm,
-        };
+        let what = What::Switch { prev: own, leaves: Leaves::Asleep, next: 4_194_305, comm };
         history.take(&Event { time: 5, cpu: 0, what });
         history.look();
         let (gone, own) = (&history.people[&4_194_305], &history.people[&own]);

@@ -408,7 +408,7 @@ impl Observation {
         let time = |cycles: u64| self.clock.to_ns(cycles) as f64 / ns as f64;
         let seconds = ns as f64 / 1e9;
         let mut all = Shares::default();
-        let (mut latencies, mut blocked) = (Vec::new(), Vec::new());
+        let mut latencies = Vec::new();
         for (follower, vcpu) in window.followers.into_iter().zip(&self.subject.vcpus) {
             let probe = self.subject.probe(vcpu);
             let s = follower.shares;
@@ -424,7 +424,7 @@ impl Observation {
             for (metric, cycles) in some.into_iter().filter(|(_, cycles)| *cycles > 0) {
                 put(&probe, metric, "%", 100.0 * time(cycles));
             }
-            blocked.extend(caveats::of_blocked(vcpu.index, time(s.blocked)));
+            notes.extend(caveats::of_blocked(vcpu.index, time(s.blocked)));
             put(&probe, "migrations", "1/s", follower.migrations as f64 / seconds);
             put(&probe, "wakeups", "1/s", follower.wakeups as f64 / seconds);
             all.running += s.running;
@@ -432,7 +432,6 @@ impl Observation {
             all.unknown += s.unknown;
             latencies.extend([follower.woken, follower.preempted]);
         }
-        notes.extend(blocked);
         let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
         put(name, "cpu", "cpu", time(all.running));
         put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);

@@ -8,7 +8,7 @@ use vcoop_model::plan::Ns;
 use vcoop_model::trace_event::{
     Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, ThreadNames, Work,
 };
-use vcoop_sources::trace::{Event, Tid, What};
+use vcoop_sources::trace::{Event, Leaves, Tid, What};
 use vcoop_threads::tsc::Clock;
 
 use crate::subject::Subject;
@@ -112,9 +112,10 @@ impl Names {
             (id.is_some() && id == has).then_some(Told::Begin { pcpu, work })
         };
         let told = match event.what {
-            What::Switch { prev, runnable, next, .. } => {
+            What::Switch { prev, leaves, next, .. } => {
                 // What was missed.
                 self.switch(at, pcpu, prev, Left::Blocked, observer);
+                let runnable = leaves == Leaves::Runnable;
                 let left = if runnable { Left::Preempted } else { Left::Blocked };
                 self.switch(at, pcpu, next, left, observer);
                 None

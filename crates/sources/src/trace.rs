@@ -37,7 +37,7 @@ use crate::trace::format::Symbols;
 use crate::trace::instance::Instance;
 use crate::trace::page::Page;
 
-pub use event::{Comm, Event, Reason, Tid, What};
+pub use event::{Comm, Event, Leaves, Reason, Tid, What};
 pub use timeline::{IDLE, Label, Meter, Span, State, Timeline};
 
 /// Events that must be there.

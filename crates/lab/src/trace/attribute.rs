@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::{Part, Parts};
-    use vcoop_sources::trace::{Comm, Event, Timeline, What};
+    use vcoop_sources::trace::{Comm, Event, Leaves, Timeline, What};
     use vcoop_threads::tsc::Clock;
 
     fn comm(name: &str) -> Comm {
@@ -158,7 +158,8 @@ mod tests {
     }
 
     fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-        let what = What::Switch { prev, runnable, uninterruptible: false, next, comm: comm(name) };
+        let leaves = if runnable { Leaves::Runnable } else { Leaves::Asleep };
+        let what = What::Switch { prev, leaves, next, comm: comm(name) };
         Event { time, cpu: 0, what }
     }
 

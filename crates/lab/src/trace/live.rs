@@ -10,7 +10,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{
     Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, ThreadNames, Work,
 };
-use vcoop_sources::trace::{Event, Tid, What};
+use vcoop_sources::trace::{Event, Leaves, Tid, What};
 use vcoop_threads::tsc::Clock;
 
 use crate::policy_log::Note;
@@ -98,7 +98,7 @@ impl Live {
             (ours.is_some() && ours == has).then_some(Told::Begin { pcpu, work })
         };
         let told = match event.what {
-            What::Switch { prev, runnable, next, .. } => {
+            What::Switch { prev, leaves, next, .. } => {
                 let (from, to) = (self.who(prev), self.who(next));
                 if has != from {
                     // What was missed.
@@ -106,6 +106,7 @@ impl Live {
                     self.events.push((at, Told::Switch { pcpu, from: has, to: from, left }));
                 }
                 self.has[pcpu as usize] = to;
+                let runnable = leaves == Leaves::Runnable;
                 let left = if runnable { Left::Preempted } else { Left::Blocked };
                 (from != to).then_some(Told::Switch { pcpu, from, to, left })
             }
@@ -203,7 +204,7 @@ mod tests {
     use crate::policy_log::Note;
     use vcoop_model::plan::Ns;
     use vcoop_model::trace_event::{Event as Told, Observer, ThreadNames};
-    use vcoop_sources::trace::{Event, What};
+    use vcoop_sources::trace::{Event, Leaves, What};
     use vcoop_threads::tsc::Clock;
 
     #[derive(Debug, Default)]
@@ -246,13 +247,8 @@ mod tests {
         };
         assert_eq!((tids.injector, tids.collector), (7, 8));
         for (time, prev, next) in [(10, 0, 7), (20, 7, 99), (25, 99, 98), (30, 8, 0), (40, 0, 7)] {
-            let what = What::Switch {
-                prev,
-                runnable: false,
-                uninterruptible: false,
-                next,
-                comm: Default::default(),
-            };
+            let what =
+                What::Switch { prev, leaves: Leaves::Asleep, next, comm: Default::default() };
             live.take(&Event { time, cpu: 0, what });
         }
         live

@@ -19,6 +19,17 @@ pub struct Event {
     pub what: What,
 }
 
+/// How a thread leaves its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// It still wants it.
+    Runnable,
+    /// It sleeps, or is gone.
+    Asleep,
+    /// It sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the kernel.
+    Blocked,
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -26,10 +37,8 @@ pub enum What {
     Switch {
         /// Who had it.
         prev: Tid,
-        /// That one still wants it.
-        runnable: bool,
-        /// That one sleeps where only what it waits for ends that: in a page fault, for I/O, or for a lock of the kernel.
-        uninterruptible: bool,
+        /// How that one leaves it.
+        leaves: Leaves,
         /// Who gets it.
         next: Tid,
         /// Name of the one who gets it.
@@ -177,14 +186,12 @@ impl Decoder {
                 let bytes = comm.bytes(data)?;
                 let n = bytes.len().min(name.len());
                 name[..n].copy_from_slice(&bytes[..n]);
-                let state = state.unsigned(data)?;
-                What::Switch {
-                    prev: tid(prev)?,
-                    runnable: state & BLOCKED == 0,
-                    uninterruptible: state & UNINTERRUPTIBLE != 0,
-                    next: tid(next)?,
-                    comm: name,
-                }
+                let leaves = match state.unsigned(data)? & BLOCKED {
+                    0 => Leaves::Runnable,
+                    state if state & UNINTERRUPTIBLE != 0 => Leaves::Blocked,
+                    _ => Leaves::Asleep,
+                };
+                What::Switch { prev: tid(prev)?, leaves, next: tid(next)?, comm: name }
             }
             Shape::Waking { tid: t, cpu: c, by } => {
                 let by = by.as_ref().and_then(|(by, flags)| {
@@ -210,7 +217,7 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
-    use super::{Decoder, What};
+    use super::{Decoder, Leaves, What};
     use crate::trace::format::Format;
 
     fn format() -> Format {
@@ -236,13 +243,16 @@ mod tests {
         let mut decoder = Decoder::default();
         assert!(decoder.learn("sched_switch", &format()));
         // Running, preempted, interruptible, uninterruptible, dead.
-        for (state, runs) in [(0, true), (0x100, true), (1, false), (2, false), (0x10, false)] {
+        for (state, left) in [
+            (0, Leaves::Runnable),
+            (0x100, Leaves::Runnable),
+            (1, Leaves::Asleep),
+            (2, Leaves::Blocked),
+            (0x10, Leaves::Asleep),
+        ] {
             let what = decoder.decode(&switch(state)).unwrap();
-            let What::Switch { prev, runnable, uninterruptible, next, comm } = what else {
-                panic!("{what:?}")
-            };
-            assert_eq!((prev, runnable, next, &comm[..7]), (41, runs, 0, b"swapper".as_slice()));
-            assert_eq!(uninterruptible, state == 2);
+            let What::Switch { prev, leaves, next, comm } = what else { panic!("{what:?}") };
+            assert_eq!((prev, leaves, next, &comm[..7]), (41, left, 0, b"swapper".as_slice()));
         }
     }
 

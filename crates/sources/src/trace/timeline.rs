@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use vcoop_threads::tsc::Clock;
 
-use super::event::{Comm, Event, Tid, What};
+use super::event::{Comm, Event, Leaves, Tid, What};
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +202,14 @@ impl Timeline {
         self.pass(event.time);
         let (time, cpu) = (event.time, event.cpu);
         match event.what {
-            What::Switch { prev, runnable, uninterruptible, next, comm } => {
+            What::Switch { prev, leaves, next, comm } => {
                 let label = self.whose(next, comm);
                 push(self.cpus.entry(cpu).or_default(), (time, label));
                 if let Some(t) = self.tracks.get_mut(&prev) {
-                    let to = match (runnable, uninterruptible) {
-                        (true, _) => State::Preempted,
-                        (false, true) => State::Blocked,
-                        (false, false) => State::Asleep,
+                    let to = match leaves {
+                        Leaves::Runnable => State::Preempted,
+                        Leaves::Asleep => State::Asleep,
+                        Leaves::Blocked => State::Blocked,
                     };
                     t.leave(time, cpu, to);
                 }

@@ -1,4 +1,4 @@
-use super::super::event::{Comm, Event, What};
+use super::super::event::{Comm, Event, Leaves, What};
 use super::{IDLE, Meter, Span, State, Timeline};
 use proptest::prelude::*;
 use vcoop_threads::tsc::Clock;
@@ -14,7 +14,8 @@ fn at(time: u64, what: What) -> Event {
 }
 
 fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-    at(time, What::Switch { prev, runnable, uninterruptible: false, next, comm: comm(name) })
+    let leaves = if runnable { Leaves::Runnable } else { Leaves::Asleep };
+    at(time, What::Switch { prev, leaves, next, comm: comm(name) })
 }
 
 /// Thread 5 is ours; one cycle is a nanosecond.
@@ -124,16 +125,11 @@ fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
 #[test]
 fn a_thread_that_the_kernel_blocks_is_not_asleep() {
     use State::{Blocked, Running, Waking};
-    let what = |next| What::Switch {
-        prev: 5,
-        runnable: false,
-        uninterruptible: true,
-        next,
-        comm: comm("swapper/0"),
-    };
+    let leaves = Leaves::Blocked;
+    let blocked = What::Switch { prev: 5, leaves, next: 0, comm: comm("swapper/0") };
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
-        at(130, what(0)),
+        at(130, blocked),
         at(170, What::Waking { tid: 5, cpu: 0, by: None }),
         switch(180, 0, true, 5, "vcpu0"),
     ]);
