@@ -218,8 +218,10 @@ fn pinning_costs_a_small_host() {
     let quiet = ratios(&["vm.desktop.task.boot.every=4", "vm.desktop.task.boot.then=none"]);
     assert!(quiet[0] > 1.3, "{quiet:?}");
     assert!(quiet[1..].iter().all(|r| (0.95..1.05).contains(r)), "{quiet:?}");
-    let loops = ratios(&["vm.desktop.task.boot.then=hog"]);
-    assert!(loops[2] < 0.9 && loops[1] < 0.95, "{loops:?}");
+    // The smallest host depends most on when its loops begin.
+    let loops = ratios(&["vm.desktop.task.boot.then=hog", "repeats=6"]);
+    assert!(loops[2] < loops[0].min(loops[1]) && loops[1] < 0.95, "{loops:?}");
+    assert!(loops[2] < 0.9, "{loops:?}");
     // 60 loops are few for 48 pCPUs.
     let few = [
         "duration=40s",
