@@ -226,14 +226,14 @@ impl<'p> Setup<'p> {
         Ok(())
     }
 
-    /// When a task of a machine (0: the host) begins. What would begin with the run does so at a drawn time of the
-    /// warm-up: nowhere do all threads wake up at once, and the vCPUs of a VM that had would lose their pCPUs together for
-    /// as long as others compute.
+    /// When a task of a machine (0: the host) begins. A task that would begin with the run begins at a drawn time of the
+    /// warm-up. If all vCPUs of a VM woke up at once, they would lose their pCPUs together for as long as others compute.
+    /// Times of scripts are relative to each other, so their threads begin together.
     fn start(&self, machine: usize, i: usize, task: &TaskPlan) -> Ns {
-        let within = self.plan.warmup_ns.min(STARTS_WITHIN_NS);
-        if task.start_ns > 0 || within == 0 || matches!(task.program, Program::Script { .. }) {
+        if task.start_ns > 0 || matches!(task.program, Program::Script { .. }) {
             return task.start_ns;
         }
+        let within = self.plan.warmup_ns.min(STARTS_WITHIN_NS);
         Stream::start(self.seed, machine, i).below(within)
     }
 

@@ -535,8 +535,8 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     // needs a second to attach all hooks.
     guest.sh("for cpu in 1 2; do (taskset $cpu cyclictest -q -p 70 -i 2500 >/dev/null & ); done; \
          (while :; do date; usleep 10000; done >/dev/null & )");
-    // Once in some thousand times QEMU goes on executing a breakpoint that the kernel has taken out of
-    // its text again: both vCPUs are in its handler for ever, and this test needs its second attempt.
+    // Once in some thousand times QEMU executes a breakpoint that the kernel has already replaced. Both
+    // vCPUs then stay in its handler, and this test needs its second attempt.
     for _ in 0..20 {
         guest.sh("insmod /lib/modules/vcoop.ko && rmmod vcoop");
     }

@@ -196,8 +196,8 @@ pub fn layer_main() -> ExitCode {
     run(true)
 }
 
-/// Runs a test, and once more if it fails: others use this host too, and a guest in an emulator or a thread that waits
-/// for its CPU may be later than any limit. The first failure is said in a line that `cargo xtask test` repeats at its end.
+/// Runs a test, and once more if it fails: others use this host too, and an emulated guest or a waiting thread may be
+/// later than any limit. `cargo xtask test` lists the first failure at its end.
 fn attempt(name: &str, run: fn() -> Outcome) -> Outcome {
     panic::catch_unwind(run).unwrap_or_else(|why| {
         let text = why.downcast_ref::<&str>().copied();

@@ -311,7 +311,7 @@ test!(
                 of.vcpus.iter().map(|vcpu| vcpu.heard).eq([Some(true), Some(false)])
             });
             run(&vm, "echo 1 >/sys/devices/system/cpu/cpu1/online");
-            // The task that was pinned there is pinned nowhere any more.
+            // The kernel has unpinned the task of the vCPU that was offline.
             run(&vm, "killall cyclictest");
             run(&vm, URGENT);
             daemon.until_met(&vm, 0);

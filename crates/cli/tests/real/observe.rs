@@ -84,8 +84,8 @@ fn waits(document: &Value, policy: &str) -> (f64, f64) {
     (found["mean"].as_f64().unwrap(), found["p99"].as_f64().unwrap_or(f64::NAN))
 }
 
-/// Boosts a second that end by a throttle on a machine on which a simulation without one can predict anything: of 200
-/// deadlines a hundredth.
+/// A guest that is throttled more often a second is too slow for its budget: the simulated guest is never throttled. It
+/// has 200 deadlines a second.
 const MOST_THROTTLES: f64 = 2.0;
 
 test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcome {

@@ -63,8 +63,8 @@ table! {
         /// CPUs it may use: pCPUs for a load, vCPUs for a guest task.
         cpus: At<CpuList> = "all",
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
-        /// "login + 5s": from the end of its VM's boot program. 0s in the simulator: at a drawn time of the warm-up, of which
-        /// it takes up to 100 ms; threads of captures and of rt-app start together.
+        /// "login + 5s": from the end of its VM's boot program. With 0s the simulator draws a time of the warm-up's
+        /// first 100 ms; threads of captures and of rt-app start together.
         start: At<StartTime> = "0s",
         /// The `[[group]]` that its threads are in (loads only). Default: none.
         group: Option<At<Name>>,
