@@ -27,8 +27,9 @@ fn cpu() -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// What interrupts a run costs it time after it was over, too: caches are cold. The least of so many is its own.
-const ROUNDS: usize = 6;
+/// What interrupts a run costs it time after it was over, too: caches are cold. The least of several is its own. More
+/// are taken as long as the sum is too large.
+const ROUNDS: std::ops::Range<usize> = 6..30;
 
 /// A tenth is what a sweep may add. Caches that others use moved it to 11 % in a run of all tests.
 const MOST: f64 = 1.2;
@@ -57,7 +58,8 @@ fn a_sweep_costs_little_more_than_its_runs() {
         cpu() - began
     };
     let mut least = vec![(u64::MAX, u64::MAX); job.points() as usize];
-    for round in 0..ROUNDS {
+    let mut ratio = f64::MAX;
+    for round in 0..ROUNDS.end {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-cost-{round}"));
         let _ = fs::remove_dir_all(&dir);
         let mut dataset = Dataset::open(&dir, &job, "a build").unwrap();
@@ -65,15 +67,19 @@ fn a_sweep_costs_little_more_than_its_runs() {
             *engine = bare(point).min(*engine);
             *sweep = whole(point, &mut dataset).min(*sweep);
         }
+        let sum = |of: fn(&(u64, u64)) -> u64| least.iter().map(of).sum::<u64>() as f64;
+        let (engine, sweep) = (sum(|l| l.0), sum(|l| l.1));
+        let points = f64::from(job.points()) * 1e6;
+        ratio = sweep / engine;
+        println!(
+            "{:.1} ms a point in the engine, {:.1} ms in the sweep: {ratio:.3}",
+            engine / points,
+            sweep / points
+        );
+        if round + 1 >= ROUNDS.start && ratio < MOST {
+            break;
+        }
     }
-    let sum = |of: fn(&(u64, u64)) -> u64| least.iter().map(of).sum::<u64>() as f64;
-    let (engine, sweep) = (sum(|l| l.0), sum(|l| l.1));
-    let (points, ratio) = (f64::from(job.points()) * 1e6, sweep / engine);
-    println!(
-        "{:.1} ms a point in the engine, {:.1} ms in the sweep: {ratio:.3}",
-        engine / points,
-        sweep / points
-    );
     assert!(ratio < MOST, "a sweep takes {ratio:.3} times what its runs take");
 }
 

@@ -1,3 +1,4 @@
+use std::fmt::Display;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 ///
 /// It is not within a minute.
 #[track_caller]
-pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub fn until(what: impl Display, mut is: impl FnMut() -> bool) {
     found(what, || is().then_some(()));
 }
 
@@ -17,7 +18,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
 ///
 /// It is not there within a minute.
 #[track_caller]
-pub fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn found<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(found) = look() {

@@ -1,5 +1,7 @@
 //! Stock guests with the driver, under a daemon that serves their windows.
 
+use std::cell::RefCell;
+use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -74,7 +76,14 @@ impl Daemon {
 
     /// Waits until it has come to this.
     fn until(&self, vm: &StockVm, what: &str, is: impl Fn(&VmStatus) -> bool) {
-        until(what, || self.status(vm).as_ref().is_some_and(&is));
+        let last = RefCell::new(None);
+        let what = fmt::from_fn(|f| write!(f, "{what}, in {:?}", last.borrow()));
+        until(what, || {
+            let status = self.status(vm);
+            let met = status.as_ref().is_some_and(&is);
+            last.replace(status);
+            met
+        });
     }
 
     /// Waits until every vCPU is heard, and so many more deadlines have been met.
@@ -203,6 +212,9 @@ fn reset(vm: &StockVm) {
     ask(vm, &[stay, r#"{"execute":"system_reset"}"#], "RESET");
 }
 
+/// An emulated guest on a slow machine takes longer for a deadline than a boost may last, and would be throttled at each.
+const LONG: [&str; 1] = ["longest_boost=2ms"];
+
 const LOAD: &str = "insmod /lib/modules/vcoop.ko";
 
 fn sum(attached: &Value, key: &str) -> u64 {
@@ -270,7 +282,7 @@ test!(
         run(&vm, URGENT);
         let _hog = Hogs::start(1, *allowed_cpus().unwrap().last().unwrap()).unwrap();
         let mut urgent = Value::Null;
-        let attached = daemon.dynamic(&vm, &[], || {
+        let attached = daemon.dynamic(&vm, &LONG, || {
             let observe =
                 daemon.vcoop(&["observe", &pid, "--for", "2s", "--json"]).output().unwrap();
             let series = json(&observe)["series"].take();
@@ -326,7 +338,7 @@ test!(
             set_affinity(tid, &[*cpu]).unwrap();
         }
         let other = Hogs::start(1, cpus[0]).unwrap();
-        let attached = daemon.dynamic(&vm, &[], || {
+        let attached = daemon.dynamic(&vm, &LONG, || {
             daemon.until(&vm, "both are boosted", |of| {
                 of.vcpus.iter().all(|vcpu| vcpu.deadlines > 50 && vcpu.notified > 50)
             });
