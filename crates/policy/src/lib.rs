@@ -19,7 +19,6 @@
 //! * [`repay::Repay`]: what a boosted vCPU gives back as fair time.
 //! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
-//! * [`catalogue`]: which policies there are, and who can run them.
 //!
 //! # Example
 //!
@@ -84,7 +83,6 @@ extern crate alloc;
 pub mod action;
 pub mod advance;
 pub mod budget;
-pub mod catalogue;
 pub mod config;
 mod control;
 pub mod deadline;
