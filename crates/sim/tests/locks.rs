@@ -364,6 +364,29 @@ fn ple_does_not_yield_to_idle_vcpus() {
 }
 
 #[test]
+fn a_search_for_one_to_yield_to_waits_for_what_others_wrote() {
+    // Two share a lock; the others sleep and wake up, so that what KVM reads of them has changed at each search.
+    let takes = |others: usize, interval: Ns| {
+        let locker = routine([&[Act::Begin], &locked(MS)[..], &[Act::Sample]].concat());
+        let sleeper = routine(vec![user(1), nap(interval)]);
+        let n = others + 2;
+        let mut p = machine(
+            n as u32,
+            &(0..n as u32).collect::<Vec<_>>(),
+            [vec![locker; 2], vec![sleeper; others]].concat(),
+        );
+        let spin = &mut p.vms[0].virt.spin;
+        (spin.ple_grow, spin.ple_window_ns, spin.handoff_ns) = (1, Some(100 * US), 100);
+        let r = run(&p);
+        let busy = scalar(&r, "guest", "exit_time.pause") / 100.0 * n as f64 * 1e9;
+        busy / scalar(&r, "guest", "exits.pause")
+    };
+    let (alone, still, moving) = (takes(0, 20), takes(6, 1_000_000), takes(6, 20));
+    assert!((still - alone).abs() < 10.0, "{still} with six that sleep, {alone} without");
+    assert!((moving - alone - 600.0).abs() < 10.0, "{moving} with six that move, {alone} without");
+}
+
+#[test]
 fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
     let mut p = machine(2, &[0, 1], vec![locker(MS), locker(MS)]);
     p.vms[0].virt.spin.locks = SpinLocks::Pv;

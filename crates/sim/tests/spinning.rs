@@ -105,7 +105,7 @@ fn what_a_guest_spins_for_decides_what_helps_it() {
 
 #[test]
 fn the_dedicated_hint_is_for_pcpus_of_ones_own() {
-    let all = runs("dedicated", &["duration=1s"]);
+    let all = runs("dedicated", &["duration=4s"]);
     let text = table(&all, &[("guest.workers", "rate"), ("guest.client", "rate"), ("host", "cpu")]);
     println!("{text}");
     let mean = |key: &str| mean_us(&all[key], "guest.client");

@@ -314,7 +314,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].spins {
             return;
         }
-        vcpu.spin.loaded(self.vms[vcpu.vm as usize].sync.ple_window_ns);
+        vcpu.spin.loaded(self.clock.now(), self.vms[vcpu.vm as usize].sync.ple_window_ns);
         self.looks_at_vcpu(v);
     }
 
@@ -337,7 +337,8 @@ impl World<'_> {
             return;
         }
         // KVM tells the guest only if the last exit was an interrupt of the host (`kvm_steal_time_set_preempted`).
-        vcpu.spin.preempted(usize::from(vcpu.exit_why) == Exit::Interrupt.index());
+        let told = usize::from(vcpu.exit_why) == Exit::Interrupt.index();
+        vcpu.spin.preempted(self.clock.now(), told);
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
@@ -355,7 +356,8 @@ impl World<'_> {
     }
 
     /// A PLE exit: yields to a vCPU of the VM that was preempted, by the rules of
-    /// `kvm_vcpu_on_spin`. True when it did.
+    /// `kvm_vcpu_on_spin`. True when it did. The search reads a cache line of each vCPU that it comes to (`ready` and
+    /// `preempted`): it waits for those that were written since the last search.
     pub(crate) fn on_spin(&mut self, p: u32, v: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
@@ -364,9 +366,17 @@ impl World<'_> {
         let (grow, rules) = (Ns::from(sync.spin.ple_grow), sync.spin.candidates);
         let candidates = sync.candidates(n);
         self.vcpus[v as usize].spin.widen(grow);
+        let searched = self.vcpus[v as usize].spin.searches(self.clock.now());
         let mut tries = TRIES;
         for c in candidates.map(|i| first + i) {
-            if c == v || !self.is_ready(c) {
+            if c == v {
+                continue;
+            }
+            if self.vcpus[c as usize].spin.was_switched_since(searched) {
+                let line = self.line(vm, self.vcpus[c as usize].home);
+                self.pay(line);
+            }
+            if !self.is_ready(c) {
                 continue;
             }
             // KVM looks at posted interrupts only (`kvm_arch_dy_has_pending_interrupt`).
@@ -415,6 +425,12 @@ impl World<'_> {
     fn yield_to(&mut self, p: u32, vm: usize, to: u32) -> DirectedYield {
         self.tally(vm, Count::YieldsTried, 1);
         let target = self.thread_of(to);
+        // The lock of the other run queue.
+        let there = self.host.cpu_of(target).0;
+        if there != p {
+            let line = self.line(vm, there);
+            self.pay(line);
+        }
         let done = self.host.yield_to(self.clock.now(), CpuId(p), target);
         self.host_notes();
         if done == DirectedYield::Done {

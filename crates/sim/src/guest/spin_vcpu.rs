@@ -55,6 +55,10 @@ pub(crate) struct SpinVcpu {
     in_loop: bool,
     /// Such a one is yielded to every other time.
     eligible: bool,
+    /// When it last got or lost a pCPU.
+    switched_at: Ns,
+    /// When it last looked for one to yield to.
+    searched_at: Ns,
     spell: Spell,
     /// Time until the next PLE exit.
     window: Ns,
@@ -97,8 +101,19 @@ impl SpinVcpu {
     }
 
     /// It has lost its pCPU while it could have gone on. `told`: its guest knows of that.
-    pub(crate) fn preempted(&mut self, told: bool) {
+    pub(crate) fn preempted(&mut self, now: Ns, told: bool) {
         (self.preempted, self.told) = (true, told);
+        self.switched_at = now;
+    }
+
+    /// Whether it got or lost a pCPU since a time.
+    pub(crate) fn was_switched_since(&self, then: Ns) -> bool {
+        self.switched_at > then
+    }
+
+    /// It looks for one to yield to: when it last did so.
+    pub(crate) fn searches(&mut self, now: Ns) -> Ns {
+        std::mem::replace(&mut self.searched_at, now)
     }
 
     /// Whether its guest is told that it is preempted.
@@ -112,8 +127,8 @@ impl SpinVcpu {
     }
 
     /// It has a pCPU: what its being away meant is over.
-    pub(crate) fn loaded(&mut self, window: Ns) {
-        self.window = window;
+    pub(crate) fn loaded(&mut self, now: Ns, window: Ns) {
+        (self.window, self.switched_at) = (window, now);
         (self.preempted, self.told) = (false, false);
         (self.in_loop, self.eligible) = (false, false);
     }
@@ -173,7 +188,7 @@ mod tests {
     fn a_spell_ends_at_what_comes_first() {
         let halts = |left| Some((left, Spell::Threshold));
         let mut spin = SpinVcpu::default();
-        spin.loaded(50);
+        spin.loaded(0, 50);
         assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, Spell::Open));
         assert_eq!((spin.spell(halts(0), false), spin.spell), (1, Spell::Threshold));
         assert_eq!((spin.spell(halts(40), true), spin.spell), (40, Spell::Threshold));
@@ -198,7 +213,7 @@ mod tests {
         let mut spin = SpinVcpu { in_loop: true, ..SpinVcpu::default() };
         let turns: Vec<bool> = (0..4).map(|_| spin.takes_turn()).collect();
         assert_eq!(turns, [false, true, false, true]);
-        spin.loaded(1);
+        spin.loaded(0, 1);
         assert!(spin.takes_turn() && spin.takes_turn());
     }
 

@@ -80,7 +80,8 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
-        let lines: Ns = mask.iter().map(|&to| self.lines(vm, to)).sum();
+        let line = |&to: &u32| self.line(vm, self.vcpus[to as usize].home);
+        let lines = LINES * mask.iter().map(line).sum::<Ns>();
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         let multicast = mask.len() > 1;
         if multicast {
@@ -155,8 +156,8 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         for _ in 0..targets {
             let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
-            let lines = self.lines(vm, to);
-            self.pay(lines);
+            let line = self.line(vm, self.vcpus[to as usize].home);
+            self.pay(LINES * line);
             self.inject(to, vector::IPI, Injection::Ipi);
         }
     }
@@ -167,10 +168,9 @@ impl World<'_> {
         self.pay(LINES * far);
     }
 
-    /// How long the cache lines of a target take to the pCPU that executes.
-    fn lines(&mut self, vm: usize, to: u32) -> Ns {
-        let far = self.crossing(self.vcpus[to as usize].home);
-        LINES * (self.vms[vm].sync.spin.handoff_ns + far)
+    /// How long a cache line that another pCPU wrote takes to the one that executes.
+    pub(crate) fn line(&mut self, vm: usize, from: u32) -> Ns {
+        self.vms[vm].sync.spin.handoff_ns + self.crossing(from)
     }
 
     /// The guest's kernel on vCPU `v` has another one look at its run queue.
