@@ -196,6 +196,30 @@ fn a_posted_timer_is_waited_out_where_it_is_fired() {
 }
 
 #[test]
+fn an_interrupt_is_not_held_back_for_a_deadline_that_was_written_after_it_had_fired() {
+    // A guest whose tick stops when it goes idle, about when that fires: the tick's timer may fire while the write of a later
+    // deadline is handled.
+    for (source, work) in [GuestTimer::Hrtimer, GuestTimer::HvTimer, GuestTimer::Exitless]
+        .into_iter()
+        .flat_map(|source| (280..310).map(move |work| (source, work)))
+    {
+        let mut virt = timer(source, GuestIdle::Hlt);
+        virt.timer.advance = AdvanceConfig::Adaptive;
+        virt.apic.posted = true;
+        let mut p = alone(virt);
+        p.vms[0].level.tick_ns = MS;
+        p.vms[0].tasks[0].program = cyclictest(5 * MS, work * US);
+        p.duration_ns = 100 * MS;
+        let r = run(&p);
+        let l = latency(&r, "g.t");
+        assert_eq!(l.missed, 0, "{source:?} {work}");
+        assert!(l.max_ns < 30 * US, "{source:?} {work}: {} ns", l.max_ns);
+        let waits = scalar(&r, "g", "timer.advance_wait");
+        assert!(waits < 1.0, "{source:?} {work}: {waits} % of the time");
+    }
+}
+
+#[test]
 fn an_oneshot_hrtimer_is_not_advanced() {
     let of = |advance| {
         let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Hlt);

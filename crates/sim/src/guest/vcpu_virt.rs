@@ -19,6 +19,8 @@ pub(crate) mod wants {
     pub(crate) const HALT_TIME: u8 = 2;
     /// Its timer has expired on another pCPU, and it is to take the interrupt at its next entry.
     pub(crate) const TIMER: u8 = 4;
+    /// Its timer has fired on the host, and the handler of that is still to run.
+    pub(crate) const FIRED: u8 = 8;
 }
 
 /// Which exits KVM handles on its fast path.

@@ -70,6 +70,7 @@ impl Deadline {
     /// The host has handled the guest's write of a deadline, which the guest began at `wrote`.
     pub(crate) fn write(&mut self, at: Ns, wrote: Ns, now: Ns) {
         self.parked = Ns::MAX;
+        self.expires = Ns::MAX;
         self.due = at;
         if self.mode == TimerMode::Oneshot && at != Ns::MAX {
             // The guest wrote how long from then; the host counts from now.
@@ -78,12 +79,16 @@ impl Deadline {
         }
     }
 
-    /// It has fired; a periodic one goes on by itself, to the deadline that is given back. Periods that have
-    /// passed are one interrupt.
-    pub(crate) fn fired(&mut self, now: Ns) -> Option<Ns> {
+    /// It fires: its interrupt is not to come before the deadline of this moment, whatever is written until then.
+    pub(crate) fn latch(&mut self) {
         if self.early {
             self.expires = self.due;
         }
+    }
+
+    /// It has fired; a periodic one goes on by itself, to the deadline that is given back. Periods that have
+    /// passed are one interrupt.
+    pub(crate) fn next_period(&mut self, now: Ns) -> Option<Ns> {
         (self.mode == TimerMode::Periodic).then(|| {
             let behind = now.saturating_sub(self.due) / self.period;
             self.due += (behind + 1) * self.period;
@@ -99,7 +104,9 @@ impl Deadline {
             return 0;
         }
         self.advance.delivered(ready as i64 - due as i64);
-        due.saturating_sub(ready)
+        let left = due.saturating_sub(ready);
+        debug_assert!(left <= self.advance.cap(), "{left} ns: this is not the deadline that fired");
+        left
     }
 
     /// How long the preemption timer takes to count down from what is loaded for so long a time; `None`: it
@@ -144,8 +151,8 @@ mod tests {
     fn a_periodic_timer_goes_on_and_makes_one_interrupt_of_what_it_missed() {
         let mut timer = deadline(TimerMode::Periodic, AdvanceConfig::None);
         timer.stand_for(1_000_000);
-        assert_eq!(timer.fired(1_000_100), Some(2_000_000));
-        assert_eq!(timer.fired(4_500_000), Some(5_000_000));
+        assert_eq!(timer.next_period(1_000_100), Some(2_000_000));
+        assert_eq!(timer.next_period(4_500_000), Some(5_000_000));
         assert_eq!(timer.spin(4_500_000), 0);
     }
 
@@ -155,7 +162,8 @@ mod tests {
         timer.write(10_000, 0, 0);
         assert_eq!((timer.advance_ns(), timer.fires(0), timer.fires(9_500)), (700, 9_300, 9_500));
         assert_eq!(timer.spin(9_300), 0, "nothing is pending");
-        assert_eq!(timer.fired(9_300), None);
+        timer.latch();
+        assert_eq!(timer.next_period(9_300), None);
         assert_eq!((timer.spin(9_600), timer.spin(9_600)), (400, 0));
     }
 }

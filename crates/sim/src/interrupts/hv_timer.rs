@@ -63,6 +63,7 @@ impl World<'_> {
     /// KVM sees that the preemption timer's deadline has passed.
     pub(crate) fn hv_timer_expired(&mut self, v: u32) {
         self.vcpus[v as usize].hv_at = Ns::MAX;
+        self.timer_fired(v);
         self.timer_interrupt(v);
     }
 

@@ -45,10 +45,22 @@ impl World<'_> {
         self.arm_deadline(v, self.vcpus[v as usize].timers.next());
     }
 
-    /// The same for a deadline that may be another one than the guest's kernel wants.
+    /// The same for a deadline that may be another one than the guest's kernel wants. KVM cancels the timer of the one before,
+    /// and forgets its interrupt where that is still to be put into the guest (`kvm_set_lapic_tscdeadline_msr`). One that a
+    /// housekeeping pCPU fires by a word of the shared page comes all the same.
     pub(crate) fn arm_deadline(&mut self, v: u32, at: Ns) {
+        if self.vcpus[v as usize].waits_out {
+            // Who posts it is waited for.
+            self.clock.cancel(Event::Lapic(v));
+            let cpu = self.cpu;
+            self.waited_out(v);
+            self.cpu = cpu;
+        }
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.programmed = at;
+        if !self.vms[vcpu.vm as usize].virt.exitless() {
+            vcpu.wants &= !(wants::FIRED | wants::TIMER);
+        }
         let event = Event::Lapic(v);
         let virt = &self.vms[vcpu.vm as usize].virt;
         if virt.plain_timer() {
@@ -130,15 +142,31 @@ impl World<'_> {
             let cpu = self.host.cpu_of(self.thread_of(v)).0;
             self.tracks.due_while_waiting(track, cpu, self.clock.now());
         }
+        self.timer_fired(v);
         self.interrupt(p, Irq::Lapic(v));
     }
 
-    /// KVM learns that the vCPU's timer has fired: puts the interrupt into the guest.
+    /// The host's timer has fired for the deadline of a vCPU.
+    pub(crate) fn timer_fired(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.wants |= wants::FIRED;
+        if !self.vms[vcpu.vm as usize].virt.plain_timer() {
+            vcpu.virt.deadline.latch();
+        }
+    }
+
+    /// KVM learns that the vCPU's timer has fired: puts the interrupt into the guest, unless the timer has been cancelled since.
     pub(crate) fn timer_interrupt(&mut self, v: u32) {
-        let virt = &self.vms[self.vcpus[v as usize].vm as usize].virt;
+        let vcpu = &mut self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let fired = vcpu.wants & wants::FIRED != 0;
+        vcpu.wants &= !wants::FIRED;
+        if !fired && !virt.exitless() {
+            return;
+        }
         if !virt.plain_timer() {
             let (away, posted, waits) = (virt.away(), virt.posted, virt.guest_waits);
-            self.fired(v);
+            self.timer_repeats(v);
             if away && !waits && self.waits_out(v, posted) {
                 return;
             }
@@ -163,10 +191,10 @@ impl World<'_> {
         self.inject(v, vector::TIMER, Injection::Timer);
     }
 
-    /// A timer that is not plain has fired.
-    fn fired(&mut self, v: u32) {
+    /// A timer that is not plain has fired: a periodic one goes on.
+    fn timer_repeats(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if let Some(next) = vcpu.virt.deadline.fired(self.clock.now()) {
+        if let Some(next) = vcpu.virt.deadline.next_period(self.clock.now()) {
             vcpu.programmed = next;
             self.arm_due(v);
         }
