@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use vcoop_experiment::diff::{Diff, Row, diff};
 use vcoop_experiment::format;
+use vcoop_experiment::judge::Held;
 use vcoop_experiment::result::{self, Document};
-use vcoop_sweep::slo::{Held, Reading, quantities};
+use vcoop_sweep::slo::{Reading, quantities};
 
 use crate::fail_if::conditions;
 use crate::failure::Failure;

@@ -1,8 +1,9 @@
 //! `--fail-if`: conditions that end a command with an exit code of their own.
 
+use vcoop_experiment::judge::Held;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Params};
-use vcoop_sweep::slo::{Held, Quantity, Slo, quantities};
+use vcoop_sweep::slo::{Quantity, Slo, quantities};
 
 use crate::failure::Failure;
 use crate::scenario::refuse;

@@ -22,6 +22,8 @@
 //! Fewer than [`LEAST_REPEATS`] repeats carry no verdict: intervals from fewer are too narrow. A search
 //! that has fewer, and must prefer something, goes by the values alone.
 
+use std::fmt;
+
 use vcoop_model::distinct;
 
 use crate::format;
@@ -101,6 +103,47 @@ impl Limits {
     }
 }
 
+/// What a number says about a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// Broken, by the whole interval.
+    No,
+    /// Broken, but the interval reaches over the limit; or there is none.
+    Unlikely,
+    /// Not known: there is no number, as of a quantile of too few samples.
+    Unknown,
+    /// Held, but the interval reaches over the limit; or there is none.
+    Likely,
+    /// Held, by the whole interval.
+    Yes,
+}
+
+impl Held {
+    /// Whether a limit holds that `good` tells of a value.
+    pub fn of(value: f64, interval: Option<Interval>, good: impl Fn(f64) -> bool) -> Self {
+        let holds = good(value);
+        let sure = interval.is_some_and(|ends| ends.iter().all(|end| good(*end) == holds));
+        match (holds, sure) {
+            (true, true) => Self::Yes,
+            (true, false) => Self::Likely,
+            (false, true) => Self::No,
+            (false, false) => Self::Unlikely,
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "broken",
+            Self::Unlikely => "probably broken",
+            Self::Unknown => "not known",
+            Self::Likely => "probably held",
+            Self::Yes => "held",
+        })
+    }
+}
+
 /// Whose series it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -128,7 +171,20 @@ pub struct Change {
 impl Change {
     /// `host.probe p99 1.2 ms -> 5.0 ms (4.17x)`.
     pub fn words(&self) -> String {
-        let (name, ratio) = (&self.name, format::ratio(self.ratio));
+        self.with_ratio(&format::ratio(self.ratio))
+    }
+
+    /// The same, with a digit more where the ratio would look like its limit.
+    fn words_beside(&self, limit: f64) -> String {
+        let ratio = format::ratio(self.ratio);
+        match ratio == format::ratio(limit) {
+            true => self.with_ratio(&format!("{:.4}x", self.ratio)),
+            false => self.with_ratio(&ratio),
+        }
+    }
+
+    fn with_ratio(&self, ratio: &str) -> String {
+        let name = &self.name;
         match &self.values {
             Some([from, to]) => format!("{name} {from} -> {to} ({ratio})"),
             None => format!("{name} {ratio}"),
@@ -175,13 +231,16 @@ pub struct Effect {
     pub glitches: [f64; 2],
     /// Repeats that the policy's numbers are from.
     pub repeats: u32,
+    /// In several experiments, what counts in each of them together.
+    pub over_all: Option<Change>,
 }
 
 impl Effect {
     /// One about which nothing is known yet.
     pub fn new(name: String, whose: Whose, repeats: u32) -> Self {
         let (missed, glitches) = ([0.0; 2], [0.0; 2]);
-        Self { name, whose, mean: None, p99: None, work: None, missed, glitches, repeats }
+        let (mean, p99, work, over_all) = (None, None, None, None);
+        Self { name, whose, mean, p99, work, missed, glitches, repeats, over_all }
     }
 
     /// Effects in several experiments, series by series: what a policy does in all of them.
@@ -193,6 +252,13 @@ impl Effect {
             let change = |of: fn(&Self) -> Option<&Change>| {
                 Change::together(&own.iter().filter_map(|effect| of(effect)).collect::<Vec<_>>())
             };
+            let mut over_all = change(Self::counted);
+            if own.iter().any(|effect| effect.p99.is_none())
+                && own.iter().any(|effect| effect.p99.is_some())
+                && let Some(change) = &mut over_all
+            {
+                change.name = format!("{name} p99 or mean");
+            }
             let mean = |of: fn(&Self) -> [f64; 2]| {
                 let sum = |i: usize| own.iter().map(|effect| of(effect)[i]).sum::<f64>();
                 [0, 1].map(|i| sum(i) / own.len() as f64)
@@ -204,6 +270,7 @@ impl Effect {
                 work: change(|effect| effect.work.as_ref()),
                 missed: mean(|effect| effect.missed),
                 glitches: mean(|effect| effect.glitches),
+                over_all,
                 ..Self::new(name.to_owned(), whose, repeats)
             }
         };
@@ -212,7 +279,7 @@ impl Effect {
 
     /// The statistic that a guest's series counts with.
     fn counted(&self) -> Option<&Change> {
-        self.p99.as_ref().or(self.mean.as_ref())
+        self.over_all.as_ref().or(self.p99.as_ref()).or(self.mean.as_ref())
     }
 
     /// How it misses periods: `host.probe misses 12 % of its periods (vanilla 0 %)`.
@@ -242,6 +309,10 @@ pub struct Cost {
     pub excess: Option<f64>,
     /// Whether it is beyond its limit and noise could be the reason.
     pub unsure: bool,
+    /// Whether it is within its limit. A cost that noise can explain probably is.
+    pub held: Held,
+    /// It is worth a word: it always is, or is beyond its limit.
+    told: bool,
 }
 
 /// What the rule says of a policy.
@@ -257,6 +328,10 @@ pub struct Judgement {
     pub worse: Vec<String>,
     /// Costs, worst first.
     pub costs: Vec<Cost>,
+    /// Whether there is a probe of the host.
+    probed: bool,
+    /// Quantiles of host probes that are no measure, and why, in words.
+    unjudged: Vec<String>,
 }
 
 impl Judgement {
@@ -296,11 +371,18 @@ impl Judgement {
         for text in missed {
             shown += &format!("; {text}");
         }
-        let costs = effects.iter().filter(|effect| effect.whose != Whose::Guest);
+        let paying = || effects.iter().filter(|effect| effect.whose != Whose::Guest);
         let mut costs: Vec<Cost> =
-            costs.flat_map(|effect| costs_of(effect, baseline, limits)).collect();
+            paying().flat_map(|effect| costs_of(effect, baseline, limits)).collect();
         costs.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        Self { gain, improves, shown, worse, costs }
+        let probed = paying().any(|effect| effect.mean.is_some() || effect.missed != [0.0; 2]);
+        let unjudged = paying().filter_map(|effect| unjudged(effect, baseline, limits)).collect();
+        Self { gain, improves, shown, worse, costs, probed, unjudged }
+    }
+
+    /// Whether all costs are within their limits.
+    pub fn held(&self) -> Held {
+        self.costs.iter().map(|cost| cost.held).min().unwrap_or(Held::Yes)
     }
 
     /// Costs beyond the limits, in words: no policy is recommended that has one.
@@ -315,83 +397,116 @@ impl Judgement {
     }
 
     /// The costs in words: those beyond noise, or that there is none and the largest of the rest. Those beyond their
-    /// limit that noise can explain are never left out.
+    /// limit that noise can explain are never left out, and neither is what was not measured.
     pub fn price(&self) -> String {
-        let real: Vec<&str> = self
-            .costs
-            .iter()
-            .filter(|c| c.beyond_noise && c.weight > 1.0)
-            .map(|c| c.text.as_str())
+        let told = || self.costs.iter().filter(|cost| cost.told);
+        let real = told().filter(|cost| cost.beyond_noise && cost.weight > 1.0);
+        let real: Vec<&str> = real.map(|cost| cost.text.as_str()).collect();
+        let reach = |cost: &Cost| {
+            let reach = cost.interval.map(|ends| ends.map(format::ratio));
+            reach.map(|[lo, hi]| format!(", 95 %: {lo} to {hi}")).unwrap_or_default()
+        };
+        let unsure: Vec<String> = told()
+            .filter(|cost| cost.unsure)
+            .map(|cost| cost.text.clone() + &reach(cost))
             .collect();
-        if !real.is_empty() {
-            let unsure = self.costs.iter().filter(|c| c.unsure).map(|c| c.text.as_str());
-            let unsure: Vec<&str> = unsure.collect();
-            let more = if unsure.is_empty() {
-                String::new()
-            } else {
-                format!(". Beyond its limit, perhaps by chance: {}", unsure.join(", "))
-            };
-            return format!("It costs: {}{more}", real.join(", "));
-        }
-        match self.costs.first() {
-            None => {
-                "Its cost to the host was not measured: the scenario has no host probe".to_owned()
+        let mut said = Vec::new();
+        match (real.is_empty(), told().next()) {
+            (false, _) => said.push(format!("It costs: {}", real.join(", "))),
+            (true, Some(most)) if unsure.is_empty() => {
+                let (most, reach) = (&most.text, reach(most));
+                said.push(format!("No cost is beyond noise; the largest is {most}{reach}"));
             }
-            Some(most) => {
-                let unsure = self.costs.iter().skip(1).filter(|c| c.unsure);
-                let more: String = unsure.map(|c| format!(", {}", c.text)).collect();
-                let reach = |[lo, hi]: Interval| {
-                    format!(", 95 %: {} to {}", format::ratio(lo), format::ratio(hi))
-                };
-                let reach = most.interval.map(reach).unwrap_or_default();
-                format!("No cost is beyond noise; the largest is {}{reach}{more}", most.text)
-            }
+            (true, Some(_)) => said.push("No cost is beyond noise".to_owned()),
+            (true, None) => {}
         }
+        if !unsure.is_empty() {
+            said.push(format!("Beyond its limit, perhaps by chance: {}", unsure.join("; ")));
+        }
+        said.extend(self.unjudged.iter().cloned());
+        if !self.probed {
+            let why = "the scenario has no host probe";
+            said.push(format!("Its cost to the host's latency was not measured: {why}"));
+        }
+        said.join(". ")
     }
 }
 
-/// What one series pays: of a probe the mean, and the p99 and missed periods where they are beyond their
-/// limits; of a load its work.
+/// Whether the p99 of a probe is a measure: where the baseline misses a larger share of its periods, by more than the limit,
+/// the baseline's p99 lacks its worst.
+fn has_p99(effect: &Effect, limits: &Limits) -> bool {
+    let [before, now] = effect.missed;
+    before - now <= limits.missed
+}
+
+/// That a p99 beyond its limit is no measure, and why.
+fn unjudged(effect: &Effect, baseline: &str, limits: &Limits) -> Option<String> {
+    let p99 = effect.p99.as_ref().filter(|p99| p99.ratio > limits.p99)?;
+    let is_judged = effect.whose != Whose::Others || has_p99(effect, limits);
+    let percent = |share: f64| format::digits(share * 100.0);
+    let [before, now] = effect.missed.map(percent);
+    (!is_judged).then(|| {
+        let words = p99.words();
+        format!("Not judged: {words}, since {baseline} missed {before} % of its periods, and this {now} %")
+    })
+}
+
+/// What one series pays: of a probe the mean, the p99, and missed periods where they are beyond their limit; of a load its
+/// work.
 fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
     let (whose, mut costs) = (effect.whose, Vec::new());
     let few = effect.repeats < LEAST_REPEATS;
-    // `worse`: ratio and limit turned so that more is worse.
-    let mut one = |change: &Change, worse: [f64; 2], beyond: bool, always: bool| {
-        let [weight, limit] = worse;
-        let beyond_limit = whose == Whose::Others && weight > limit;
-        let excessive = beyond_limit && (beyond || few);
-        let unsure = beyond_limit && !excessive;
-        if always || beyond_limit {
-            let excess = excessive.then(|| libm::log(weight / limit));
-            let (text, interval) = (change.words(), change.interval);
+    // `turned`: a ratio as one of which more is worse.
+    let mut one =
+        |change: &Change, limit: f64, turned: fn(f64) -> f64, beyond_noise: bool, always: bool| {
+            let (weight, most) = (turned(change.ratio), turned(limit));
+            let beyond_limit = whose == Whose::Others && weight > most;
+            let excessive = beyond_limit && (beyond_noise || few);
+            let held = match whose {
+                Whose::Others if beyond_limit && !excessive => Held::Likely,
+                Whose::Others => {
+                    Held::of(change.ratio, change.interval, |ratio| turned(ratio) <= most)
+                }
+                Whose::Guest | Whose::Own => Held::Yes,
+            };
             costs.push(Cost {
-                text,
-                interval,
+                text: match whose {
+                    Whose::Others => change.words_beside(limit),
+                    Whose::Guest | Whose::Own => change.words(),
+                },
+                interval: change.interval,
                 whose,
                 weight,
-                beyond_noise: beyond,
-                excess,
-                unsure,
+                beyond_noise,
+                excess: excessive.then(|| libm::log(weight / most)),
+                unsure: beyond_limit && !excessive,
+                held,
+                told: always || beyond_limit,
             });
-        }
-    };
+        };
     if let Some(mean) = &effect.mean {
-        one(mean, [mean.ratio, limits.mean], clearly_above(mean.interval), true);
+        one(mean, limits.mean, |ratio| ratio, clearly_above(mean.interval), true);
     }
-    let [before, now] = effect.missed;
-    if let Some(p99) = effect.p99.as_ref().filter(|_| before - now <= limits.missed) {
-        one(p99, [p99.ratio, limits.p99], clearly_above(p99.interval), false);
+    if let Some(p99) = effect.p99.as_ref().filter(|_| has_p99(effect, limits)) {
+        one(p99, limits.p99, |ratio| ratio, clearly_above(p99.interval), false);
     }
     if let Some(work) = &effect.work {
-        let worse = [work.ratio, limits.work].map(|x| 1.0 / x.max(1e-9));
-        one(work, worse, clearly_below(work.interval), true);
+        one(work, limits.work, |ratio| 1.0 / ratio.max(1e-9), clearly_below(work.interval), true);
     }
+    let [before, now] = effect.missed;
     if now - before > limits.missed {
-        let excess = Some(libm::log(now / (before + limits.missed).max(1e-9)));
-        // A share has no ratio where there was none: worse than any that has one.
-        let (text, weight) = (effect.misses(baseline), f64::INFINITY);
-        let (interval, unsure) = (None, false);
-        costs.push(Cost { text, interval, whose, weight, beyond_noise: true, excess, unsure });
+        costs.push(Cost {
+            text: effect.misses(baseline),
+            interval: None,
+            whose,
+            // A share has no ratio where there was none: worse than any that has one.
+            weight: f64::INFINITY,
+            beyond_noise: true,
+            excess: Some(libm::log(now / (before + limits.missed).max(1e-9))),
+            unsure: false,
+            held: Held::No,
+            told: true,
+        });
     }
     costs
 }
@@ -461,13 +576,55 @@ mod tests {
         let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
         let judged_both = Judgement::new(&[probe, work(0.97, 10)], "vanilla", &usual);
         assert!(judged_both.too_much().is_empty());
-        assert!(judged_both.price().ends_with("by chance: p99 218x"), "{}", judged_both.price());
+        let said = judged_both.price();
+        assert!(said.contains("by chance: p99 218x, 95 %: 0.30x to 280x"), "{said}");
         let starved = Effect { work: None, missed: [0.0, 1.0], ..work(1.0, 10) };
         assert_eq!(judged(starved, &usual), 1);
         // A probe that loses a twentieth of its periods has no p99 to speak of; one that loses none has.
         let p99 = change(286.0, [200.0, 300.0]);
         let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
         assert_eq!(judged(probe.clone(), &usual), 1);
-        assert_eq!(judged(Effect { missed: [0.05, 0.0], ..probe }, &usual), 0);
+        let missed = Effect { missed: [0.05, 0.0], ..probe };
+        assert_eq!(judged(missed.clone(), &usual), 0);
+        let said = Judgement::new(&[missed], "vanilla", &usual).price();
+        assert!(said.contains("Not judged:") && said.contains("vanilla missed 5.00 %"), "{said}");
+    }
+
+    #[test]
+    fn a_cost_whose_interval_reaches_over_its_limit_is_not_sure() {
+        let held = |ratio: f64, interval| {
+            let effect = Effect { work: change(ratio, interval), ..work_of(10) };
+            Judgement::new(&[effect], "vanilla", &Limits::default()).held()
+        };
+        assert_eq!(held(0.98, [0.96, 1.0]), Held::Yes);
+        assert_eq!(held(0.96, [0.94, 0.98]), Held::Likely);
+        assert_eq!(held(0.946, [0.927, 0.966]), Held::Unlikely);
+        assert_eq!(held(0.93, [0.91, 0.94]), Held::No);
+        assert_eq!(held(0.93, [0.8, 1.1]), Held::Likely, "noise can explain it");
+        let guest = Effect { whose: Whose::Own, ..work(0.5, 10) };
+        assert_eq!(Judgement::new(&[guest], "vanilla", &Limits::default()).held(), Held::Yes);
+    }
+
+    #[test]
+    fn a_ratio_that_looks_like_its_limit_has_a_digit_more() {
+        let said = |ratio| {
+            Judgement::new(&[work(ratio, 10)], "vanilla", &Limits::default()).costs[0].text.clone()
+        };
+        assert!(said(0.948).contains("0.9480x"), "{}", said(0.948));
+        assert!(said(0.9).contains("0.90x"), "{}", said(0.9));
+    }
+
+    #[test]
+    fn each_experiment_counts_by_its_own_statistic() {
+        // Only the second has samples enough for a p99; in the first the guest gains.
+        let guest = || Effect::new("guest.rt".to_owned(), Whose::Guest, 10);
+        let few = Effect { mean: change(0.02, [0.019, 0.021]), ..guest() };
+        let many =
+            Effect { p99: change(1.0, [0.99, 1.01]), mean: change(1.0, [0.99, 1.01]), ..guest() };
+        let both = Effect::together(&[vec![few], vec![many]]);
+        let judged = Judgement::new(&both, "vanilla", &Limits::default());
+        assert!(judged.improves && judged.shown.contains("p99 or mean"), "{judged:?}");
+        assert!((judged.gain.unwrap() - 0.02_f64.sqrt()).abs() < 1e-9);
+        assert!(judged.price().contains("no host probe"), "{}", judged.price());
     }
 }

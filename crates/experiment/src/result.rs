@@ -27,6 +27,9 @@ pub const SCHEMA: &str = "vcoop.result/1";
 /// The backend of results about a VM that somebody else runs.
 pub const VM: &str = "vm";
 
+/// Name of the backend that simulates.
+pub const SIM: &str = "sim";
+
 /// How probes begin whose values a command has printed.
 pub const EXEC: &str = "exec.";
 /// What such a value is called.

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vcoop_model::distinct;
 
-use crate::result::Params;
-use crate::result::{Document, Key, LatencySeries};
+use crate::result::{Document, Key, LatencySeries, Params, SIM};
 
 /// Ratio of simulated to measured, or of measured to simulated, from which they are far apart.
 const FAR: f64 = 3.0;
@@ -67,7 +66,7 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         a.policy == b.policy && a.params == b.params && a.probe == b.probe && a.metric == b.metric
     };
     let mut rows = Vec::new();
-    for sim in document.latencies().filter(|s| s.key.backend == "sim") {
+    for sim in document.latencies().filter(|s| s.key.backend == SIM) {
         let live = document.latencies().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
         let Some(kvm) = live else { continue };
         let pair = |f: fn(&LatencySeries) -> Option<f64>| Pair::new(f(sim), f(kvm));
@@ -79,7 +78,7 @@ pub fn beside(document: &Document) -> Vec<Beside> {
             ..row(&sim.key)
         });
     }
-    for sim in document.scalars().filter(|s| s.key.backend == "sim") {
+    for sim in document.scalars().filter(|s| s.key.backend == SIM) {
         if sim.key.metric != "throughput" {
             continue;
         }

@@ -1,6 +1,6 @@
 //! A ratio and its interval, in words and in a mark.
 
-use vcoop_experiment::result::Interval;
+use vcoop_experiment::result::{Document, Interval, LatencySeries, Statistic};
 use vcoop_experiment::{format, judge};
 
 use crate::style::Tone;
@@ -32,6 +32,32 @@ pub(crate) fn mark(
         Better::More if above => ("+", Tone::Good),
         Better::Less | Better::More => ("-", Tone::Bad),
     }
+}
+
+/// What stands for a latency beside the baseline's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judged {
+    pub(crate) ratio: Option<f64>,
+    pub(crate) interval: Option<Interval>,
+    /// It is the ratio of means: the p99s have none.
+    pub(crate) of_means: bool,
+    pub(crate) sign: &'static str,
+    pub(crate) tone: Tone,
+}
+
+/// What stands for a latency beside the baseline's; of the baseline itself nothing does. Who misses a larger share of its
+/// periods than under the baseline is not better: the samples that it lacks would have been the worst.
+pub(crate) fn judged(document: &Document, series: &LatencySeries) -> Option<Judged> {
+    let ratios = series.ratio_to_baseline?;
+    let of_means = ratios.p99.is_none() && ratios.mean.is_some();
+    let (ratio, interval) = series.ratio(if of_means { Statistic::Mean } else { Statistic::P99 });
+    let (mut sign, mut tone) = mark(interval, series.key.repeats, Better::Less);
+    let cell = (series.key.backend.clone(), series.key.params.clone());
+    let base = document.latency(&cell, &series.key.name(), &document.baseline);
+    if sign == "+" && base.is_some_and(|base| series.missed_share() > base.missed_share()) {
+        (sign, tone) = ("", Tone::Plain);
+    }
+    Some(Judged { ratio, interval, of_means, sign, tone })
 }
 
 /// `0.0122x [0.0101, 0.0147]`.

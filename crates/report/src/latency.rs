@@ -1,10 +1,10 @@
 //! The latency table: a row a policy under each probe.
 
 use vcoop_experiment::format::maybe_time;
-use vcoop_experiment::result::{Document, LatencySeries, Params, Statistic};
+use vcoop_experiment::result::{Document, LatencySeries, Params};
 use vcoop_model::distinct;
 
-use crate::compare::{Better, mark, with_interval};
+use crate::compare::{Judged, judged, with_interval};
 use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
 use crate::vcpus;
 
@@ -13,21 +13,10 @@ const NAME: usize = 18;
 /// The same where names say what was measured.
 const LONG_NAME: usize = 26;
 
-/// The ratio that stands for a series, whether it is that of means, and its sign.
-fn judged(series: &LatencySeries) -> (String, bool, (&'static str, Tone)) {
-    let Some(ratios) = series.ratio_to_baseline else {
-        return (String::new(), false, ("", Tone::Plain));
-    };
-    let mean = ratios.p99.is_none() && ratios.mean.is_some();
-    let (ratio, interval) = series.ratio(if mean { Statistic::Mean } else { Statistic::P99 });
-    let star = if mean { "*" } else { "" };
-    let text = format!("{star}{}", with_interval(ratio, interval));
-    (text, mean, mark(interval, series.key.repeats, Better::Less))
-}
-
 /// The signs of a cell.
 pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
-    document.latencies().filter(|s| s.key.is_in(cell)).map(|s| judged(s).2.0).collect()
+    let in_cell = document.latencies().filter(|series| series.key.is_in(cell));
+    in_cell.filter_map(|series| Some(judged(document, series)?.sign)).collect()
 }
 
 /// Guest and host probes of a cell, and what is not available in them and why. Where the whole table is too
@@ -48,7 +37,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         let note = format!("n/a: fewer than 10 samples lie beyond it (n = {most} at most)");
         out.push_str(&style.wrap(&format!("  {note}"), 2));
     }
-    if in_cell.iter().any(|series| judged(series).1) {
+    if in_cell.iter().filter_map(|series| judged(document, series)).any(|judged| judged.of_means) {
         out.push_str(&style.wrap(
             "  *: ratio of means, because p99s have none (too few samples, or the baseline's is 0)",
             2,
@@ -72,11 +61,14 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     for name in names {
         table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
-            let (text, _, (sign, tone)) = judged(series);
-            // Few samples, and of the best times: a ratio of them would be read as one of all.
-            let (text, (sign, tone)) = match series.is_starved() {
-                true => ("starved".to_owned(), ("-", Tone::Bad)),
-                false => (text, (sign, tone)),
+            let (text, sign, tone) = match judged(document, series) {
+                None => (String::new(), "", Tone::Plain),
+                // Few samples, and of the best times: a ratio of them would be read as one of all.
+                Some(_) if series.is_starved() => ("starved".to_owned(), "-", Tone::Bad),
+                Some(Judged { ratio, interval, of_means, sign, tone }) => {
+                    let star = if of_means { "*" } else { "" };
+                    (format!("{star}{}", with_interval(ratio, interval)), sign, tone)
+                }
             };
             let text = match text.split_once(" [") {
                 Some((ratio, _)) if !whole => ratio.to_owned(),

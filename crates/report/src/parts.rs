@@ -14,6 +14,8 @@ use crate::vcpus;
 const LEAST_SHARE: f64 = 0.02;
 /// Most parts shown.
 const MOST_PARTS: usize = 6;
+/// What is not shown is summed up if it has this share of the mean under any policy.
+const LEAST_REST: f64 = 0.005;
 /// Most names in "ran instead".
 const MOST_NAMES: usize = 3;
 
@@ -89,24 +91,36 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
         .collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
     parts.truncate(MOST_PARTS);
+    let rest = |series: &LatencySeries| {
+        let shown: f64 = parts.iter().map(|(part, _)| share(series, *part)).sum();
+        let all: f64 = Part::ALL.iter().map(|part| share(series, *part)).sum();
+        (all - shown).max(0.0)
+    };
     let title = name(&format!("{probe} mean"));
     let mut header = vec![title.as_str()];
     let names: Vec<String> = columns.iter().map(|c| cut(c, POLICY)).collect();
     header.extend(names.iter().map(String::as_str));
     let mut table = style.table(header);
     let of = |policy: &str| own.iter().find(|s| s.key.policy == policy);
-    for (part, _) in &parts {
-        let mut row = vec![style.cell(format!("  {}", words(*part)), Tone::Plain)];
+    let mut row = |label: &str, share: &dyn Fn(&LatencySeries) -> f64| {
+        let mut row = vec![style.cell(format!("  {label}"), Tone::Plain)];
         row.extend(columns.iter().map(|policy| match of(policy) {
             Some(series) => {
-                let value = series.parts_mean.get(part.name()).copied().unwrap_or(0.0);
-                let percent = (share(series, *part) * 100.0).round();
+                let share = share(series);
+                let (value, percent) =
+                    (share * series.mean.unwrap_or(0.0), (share * 100.0).round());
                 let tone = if percent < 1.0 { Tone::Faint } else { Tone::Plain };
                 style.cell(format!("{} {percent:>3} %", format::time(value)), tone)
             }
             None => style.cell("", Tone::Plain),
         }));
         table.add_row(row);
+    };
+    for (part, _) in &parts {
+        row(words(*part), &|series| share(series, *part));
+    }
+    if own.iter().any(|series| rest(series) >= LEAST_REST) {
+        row("other", &rest);
     }
     finish(table, 1)
 }

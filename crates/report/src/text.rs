@@ -3,7 +3,7 @@
 use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::format;
 use vcoop_experiment::judge;
-use vcoop_experiment::result::Document;
+use vcoop_experiment::result::{Document, SIM, Verdict};
 use vcoop_experiment::verdict;
 
 use crate::chart::build::place_words;
@@ -68,8 +68,12 @@ pub fn render(document: &Document, style: Style) -> String {
             &style.heading(&style.wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
         );
     }
-    if document.verdicts.iter().any(|verdict| verdict.best.is_some()) {
-        out.push_str(&style.wrap(&document.limits.words(), 2));
+    let (limits, verdicts) = (document.limits.words(), &document.verdicts);
+    // The verdict that none is within the limits has them in its text.
+    if verdicts.iter().any(|verdict| verdict.best.is_some())
+        && !verdicts.iter().any(|verdict| verdict.text.ends_with(limits.trim_end_matches('.')))
+    {
+        out.push_str(&style.wrap(&limits, 2));
     }
     out.push_str(&deployments(document, style));
     if !document.command.is_empty() {
@@ -79,10 +83,16 @@ pub fn render(document: &Document, style: Style) -> String {
     out
 }
 
-/// How to have the best policies, a line each as it is to be typed.
+/// How to have the best policies, a line each as it is to be typed. Where some are measured on this host, those that are
+/// best in a simulation only are none.
 fn deployments(document: &Document, style: Style) -> String {
     let mut out = String::new();
-    let best = |policy: &str| document.verdicts.iter().any(|v| v.best.as_deref() == Some(policy));
+    let is_measured = |v: &&Verdict| v.backend != SIM;
+    let measured = document.verdicts.iter().any(|v| is_measured(&v));
+    let best = |policy: &str| {
+        let mut told = document.verdicts.iter().filter(|v| !measured || is_measured(v));
+        told.any(|v| v.best.as_deref() == Some(policy))
+    };
     for one in document.deployments.iter().filter(|one| best(&one.policy)) {
         out += &render_deployment(one, &one.policy, style);
     }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use vcoop_experiment::result::Document;
+use vcoop_experiment::deploy::Deployment;
+use vcoop_experiment::result::{Document, LatencySeries, RatioIntervals, Ratios, Series, Verdict};
 use vcoop_report::{Style, render};
 
 /// A scenario with long names and more policies than fit side by side.
@@ -90,4 +91,81 @@ fn an_interrupted_run_says_so() {
     assert!(render(&document, Style::default()).contains("Interrupted"));
     document.series.clear();
     assert!(render(&document, Style::default()).contains("Nothing was measured"));
+}
+
+#[test]
+fn parts_of_a_mean_add_up_to_all_of_it() {
+    let report = render(&crate::support::measured(""), Style::default());
+    let rows = report.lines().skip_while(|line| !line.contains("guest.rt mean"));
+    let rows: Vec<&str> = rows.skip(1).take_while(|line| line.contains(" %")).collect();
+    for column in 0..2 {
+        let percents = rows.iter().filter(|row| !row.contains("ran instead")).map(|row| {
+            row.split(" %")
+                .nth(column)
+                .unwrap()
+                .split(' ')
+                .next_back()
+                .unwrap()
+                .parse::<u32>()
+                .unwrap()
+        });
+        let sum: u32 = percents.sum();
+        assert!((97..=103).contains(&sum), "{sum} %\n{report}");
+    }
+}
+
+#[test]
+fn what_is_measured_decides_what_is_to_be_typed_and_limits_are_said_once() {
+    let mut document = crate::support::measured("");
+    let limits = document.limits.words();
+    let verdict = |backend: &str, best: Option<&str>, text: String| Verdict {
+        backend: backend.to_owned(),
+        best: best.map(str::to_owned),
+        text,
+        ..document.verdicts[0].clone()
+    };
+    let sim = verdict("sim", Some("dynamic"), "dynamic".to_owned());
+    let none = format!("none within the limits. {}", limits.trim_end_matches('.'));
+    let kvm = verdict("kvm", None, none);
+    document.deployments = vec![Deployment {
+        policy: "dynamic".to_owned(),
+        lines: vec!["vcoop attach".to_owned()],
+        ..Deployment::default()
+    }];
+    document.verdicts = vec![sim.clone()];
+    let text = |document: &Document| render(document, Style::default()).replace("\n  ", " ");
+    assert!(text(&document).contains("vcoop attach"));
+    document.verdicts = vec![sim, kvm];
+    let said = text(&document);
+    assert!(!said.contains("vcoop attach"), "{said}");
+    assert_eq!(said.matches("Limits of what").count(), 1, "{said}");
+}
+
+#[test]
+fn who_misses_more_periods_is_not_marked_as_better() {
+    let mut document = crate::support::measured("");
+    let dynamic = |document: &mut Document, change: fn(&mut LatencySeries)| {
+        for series in &mut document.series {
+            if let Series::Latency(series) = series
+                && series.key.policy == "dynamic"
+            {
+                change(series);
+            }
+        }
+    };
+    let sign = |document: &Document| {
+        let report = render(document, Style::default());
+        let row = report.lines().skip_while(|line| line.trim() != "guest.rt").nth(2);
+        row.unwrap().trim_end().chars().next_back().unwrap()
+    };
+    dynamic(&mut document, |series| {
+        let half = Some(0.5);
+        series.ratio_to_baseline = Some(Ratios { p99: half, mean: half, ..Ratios::default() });
+        let interval = Some([0.4, 0.6]);
+        series.ratio_ci95 =
+            Some(RatioIntervals { p99: interval, mean: interval, ..RatioIntervals::default() });
+    });
+    assert_eq!(sign(&document), '+');
+    dynamic(&mut document, |series| series.missed += series.count);
+    assert_ne!(sign(&document), '+');
 }

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
+use vcoop_experiment::judge::Held;
 use vcoop_model::scenario::Set;
 
 use crate::ratio::size;
-use crate::slo::{Held, Slo};
+use crate::slo::Slo;
 use crate::trial::{BASELINE, Bench, Score, SearchError};
 
 /// A whole-numbered field, from its easy to its hard end.

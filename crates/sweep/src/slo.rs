@@ -3,9 +3,8 @@
 //! What there is to be named is told by a run, not by a list: a series that the scenario gives is a
 //! name, its statistics follow.
 
-use std::fmt;
-
 use vcoop_experiment::format;
+use vcoop_experiment::judge::Held;
 use vcoop_experiment::result::{
     Document, Interval, LatencySeries, ScalarSeries, Series, Statistic,
 };
@@ -74,21 +73,6 @@ pub struct Reading {
     pub value: f64,
     /// Its 95 % interval, where there is one.
     pub interval: Option<Interval>,
-}
-
-/// What a reading says about a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
-    /// Broken, by the whole interval.
-    No,
-    /// Broken, but the interval reaches over the limit; or there is none.
-    Unlikely,
-    /// Not known: there is no reading, as of a quantile of too few samples.
-    Unknown,
-    /// Held, but the interval reaches over the limit; or there is none.
-    Likely,
-    /// Held, by the whole interval.
-    Yes,
 }
 
 /// Everything that can be named in a result, in its order.
@@ -247,14 +231,7 @@ impl Slo {
             Side::Below => x < self.limit,
             Side::Above => x > self.limit,
         };
-        let sure =
-            |want: bool| reading.interval.is_some_and(|i| i.iter().all(|x| good(*x) == want));
-        match good(reading.value) {
-            true if sure(true) => Held::Yes,
-            true => Held::Likely,
-            false if sure(false) => Held::No,
-            false => Held::Unlikely,
-        }
+        Held::of(reading.value, reading.interval, good)
     }
 
     /// Refuses a lower limit of what the copies of a VM have together, where `path` says how many there are:
@@ -292,18 +269,6 @@ impl Slo {
             return sign * libm::log(value / self.limit);
         }
         sign * (value - self.limit)
-    }
-}
-
-impl fmt::Display for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::No => "broken",
-            Self::Unlikely => "probably broken",
-            Self::Unknown => "not known",
-            Self::Likely => "probably held",
-            Self::Yes => "held",
-        })
     }
 }
 

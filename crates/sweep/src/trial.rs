@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
 use vcoop_experiment::format;
-use vcoop_experiment::judge::Judgement;
+use vcoop_experiment::judge::{Held, Judgement};
 use vcoop_experiment::result::{Document, Limits};
 use vcoop_experiment::verdict::judgement;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
@@ -13,7 +13,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
 use crate::point::enough;
-use crate::slo::{Held, Quantity, Reading, Slo, quantities};
+use crate::slo::{Quantity, Reading, Slo, quantities};
 
 /// A scenario that a search changes.
 #[derive(Debug)]
@@ -208,9 +208,8 @@ impl Score {
         let excess = pairs()
             .map(|(slo, reading)| reading.map_or(UNKNOWN, |r| slo.excess(r.value)))
             .fold(beyond, f64::max);
-        let broken = (!too_much.is_empty()).then_some(Held::No);
         let held = pairs().map(|(slo, r)| r.map_or(Held::Unknown, |r| slo.held(r)));
-        let held = held.chain(broken).min();
+        let held = held.chain(judged.as_ref().map(Judgement::held)).min();
         let cost = objective.and_then(|objective| match (objective, &judged) {
             (Objective::Of(quantity), _) => quantity.read(document, policy),
             (Objective::Gain, None) => Some(Reading { value: 1.0, interval: None }),

@@ -430,7 +430,9 @@ fn front(tried: &[Tried]) -> Vec<Tried> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slo::{Held, Reading};
+    use vcoop_experiment::judge::Held;
+
+    use crate::slo::Reading;
 
     fn tried(base: &str, excess: f64, cost: f64) -> Tried {
         let cost = Some(Reading { value: cost, interval: None });

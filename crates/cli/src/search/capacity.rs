@@ -1,12 +1,13 @@
 //! `vcoop capacity`.
 
 use serde_json::json;
+use vcoop_experiment::judge::Held;
 use vcoop_experiment::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
-use vcoop_sweep::slo::{Held, Reading, Slo, quantities};
+use vcoop_sweep::slo::{Reading, Slo, quantities};
 use vcoop_sweep::trial::Bench;
 
 use super::{CapacityArgs, bench, failure, limit_words, limits, look, progress, score_json};

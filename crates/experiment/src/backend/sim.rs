@@ -7,6 +7,7 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
 use super::Backend;
+use crate::result::SIM;
 use crate::this_host::ThisHost;
 
 /// The simulator of the host that the plan describes.
@@ -15,7 +16,7 @@ pub struct Sim;
 
 impl Backend for Sim {
     fn name(&self) -> &'static str {
-        "sim"
+        SIM
     }
 
     fn host(&self, plan: &Plan) -> Option<String> {
@@ -36,7 +37,7 @@ pub struct SimHere(pub ThisHost);
 
 impl Backend for SimHere {
     fn name(&self) -> &'static str {
-        "sim"
+        SIM
     }
 
     fn host(&self, plan: &Plan) -> Option<String> {

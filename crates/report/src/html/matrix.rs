@@ -9,7 +9,7 @@ use vcoop_experiment::result::{Document, LatencySeries};
 use super::{END_OF_TABLE, heads, open_table};
 use crate::chart::build::probes;
 use crate::chart::escape::text as esc;
-use crate::compare::{Better, mark};
+use crate::compare::{Judged, judged};
 
 /// A heat map for each probe and backend; nothing without a matrix, or with one policy alone.
 pub(super) fn heat_maps(document: &Document) -> String {
@@ -37,7 +37,10 @@ pub(super) fn heat_maps(document: &Document) -> String {
                 let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
                 for cell in &own {
                     let series = document.latency(cell, probe, policy);
-                    out.push_str(&series.map_or_else(|| "<td></td>".to_owned(), one));
+                    out.push_str(
+                        &series
+                            .map_or_else(|| "<td></td>".to_owned(), |series| one(document, series)),
+                    );
                 }
                 out.push_str("</tr>");
             }
@@ -47,17 +50,11 @@ pub(super) fn heat_maps(document: &Document) -> String {
     out
 }
 
-fn one(series: &LatencySeries) -> String {
-    let (Some(ratios), intervals) = (series.ratio_to_baseline, series.ratio_ci95) else {
+fn one(document: &Document, series: &LatencySeries) -> String {
+    let Some(Judged { ratio: Some(ratio), of_means, sign, .. }) = judged(document, series) else {
         return "<td>n/a</td>".to_owned();
     };
-    let intervals = intervals.unwrap_or_default();
-    let (ratio, interval, star) = match ratios.p99 {
-        Some(ratio) => (Some(ratio), intervals.p99, ""),
-        None => (ratios.mean, intervals.mean, "*"),
-    };
-    let Some(ratio) = ratio else { return "<td>n/a</td>".to_owned() };
-    let (sign, _) = mark(interval, series.key.repeats, Better::Less);
+    let star = if of_means { "*" } else { "" };
     let class = heat(ratio);
     format!(
         "<td class=\"{class}\">{}{star} <b>{}</b></td>",

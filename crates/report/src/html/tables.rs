@@ -9,7 +9,7 @@ use vcoop_experiment::sim_vs_kvm;
 use super::{END_OF_TABLE, class, heads, open_table};
 use crate::chart::build::{place_words, probes, slowest};
 use crate::chart::escape::text as esc;
-use crate::compare::{Better, mark, with_interval};
+use crate::compare::{Judged, judged, mark, with_interval};
 use crate::cost;
 use crate::parts::named_parts;
 use crate::style::Tone;
@@ -71,28 +71,21 @@ pub(super) fn latency(document: &Document) -> String {
                     head.len()
                 );
             }
-            rows.iter().for_each(|series| out.push_str(&latency_row(series)));
+            rows.iter().for_each(|series| out.push_str(&latency_row(document, series)));
         }
         out.push_str(END_OF_TABLE);
     }
     out
 }
 
-fn latency_row(s: &LatencySeries) -> String {
-    let intervals = s.ratio_ci95.unwrap_or_default();
-    let (ratio, interval, star) = match s.ratio_to_baseline {
-        Some(ratios) if ratios.p99.is_some() => (ratios.p99, intervals.p99, ""),
-        Some(ratios) => (ratios.mean, intervals.mean, "* of means"),
-        None => (None, None, ""),
-    };
-    let (sign, tone) = mark(interval, s.key.repeats, Better::Less);
-    let ratio = match (ratio, &s.ratio_to_baseline) {
-        (_, None) => String::new(),
-        (ratio, _) => format!("{} {sign}{star}", with_interval(ratio, interval)),
-    };
-    let (ratio, tone) = match s.is_starved() {
-        true => ("starved".to_owned(), Tone::Bad),
-        false => (ratio, tone),
+fn latency_row(document: &Document, s: &LatencySeries) -> String {
+    let (ratio, tone) = match judged(document, s) {
+        _ if s.is_starved() => ("starved".to_owned(), Tone::Bad),
+        None => (String::new(), Tone::Plain),
+        Some(Judged { ratio, interval, of_means, sign, tone }) => {
+            let star = if of_means { "* of means" } else { "" };
+            (format!("{} {sign}{star}", with_interval(ratio, interval)), tone)
+        }
     };
     let statistics = Statistic::ALL.iter().map(|of| bounds(s.statistic(*of)));
     let counts = [s.count.to_string(), s.missed.to_string()];
