@@ -154,6 +154,10 @@ impl Control {
         self.meter.level_at(now)
     }
 
+    pub(crate) fn boosted_at(&self, now: Ns) -> Ns {
+        self.meter.boosted_at(now)
+    }
+
     pub(crate) fn stats(&self) -> PolicyStats {
         PolicyStats { boosted_ns: self.meter.boosted_ns(), ..self.stats }
     }

@@ -139,6 +139,11 @@ impl Meter {
         self.boosted_ns
     }
 
+    /// The same at `now`, as if settled.
+    pub(crate) fn boosted_at(&self, now: Ns) -> Ns {
+        self.boosted_ns + self.since.map_or(0, |since| now.saturating_sub(since))
+    }
+
     /// Level of the vCPU's bucket at `now`, as if settled.
     pub(crate) fn level_at(&self, now: Ns) -> Ns {
         let mut bucket = self.bucket;

@@ -13,7 +13,7 @@ use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
 use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
-use crate::machine::Segment;
+use crate::machine::{GuestSegment, Segment, Vcpu};
 use crate::program::Missed;
 use crate::queue::Ns;
 use crate::world::World;
@@ -197,16 +197,19 @@ impl World<'_> {
             // A wait that goes on counts up to here, and what is left of it from here on.
             vm.steal_ns += stats.wait_ns + self.host.waits_for(now, thread);
             vm.preempted += stats.preempted;
-            vm.counters.add(&v.virt.counters);
+            vm.counters.add(&self.counters_of(v));
+            if let Some(halts) = &mut vm.halts {
+                halts.last(v.virt.host_poll.halted(now));
+            }
             vm.advance_ns += v.virt.deadline.advance_ns();
-            let PolicyStats { boosts, throttles, denied, boosted_ns, lowered_ns, .. } =
+            let PolicyStats { boosts, throttles, denied, lowered_ns, .. } =
                 v.driver.policy().stats();
             vm.lowered_ns += lowered_ns;
             vm.repays |= v.driver.policy().repays();
             vm.boosts += boosts;
             vm.throttles += throttles;
             vm.denied += denied;
-            vm.boosted_ns += boosted_ns;
+            vm.boosted_ns += v.driver.policy().boosted_at(now);
         }
         let tuned = self.ratelimits.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
@@ -223,6 +226,21 @@ impl World<'_> {
             vms,
             calls: self.calls.totals(),
         }
+    }
+
+    /// The counters of a vCPU, with what goes on at this moment.
+    fn counters_of(&self, v: &Vcpu) -> Counters {
+        let now = self.clock.now();
+        let mut counters = v.virt.counters;
+        if v.exit_at != Ns::MAX {
+            counters.exits[usize::from(v.exit_why)].ns += now - v.exit_at;
+        }
+        counters.guest_poll_ns += v.virt.guest_poll.polled(now);
+        let is_in_guest = v.pcpu != NONE && self.pcpus[v.pcpu as usize].segment == Segment::Guest;
+        if v.segment == GuestSegment::Rest && is_in_guest {
+            counters.rest_ns += self.rests(v).0;
+        }
+        counters
     }
 
     /// The recording of the time between two moments.

@@ -51,6 +51,29 @@ fn the_way_out_of_an_idle_state_is_idle_time() {
 }
 
 #[test]
+fn what_goes_on_at_the_ends_of_the_measured_time_counts_within_it_only() {
+    // The guest does next to nothing: it halts, rests or polls all the time, for longer or shorter than is measured.
+    let share = |virt: Virt, metric: &str, interval: u64| {
+        let mut p = alone(interval * MS, virt);
+        p.duration_ns = S;
+        scalar(&run(&p), "g", metric)
+    };
+    let mut rests = guest(GuestIdle::Hlt);
+    rests.exits_off.hlt = true;
+    for interval in [30, 70, 700, 1_400, 5_000] {
+        for (virt, metric) in [
+            (host_polls(), "exit_time.hlt"),
+            (host_polls(), "halt_time"),
+            (rests.clone(), "guest_rest"),
+            (guest(GuestIdle::Poll), "guest_poll"),
+        ] {
+            let share = share(virt, metric, interval);
+            assert!((99.0..=100.0).contains(&share), "{metric} {interval} ms: {share} %");
+        }
+    }
+}
+
+#[test]
 fn a_fixed_poll_burns_its_time_at_every_halt() {
     // Halts of almost a millisecond: the adaptive poll never begins, the fixed one is lost each time.
     let adaptive = run(&alone(MS, host_polls()));

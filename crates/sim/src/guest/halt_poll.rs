@@ -53,6 +53,11 @@ impl HostPoll {
         self.halted_at != Ns::MAX
     }
 
+    /// For how long it has been halted, if it is.
+    pub(crate) fn halted(&self, now: Ns) -> Ns {
+        now.saturating_sub(self.halted_at)
+    }
+
     /// The vCPU goes on; how long it was halted.
     pub(crate) fn goes_on(&mut self, now: Ns) -> Ns {
         let halted = now - std::mem::replace(&mut self.halted_at, Ns::MAX).min(now);
@@ -106,6 +111,11 @@ impl GuestPoll {
             self.halted_at = now;
         }
         (choice, lost)
+    }
+
+    /// For how long it has polled, if it does.
+    pub(crate) fn polled(&self, now: Ns) -> Ns {
+        now.saturating_sub(self.since)
     }
 
     /// There is work; how long the poll was that it ended.

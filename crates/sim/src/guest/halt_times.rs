@@ -90,6 +90,11 @@ impl HaltTimes {
         self.halted += ns;
     }
 
+    /// A halt that goes on has lasted this long.
+    pub(crate) fn last(&mut self, ns: Ns) {
+        self.halted += ns;
+    }
+
     /// Together with those of another copy.
     pub(crate) fn plus(&mut self, other: &Self) {
         let lists = [

@@ -19,7 +19,7 @@ use crate::guest::exit::Exit;
 use crate::guest::vcpu_virt::{IdleWay, wants};
 use crate::host::idle_governor::{IdleGovernor, TICKED_NS};
 use crate::interrupts::guest_timers::TimerFor;
-use crate::machine::{GuestSegment, Segment};
+use crate::machine::{GuestSegment, Segment, Vcpu};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -243,7 +243,7 @@ impl World<'_> {
     pub(crate) fn rest_exit(&mut self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let expected = match self.vms[vcpu.vm as usize].virt.mwait {
-            true => self.rests(v).1,
+            true => self.rests(vcpu).1,
             false => 0,
         };
         self.costs.idle_exit(expected)
@@ -251,15 +251,14 @@ impl World<'_> {
 
     /// A rest in guest mode has been stopped.
     pub(crate) fn rested(&mut self, v: u32) {
-        let (ns, _, governor) = self.rests(v);
+        let (ns, _, governor) = self.rests(&self.vcpus[v as usize]);
         let virt = &mut self.vcpus[v as usize].virt;
         virt.idle_governor = governor;
         virt.counters.rest_ns += ns;
     }
 
     /// How long a vCPU has rested in guest mode until now, how long its guest expected that, and the governor after it.
-    fn rests(&self, v: u32) -> (Ns, Ns, IdleGovernor) {
-        let vcpu = &self.vcpus[v as usize];
+    pub(crate) fn rests(&self, vcpu: &Vcpu) -> (Ns, Ns, IdleGovernor) {
         // What was left of it when it was last stopped, or began.
         let since = vcpu.since - (FOR_EVER - vcpu.left);
         let ns = self.clock.now() - since;
