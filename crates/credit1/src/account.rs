@@ -185,7 +185,7 @@ impl Credit1 {
             let to = if self.may_use(e, cpu) { cpu } else { self.pick(e, true) };
             self.moved(e, to);
             self.insert(now, e, to);
-            self.tickle(to, e);
+            self.tickle(cpu, to, e);
         }
         self.note(Decision::Unpark, e, cpu);
     }

@@ -31,7 +31,7 @@ impl Credit1 {
                 let to = self.pick(e, true);
                 self.moved(e, to);
                 self.insert(now, e, to);
-                self.tickle(to, e);
+                self.tickle(cpu, to, e);
             }
             State::Running => {
                 self.ents[e.index()].migrating = true;

@@ -83,7 +83,7 @@ pub enum Burn {
     #[default]
     Exact,
     /// A tick's worth to whoever a tick finds running. A guest that steps aside before each tick
-    /// is never charged: the theft that exact burning ended.
+    /// is never charged. With exact burning, too, such a guest is no active one, as ticks decide that.
     TickSampled,
 }
 

@@ -232,6 +232,8 @@ struct Cpu {
     /// Last look for work at peers.
     balanced: Ns,
     idle_bias: u32,
+    /// Idler that it tickled last.
+    last_tickled: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -274,8 +276,6 @@ pub struct Credit1 {
     sockets: Vec<CpuSet>,
     /// Where stealing starts, by socket.
     bias: Vec<u32>,
-    /// Idler tickled last.
-    last_tickled: u32,
     counters: CreditCounters,
     trace: bool,
     notes: Notes,
@@ -304,6 +304,7 @@ impl Credit1 {
             sorted: 0,
             balanced: 0,
             idle_bias: n - 1,
+            last_tickled: 0,
         };
         let threads = cfg.topology.threads_per_core;
         let per_llc = threads * cfg.topology.cores_per_llc;
@@ -332,7 +333,6 @@ impl Credit1 {
             cores: slices(threads).collect(),
             sockets: slices(per_llc).collect(),
             bias: (0..cfg.topology.llcs).map(|l| l * per_llc).collect(),
-            last_tickled: 0,
             counters: CreditCounters::default(),
             trace: false,
             notes: Notes::default(),

@@ -44,15 +44,12 @@ impl Credit1 {
                 let bias = self.cpus[next.index()].idle_bias;
                 cpu = cycle(&there_set.and(&open), bias).unwrap_or(next);
                 mark = Some((next, cpu));
-                if commit && self.modern() {
-                    self.cpus[next.index()].idle_bias = cpu.0;
-                }
                 open = open.without(&self.cores[self.cfg.topology.core(cpu.0) as usize]);
             } else {
                 open = open.without(&there_set);
             }
         }
-        if let (true, false, Some((next, cpu))) = (commit, self.modern(), mark) {
+        if let (true, Some((next, cpu))) = (commit, mark) {
             self.cpus[next.index()].idle_bias = cpu.0;
         }
         cpu

@@ -6,6 +6,9 @@ use vcoop_sched::{CpuId, EntId, Leave};
 use super::{Credit1, Decision, NEVER, NONE, Pri, State, Waker};
 use crate::config::{BoostPreempts, Patch};
 
+/// The shortest timer that today's Xen sets for a hold: its least ratelimit.
+const LEAST_HOLD_NS: Ns = 100_000;
+
 impl Credit1 {
     /// Makes a blocked entity runnable and returns where it waits; `None` if it was not blocked
     /// (or is gone). It stays on its CPU unless it may not; an idle CPU may be told to fetch it.
@@ -36,7 +39,7 @@ impl Credit1 {
         self.moved(e, to);
         self.boost(e);
         self.insert(now, e, to);
-        self.tickle(to, e);
+        self.tickle(by.cpu.unwrap_or(to), to, e);
         Some(to)
     }
 
@@ -164,8 +167,9 @@ impl Credit1 {
         if ran >= limit || ent.yielding && self.modern() || self.breaks_ratelimit(cpu, p) {
             return None;
         }
-        // 4.2 counts from now, whenever the running one began.
-        Some(if self.modern() { limit - ran } else { limit })
+        // 4.2 counts from now, whenever the running one began. Today no timer is shorter than the least ratelimit
+        // (`CSCHED_MIN_TIMER`).
+        Some(if self.modern() { (limit - ran).max(LEAST_HOLD_NS) } else { limit })
     }
 
     /// Whether a patch lets the first of the queue end the ratelimit of the running entity.
@@ -265,13 +269,14 @@ impl Credit1 {
     /// A preempted entity that was told to go elsewhere finds its queue. Only 4.2 takes that for
     /// a wake-up and boosts it.
     fn migrate(&mut self, now: Ns, p: EntId) {
+        let here = self.ents[p.index()].cpu;
         let to = self.pick(p, true);
         self.moved(p, to);
         if !self.modern() {
             self.boost(p);
         }
         self.insert(now, p, to);
-        self.tickle(to, p);
+        self.tickle(here, to, p);
     }
 
     /// Brings the CPU time of the CPU's current entity up to `now`. Credit is burnt when the

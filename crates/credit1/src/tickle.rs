@@ -6,9 +6,9 @@ use super::Pri;
 use super::{Credit1, Decision, Ent, NONE};
 
 impl Credit1 {
-    /// `e` has joined the queue of `cpu`: tells that CPU, or idle ones, or nobody.
-    pub(super) fn tickle(&mut self, cpu: CpuId, e: EntId) {
-        if self.modern() { self.tickle_modern(cpu, e) } else { self.tickle_4_2(cpu, e) }
+    /// `e` has joined the queue of `cpu`: tells that CPU, or idle ones, or nobody. `here` is the CPU that does so.
+    pub(super) fn tickle(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
+        if self.modern() { self.tickle_modern(here, cpu, e) } else { self.tickle_4_2(here, cpu, e) }
     }
 
     fn pri_on(&self, cpu: CpuId) -> Pri {
@@ -17,7 +17,7 @@ impl Credit1 {
     }
 
     /// 4.2: the CPU if `e` is more urgent than what runs; and idlers if anything runs there.
-    fn tickle_4_2(&mut self, cpu: CpuId, e: EntId) {
+    fn tickle_4_2(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         let curr = self.pri_on(cpu);
         if self.ents[e.index()].pri > curr {
             self.challenge(cpu, e);
@@ -25,13 +25,14 @@ impl Credit1 {
         }
         if curr > Pri::Idle {
             let idlers = self.idlers_for(e);
-            self.tickle_idlers(&idlers, e);
+            self.tickle_idlers(here, &idlers, e);
         }
     }
 
     /// Today: an idle CPU if there is one, and what runs is left alone; else the CPU if `e` is more
-    /// urgent, and then what runs there may go to an idle CPU that `e` may not use.
-    fn tickle_modern(&mut self, cpu: CpuId, e: EntId) {
+    /// urgent. What runs there is not sent to an idle CPU that only it may use: the line that is there
+    /// for this asks for an idle CPU that `e` may use, where there is none.
+    fn tickle_modern(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         let ent = &self.ents[e.index()];
         let urgent = ent.pri > self.pri_on(cpu);
         if ent.allowed == 1 && self.idlers.contains(cpu) {
@@ -43,17 +44,12 @@ impl Credit1 {
         }
         let suitable = self.idlers_for(e);
         if !suitable.is_empty() {
-            return self.tickle_idlers(&suitable, e);
+            return self.tickle_idlers(here, &suitable, e);
         }
         if !urgent {
             return;
         }
         self.challenge(cpu, e);
-        let curr = EntId(curr);
-        if !self.idlers_for(curr).is_empty() {
-            self.ents[curr.index()].migrating = true;
-            self.note(Decision::Migrate, curr, cpu);
-        }
         self.poke(cpu, e);
     }
 
@@ -68,7 +64,7 @@ impl Credit1 {
         }
     }
 
-    fn tickle_idlers(&mut self, idlers: &CpuSet, e: EntId) {
+    fn tickle_idlers(&mut self, here: CpuId, idlers: &CpuSet, e: EntId) {
         if !self.cfg.tickle_one_idle {
             for cpu in idlers {
                 self.poke(cpu, e);
@@ -76,8 +72,9 @@ impl Credit1 {
             return;
         }
         let n = self.cpus.len() as u32;
-        if let Some(cpu) = idlers.find_from(None, self.last_tickled + 1, 0, n) {
-            self.last_tickled = cpu.0;
+        let last = self.cpus[here.index()].last_tickled;
+        if let Some(cpu) = idlers.find_from(None, last + 1, 0, n) {
+            self.cpus[here.index()].last_tickled = cpu.0;
             self.poke(cpu, e);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_credit1::{Credit1Config, Domain, XenVersion};
-use vcoop_model::plan::{Dist, HostSched, Plan, Program, Target, VmPlan};
+use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, Program, Target, VmPlan};
 use vcoop_sched::config::{Policy, Topology};
 
 /// A host of `pcpus` with one domain for each VM.
@@ -85,6 +85,34 @@ fn a_boosted_vcpu_waits_for_the_ratelimit_only() {
     assert!((100 * US..=1_100 * US).contains(&today), "{today}");
     assert!((100 * US..=2_100 * US).contains(&old), "{old}");
     assert!(off < 50 * US, "{off}");
+}
+
+#[test]
+fn who_spins_yields_to_whoever_is_next() {
+    // The holder of the lock has a pCPU of its own; who waits for it shares one with another VM, and gives its turns away.
+    let locker = |section: u64| {
+        let acts = vec![
+            Act::Lock { lock: 0 },
+            run_for(section, Mode::PreemptOff),
+            Act::Unlock { lock: 0 },
+            run_for(10 * US, Mode::User),
+            Act::Done,
+        ];
+        task("locker", routine(acts), Policy::NORMAL, &[])
+    };
+    let mut spins = vm("spins", eevdf(2), vec![locker(5 * MS), locker(5 * MS)]);
+    spins.tasks[0].cpus = vec![0];
+    spins.tasks[1].cpus = vec![1];
+    spins.vcpu_cpus = vec![vec![0], vec![1]];
+    let mut other = cpu_loop(1);
+    other.vcpu_cpus = vec![vec![1]];
+    let mut p = xen(2, vec![spins, other]);
+    p.duration_ns = 2 * S;
+    let r = run(&p);
+    assert!(scalar(&r, "spins", "exits.pause") > 100.0);
+    assert!(scalar(&r, "host", "yields") > 50.0);
+    let share = scalar(&r, "vm1", "cpu");
+    assert!(share > 0.6, "{share}");
 }
 
 #[test]

@@ -193,7 +193,8 @@ fn in_4_2_the_ratelimit_starts_again_with_every_tickle() {
 
 #[test]
 fn waits_behind_a_hog_are_up_to_one_millisecond_today_and_one_to_two_in_4_2() {
-    for (cfg, least, most) in [(config(1, 3), 0, MS), (old(config(1, 3)), MS, 2 * MS)] {
+    // Today no hold is shorter than 100 us, also the one that the second tickle begins.
+    for (cfg, least, most) in [(config(1, 3), 0, MS + 100 * US), (old(config(1, 3)), MS, 2 * MS)] {
         let mut waits = Vec::new();
         for wakes in (1..999).step_by(37) {
             let (mut m, _) = hog_since_now(&cfg);
@@ -274,20 +275,16 @@ fn all_idlers_are_tickled_if_asked_for() {
 }
 
 #[test]
-fn who_is_preempted_by_a_pinned_vcpu_goes_to_an_idler() {
+fn who_is_preempted_by_a_pinned_vcpu_stays_though_another_cpu_is_idle() {
     let mut m = Machine::new(&config(2, 2));
     let hog = m.start(1, &[], HOG);
     let pinned = m.add(2, &[0], HOG);
     m.run_for(12 * MS);
     m.decisions.clear();
     m.wake(pinned);
-    // Who is on its way elsewhere cannot run: the ratelimit does not hold it.
-    assert_eq!((m.current(0), m.current(1)), (Some(pinned), Some(hog)));
-    assert_eq!((m.count(Decision::Migrate), m.count(Decision::RatelimitHold)), (1, 0));
-    assert_eq!(
-        m.decisions.iter().filter(|d| d.1 == Decision::Boost.name() && d.2 == hog).count(),
-        0
-    );
+    // Until Xen 4.12 it went to the idle one. Since units were introduced the line looks at the affinity of who wakes up.
+    assert_eq!((m.current(0), m.current(1)), (Some(pinned), None));
+    assert_eq!((m.count(Decision::Migrate), m.queue(0)), (0, vec![hog]));
 }
 
 /// One vCPU pinned to `busy`, another that starts on CPU `at` and may then go anywhere: where it

@@ -142,8 +142,8 @@ impl Policies {
             let help = "under class = \"powervm\" there are vanilla and the governors";
             (format!("`{name}` boosts Linux threads: there are none"), help)
         } else if credit1 && boosts {
-            let help = "under class = \"credit1\" there are vanilla, ratelimit-auto, and policies \
-                        with `patches`";
+            let help = "under class = \"credit1\" there are vanilla, pinned, ratelimit-auto, and \
+                        policies with `patches`";
             (format!("`{name}` boosts Linux threads: there are none"), help)
         } else if credit1 && governs {
             let message = format!("`{name}` goes by the steal of a Linux host");

@@ -359,6 +359,12 @@ impl World<'_> {
     /// `kvm_vcpu_on_spin`. True when it did. The search reads a cache line of each vCPU that it comes to (`ready` and
     /// `preempted`): it waits for those that were written since the last search.
     pub(crate) fn on_spin(&mut self, p: u32, v: u32) -> bool {
+        if self.host.credit1().is_some() {
+            // Xen's window does not grow, and its vCPU yields to whoever is next (`EXIT_REASON_PAUSE_INSTRUCTION` of
+            // `xen/arch/x86/hvm/vmx/vmx.c`).
+            self.reschedule(p, Leave::Yield);
+            return true;
+        }
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let posted = self.vms[vm].virt.posted;

@@ -71,7 +71,7 @@ fn nothing_but_vanilla_is_compared_unless_written() {
     let found = scenario.plans(Some(&["dynamic".to_owned()])).unwrap_err().to_string();
     assert!(found.contains("boosts Linux threads"), "{found}");
     let tail = "\n[compare]\npolicy = [\"vanilla\", \"dynamic\"]\n";
-    let help = "there are vanilla, ratelimit-auto, and policies with `patches`";
+    let help = "there are vanilla, pinned, ratelimit-auto, and policies with `patches`";
     check(&format!("{XEN}{tail}"), "\"dynamic\"", "boosts Linux threads", help);
 }
 

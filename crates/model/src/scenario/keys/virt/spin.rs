@@ -129,7 +129,7 @@ shared_keys! {
         /// mutex or rwsem whose owner is preempted. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
         vcpu_is_preempted: bool,
         /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
-        /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU and something to run (`away`, before). It decides for
+        /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as well (`away`, before). It decides for
         /// `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`. Default: interrupted.
         preempted_flag: Told,
         /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests from Linux 4.11 to
