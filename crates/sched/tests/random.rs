@@ -170,6 +170,7 @@ proptest! {
                 }
                 Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
                 Op::Steal(c, ns) => {
+                    m.level.set_away(CpuId(c), ns % 2 == 0);
                     // Due events come first: one that an earlier jump left behind may take the
                     // entity away.
                     m.run_for(0);

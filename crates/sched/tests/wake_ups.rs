@@ -50,6 +50,22 @@ fn in_a_busy_llc_nobody_looks_for_an_idle_cpu() {
 }
 
 #[test]
+fn an_idle_cpu_that_has_no_cpu_below_is_not_idle_to_who_wakes_up() {
+    for cfg in fairs(8) {
+        let (mut m, e) = beside(4, &cfg);
+        m.level.set_away(CpuId(4), true);
+        m.wake(e, None);
+        assert_eq!(m.level.cpu_of(e), CpuId(5));
+        // Neither is the one where it ran.
+        m.run_for(20 * MS);
+        m.level.set_away(CpuId(4), false);
+        m.level.set_away(CpuId(5), true);
+        m.wake(e, None);
+        assert_ne!(m.level.cpu_of(e), CpuId(5));
+    }
+}
+
+#[test]
 fn an_idle_cpu_fetches_at_its_own_interval() {
     for cfg in fairs(8) {
         let mut m = Machine::new(&cfg);

@@ -264,6 +264,7 @@ impl World<'_> {
             if matches!(leave, Leave::Preempted | Leave::Yield) {
                 self.spin_preempted(vcpu);
             }
+            self.guest_sees_away(vcpu);
         }
         let waits = matches!(leave, Leave::Preempted | Leave::Yield);
         if track != NONE && waits {
@@ -305,6 +306,7 @@ impl World<'_> {
         v.pcpu = p;
         v.home = p;
         self.watch(vcpu, |page, now| page.off(now, false));
+        self.guest_sees_away(vcpu);
         let v = &self.vcpus[vcpu as usize];
         if !v.halted {
             let stolen = self.clock.now() - v.off_since;

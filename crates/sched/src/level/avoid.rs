@@ -95,6 +95,16 @@ impl Level {
         }
     }
 
+    /// Says whether a CPU has lost the CPU of the level below that it runs on. A waking entity does not count it as idle then
+    /// (`available_idle_cpu`); balancing does.
+    pub fn set_away(&mut self, cpu: CpuId, away: bool) {
+        if away {
+            self.away.get_or_insert_default().insert(cpu);
+        } else if let Some(set) = &mut self.away {
+            set.remove(cpu);
+        }
+    }
+
     /// The CPUs kept off.
     pub fn avoided(&self) -> &CpuSet {
         &self.avoided

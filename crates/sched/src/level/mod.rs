@@ -179,6 +179,8 @@ pub struct Level {
     back: Vec<EntId>,
     avoided: CpuSet,
     offline: CpuSet,
+    /// CPUs that have none of the level below, where somebody tells so.
+    away: Option<Box<CpuSet>>,
     /// First CPU of every core with a CPU that is neither; `None`: all of them.
     open_cores: Option<CpuSet>,
 }
@@ -257,6 +259,7 @@ impl Level {
             back: Vec::new(),
             avoided: CpuSet::EMPTY,
             offline: CpuSet::EMPTY,
+            away: None,
             open_cores: None,
             pushed_off: 0,
             stopped: 0,

@@ -101,13 +101,18 @@ impl Level {
 
     #[inline]
     fn is_idle(&self, cpu: CpuId) -> bool {
-        self.sets.idle.contains(cpu)
+        self.sets.idle.contains(cpu) && !self.is_away(cpu)
+    }
+
+    #[inline]
+    fn is_away(&self, cpu: CpuId) -> bool {
+        self.away.as_ref().is_some_and(|away| away.contains(cpu))
     }
 
     /// Idle, or as good as idle to a fair entity that is not SCHED_IDLE.
     #[inline]
     fn is_free(&self, cpu: CpuId) -> bool {
-        self.sets.idle.contains(cpu) || self.sets.only_idle.contains(cpu)
+        self.is_idle(cpu) || self.sets.only_idle.contains(cpu)
     }
 
     /// An idle CPU in the cache of `target`, else `target`.
@@ -168,7 +173,14 @@ impl Level {
     /// An idle CPU of `lo..hi` for an entity, one on an idle core if there is one, searching upwards from `from`.
     #[inline]
     pub(super) fn idle_in(&self, e: EntId, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
-        let mask = self.mask(e);
+        let here;
+        let mask = match &self.away {
+            Some(away) if !away.is_empty() => {
+                here = self.open[e.index()].without(away);
+                Some(&here)
+            }
+            _ => self.mask(e),
+        };
         if self.cfg.topology.threads_per_core > 1 {
             let cores = &self.sets.idle_cores;
             let open = self.open_cores.as_ref();

@@ -311,10 +311,11 @@ impl World<'_> {
     /// The vCPU is loaded: what its being away meant is over.
     pub(crate) fn spin_loaded(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if !self.vms[vcpu.vm as usize].spins {
+        let vm = &self.vms[vcpu.vm as usize];
+        vcpu.spin.loaded(self.clock.now(), vm.sync.ple_window_ns);
+        if !vm.spins {
             return;
         }
-        vcpu.spin.loaded(self.clock.now(), self.vms[vcpu.vm as usize].sync.ple_window_ns);
         self.looks_at_vcpu(v);
     }
 
@@ -330,15 +331,25 @@ impl World<'_> {
         }
     }
 
+    /// A vCPU is switched in or out: its guest's wake-ups see whether it is told to be preempted.
+    pub(crate) fn guest_sees_away(&mut self, v: u32) {
+        let away = self.is_told_away(v);
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &mut self.vms[vcpu.vm as usize];
+        if vm.sync.spin.sees_preempted() {
+            vm.level.set_away(vcpu.cpu, away);
+        }
+    }
+
     /// The vCPU has lost its pCPU while it could have gone on.
     pub(crate) fn spin_preempted(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if !self.vms[vcpu.vm as usize].spins {
-            return;
-        }
         // KVM tells the guest only if the last exit was an interrupt of the host (`kvm_steal_time_set_preempted`).
         let told = usize::from(vcpu.exit_why) == Exit::Interrupt.index();
         vcpu.spin.preempted(self.clock.now(), told);
+        if !self.vms[vcpu.vm as usize].spins {
+            return;
+        }
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;

@@ -126,7 +126,7 @@ shared_keys! {
         /// as before Linux 5.13. Default: false.
         yield_alone: bool,
         /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task spins for a
-        /// mutex or rwsem whose owner is preempted. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
+        /// mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an idle one. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
         vcpu_is_preempted: bool,
         /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
         /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as well (`away`, before). It decides for
