@@ -207,7 +207,8 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
         let named = match timer.value {
             GuestTimer::HvTimer => "timer = \"hv-timer\"",
             GuestTimer::Posted => "timer = \"posted\"",
-            GuestTimer::Lapic | GuestTimer::Hrtimer | GuestTimer::Exitless => return,
+            GuestTimer::Exitless => "timer = \"exitless\"",
+            GuestTimer::Lapic | GuestTimer::Hrtimer => return,
         };
         ClassKind::Linux.only(has, named, timer.span, errors);
     }

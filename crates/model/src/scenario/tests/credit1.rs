@@ -147,6 +147,8 @@ fn what_means_nothing_under_the_scheduler() {
     let (from, fifo) = ("weight = 512", "vcpu_policy = \"fifo 1\"");
     refused(from, fifo, "\"fifo 1\"", "`vcpu_policy` needs Linux", "");
     refused(from, "means = \"fifo 1\"", "\"fifo 1\"", "`means` needs Linux", "");
+    let exitless = "timer = \"exitless\"";
+    refused(from, exitless, "\"exitless\"", "`timer = \"exitless\"` needs Linux", "");
     let load = "\n[[load]]\nname = \"build\"\nkind = \"hog\"\n";
     check(&format!("{XEN}{load}"), "\"build\"", "Xen has no threads", "a task of dom0");
     let guest = "[vm.sched]\nclass = \"credit1\"\n";
