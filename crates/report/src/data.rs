@@ -8,8 +8,6 @@
 //! compare.txt            A/B tables as mmtests prints them
 //! ```
 
-mod column;
-mod encode;
 mod histograms;
 mod samples;
 mod spool;

@@ -69,7 +69,7 @@ pub(crate) fn expand(
         Kind::Duty(keys) => copies(common, duty(keys, errors)),
         Kind::Bursty(keys) => copies(common, bursty(keys, place, errors)),
         Kind::Stress(keys) => copies(common, stress(keys, errors)),
-        Kind::Browser(keys) => browser(keys, common, errors),
+        Kind::Browser(keys) => browser(keys, common),
         Kind::Server(keys) => copies(common, server(keys, place, errors)),
         Kind::Ping(keys) => copies(common, ping(keys, place, errors)),
         Kind::Boot(keys) => copies(common, boot(keys, place, errors)),
@@ -399,24 +399,33 @@ fn stress(keys: &Stress, errors: &mut Collector<'_>) -> Program {
     cycle(phases)
 }
 
+/// An exponential time, cut at 10 times its mean as in scenario files.
+const fn exp(mean_ns: Ns) -> Times {
+    Times(Dist::Exp { mean_ns, max_ns: 10 * mean_ns })
+}
+
+/// Bursts of a browser's threads at a benchmark, and the waits after them. They are assumed: the main thread hardly
+/// waits, and a worker computes for more than half of its time.
+const MAIN: (Times, Times) = (exp(6_000_000), exp(300_000));
+const WORKER: (Times, Times) = (exp(3_000_000), exp(2_000_000));
+/// Work for a frame, likewise: both together are a third of a frame at 60 Hz.
+const COMPOSE: Times = exp(2_000_000);
+const RASTER: Times = exp(4_000_000);
+
 /// Threads of a browser: main, compositor, raster, workers.
-fn browser(keys: &Browser, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
-    needs_time(&keys.main_burst, "main_burst", errors);
-    needs_time(&keys.worker_burst, "worker_burst", errors);
+fn browser(keys: &Browser, common: &CommonKeys) -> Threads {
     let syscall = keys.syscall.value;
     let frame = Phase::Align { period_ns: keys.frame.value.0 };
-    let bursts = |burst, idle| cycle(vec![user(burst), kernel(syscall), sleep(idle)]);
+    let bursts = |(burst, idle)| cycle(vec![user(burst), kernel(syscall), sleep(idle)]);
     let frames = |work| cycle(vec![frame.clone(), user(work), kernel(syscall)]);
     let mut threads = Vec::new();
     for i in 0..common.count.value.get() {
         let name = copy_name(common, i);
-        let main = bursts(keys.main_burst.value, keys.main_idle.value);
-        threads.push((format!("{name}/main"), main));
-        threads.push((format!("{name}/compositor"), frames(keys.compose.value)));
-        threads.push((format!("{name}/raster"), frames(keys.raster.value)));
+        threads.push((format!("{name}/main"), bursts(MAIN)));
+        threads.push((format!("{name}/compositor"), frames(COMPOSE)));
+        threads.push((format!("{name}/raster"), frames(RASTER)));
         for worker in 0..keys.workers.value.get() {
-            let program = bursts(keys.worker_burst.value, keys.worker_idle.value);
-            threads.push((format!("{name}/worker-{worker}"), program));
+            threads.push((format!("{name}/worker-{worker}"), bursts(WORKER)));
         }
     }
     threads

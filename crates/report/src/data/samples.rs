@@ -3,26 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Encoding};
 use parquet::column::writer::ColumnCloseResult;
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{KeyValue, ParquetMetaDataReader};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
+use parquet::schema::types::ColumnPath;
 use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
 use vcoop_model::trace_event::SampleEvent;
 
-use super::column::{self, Column, Sink};
-
-/// Rows that a run holds at a time: some 3 MB.
+/// Rows that a run holds at a time: some 4 MB.
 const GROUP: usize = 1 << 14;
 
 /// Version of the schema, in the file's metadata as `vcoop.schema`.
@@ -52,61 +51,55 @@ fn message() -> String {
     text + "}"
 }
 
-fn schema() -> Result<SchemaDescPtr> {
-    let schema = parse_message_type(&message())?;
-    Ok(Arc::new(SchemaDescriptor::new(Arc::new(schema))))
-}
-
-fn properties() -> WriterProperties {
+/// A new file of rows.
+fn create(path: &Path) -> Result<SerializedFileWriter<BufWriter<File>>> {
+    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+    let schema = Arc::new(parse_message_type(&message())?);
     let note = KeyValue::new("vcoop.schema".to_owned(), SCHEMA.to_owned());
-    WriterProperties::builder()
+    let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_created_by(concat!("vcoop ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(vec![note]))
-        .build()
-}
-
-/// Rows as they were encoded, a file's next ones.
-#[derive(Debug)]
-pub(super) struct Group {
-    rows: u64,
-    columns: Vec<ColumnCloseResult>,
+        .set_key_value_metadata(Some(vec![note]));
+    // A dictionary of times is as large as they are; their differences are small.
+    for field in schema.get_fields().iter().filter(|field| field.name().ends_with("_ns")) {
+        let column = ColumnPath::from(field.name());
+        properties = properties
+            .set_column_dictionary_enabled(column.clone(), false)
+            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+    }
+    // Bounds, for queries that filter by them.
+    for name in ["due_ns", "latency_ns"] {
+        properties = properties
+            .set_column_statistics_enabled(ColumnPath::from(name), EnabledStatistics::Chunk);
+    }
+    SerializedFileWriter::new(file, schema, Arc::new(properties.build()))
 }
 
 /// Encodes the samples of one run.
 pub(super) struct Writer {
-    file: Sink,
-    schema: SchemaDescPtr,
-    groups: Vec<Group>,
+    file: SerializedFileWriter<BufWriter<File>>,
     run: RunId,
     /// When the measurement begins, from the start of the run.
     zero: Ns,
-    policy: String,
-    cell: String,
-    probes: Names,
-    labels: Names,
+    policy: ByteArray,
+    cell: ByteArray,
+    /// Names as values: those of one name share its memory.
+    names: BTreeMap<String, ByteArray>,
     rows: Rows,
-}
-
-/// Names by number.
-#[derive(Debug, Default)]
-struct Names {
-    numbers: BTreeMap<String, u32>,
-    names: Vec<String>,
 }
 
 /// Rows that are not encoded yet, by column.
 #[derive(Default)]
 struct Rows {
-    probe: Vec<u32>,
+    probe: Vec<ByteArray>,
     due: Vec<i64>,
     latency: Vec<i64>,
     open: Vec<bool>,
-    /// Whether somebody was ahead of it.
-    ahead: Vec<bool>,
-    behind: Vec<u32>,
+    /// 1 where somebody was ahead of it.
+    ahead: Vec<i16>,
+    behind: Vec<ByteArray>,
     behind_ns: Vec<i64>,
     parts: [Vec<i64>; Part::COUNT],
 }
@@ -117,44 +110,29 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-impl Names {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(known) = self.numbers.get(name) {
-            return *known;
-        }
-        let number = self.names.len() as u32;
-        self.numbers.insert(name.to_owned(), number);
-        self.names.push(name.to_owned());
-        number
-    }
-}
-
 impl Writer {
     pub(super) fn new(path: &Path, run: RunId, plan: &Plan) -> Result<Self> {
         let cell: Vec<String> = plan.params.iter().map(|(k, v)| format!("{k}={v}")).collect();
         Ok(Self {
-            file: column::sink(path)?,
-            schema: schema()?,
-            groups: Vec::new(),
+            file: create(path)?,
             run,
             zero: plan.warmup_ns,
-            policy: plan.policy_name.clone(),
-            cell: cell.join(" "),
-            probes: Names::default(),
-            labels: Names::default(),
+            policy: plan.policy_name.as_str().into(),
+            cell: cell.join(" ").as_str().into(),
+            names: BTreeMap::new(),
             rows: Rows::default(),
         })
     }
 
     pub(super) fn push(&mut self, sample: &SampleEvent<'_>) -> Result<()> {
-        let rows = &mut self.rows;
-        rows.probe.push(self.probes.number(sample.probe));
+        let Self { names, rows, .. } = self;
+        rows.probe.push(shared(names, sample.probe));
         rows.due.push(sample.due_ns.saturating_sub(self.zero) as i64);
         rows.latency.push(sample.latency_ns as i64);
         rows.open.push(sample.open);
-        rows.ahead.push(sample.behind.is_some());
+        rows.ahead.push(sample.behind.is_some().into());
         if let Some((who, ns)) = sample.behind {
-            rows.behind.push(self.labels.number(who));
+            rows.behind.push(shared(names, who));
             rows.behind_ns.push(ns as i64);
         }
         for (column, ns) in rows.parts.iter_mut().zip(sample.parts) {
@@ -165,73 +143,76 @@ impl Writer {
 
     /// Encodes what is held.
     fn flush(&mut self) -> Result<()> {
-        let rows = &self.rows;
+        let rows = &mut self.rows;
         let n = rows.due.len();
         if n == 0 {
             return Ok(());
         }
-        let (repeat, seed) = ((self.run.repeat as i32).to_le_bytes(), self.run.seed.to_le_bytes());
-        let mut columns = vec![
-            Column::One(column::text(self.run.backend)),
-            Column::One(column::text(&self.policy)),
-            Column::One(column::text(&self.cell)),
-            Column::One(repeat.to_vec()),
-            Column::One(seed.to_vec()),
-            Column::Named { names: &self.probes.names, values: &rows.probe, there: None },
-            Column::Numbers { values: &rows.due, there: None, bounds: true },
-            Column::Numbers { values: &rows.latency, there: None, bounds: true },
-            Column::Flags(&rows.open),
-            Column::Named {
-                names: &self.labels.names,
-                values: &rows.behind,
-                there: Some(&rows.ahead),
-            },
-            Column::Numbers { values: &rows.behind_ns, there: Some(&rows.ahead), bounds: false },
-        ];
-        let part = |values| Column::Numbers { values, there: None, bounds: false };
-        columns.extend(rows.parts.iter().map(|values| part(values)));
-        let mut group = Group { rows: n as u64, columns: Vec::with_capacity(columns.len()) };
-        for (column, of) in columns.iter().zip(self.schema.columns()) {
-            group.columns.push(column.write(n, of, &mut self.file)?);
+        let mut group = self.file.next_row_group()?;
+        for text in [&self.run.backend.into(), &self.policy, &self.cell] {
+            column::<ByteArrayType>(&mut group, &mut vec![text.clone(); n], None)?;
         }
-        self.groups.push(group);
-        self.rows.clear();
-        Ok(())
+        column::<Int32Type>(&mut group, &mut vec![self.run.repeat as i32; n], None)?;
+        column::<Int64Type>(&mut group, &mut vec![self.run.seed as i64; n], None)?;
+        column::<ByteArrayType>(&mut group, &mut rows.probe, None)?;
+        column::<Int64Type>(&mut group, &mut rows.due, None)?;
+        column::<Int64Type>(&mut group, &mut rows.latency, None)?;
+        column::<BoolType>(&mut group, &mut rows.open, None)?;
+        column::<ByteArrayType>(&mut group, &mut rows.behind, Some(&rows.ahead))?;
+        column::<Int64Type>(&mut group, &mut rows.behind_ns, Some(&rows.ahead))?;
+        rows.ahead.clear();
+        for part in &mut rows.parts {
+            column::<Int64Type>(&mut group, part, None)?;
+        }
+        group.close().map(drop)
     }
 
-    /// Ends the file; what is in it, in order.
-    pub(super) fn close(mut self) -> Result<Vec<Group>> {
+    /// Ends the file.
+    pub(super) fn close(mut self) -> Result<()> {
         self.flush()?;
-        self.file.flush()?;
-        Ok(self.groups)
+        self.file.close().map(drop)
     }
 }
 
-impl Rows {
-    /// Forgets the rows, and keeps the room.
-    fn clear(&mut self) {
-        let Self { probe, due, latency, open, ahead, behind, behind_ns, parts } = self;
-        [probe, behind].into_iter().for_each(Vec::clear);
-        [due, latency, behind_ns].into_iter().chain(parts).for_each(Vec::clear);
-        [open, ahead].into_iter().for_each(Vec::clear);
+/// A name as a value.
+fn shared(names: &mut BTreeMap<String, ByteArray>, name: &str) -> ByteArray {
+    if let Some(known) = names.get(name) {
+        return known.clone();
     }
+    names.entry(name.to_owned()).or_insert(name.into()).clone()
 }
 
-/// Puts files with these rows one behind the other, as they are encoded.
-pub(super) fn join<'a>(
-    path: &Path,
-    parts: impl Iterator<Item = (&'a Path, Vec<Group>)>,
+/// Encodes the next column of a group, forgets its values and keeps the room. `there`: see
+/// [`Rows::ahead`].
+fn column<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, BufWriter<File>>,
+    values: &mut Vec<T::T>,
+    there: Option<&[i16]>,
 ) -> Result<()> {
-    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
-    let root = schema()?.root_schema_ptr();
-    let mut writer = SerializedFileWriter::new(file, root, Arc::new(properties()))?;
-    for (part, groups) in parts {
+    let missing = || ParquetError::General("more columns than the schema has".to_owned());
+    let mut column = group.next_column()?.ok_or_else(missing)?;
+    column.typed::<T>().write_batch(values, there, None)?;
+    values.clear();
+    column.close()
+}
+
+/// Puts these files one behind the other, as they are encoded.
+pub(super) fn join<'a>(path: &Path, parts: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let mut writer = create(path)?;
+    for part in parts {
         let file = File::open(part)?;
-        for group in groups {
+        for group in ParquetMetaDataReader::new().parse_and_finish(&file)?.row_groups() {
             let mut to = writer.next_row_group()?;
-            debug_assert!(group.columns.iter().all(|c| c.rows_written == group.rows));
-            for column in group.columns {
-                to.append_column(&file, column)?;
+            for column in group.columns() {
+                let encoded = ColumnCloseResult {
+                    bytes_written: column.compressed_size() as u64,
+                    rows_written: group.num_rows() as u64,
+                    metadata: column.clone(),
+                    bloom_filter: None,
+                    column_index: None,
+                    offset_index: None,
+                };
+                to.append_column(&file, encoded)?;
             }
             to.close()?;
         }

@@ -1,6 +1,5 @@
 //! Samples on their way to a file: each run encodes its own into the folder as they come, and at the
-//! end they are put together in the order of plans and repeats. What is kept in memory is where columns
-//! are: about a byte a sample.
+//! end they are put together in the order of plans and repeats.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +8,7 @@ use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{Observer, SampleEvent};
 
-use super::samples::{Group, Writer, join};
+use super::samples::{Writer, join};
 
 /// Where the samples of all runs go.
 #[derive(Debug)]
@@ -23,8 +22,8 @@ pub struct Spools {
 struct Spooled {
     run: RunId,
     path: PathBuf,
-    /// What is in the file, or why it is of no use. Taken when files are joined.
-    groups: Result<Vec<Group>, String>,
+    /// Why the file is of no use, if it is not.
+    ended: Result<(), String>,
 }
 
 /// Encodes the samples of one run.
@@ -65,11 +64,10 @@ impl Spools {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.sort_by_key(|s| (s.run.column, s.run.plan, s.run.repeat));
         let mut parts = Vec::with_capacity(runs.len());
-        for run in runs.iter_mut() {
-            let groups = std::mem::replace(&mut run.groups, Ok(Vec::new()));
-            let groups =
-                groups.map_err(|why| format!("cannot write {}: {why}", run.path.display()))?;
-            parts.push((run.path.as_path(), groups));
+        for run in runs.iter() {
+            let no = |why| format!("cannot write {}: {why}", run.path.display());
+            run.ended.as_ref().map_err(no)?;
+            parts.push(run.path.as_path());
         }
         let half = path.with_extension("part");
         join(&half, parts.into_iter())
@@ -99,13 +97,11 @@ impl Observer for Spool<'_> {
     }
 
     fn ends(&mut self) {
-        let groups = match (self.failed.take(), self.writer.take()) {
+        let ended = match (self.failed.take(), self.writer.take()) {
             (Some(why), _) => Err(why),
-            (None, writer) => {
-                writer.map_or(Ok(Vec::new()), Writer::close).map_err(|e| e.to_string())
-            }
+            (None, writer) => writer.map_or(Ok(()), Writer::close).map_err(|e| e.to_string()),
         };
-        let spooled = Spooled { run: self.run, path: self.path.clone(), groups };
+        let spooled = Spooled { run: self.run, path: self.path.clone(), ended };
         self.all.runs.lock().unwrap_or_else(PoisonError::into_inner).push(spooled);
     }
 }

@@ -167,24 +167,12 @@ table! {
     /// A browser at a benchmark: a main thread that computes in bursts, a compositor and a raster
     /// thread at the frame rate, workers (script compilation, garbage collection).
     pub(crate) struct Browser {
-        /// Burst of the main thread.
-        main_burst: At<Times> = "exp 6ms",
-        /// What the main thread waits for between bursts.
-        main_idle: At<Times> = "exp 300us",
         /// System call after a burst of any thread.
         syscall: At<Times> = "exp 30us",
         /// Frame period.
         frame: At<Period> = "16667us",
-        /// Compositor's work for a frame.
-        compose: At<Times> = "exp 2ms",
-        /// Rasteriser's work for a frame.
-        raster: At<Times> = "exp 4ms",
         /// Workers.
         workers: At<Int<0, 64>> = "3",
-        /// Burst of a worker.
-        worker_burst: At<Times> = "exp 3ms",
-        /// A worker's wait for its next job.
-        worker_idle: At<Times> = "exp 2ms",
     }
 }
 
