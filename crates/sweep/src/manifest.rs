@@ -104,6 +104,10 @@ pub(crate) fn part_name(part: u32) -> String {
     format!("part-{part:06}.parquet")
 }
 
+pub(crate) fn journal_name(part: u32) -> String {
+    format!("part-{part:06}.journal")
+}
+
 /// A folder that cannot be read, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
