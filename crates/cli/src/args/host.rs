@@ -140,7 +140,7 @@ pub(crate) struct CompareArgs {
     /// Rounds; in each, every policy has its turn. A verdict needs 5, and 10 are better
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) rounds: u32,
-    /// Measured time of a turn, with a unit
+    /// Measured time of a turn, with a unit. A warm-up of 500ms, which is not measured, comes before it
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub(crate) each: String,
     /// A shell command that runs during each turn and prints NAME=NUMBER, such as a benchmark in the

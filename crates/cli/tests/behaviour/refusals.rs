@@ -145,6 +145,8 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&filled, "99999999999 is out of range");
     let total = ["--slo", "guest.background.throughput > 0.2cpu"];
     refused(&[&["capacity", "busy-host-1"], &total[..]].concat(), "is a total over all copies");
+    refused(&["compare", "nobody", "--each", "0s"], "--each: it is no time at all");
+    refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
 }
