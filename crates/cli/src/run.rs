@@ -99,6 +99,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let selection = selected(args, plans)?;
+    if selection.is_live() && args.check_determinism {
+        let help = "--check-determinism is for the simulator (--backend sim): live runs differ";
+        return Err(Failure::usage(help));
+    }
     if args.dry_run || !args.fail_if.is_empty() {
         let (look, rate) = look(&selection)?;
         // What only the lab can name is known when it has run.
@@ -113,10 +117,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         announced(&selection).for_each(|what| note(&what));
     }
     say_losses(&loader, &args.common);
-    if selection.is_live() && args.check_determinism {
-        let help = "--check-determinism is for the simulator (--backend sim): live runs differ";
-        return Err(Failure::usage(help));
-    }
     let (plans, columns) = (&selection.plans, selection.columns());
     let about = about(args, &scenario, &selection);
     let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;

@@ -1,6 +1,6 @@
 //! What is refused, and how.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -234,4 +234,20 @@ fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
     assert!(out.stdout.is_empty());
     let said = text(&out.stderr);
     assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
+}
+
+#[test]
+fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
+    // Where there is no KVM, that is said instead.
+    let (code, why) = match File::open("/dev/kvm") {
+        Ok(_) => (2, "--check-determinism is for the simulator"),
+        Err(_) => (3, "remedy: "),
+    };
+    let live = ["run", "busy-host-1", "--backend", "kvm", "--fit", "--check-determinism"];
+    for args in [&live[..], &[&live[..], &["--dry-run"]].concat()] {
+        let out = run(args);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{said}");
+        assert!(said.contains(why) && !said.contains("measuring"), "{said}");
+    }
 }
