@@ -56,7 +56,8 @@ pub(crate) struct RunArgs {
     /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files or a result of another scenario. A result of the
+    /// same scenario is replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
