@@ -101,6 +101,7 @@ fn unknown(name: &str, publications: &[Publication]) -> Failure {
     for publication in publications {
         ids.push(&publication.name);
         ids.extend(publication.tables.iter().map(|t| t.id.as_str()));
+        ids.extend(publication.histograms.iter().map(|h| h.id.as_str()));
         ids.extend(publication.claims.iter().map(|c| c.id.as_str()));
     }
     let guess = closest(name, &ids).map(|n| format!("did you mean {n}? ")).unwrap_or_default();

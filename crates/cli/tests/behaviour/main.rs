@@ -437,6 +437,21 @@ fn notes_and_refusals_fit_a_terminal() {
 }
 
 #[test]
+fn how_to_give_a_vm_the_driver_says_what_it_is_called() {
+    let renamed = "have we_b__x_ in them";
+    for (name, says, silent) in
+        [("web", "vcoop attach web ", "in them"), ("we b$(x)", renamed, "vcoop attach we_b")]
+    {
+        let said = run(&["vms", "--how", name]);
+        let said = text(&said.stdout);
+        assert!(said.contains(says) && !said.contains(silent), "{said}");
+    }
+    let unanswered = run(&["vms", "--qmp", "/nonexistent"]);
+    let said = text(&unanswered.stderr);
+    assert!(said.contains("No such file") && said.contains("remedy: "), "{said}");
+}
+
+#[test]
 fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
     let on_terminal = &on_terminal(&format!("run --quiet {}", SHORT.join(" ")));
     let prose = |text: &str| -> Vec<usize> {

@@ -108,6 +108,9 @@ fn places_for_results_that_are_none_are_refused_before_anything_runs() {
     refused(&["report", file], "it is no folder");
     let nowhere = dir.join("nowhere/x");
     let map = ["map", here, "--rows", "a", "--columns", "b"];
+    refused(&[&map[..], &["-o", "map.png"]].concat(), "ends in .svg");
+    let gone = ["map", nowhere.to_str().unwrap(), "--rows", "a", "--columns", "b"];
+    refused(&gone, "remedy: give a folder that `vcoop sweep --out` wrote");
     for args in [&["trace", "busy-host-1"][..], &map] {
         refused(&[args, &["-o", here]].concat(), "it is a folder");
         refused(&[args, &["-o", nowhere.to_str().unwrap()]].concat(), "there is no such folder");
@@ -145,6 +148,8 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&filled, "99999999999 is out of range");
     let total = ["--slo", "guest.background.throughput > 0.2cpu"];
     refused(&[&["capacity", "busy-host-1"], &total[..]].concat(), "is a total over all copies");
+    refused(&["vms", "--how", ""], "--how: give the name of a VM");
+    refused(&["reproduce", "pvshced"], "hv-timer-histogram");
     refused(&["compare", "nobody", "--each", "0s"], "--each: it is no time at all");
     refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
