@@ -239,12 +239,12 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
         };
         let (needs, of) = (format::time(needs * 1e6), format::time(seconds * 1e6));
         let hosts = distinct(own().filter_map(|plan| column.backend.host(plan)));
-        let least = if column.backend.is_live() { "at least" } else { "some" };
-        let line = format!(
-            "{}: {runs} runs of {of} in all, {least} {needs}. {}",
-            column.backend.name(),
-            hosts.join("; ")
-        );
+        let takes = match column.backend.is_live() {
+            true => format!("{of} of measured time in all, which take {needs} or longer"),
+            false => format!("{of} of simulated time in all, which take about {needs} to compute"),
+        };
+        let (name, runs) = (column.backend.name(), format::count(runs.into(), "run"));
+        let line = format!("{name}: {runs}, {takes}. {}", hosts.join("; "));
         text += &style().wrap(line.trim_end_matches([' ', '.']), 2);
     }
     let said = selection.announcement().into_iter().chain(selection.note.clone());

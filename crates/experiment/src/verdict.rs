@@ -112,10 +112,9 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         } else {
             let of_vm = cells.iter().any(|(backend, _)| backend == VM);
             let option = if of_vm { "--rounds" } else { "--repeats" };
-            let plural = if repeats == 1 { "" } else { "s" };
+            let repeats = format::count(repeats as u64, "repeat");
             format!(
-                "no verdict from {repeats} repeat{plural}: a verdict takes {LEAST_REPEATS} ({option}), \
-                 10 are better"
+                "no verdict from {repeats}: a verdict takes {LEAST_REPEATS} ({option}), 10 are better"
             )
         };
         return done(None, text);
