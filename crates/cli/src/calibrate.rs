@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
+use vcoop_experiment::stats::carries;
 use vcoop_lab::{
-    BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, SeenNoise,
+    BASE_PROFILE, CalibrateOptions, Calibration, Distribution, Error, Measure, Origin, SeenNoise,
     TOLERANCE_PERCENT, calibrate,
 };
+use vcoop_model::plan::Ns;
 use vcoop_model::profile::NoiseBy;
 
 use crate::failure::Failure;
@@ -141,21 +143,16 @@ fn table(found: &Calibration) -> String {
     let head = ["timed, ns", "median", "p10", "p90", "p99", "max", "n", "stable"];
     text += &row(head[0], &head[1..]);
     for Measure { name, distribution: d, stable, .. } in &found.measures {
-        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.p99_ns, d.max_ns, d.n];
-        let cells = cells.map(|n| n.to_string());
-        let [median, p10, p90, p99, max, n] = cells.each_ref().map(String::as_str);
         let stable = if *stable { "yes" } else { "no" };
-        text += &row(name, &[median, p10, p90, p99, max, n, stable]);
+        text +=
+            &row(name, &numbers(d).iter().map(String::as_str).chain([stable]).collect::<Vec<_>>());
     }
     for seen in &found.noise {
         let what = match seen.by {
             NoiseBy::Interrupts => "noise of interrupts",
             NoiseBy::Threads => "noise of threads",
         };
-        let d = seen.took;
-        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.p99_ns, d.max_ns, d.n];
-        let cells = cells.map(|n| n.to_string());
-        text += &row(what, &cells.each_ref().map(String::as_str));
+        text += &row(what, &numbers(&seen.took).each_ref().map(String::as_str));
     }
     text += &format!("\n  {:22} {:>9} {:>9}  from\n", "cost, ns", "constant", "mean");
     for cost in &found.costs {
@@ -168,6 +165,17 @@ fn table(found: &Calibration) -> String {
         text += &format!("  {:22} {:>9} {mean:>9}  {word}\n", cost.key, cost.ns);
     }
     text
+}
+
+/// What the table has of a distribution. The median stands for it however few samples there are; another quantile
+/// takes ten samples beyond it.
+fn numbers(d: &Distribution) -> [String; 6] {
+    let quantile = |value: Ns, within: u64| {
+        if carries(d.n, within) { value.to_string() } else { "n/a".to_owned() }
+    };
+    let (p10, p90) = (quantile(d.p10_ns, 900_000), quantile(d.p90_ns, 900_000));
+    let (median, max, n) = (d.median_ns.to_string(), d.max_ns.to_string(), d.n.to_string());
+    [median, p10, p90, quantile(d.p99_ns, 990_000), max, n]
 }
 
 fn row(name: &str, cells: &[&str]) -> String {
@@ -228,5 +236,19 @@ fn notes(found: &Calibration, args: &CalibrateArgs) {
             path.display()
         )),
         None => note("-o FILE.toml writes the profile, for --set host.profile=FILE.toml"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Distribution, numbers};
+
+    #[test]
+    fn quantiles_of_few_samples_are_not_shown() {
+        let d =
+            Distribution { n: 2, median_ns: 5, p10_ns: 1, max_ns: 9, ..Distribution::default() };
+        assert_eq!(numbers(&d), ["5", "n/a", "n/a", "n/a", "9", "2"]);
+        let d = Distribution { n: 100, p90_ns: 8, ..d };
+        assert_eq!(numbers(&d), ["5", "1", "8", "n/a", "9", "100"]);
     }
 }

@@ -22,24 +22,27 @@ pub(crate) fn fail_if(texts: &[String], result: &Document) -> Result<(), Failure
     let cells: Vec<_> = result.cells().into_iter().map(of_cell).collect();
     let mut found = Vec::new();
     for condition in &conditions {
+        let mut places = Vec::new();
         for (cell, own) in &cells {
             for policy in &result.policies {
                 let place = place(result, policy, cell);
-                let name = &condition.quantity.name;
                 match condition.quantity.read(own, policy) {
                     Some(reading) if condition.held(reading) < Held::Likely => {}
                     Some(reading) => {
                         let value = condition.quantity.show(reading.value);
-                        found.push(format!("{name} is {value} under {place}"));
+                        places.push(format!("is {value} under {place}"));
                     }
-                    None => found.push(format!("{name} has no value under {place}")),
+                    None => places.push(format!("has no value under {place}")),
                 }
             }
+        }
+        if !places.is_empty() {
+            found.push(format!("{} {}", condition.quantity.name, places.join(", ")));
         }
     }
     match found.is_empty() {
         true => Ok(()),
-        false => Err(Failure::Condition(format!("--fail-if: {}", found.join(", ")))),
+        false => Err(Failure::Condition(format!("--fail-if: {}", found.join("; ")))),
     }
 }
 

@@ -33,21 +33,26 @@ pub(crate) struct ListArgs {
 
 /// The policies of this version, and where they run.
 const POLICIES: [(&str, &str); 7] = [
-    ("vanilla", "do nothing: the baseline"),
-    ("wake-boost", "boost a vCPU when it wakes, without the guest's help, for a bounded run"),
+    ("vanilla", "Nothing is done. This is the baseline."),
+    (
+        "wake-boost",
+        "A vCPU is boosted when it wakes, for a bounded run. The guest does not have to help.",
+    ),
     (
         "dynamic",
-        "boost on injected interrupts and on the guest's request, within a budget; unboost at once",
+        "A vCPU is boosted when an interrupt is injected and when the guest asks for it, within a budget. The \
+         boost ends as soon as nothing urgent is left.",
     ),
     (
         "static",
-        "vCPU threads permanently real-time (or nice, or a short slice), as people do today",
+        "The threads of vCPUs are always real-time, or have a nice value or a short slice, as people set it by \
+         hand today.",
     ),
-    ("pinned", "each vCPU on a pCPU of its own; the host's loads may run there, too"),
-    ("isolated", "pinned, and the host's loads kept off the vCPUs' pCPUs"),
+    ("pinned", "Each vCPU has a pCPU of its own. The host's loads can run there, too."),
+    ("isolated", "Each vCPU has a pCPU of its own, and the host's loads are kept off it."),
     (
         "ratelimit-auto",
-        "credit1: a ratelimit for each domain, from how it runs and whom it holds up",
+        "Each domain of credit1 has a ratelimit that follows from how it runs and whom it delays.",
     ),
 ];
 
@@ -65,7 +70,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
         let (heading, rows) = match what {
             ListWhat::Scenarios => ("Scenarios", scenarios()?),
             ListWhat::Profiles => ("Profiles", profiles()?),
-            ListWhat::Policies => ("Policies (backend sim)", told(&POLICIES)),
+            ListWhat::Policies => ("Policies that the simulator runs", told(&POLICIES)),
             ListWhat::Published => ("Published", published(full)),
         };
         section(&mut text, heading, rows);
@@ -75,14 +80,14 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
             if full {
                 text.push('\n');
                 section(&mut text, PATCHES, patches());
-                text.push_str("\nOn VMs that run\n");
+                text.push_str("\nHow to apply each policy to a VM that runs\n");
                 text.push_str(&applied());
             }
         }
     }
     if args.what.is_none() {
-        let more = "More: `vcoop list policies` (patches, how to apply each policy) and `vcoop list published` \
-                    (tables, claims)";
+        let more = "`vcoop list policies` also lists patches, and how to apply each policy. `vcoop list \
+                    published` also lists tables and claims.";
         text += &format!("\n{}", style().wrap(more, 2));
     }
     print(&text)
@@ -110,19 +115,23 @@ const GOVERNING: &str = "Governors: policies by which a guest uses fewer vCPUs f
 
 /// The governors of this version.
 const GOVERNORS: [(&str, &str); 5] = [
-    ("step", "one core at a time, by thresholds of steal: as merged in Linux"),
-    ("proportional", "as many cores as steal and CPU time show"),
+    (
+        "step",
+        "The guest adds or removes one core at a time, by thresholds of steal, as merged in Linux.",
+    ),
+    ("proportional", "The guest uses as many cores as its steal and its CPU time allow."),
     (
         "entitlement",
-        "as many as the VM is entitled to while the host's pool is contended, else all",
+        "The guest uses as many vCPUs as it is entitled to while the host's pool is contended, and all of them \
+         otherwise.",
     ),
-    ("host-hint", "as many as the host says that it can give"),
-    ("hotplug", "entitlement, by CPU hotplug instead of a mask"),
+    ("host-hint", "The guest uses as many vCPUs as the host says that it can run."),
+    ("hotplug", "This is entitlement by CPU hotplug instead of a mask."),
 ];
 
 /// Heading of the patches.
 const PATCHES: &str =
-    "Patches of credit1, for policies with base = \"vanilla\" and patches = [\"...\"]";
+    "Patches of credit1, which a policy names: base = \"vanilla\", patches = [\"...\"]";
 
 fn section(text: &mut String, heading: &str, rows: Rows) {
     text.push_str(heading);
@@ -163,7 +172,7 @@ fn told(all: &[(&str, &str)]) -> Rows {
 
 fn patches() -> Rows {
     let row = |patch: &NamedPatch| {
-        let cannot = patch.cannot.map(|why| format!(". Cannot work: {why}"));
+        let cannot = patch.cannot.map(|why| format!(" The patch cannot work: {why}."));
         (patch.name.to_owned(), format!("{}{}", patch.about, cannot.unwrap_or_default()))
     };
     scenario::patches().iter().map(row).collect()

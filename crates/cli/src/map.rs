@@ -56,6 +56,10 @@ const FULL: f64 = 20.0;
 pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     if let Some(path) = &args.out {
         place(path)?;
+        if path.extension().is_none_or(|end| end != "svg") {
+            let path = path.display();
+            return Err(Failure::usage(format!("-o {path}: a picture's name ends in .svg")));
+        }
     }
     let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
     let show = match (args.show.as_str(), &args.policy) {
@@ -149,35 +153,46 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
     let mut notes = match &ask.show {
         Show::Best => vec![
             format!(
-                "First number: what guests wait, as a ratio to {baseline}. `host`: the mean of the \
-                 host's own probes, likewise; `own`: what is left of the guests' other work. \
-                 Geometric means over the points of a cell. Where there is no `host`, the dataset has \
-                 no probe of the host, and nobody knows what it pays."
+                "The first number is what guests wait, as a ratio to {baseline}. `host` is the mean latency of \
+                 the host's own probes, and `own` is what the guests' other work still gets, both as ratios, \
+                 too. Each is a geometric mean over the points of a cell. A cell has no `host` if the dataset \
+                 has no probe of the host: what the host pays is not known then."
             ),
             format!(
-                "Best: the lowest such ratio, by the rule of every verdict. {} +n: so many more policies are \
-                 as good, within {:.0} %. none: no policy is better at that price. few: less than \
-                 {LEAST_REPEATS} repeats.",
+                "The best policy is the one with the lowest first number, by the rule of every verdict. {} \
+                 `+n` says that n more policies are as good, within {:.0} %. `none` says that no policy is \
+                 better at that price. `few` says that there are fewer than {LEAST_REPEATS} repeats.",
                 ask.limits.words(),
                 (AS_GOOD - 1.0) * 100.0
             ),
         ],
         Show::Number { .. } if found.ratio => {
-            vec![format!("Ratios to {baseline}: geometric means over the points of a cell.")]
+            vec![format!(
+                "Each number is a ratio to {baseline}, as a geometric mean over the points of a cell."
+            )]
         }
         Show::Number { .. } => {
             let unit = found.unit.as_ref().map_or_else(String::new, |unit| format!(", in {unit}"));
-            vec![format!("Medians over the points of a cell{unit}.")]
+            vec![format!("Each number is a median over the points of a cell{unit}.")]
         }
     };
+    let absent = |cell: &Cell| cell.points > 0 && cell.value.is_none();
+    if ask.show != Show::Best && found.cells.iter().flatten().any(absent) {
+        notes.push(
+            "`n/a` says that no point of the cell has this number. A quantile takes ten samples beyond it, and \
+             a ratio takes both values."
+                .to_owned(),
+        );
+    }
     let (points, missing) = (found.points, found.missing);
     if missing > 0 {
         notes.push(format!(
-            "Not complete: {missing} of {points} points are missing. The same `vcoop sweep` goes on."
+            "The sweep is not complete: {missing} of {points} points are missing. The same `vcoop sweep` \
+             command computes them."
         ));
     }
     if found.failed > 0 {
-        notes.push(format!("{} of {points} points failed, and are not shown.", found.failed));
+        notes.push(format!("{} of {points} points failed and are not shown.", found.failed));
     }
     notes
 }

@@ -35,7 +35,7 @@ pub(crate) struct ReproduceArgs {
     /// Write report.html, report.txt and reproduce.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files. An earlier reproduction is replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
 }
@@ -101,6 +101,7 @@ fn unknown(name: &str, publications: &[Publication]) -> Failure {
     for publication in publications {
         ids.push(&publication.name);
         ids.extend(publication.tables.iter().map(|t| t.id.as_str()));
+        ids.extend(publication.histograms.iter().map(|h| h.id.as_str()));
         ids.extend(publication.claims.iter().map(|c| c.id.as_str()));
     }
     let guess = closest(name, &ids).map(|n| format!("did you mean {n}? ")).unwrap_or_default();

@@ -56,7 +56,8 @@ pub(crate) struct RunArgs {
     /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files or a result of another scenario. A result of the
+    /// same scenario is replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
@@ -99,6 +100,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let selection = selected(args, plans)?;
+    if selection.is_live() && args.check_determinism {
+        let help = "--check-determinism is for the simulator (--backend sim): live runs differ";
+        return Err(Failure::usage(help));
+    }
     if args.dry_run || !args.fail_if.is_empty() {
         let (look, rate) = look(&selection)?;
         // What only the lab can name is known when it has run.
@@ -113,10 +118,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         announced(&selection).for_each(|what| note(&what));
     }
     say_losses(&loader, &args.common);
-    if selection.is_live() && args.check_determinism {
-        let help = "--check-determinism is for the simulator (--backend sim): live runs differ";
-        return Err(Failure::usage(help));
-    }
     let (plans, columns) = (&selection.plans, selection.columns());
     let about = about(args, &scenario, &selection);
     let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
@@ -238,12 +239,12 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
         };
         let (needs, of) = (format::time(needs * 1e6), format::time(seconds * 1e6));
         let hosts = distinct(own().filter_map(|plan| column.backend.host(plan)));
-        let least = if column.backend.is_live() { "at least" } else { "some" };
-        let line = format!(
-            "{}: {runs} runs of {of} in all, {least} {needs}. {}",
-            column.backend.name(),
-            hosts.join("; ")
-        );
+        let takes = match column.backend.is_live() {
+            true => format!("{of} of measured time in all, which take {needs} or longer"),
+            false => format!("{of} of simulated time in all, which take about {needs} to compute"),
+        };
+        let (name, runs) = (column.backend.name(), format::count(runs.into(), "run"));
+        let line = format!("{name}: {runs}, {takes}. {}", hosts.join("; "));
         text += &style().wrap(line.trim_end_matches([' ', '.']), 2);
     }
     let said = selection.announcement().into_iter().chain(selection.note.clone());

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 use vcoop_build_id::BUILD;
 use vcoop_capture::Loader;
+use vcoop_experiment::format::count;
 use vcoop_experiment::runner;
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::Sweep;
@@ -194,13 +195,17 @@ fn outline(job: &Job) -> String {
     let loader = Loader::default();
     let runs =
         |repeats: u32| u64::from(job.points()) * job.policies.len() as u64 * u64::from(repeats);
-    let mut text = format!("{}: {} points of {}\n", job.sweep.name, job.points(), job.base_name);
+    let points = count(job.points().into(), "point");
+    let mut text = format!("{}: {points} of {}\n", job.sweep.name, job.base_name);
     for (axis, column) in job.sweep.axes.iter().zip(&manifest.axes) {
         text += &format!("  {:24} {}\n", column.name, axis.paths().join(", "));
     }
     text += &format!("policies: {} (ratios to {})\n", job.policies.join(", "), job.baseline);
     text += &match (least, most) {
-        (least, most) if least == most => format!("{least} repeats, {} runs\n", runs(least)),
+        (least, most) if least == most => {
+            let (repeats, runs) = (count(least.into(), "repeat"), count(runs(least), "run"));
+            format!("{repeats}, {runs}\n")
+        }
         _ => format!("{least} to {most} repeats, {} to {} runs\n", runs(least), runs(most)),
     };
     for point in [0, job.points() - 1] {
@@ -222,14 +227,15 @@ fn words(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
     }
     if tally.unsettled > 0 {
         text += &format!(
-            "  {} of them ended at {} repeats with intervals wider than asked\n",
-            tally.unsettled, job.most_repeats
+            "  {} of them ended at {} with intervals wider than asked\n",
+            tally.unsettled,
+            count(job.most_repeats.into(), "repeat")
         );
     }
     if job.policies.len() > 1 {
         for (policy, n) in &tally.best {
             let name = if policy.is_empty() { "none" } else { policy };
-            text += &format!("  best at {n:6} points: {name}\n");
+            text += &format!("  best at {:>13}: {name}\n", count((*n).into(), "point"));
         }
     }
     text

@@ -31,7 +31,7 @@ pub(crate) struct ValidateArgs {
     /// Write report.html, report.txt and validation.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files. An earlier validation is replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
 }

@@ -8,9 +8,9 @@ use super::{BoostPreempts, Patch, Patches};
 pub struct NamedPatch {
     /// Name in scenario files.
     pub name: &'static str,
-    /// What it changes, in one line.
+    /// What it changes, in one line of sentences.
     pub about: &'static str,
-    /// Why it cannot do what it was written for, if it cannot.
+    /// Why it cannot do what it was written for, if it cannot: the end of a sentence.
     pub cannot: Option<&'static str>,
     /// Switches it on.
     pub apply: fn(&mut Patches),
@@ -29,93 +29,93 @@ pub fn find_patch(name: &str) -> Option<&'static NamedPatch> {
 static LIST: [NamedPatch; 15] = [
     NamedPatch {
         name: "dom0-preempts-ratelimit-as-posted",
-        about: "the ratelimit is void whenever a dom0 vCPU heads the queue, at whatever priority",
+        about: "The ratelimit does not hold while a vCPU of dom0 is the first in the queue, whatever its priority.",
         cannot: None,
         apply: |p| p.dom0_preempts_ratelimit = Patch::AsPosted,
     },
     NamedPatch {
         name: "dom0-preempts-ratelimit-as-meant",
-        about: "dom0 preempts within the ratelimit, where it will then run",
+        about: "A vCPU of dom0 preempts within the ratelimit, if it is then the one that runs.",
         cannot: None,
         apply: |p| p.dom0_preempts_ratelimit = Patch::AsMeant,
     },
     NamedPatch {
         name: "migrate-if-blocked-as-posted",
-        about: "an offline vCPU may be stolen while cache-hot",
+        about: "An offline vCPU can be stolen while it is cache-hot.",
         cannot: Some(
-            "a queued vCPU is runnable, never offline; and without migration_delay none is cache-hot",
+            "a vCPU in a queue is runnable and never offline, and without migration_delay none is cache-hot",
         ),
         apply: |p| p.migrate_if_blocked = Patch::AsPosted,
     },
     NamedPatch {
         name: "migrate-if-blocked-as-meant",
-        about: "a vCPU that blocked and woke may be stolen while cache-hot; needs migration_delay",
+        about: "A vCPU that blocked and woke can be stolen while it is cache-hot. This needs migration_delay.",
         cannot: None,
         apply: |p| p.migrate_if_blocked = Patch::AsMeant,
     },
     NamedPatch {
         name: "waker-local",
-        about: "a vCPU woken by dom0 goes to the pCPU of the dom0 vCPU that woke it (an idea only)",
+        about: "A vCPU that dom0 wakes goes to the pCPU of the dom0 vCPU that woke it. The study only had the idea.",
         cannot: None,
         apply: |p| p.waker_local = true,
     },
     NamedPatch {
         name: "boost-preempts-ratelimit-v1",
-        about: "a boosted vCPU preempts within the ratelimit; as posted by luck, BOOST being 0",
+        about: "A boosted vCPU preempts within the ratelimit. The posted lines do this only because BOOST is 0.",
         cannot: None,
         apply: |p| p.boost_preempts_ratelimit = BoostPreempts::V1,
     },
     NamedPatch {
         name: "boost-preempts-ratelimit-v2",
-        about: "a boosted vCPU preempts within the ratelimit of one that is not",
+        about: "A boosted vCPU preempts within the ratelimit of a vCPU that is not boosted.",
         cannot: None,
         apply: |p| p.boost_preempts_ratelimit = BoostPreempts::V2,
     },
     NamedPatch {
         name: "io-wake-ignores-ratelimit-as-posted",
-        about: "a vCPU's first wake-up ends the ratelimit of whoever runs",
-        cannot: Some("its flag is set where the context of an HVM vCPU is loaded, not at I/O"),
+        about: "The first wake-up of a vCPU ends the ratelimit of the vCPU that runs.",
+        cannot: Some("its flag is set where the context of an HVM vCPU is loaded, and not at I/O"),
         apply: |p| p.io_wake_ignores_ratelimit = Patch::AsPosted,
     },
     NamedPatch {
         name: "io-wake-ignores-ratelimit-as-meant",
-        about: "an I/O completion ends the ratelimit of whoever runs",
+        about: "A completion of I/O ends the ratelimit of the vCPU that runs.",
         cannot: None,
         apply: |p| p.io_wake_ignores_ratelimit = Patch::AsMeant,
     },
     NamedPatch {
         name: "keep-dom0-boost-as-posted",
-        about: "the tick leaves dom0's BOOST; the accounting, every timeslice, still takes it",
+        about: "The tick leaves dom0 its BOOST. The accounting, once in a timeslice, still takes it.",
         cannot: None,
         apply: |p| p.keep_dom0_boost = Patch::AsPosted,
     },
     NamedPatch {
         name: "keep-dom0-boost-as-meant",
-        about: "dom0 keeps its BOOST",
+        about: "The vCPUs of dom0 keep their BOOST.",
         cannot: None,
         apply: |p| p.keep_dom0_boost = Patch::AsMeant,
     },
     NamedPatch {
         name: "long-slice-alone-as-posted",
-        about: "ten timeslices for a vCPU alone on its pCPU; the credit tick goes on as before",
-        cannot: Some("the tick is a timer of its own: hardly an interrupt is saved"),
+        about: "A vCPU that is alone on its pCPU gets ten timeslices at once. The credit tick is unchanged.",
+        cannot: Some("the tick has a timer of its own, so that hardly any interrupt is saved"),
         apply: |p| p.long_slice_alone = Patch::AsPosted,
     },
     NamedPatch {
         name: "long-slice-alone-as-meant",
-        about: "ten timeslices for a vCPU alone on its pCPU, and a tenth of the ticks",
+        about: "A vCPU that is alone on its pCPU gets ten timeslices at once, and a tenth of the credit ticks.",
         cannot: None,
         apply: |p| p.long_slice_alone = Patch::AsMeant,
     },
     NamedPatch {
         name: "spread-dom0",
-        about: "dom0's vCPUs do not move to a pCPU that has another of them (posted as a link only)",
+        about: "The vCPUs of dom0 do not move to a pCPU that has another of them. The study posted only a link.",
         cannot: None,
         apply: |p| p.spread_dom0 = true,
     },
     NamedPatch {
         name: "dom0-front",
-        about: "dom0's vCPUs go to the front of run queues, whatever their priority",
+        about: "The vCPUs of dom0 go to the front of run queues, whatever their priority.",
         cannot: None,
         apply: |p| p.dom0_front = true,
     },

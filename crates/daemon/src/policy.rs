@@ -12,6 +12,7 @@ use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
 use crate::engine::decided_there;
+use crate::protocol::Refusal;
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
 /// vCPU keeps it from ending the boost.
@@ -259,8 +260,8 @@ pub(crate) fn listens(plan: &Plan) -> bool {
 }
 
 /// A VM whose guest has no driver, for a policy that needs one.
-pub fn no_driver(vm: &str, policy: &str) -> Refused {
-    Refused(format!(
+pub fn no_driver(vm: &str, policy: &str) -> Refusal {
+    Refusal::missing(format!(
         "{policy} talks with the guest's driver, and no driver says anything in {vm}\n  remedy: \
          `vcoop vms --how {vm}` says how to load one; {WITHOUT}"
     ))
@@ -268,7 +269,7 @@ pub fn no_driver(vm: &str, policy: &str) -> Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::{RunningVm, policy};
+    use super::{RunningVm, no_driver, policy};
 
     fn vm() -> RunningVm {
         RunningVm { name: "web".to_owned(), vcpus: 2, pcpus: 2 }
@@ -289,6 +290,7 @@ mod tests {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("virsh vcpupin VM 1 1"), "{name}: {why}");
         }
+        assert!(no_driver("web", "dynamic").missing, "a guest without it lacks something");
         let why = policy(&vm(), "ratelimit-auto", &[]).unwrap_err().to_string();
         assert!(why.contains("Linux's scheduler has none"), "{why}");
         let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();

@@ -406,8 +406,7 @@ impl Shared {
             )));
         }
         let shares = if policy::needs_driver(&plan) {
-            let none = || policy::no_driver(&vm.name, policy).to_string();
-            Some(self.shares(vm.pid).ok_or_else(none)?)
+            Some(self.shares(vm.pid).ok_or_else(|| policy::no_driver(&vm.name, policy))?)
         } else {
             None
         };

@@ -38,9 +38,13 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     move_timeline(&mut fitted, &vms);
     let (before, after) = (vcpus(&plan.vms), vcpus(&fitted.vms));
     let (threads, of) = (fitted.host_tasks.len(), plan.host_tasks.len());
-    let mut how = format!(
-        "scaled from {from} to {cpus} pCPUs: {before} to {after} vCPUs, {of} to {threads} host threads"
-    );
+    let change = |from: usize, to: usize, what: &str| match from == to {
+        true => format!("{from} {what} as before"),
+        false => format!("{from} to {to} {what}"),
+    };
+    let vcpus = change(before, after, "vCPUs");
+    let threads = change(of, threads, "host threads");
+    let mut how = format!("scaled from {from} to {cpus} pCPUs: {vcpus}, {threads}");
     let dropped = plan.vms.len() - vms.len();
     if dropped > 0 {
         how.push_str(&format!(", {dropped} of {} VMs left out", plan.vms.len()));

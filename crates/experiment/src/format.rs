@@ -83,12 +83,24 @@ pub fn with_unit(value: f64, unit: &str) -> String {
         "ns" => time(value / 1e3),
         "us" => time(value),
         "ms" => time(value * 1e3),
-        "%" => format!("{} %", digits(value)),
-        "cpu" => format!("{} CPU", digits(value)),
-        "1/s" => format!("{} /s", digits(value)),
-        "1/min" => format!("{} /min", digits(value)),
-        other => format!("{} {other}", digits(value)),
+        _ => format!("{} {}", digits(value), unit_word(unit)),
     }
+}
+
+/// The unit of a series as people read it.
+pub fn unit_word(unit: &str) -> &str {
+    match unit {
+        "cpu" => "CPU",
+        "1/s" => "/s",
+        "1/min" => "/min",
+        other => other,
+    }
+}
+
+/// So many of what `one` is called: `1 repeat`, `5 repeats`.
+pub fn count(n: u64, one: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {one}{plural}")
 }
 
 #[cfg(test)]
@@ -110,6 +122,11 @@ mod tests {
         for (x, text) in cases {
             assert_eq!(digits(x), text);
         }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "run")), ["0 runs", "1 run", "2 runs"]);
     }
 
     #[test]

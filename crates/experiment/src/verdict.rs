@@ -103,9 +103,20 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         return done(None, "no guest latency was measured: there is nothing to compare".to_owned());
     }
     if repeats < LEAST_REPEATS as usize {
-        let text = format!(
-            "no verdict from {repeats} repeats: it takes {LEAST_REPEATS} (--repeats), better 10"
-        );
+        let planned = document.repeats as usize * cells.len();
+        let text = if document.interrupted && planned >= LEAST_REPEATS as usize {
+            format!(
+                "no verdict: a verdict takes {LEAST_REPEATS} repeats, and the run ended after {repeats} \
+                 of {planned}"
+            )
+        } else {
+            let of_vm = cells.iter().any(|(backend, _)| backend == VM);
+            let option = if of_vm { "--rounds" } else { "--repeats" };
+            let repeats = format::count(repeats as u64, "repeat");
+            format!(
+                "no verdict from {repeats}: a verdict takes {LEAST_REPEATS} ({option}), 10 are better"
+            )
+        };
         return done(None, text);
     }
     let judged = others.iter().map(|policy| {

@@ -2,7 +2,8 @@
 
 use crate::common::{Fake, plans, run};
 use vcoop_experiment::backend::Backend;
-use vcoop_experiment::result::Document;
+use vcoop_experiment::result::{Document, Series};
+use vcoop_experiment::verdict::verdicts;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::run::Run;
 
@@ -54,9 +55,24 @@ fn the_best_is_the_one_the_host_can_pay() {
 #[test]
 fn few_repeats_carry_no_verdict() {
     static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
-    let verdict = of(&FAKE, 3).verdicts.remove(0);
+    let mut document = of(&FAKE, 3);
+    let verdict = document.verdicts.remove(0);
     assert_eq!(verdict.best, None);
-    assert!(verdict.text.starts_with("no verdict from 3 repeats"), "{}", verdict.text);
+    let said = "no verdict from 3 repeats: a verdict takes 5 (--repeats), 10 are better";
+    assert_eq!(verdict.text, said);
+    // `vcoop compare` has another name for them.
+    document.backends = vec!["vm".to_owned()];
+    for series in &mut document.series {
+        match series {
+            Series::Latency(one) => one.key.backend = "vm".to_owned(),
+            Series::Scalar(one) => one.key.backend = "vm".to_owned(),
+        }
+    }
+    let of_vm = &verdicts(&document)[0].text;
+    assert!(of_vm.contains("takes 5 (--rounds)"), "{of_vm}");
+    (document.repeats, document.interrupted) = (20, true);
+    let said = "no verdict: a verdict takes 5 repeats, and the run ended after 3 of 20";
+    assert_eq!(verdicts(&document)[0].text, said, "enough were planned");
 }
 
 #[test]

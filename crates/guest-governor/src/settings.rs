@@ -36,8 +36,8 @@ pub fn config(governor: &str, vcpus: u32, sets: &[String]) -> Result<GovernorCon
             let what = format!("--set {text}: a guest's governor has no `{key}`");
             return Err(FoldError::Setting(format!("{what}\n  remedy: one of {keys}")));
         }
-        let value = &text[text.find('=').map_or(0, |at| at + 1)..];
-        parsed.push(Set::of(&format!("{path}{key}"), value));
+        let whole = key.len() < set.path().len();
+        parsed.push(if whole { set } else { set.within(path.trim_end_matches('.')) });
     }
     // A scenario's VM has no more; the floor is the only setting that goes by it.
     let vcpus = vcpus.clamp(1, MAX_VCPUS) as usize;
@@ -87,6 +87,8 @@ mod tests {
         for (text, says) in [
             ("interval=1s", "no `interval`\n  remedy: one of governor_interval"),
             ("vm.0.vcpus=3", "remedy"),
+            ("steal_high=10", "1 | steal_high=10\n   |            ^^"),
+            ("steal_high=10", "`10` lacks its percent sign"),
             ("governor_interval=1ms", "cannot look every 1ms"),
             ("steal_low=10%", "not below `steal_high`"),
             ("governor_floor=9", "a floor of 9 for 8 vCPUs"),

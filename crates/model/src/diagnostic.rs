@@ -241,14 +241,26 @@ impl<'s> Collector<'s> {
     }
 }
 
-/// `did you mean X? ` for the nearest candidate, or nothing; then all of them.
+/// Most candidates that are all listed.
+const MOST_LISTED: usize = 60;
+/// Candidates that are listed where there are more.
+const MOST_ALIKE: usize = 12;
+
+/// `did you mean X? ` for the nearest candidate, or nothing; then all of them, or those most like `word`
+/// where they are too many to be read.
 pub fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
     let mut help = String::new();
     if let Some(best) = closest(word, candidates) {
         let _ = write!(help, "did you mean `{best}`? ");
     }
+    let n = candidates.len();
     if candidates.is_empty() {
         let _ = write!(help, "{what}: none");
+    } else if n > MOST_LISTED {
+        let mut alike = candidates.to_vec();
+        alike.sort_by_key(|candidate| distance(word, candidate));
+        let alike = alike[..MOST_ALIKE].join(", ");
+        let _ = write!(help, "{what}, the {MOST_ALIKE} most alike of {n}: {alike}");
     } else {
         let _ = write!(help, "{what}: {}", candidates.join(", "));
     }
@@ -257,18 +269,32 @@ pub fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
 
 /// The candidate most like `word`, if any is like enough to be a typing slip.
 pub fn closest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    let word = word.to_lowercase();
     candidates
         .iter()
-        .map(|c| (strsim::damerau_levenshtein(&word, &c.to_lowercase()), *c))
+        .map(|c| (distance(word, c), *c))
         .filter(|(distance, c)| *distance <= 1 + c.len().max(word.len()) / 3)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }
 
+/// How many typing slips are between two words.
+fn distance(one: &str, other: &str) -> usize {
+    strsim::damerau_levenshtein(&one.to_lowercase(), &other.to_lowercase())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_candidates_the_most_alike_are_listed() {
+        let many: Vec<String> = (10..80).map(|n| format!("key_{n}")).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+        many.push("steal_high");
+        let help = nearest("steal_hihg", "keys", &many);
+        let start = "did you mean `steal_high`? keys, the 12 most alike of 71: steal_high, ";
+        assert!(help.starts_with(start) && help.matches("key_").count() == 11, "{help}");
+    }
 
     fn sample(line: &str, at: usize, len: usize) -> String {
         let mut sources = Sources::default();

@@ -204,9 +204,10 @@ impl Scene {
             text += &place(&hogs.place);
         }
         for (i, captured) in others.captured.keys().enumerate() {
+            let name = unlike(&mut names, &format!("others-{i}"));
             let _ = write!(
                 text,
-                "\n[[load]]\nname = \"others-{i}-\"\nkind = \"capture\"\n\
+                "\n[[load]]\nname = \"{name}\"\nkind = \"capture\"\n\
                  file = \"{stem}-others{i}.txt.gz\"\nslack = \"0us\"\n"
             );
             text += &place(captured);
@@ -517,7 +518,7 @@ mod tests {
             "name = \"vcpu1\"\nkind = \"hog\"\ncpus = \"1\"\n",
             "# vCPU 2 slept all the time.\n",
             "name = \"my_hog\"\nkind = \"hog\"\ncount = 1\npolicy = \"nice 5\"\ncpus = \"1\"\n",
-            "file = \"web-others0.txt.gz\"\nslack = \"0us\"\n",
+            "name = \"others-0\"\nkind = \"capture\"\nfile = \"web-others0.txt.gz\"\nslack = \"0us\"\n",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");
         }

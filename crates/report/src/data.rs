@@ -47,7 +47,7 @@ pub fn write(
         fs::create_dir_all(&sub).map_err(|e| format!("cannot make {}: {e}", sub.display()))?;
         // Those of a run that is replaced may have other names.
         for old in fs::read_dir(&sub).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if old.extension().is_some_and(|e| e == "hgrm" || e == "svg") {
+            if old.extension().is_some_and(|e| ["hgrm", "svg", "txt"].iter().any(|own| e == *own)) {
                 fs::remove_file(&old)
                     .map_err(|e| format!("cannot remove {}: {e}", old.display()))?;
             }

@@ -136,7 +136,7 @@ fn verdicts(document: &Document) -> String {
     }
     let several = document.backends.len() > 1;
     let lines: Vec<String> =
-        document.verdicts.iter().map(|v| esc(&verdict::line(v, several))).collect();
+        document.verdicts.iter().map(|v| prose(&verdict::line(v, several))).collect();
     match lines.as_slice() {
         few if few.len() <= 3 => {
             few.iter().for_each(|line| {
@@ -170,16 +170,32 @@ fn verdicts(document: &Document) -> String {
         out.push_str("</ul></details>");
     }
     let limits = document.limits.words();
-    let _ = write!(out, "<p class=\"note\">{}</p>", esc(&limits));
+    let _ = write!(out, "<p class=\"note\">{}</p>", prose(&limits));
     for note in &document.notes {
         let remedy = note.remedy.iter().map(|remedy| format!("; remedy: {remedy}"));
         let text = format!("{}{}", note.evidence, remedy.collect::<String>());
-        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
+        let _ = write!(out, "<p class=\"note\">{}</p>", prose(&text));
     }
     for missing in &document.missing {
-        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&missing_words(missing)));
+        let _ = write!(out, "<p class=\"note\">{}</p>", prose(&missing_words(missing)));
     }
     out
+}
+
+/// Prose for a narrow page: a number stays in the line of its unit, and an arrow in that of what is before it.
+fn prose(text: &str) -> String {
+    const UNITS: [&str; 7] = ["ns", "us", "ms", "s", "%", "CPU", "/s"];
+    let mut out = String::new();
+    let mut number = false;
+    for word in text.split(' ') {
+        let unit = number && UNITS.contains(&word.trim_end_matches([',', '.', ';', ':', ')', ']']));
+        if !out.is_empty() {
+            out.push(if unit || word == "->" { '\u{a0}' } else { ' ' });
+        }
+        out.push_str(if word == "->" { "\u{2192}" } else { word });
+        number = word.ends_with(|c: char| c.is_ascii_digit());
+    }
+    esc(&out)
 }
 
 /// The tables of observed vCPUs, as a terminal has them.
@@ -424,4 +440,17 @@ fn page(title: &str, about: &str, sections: &[Section]) -> String {
          MIT licence, \u{a9} 2022 Leon Sorokin.</p></footer>\n\
          <script>/*\n{UPLOT_LICENCE}*/\n{UPLOT_SCRIPT}</script>\n<script>{PAGE_SCRIPT}</script>\n</body>\n</html>\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prose;
+
+    #[test]
+    fn a_number_stays_with_its_unit_and_an_arrow_with_what_is_before_it() {
+        let said = prose("host.probe p99 1.2 ms -> 5.0 ms (4.17x), 10 of 20 <s>");
+        let wanted =
+            "host.probe p99 1.2\u{a0}ms\u{a0}\u{2192} 5.0\u{a0}ms (4.17x), 10 of 20 &lt;s&gt;";
+        assert_eq!(said, wanted);
+    }
 }

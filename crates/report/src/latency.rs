@@ -5,10 +5,10 @@ use vcoop_experiment::result::{Document, LatencySeries, Params};
 use vcoop_model::distinct;
 
 use crate::compare::{Judged, judged, with_interval};
-use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
+use crate::style::{MOST_NAME, Style, Tone, WIDTH, cut, finish, visible, with_names};
 use crate::vcpus;
 
-/// Width of names: what the numbers leave.
+/// Width that names have at least: what wide numbers leave.
 const NAME: usize = 18;
 /// The same where names say what was measured.
 const LONG_NAME: usize = 26;
@@ -26,10 +26,15 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     if in_cell.is_empty() {
         return String::new();
     }
-    let mut out = table(document, &in_cell, style, true);
+    let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
+    let names = [if long { LONG_NAME } else { NAME }, MOST_NAME];
+    let of = |whole| with_names(style, names, |most| table(document, &in_cell, style, whole, most));
+    let mut out = of(true);
     if style.width < WIDTH && out.lines().any(|line| visible(line).count() > style.width) {
-        out = table(document, &in_cell, style, false);
-        out += &style.wrap(&format!("  p50 and intervals are shown in {WIDTH} columns"), 2);
+        out = of(false);
+        let note =
+            format!("  p50 and intervals are shown on a terminal of {WIDTH} columns or more");
+        out += &style.wrap(&note, 2);
     }
     let absent = |s: &&LatencySeries| s.p999.is_none() || s.p99.is_none() || s.p50.is_none();
     if in_cell.iter().any(absent) {
@@ -46,8 +51,14 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     out
 }
 
-/// `whole`: with medians and intervals.
-fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: bool) -> String {
+/// `whole`: with medians and intervals. `most`: width of names.
+fn table(
+    document: &Document,
+    in_cell: &[&LatencySeries],
+    style: Style,
+    whole: bool,
+    most: usize,
+) -> String {
     let ratio = format!("p99 / {}", cut(&document.baseline, NAME));
     let p50 = whole.then_some("p50");
     let header = ["", "mean"].into_iter().chain(p50);
@@ -56,8 +67,6 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     let mut names = distinct(in_cell.iter().map(|series| series.key.name()));
     // The guest is what the policies are for: it comes first.
     names.sort_by_key(|name| name.starts_with("host."));
-    let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
-    let most = if long { LONG_NAME } else { NAME };
     for name in names {
         table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {

@@ -12,7 +12,8 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     let mut out = String::new();
     for id in distinct(reproduction.cells.iter().map(|cell| &cell.table)) {
         let cells = reproduction.cells.iter().filter(|cell| cell.table == *id);
-        out.push_str(&table(id, &cells.collect::<Vec<_>>(), style));
+        let row = reproduction.tables.get(id).map_or("row", |caption| caption.row_name.as_str());
+        out.push_str(&table(id, row, &cells.collect::<Vec<_>>(), style));
         out.push('\n');
     }
     for one in &reproduction.histograms {
@@ -45,7 +46,7 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
         out.push_str(&style.wrap(&format!("Simulated: {host}: {}", scenarios.join(", ")), 2));
     }
     if !reproduction.assumptions.is_empty() {
-        out.push_str("What the scenarios assume: --json has it, as have their files.\n");
+        out.push_str("What the scenarios assume is in the output of --json, and in their files.\n");
     }
     out.push('\n');
     if reproduction.interrupted {
@@ -64,8 +65,8 @@ pub(crate) fn units(cells: &[&Cell]) -> String {
     distinct(cells.iter().map(both)).join(", ")
 }
 
-fn table(id: &str, cells: &[&Cell], style: Style) -> String {
-    let mut table = style.table(["row", "column", "published", "simulated", "ratio", "verdict"]);
+fn table(id: &str, row: &str, cells: &[&Cell], style: Style) -> String {
+    let mut table = style.table([row, "column", "published", "simulated", "ratio", "verdict"]);
     for cell in cells {
         let (verdict, tone) = verdict(cell);
         let simulated = format::maybe(cell.simulated, format::digits);
@@ -152,11 +153,17 @@ fn claim(claim: &ClaimResult, style: Style) -> String {
 
 /// What a check says, in a line.
 pub(crate) fn evidence(check: &CheckResult) -> String {
-    let value = check.value.map_or_else(|| "not measured".to_owned(), format::digits);
+    let unit = match check.unit.as_str() {
+        "" => String::new(),
+        unit => format!(" {}", format::unit_word(unit)),
+    };
+    // Not in the unit that suits its size: it is compared with the bounds.
+    let value = check.value.map(|value| format::digits(value) + &unit);
+    let value = value.unwrap_or_else(|| "not measured".to_owned());
     let bounds = match (check.at_least, check.at_most) {
-        (Some(lo), Some(hi)) => format!("{lo} to {hi}"),
-        (Some(lo), None) => format!("at least {lo}"),
-        (None, Some(hi)) => format!("at most {hi}"),
+        (Some(lo), Some(hi)) => format!("{lo} to {hi}{unit}"),
+        (Some(lo), None) => format!("at least {lo}{unit}"),
+        (None, Some(hi)) => format!("at most {hi}{unit}"),
         (None, None) => "anything".to_owned(),
     };
     let interval = check

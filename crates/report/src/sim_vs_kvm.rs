@@ -5,10 +5,10 @@ use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Missing};
 use vcoop_experiment::sim_vs_kvm::{Beside, Pair, beside};
 
-use crate::style::{Style, Tone, cut, finish};
+use crate::style::{MOST_NAME, Style, Tone, cut, finish, with_names};
 
-/// Width of the first column.
-const NAME: usize = 30;
+/// Width that names have at least: what wide numbers leave.
+const NAME: usize = 14;
 
 /// The series that both backends have, a row each: mean, median, p99 of both and their ratios;
 /// nothing unless there are two backends.
@@ -23,6 +23,15 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
 
 /// Rows of any documents.
 pub(crate) fn table(rows: &[Beside], style: Style) -> String {
+    let text = with_names(style, [NAME, MOST_NAME], |most| named(rows, style, most));
+    let far = |row: &Beside| [&row.mean, &row.p50, &row.p99].into_iter().any(Pair::is_far);
+    let legend = "!: simulated and measured are more than 3x apart. The simulation does not speak for \
+                  this host there";
+    if rows.iter().any(far) { text + &style.wrap(legend, 2) } else { text }
+}
+
+/// `most`: width of names.
+fn named(rows: &[Beside], style: Style, most: usize) -> String {
     let mut table = style.table([
         "", "mean sim", "kvm", "ratio", "p50 sim", "kvm", "ratio", "p99 sim", "kvm", "ratio",
     ]);
@@ -35,36 +44,27 @@ pub(crate) fn table(rows: &[Beside], style: Style) -> String {
             false => format!("{}{what}, {words}", row.probe),
         };
         if title != group {
-            table.add_row([style.cell(cut(&title, 40), Tone::Plain)]);
+            table.add_row([style.cell(cut(&title, most), Tone::Plain)]);
             group = title;
         }
-        let mut cells = vec![style.cell(format!("  {}", cut(&row.policy, NAME - 2)), Tone::Plain)];
+        let mut cells = vec![style.cell(format!("  {}", cut(&row.policy, most - 2)), Tone::Plain)];
         for pair in [&row.mean, &row.p50, &row.p99] {
-            cells.extend(three(pair, row.metric == "latency", style));
+            cells.extend(three(pair, &row.unit, row.metric == "latency", style));
         }
         table.add_row(cells);
     }
-    let far = |pair: &Pair| pair.is_far();
-    let marked = rows.iter().any(|row| [&row.mean, &row.p50, &row.p99].into_iter().any(far));
-    let legend = "!: simulated and measured are more than 3x apart. The simulation does not speak for \
-                  this host there";
-    let legend = if marked { style.wrap(legend, 2) } else { String::new() };
-    finish(table, 1) + &legend
+    finish(table, 1)
 }
 
-fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
-    let text = |v: Option<f64>| match v {
-        Some(v) if time => format::time(v),
-        Some(v) => format!("{v:.3}"),
-        None => "n/a".to_owned(),
-    };
+fn three(pair: &Pair, unit: &str, is_latency: bool, style: Style) -> [comfy_table::Cell; 3] {
+    let text = |v: Option<f64>| format::maybe(v, |v| format::with_unit(v, unit));
     let tone = match pair.ratio {
         Some(ratio) if (0.5..=2.0).contains(&ratio) => Tone::Good,
         Some(_) => Tone::Bad,
         None => Tone::Faint,
     };
     let both_missing = pair.sim.is_none() && pair.kvm.is_none();
-    let show = |s: String| if both_missing && !time { String::new() } else { s };
+    let show = |s: String| if both_missing && !is_latency { String::new() } else { s };
     let mark = if pair.is_far() { "!" } else { "" };
     let ratio = format::maybe(pair.ratio, format::ratio) + mark;
     [
@@ -85,4 +85,42 @@ pub(crate) fn missing_words(missing: &Missing) -> String {
     let words = params::words(params);
     let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
     format!("Not run on {backend}: {policy}{cell}: {why}; {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_experiment::result::Params;
+
+    use super::{Beside, Pair, Style, table};
+
+    #[test]
+    fn throughput_has_its_unit_and_lines_fit() {
+        let pair =
+            |sim: f64, kvm: f64| Pair { sim: Some(sim), kvm: Some(kvm), ratio: Some(sim / kvm) };
+        let latency = Beside {
+            policy: "dynamic-with-a-longer-name".to_owned(),
+            params: Params::new(),
+            probe: "guest-with-a-name.cyclictest".to_owned(),
+            metric: "latency".to_owned(),
+            unit: "us".to_owned(),
+            mean: pair(1234.5, 123.4),
+            p50: pair(123.4, 123.4),
+            p90: Pair::default(),
+            p99: pair(123_456.0, 123.4),
+        };
+        let throughput = Beside {
+            metric: "throughput".to_owned(),
+            unit: "cpu".to_owned(),
+            mean: pair(0.003_12, 0.995),
+            p50: Pair::default(),
+            p99: Pair::default(),
+            ..latency.clone()
+        };
+        let text = table(&[latency, throughput.clone()], Style::default());
+        assert!(text.contains("0.00312 CPU") && text.contains("0.995 CPU"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let short = Beside { probe: "guest.hog".to_owned(), ..throughput };
+        let text = table(&[short], Style::default());
+        assert!(text.contains("guest.hog throughput"), "there is room:\n{text}");
+    }
 }

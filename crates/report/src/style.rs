@@ -11,8 +11,10 @@ const NARROWEST: usize = 40;
 const SIDE_BY_SIDE: usize = 4;
 /// Longest policy name at the head of a column.
 pub(crate) const POLICY: usize = 17;
-/// Longest name shown whole.
+/// Longest name shown whole beside policies.
 const NAME: usize = 26;
+/// Longest name shown whole above rows of numbers.
+pub(crate) const MOST_NAME: usize = 40;
 
 /// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,20 @@ pub(crate) fn finish(mut table: Table, names: usize) -> String {
 /// A name that fits the first column.
 pub(crate) fn name(text: &str) -> String {
     cut(text, NAME)
+}
+
+/// A table with names of `least` columns, or of up to `most` where the width leaves room for them.
+pub(crate) fn with_names(
+    style: Style,
+    [least, most]: [usize; 2],
+    render: impl Fn(usize) -> String,
+) -> String {
+    let text = render(least);
+    let widest = text.lines().map(|line| visible(line).count()).max().unwrap_or(0);
+    match style.width.saturating_sub(widest) {
+        0 => text,
+        room => render((least + room).min(most)),
+    }
 }
 
 /// A name that is at most `most` wide. What it ends with stays: names of variants differ there

@@ -3,7 +3,7 @@
 use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::format;
 use vcoop_experiment::judge;
-use vcoop_experiment::result::{Document, SIM, Verdict};
+use vcoop_experiment::result::{Document, SIM, VM, Verdict};
 use vcoop_experiment::verdict;
 
 use crate::chart::build::place_words;
@@ -117,14 +117,18 @@ pub(crate) fn setting(document: &Document) -> String {
     if document.is_observation() {
         return format!("observed for {}", format::time(document.duration_s * 1e6));
     }
+    // A VM that somebody else runs takes turns, and nothing is drawn.
+    let (turn, seed) = match document.backends.as_slice() {
+        [one] if one == VM => ("round", String::new()),
+        _ => ("repeat", format!(", seed {}", document.seed)),
+    };
     let plural = if document.repeats == 1 { "" } else { "s" };
     format!(
-        "{}; {} repeat{plural} of {} s after {} s of warm-up, seed {}",
+        "{}; {} {turn}{plural} of {} s after {} s of warm-up{seed}",
         document.backends.join(" and "),
         document.repeats,
         document.duration_s,
         document.warmup_s,
-        document.seed
     )
 }
 
@@ -153,7 +157,7 @@ fn legend(document: &Document) -> String {
     let chance = by_chance(document).map(|text| text + " ").unwrap_or_default();
     format!(
         "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats: + better, \
-         - worse, ~ no difference beyond noise. {chance}{most}"
+         - worse, ~ no difference beyond noise; a ratio without a sign is not judged. {chance}{most}"
     )
 }
 

@@ -11,8 +11,11 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
     let mut out = String::new();
     for scenario in &validation.scenarios {
         let title = format!(
-            "{}: {} ({} repeats of {} s)",
-            scenario.scenario, scenario.title, scenario.repeats, scenario.duration_s
+            "{}: {} ({} of {} s)",
+            scenario.scenario,
+            scenario.title,
+            format::count(scenario.repeats.into(), "repeat"),
+            scenario.duration_s
         );
         out.push_str(&style.wrap(&style.heading(&title), 2));
         out.push_str(&sim_vs_kvm::table(&scenario.series, style));

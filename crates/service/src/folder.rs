@@ -29,6 +29,17 @@ pub enum FolderError {
     Io(PathBuf, io::Error),
 }
 
+impl FolderError {
+    /// Whether another user, root mostly, may use it.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::Roots(_) => true,
+            Self::Io(_, e) => e.kind() == io::ErrorKind::PermissionDenied,
+            Self::Busy(..) | Self::Untrusted(_) => false,
+        }
+    }
+}
+
 fn hint(e: &io::Error) -> &'static str {
     if e.kind() == io::ErrorKind::PermissionDenied { "\n  remedy: run it as root" } else { "" }
 }

@@ -1,5 +1,7 @@
 //! The columns that axes become.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_experiment::params::{typed, unique_end};
@@ -49,6 +51,17 @@ pub enum Cell {
     Bool(bool),
     /// Text.
     Text(String),
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(i) => i.fmt(f),
+            Self::Double(x) => x.fmt(f),
+            Self::Bool(on) => on.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
 }
 
 /// The columns of a sweep's axes. Durations are in microseconds.

@@ -23,7 +23,7 @@ use vcoop_model::file;
 
 use crate::job::Job;
 use crate::journal::Journal;
-use crate::manifest::{MANIFEST, Manifest, Unreadable, part_name};
+use crate::manifest::{MANIFEST, Manifest, Unreadable, journal_name, part_name};
 use crate::parquet_writer::{self, Located};
 use crate::part;
 use crate::row::PointRows;
@@ -203,10 +203,6 @@ impl Dataset {
         let journal = self.dir.join(journal_name(part));
         fs::remove_file(&journal).map_err(|e| failed("remove", &journal, &e))
     }
-}
-
-fn journal_name(part: u32) -> String {
-    format!("part-{part:06}.journal")
 }
 
 /// Writes the manifest. The folder must be empty, but for one that was never finished.

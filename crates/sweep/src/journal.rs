@@ -29,29 +29,22 @@ impl Journal {
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = options?;
-        let head = format!("{}\n", serde_json::Value::from(mark));
-        let (mut points, mut good, mut line) = (Vec::new(), 0, Vec::new());
-        let mut lines = BufReader::new(&file);
-        loop {
-            line.clear();
-            let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
-            if good == 0 {
-                if line != head.as_bytes() {
-                    break;
-                }
-            } else {
-                let whole = line.ends_with(b"\n").then(|| serde_json::from_slice(&line).ok());
-                let Some(point) = whole.flatten() else { break };
-                points.push(point);
-            }
-            good += read as u64;
-        }
+        let (points, good) = whole_lines(&file, mark)?;
         file.set_len(good)?;
         file.seek(SeekFrom::Start(good))?;
         if good == 0 {
-            file.write_all(head.as_bytes())?;
+            file.write_all(head(mark).as_bytes())?;
         }
         Ok((Self(file), points))
+    }
+
+    /// What is in the journal of a part, which stays as it is; nothing where there is none.
+    pub(crate) fn read(path: &Path, mark: &str) -> io::Result<Vec<PointRows>> {
+        match file::open(path) {
+            Ok(file) => Ok(whole_lines(&file, mark)?.0),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Adds a point. One write a line: a killed process leaves at most one torn line.
@@ -60,6 +53,33 @@ impl Journal {
         line.push(b'\n');
         self.0.write_all(&line)
     }
+}
+
+/// The first line.
+fn head(mark: &str) -> String {
+    format!("{}\n", serde_json::Value::from(mark))
+}
+
+/// The points of the whole lines behind the first one, and where these lines end.
+fn whole_lines(file: &File, mark: &str) -> io::Result<(Vec<PointRows>, u64)> {
+    let head = head(mark);
+    let (mut points, mut good, mut line) = (Vec::new(), 0, Vec::new());
+    let mut lines = BufReader::new(file);
+    loop {
+        line.clear();
+        let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+        if good == 0 {
+            if line != head.as_bytes() {
+                break;
+            }
+        } else {
+            let whole = line.ends_with(b"\n").then(|| serde_json::from_slice(&line).ok());
+            let Some(point) = whole.flatten() else { break };
+            points.push(point);
+        }
+        good += read as u64;
+    }
+    Ok((points, good))
 }
 
 #[cfg(test)]
@@ -76,6 +96,9 @@ mod tests {
         assert!(none.is_empty());
         journal.add(&point).unwrap();
         journal.0.write_all(b"{\"point\":4,\"ro").unwrap();
+        let torn = std::fs::read(&dir).unwrap();
+        assert_eq!(Journal::read(&dir, "0 of 1").unwrap(), [point.clone()]);
+        assert_eq!(std::fs::read(&dir).unwrap(), torn, "somebody may be writing it");
         let (mut journal, found) = Journal::open(&dir, "0 of 1").unwrap();
         assert_eq!(found, [point.clone()]);
         journal.add(&point).unwrap();
@@ -83,5 +106,6 @@ mod tests {
         assert!(Journal::open(&dir, "1 of 1").unwrap().1.is_empty(), "of another part");
         assert!(Journal::open(&dir, "0 of 1").unwrap().1.is_empty());
         std::fs::remove_file(&dir).unwrap();
+        assert!(Journal::read(&dir, "0 of 1").unwrap().is_empty(), "there is none");
     }
 }

@@ -104,6 +104,10 @@ pub(crate) fn part_name(part: u32) -> String {
     format!("part-{part:06}.parquet")
 }
 
+pub(crate) fn journal_name(part: u32) -> String {
+    format!("part-{part:06}.journal")
+}
+
 /// A folder that cannot be read, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -116,7 +120,13 @@ pub struct Unreadable(pub String);
 /// It is none of a sweep.
 pub fn manifest(dir: &Path) -> Result<Manifest, Unreadable> {
     let path = dir.join(MANIFEST);
-    let text = file::bytes(&path, file::MOST_DOCUMENT).map_err(|e| cannot_read(&path, &e))?;
+    let text = file::bytes(&path, file::MOST_DOCUMENT).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Unreadable(format!(
+            "cannot read {}: {e}\n  remedy: give a folder that `vcoop sweep --out` wrote",
+            path.display()
+        )),
+        _ => cannot_read(&path, &e),
+    })?;
     let none = |why: String| Unreadable(format!("{} is none of a sweep: {why}", path.display()));
     let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| none(e.to_string()))?;
     let schema = json.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();

@@ -6,8 +6,12 @@ use std::path::Path;
 use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
+use vcoop_model::sweep::Sweep;
 
-use crate::manifest::{Manifest, Unreadable, part_name};
+use crate::columns::{axis_columns, cell};
+use crate::design::Design;
+use crate::journal::Journal;
+use crate::manifest::{MANIFEST, Manifest, Unreadable, cannot_read, journal_name, part_name};
 use crate::part;
 
 /// Columns that every record has.
@@ -41,11 +45,12 @@ pub struct Record {
     pub error: Option<String>,
 }
 
-/// Every row of the complete parts of a folder, with the numbers that are asked for.
+/// Every row of a folder, with the numbers that are asked for. Points of parts that are not complete are read
+/// from their journals.
 ///
 /// # Errors
 ///
-/// A part cannot be read.
+/// A part or a journal cannot be read.
 pub fn records(
     dir: &Path,
     manifest: &Manifest,
@@ -55,8 +60,11 @@ pub fn records(
     let mut found = Vec::new();
     for part in 0..manifest.parts() {
         let path = dir.join(part_name(part));
-        let Some(file) = part::open(dir, manifest, part)? else { continue };
         let range = manifest.range(part);
+        let Some(file) = part::open(dir, manifest, part)? else {
+            found.extend(unfinished(dir, manifest, part, numbers)?);
+            continue;
+        };
         let no = |e: &dyn std::fmt::Display| part::damaged(&path, e);
         let schema = file.metadata().file_metadata().schema();
         let wanted =
@@ -73,6 +81,56 @@ pub fn records(
             }
             found.push(record);
         }
+    }
+    Ok(found)
+}
+
+/// The rows of a part that is not complete: those of the points in its journal.
+fn unfinished(
+    dir: &Path,
+    manifest: &Manifest,
+    part: u32,
+    numbers: &[&str],
+) -> Result<Vec<Record>, Unreadable> {
+    let path = dir.join(journal_name(part));
+    let mark = part::mark(manifest, part).value.unwrap_or_default();
+    let mut points = Journal::read(&path, &mark).map_err(|e| cannot_read(&path, &e))?;
+    points.sort_by_key(|point| point.point);
+    if points.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A journal does not have the values of the axes: the sweep's file says them.
+    let sweep = Sweep::parse(MANIFEST, &manifest.spec).map_err(|e| Unreadable(e.to_string()))?;
+    if axis_columns(&sweep) != manifest.axes {
+        let path = dir.join(MANIFEST);
+        let why = "its axes are not those of the sweep's file in it";
+        return Err(Unreadable(format!("{} is none of a sweep: {why}", path.display())));
+    }
+    let design = Design::new(&sweep);
+    let mut found = Vec::new();
+    let range = manifest.range(part);
+    for point in points.iter().filter(|point| range.contains(&point.point)) {
+        let values = design.point(&sweep, point.point);
+        let cells = manifest.axes.iter().zip(&values).map(|(axis, value)| cell(axis, value));
+        let axes: Vec<String> = cells.map(|cell| cell.to_string()).collect();
+        found.extend(point.rows.iter().map(|row| {
+            Record {
+                point: point.point,
+                axes: axes.clone(),
+                policy: row.policy.clone().unwrap_or_default(),
+                probe: row.probe.clone().unwrap_or_default(),
+                metric: row.metric.clone().unwrap_or_default(),
+                unit: row.unit.clone().unwrap_or_default(),
+                repeats: row.repeats,
+                count: row.count.unwrap_or(0),
+                missed: row.missed.unwrap_or(0),
+                numbers: numbers
+                    .iter()
+                    .filter_map(|name| Some(((*name).to_owned(), row.number(name)?)))
+                    .collect(),
+                error: row.error.clone(),
+            }
+        }));
     }
     Ok(found)
 }

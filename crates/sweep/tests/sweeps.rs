@@ -1,6 +1,6 @@
 //! Whole sweeps: same bytes, failed points, refusals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,8 @@ use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::{Dataset, DatasetError};
 use vcoop_sweep::engine::{Control, Outcome, run};
 use vcoop_sweep::job::Job;
+use vcoop_sweep::manifest::manifest;
+use vcoop_sweep::parquet_reader::{Record, records};
 use vcoop_sweep::point;
 use vcoop_sweep::row::PointRows;
 use vcoop_sweep::tally::Tally;
@@ -87,6 +89,24 @@ fn jobs_and_stops_leave_the_same_bytes() {
     // Parts end in any order: after a stop there may be a hole before the last one.
     fs::remove_file(one.join("part-000001.parquet")).unwrap();
     assert_eq!(Tally::of(&one).unwrap().points, 20);
+}
+
+#[test]
+fn the_points_of_a_stopped_sweep_are_read_as_they_are_once_its_parts_are_complete() {
+    let (job, dir) = (job(SMALL), folder("stopped"));
+    let read = || {
+        let manifest = manifest(&dir).unwrap();
+        records(&dir, &manifest, &["mean", "ratio_p99", "value"]).unwrap()
+    };
+    assert!(sweep(&job, &dir, 1, 5).interrupted);
+    let stopped = read();
+    let points = |all: &[Record]| all.iter().map(|r| r.point).collect::<BTreeSet<u32>>();
+    assert!((5..16).contains(&points(&stopped).len()), "no part is complete");
+    assert!(!sweep(&job, &dir, 1, u32::MAX).interrupted);
+    let mut whole = read();
+    assert_eq!(points(&whole).len(), 36);
+    whole.retain(|record| points(&stopped).contains(&record.point));
+    assert_eq!(stopped, whole);
 }
 
 #[test]

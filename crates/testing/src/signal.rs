@@ -12,7 +12,7 @@ const INT: u64 = 1 << (2 - 1);
 ///
 /// It has none within a minute.
 pub fn awaits_interrupt_handler(pid: u32) {
-    until(&format!("process {pid} has a handler for SIGINT"), || {
+    until(format!("process {pid} has a handler for SIGINT"), || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let of = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let ended = of("State:").is_none_or(|state| state.starts_with('Z'));

@@ -34,7 +34,8 @@ pub(crate) struct ObserveArgs {
     /// this folder; <https://ui.perfetto.dev> opens the last
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files or another VM's result. A result of the same VM is
+    /// replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// Write this host, this VM and the load beside it as a scenario into this file, with captures in
@@ -140,7 +141,7 @@ pub(crate) struct CompareArgs {
     /// Rounds; in each, every policy has its turn. A verdict needs 5, and 10 are better
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) rounds: u32,
-    /// Measured time of a turn, with a unit
+    /// Measured time of a turn, with a unit. A warm-up of 500ms, which is not measured, comes before it
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub(crate) each: String,
     /// A shell command that runs during each turn and prints NAME=NUMBER, such as a benchmark in the
@@ -155,7 +156,8 @@ pub(crate) struct CompareArgs {
     /// Write report.html, report.txt, result.json and the data files into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write also into a folder that holds other files or another result
+    /// Write also into a folder that holds other files or another VM's result. A result of the same VM is
+    /// replaced without it
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// Print one JSON document on stdout, and nothing else there

@@ -18,9 +18,9 @@ use crate::host::living::{self, Owner};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, command_line, measured, refuse_twice};
-use crate::scenario::{Overrides, refuse, time};
+use crate::scenario::{Overrides, length, refuse};
 
-/// Dropped at the beginning of each round: a policy's budgets fill up, and its threads get the shares of
+/// Passes before the measured time of each turn: a policy's budgets fill up, and its threads get the shares of
 /// CPU time that it gives them.
 const WARMUP: &str = "500ms";
 
@@ -29,10 +29,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     refuse_twice(&args.policy)?;
     let policies: Vec<&str> = args.policy.iter().map(String::as_str).collect();
     could_be(&policies, &args.sets).map_err(Failure::usage)?;
-    if time("--each", &args.each)? <= time("the warm-up", WARMUP)? {
-        let why = format!("--each: more than {WARMUP}, which is dropped at the start of each turn");
-        return Err(Failure::usage(why));
-    }
+    length("--each", &args.each)?;
     if args.rounds == 0 {
         return Err(Failure::usage("--rounds: at least 1"));
     }

@@ -14,7 +14,7 @@ use vcoop_guest_governor::{
     Undone, cpus, pinned, restore, settings,
 };
 use vcoop_service::metrics::{self, Listen};
-use vcoop_service::{FolderError, usual};
+use vcoop_service::usual;
 
 use crate::args::host::{ByArg, GovernorArg, GuestArgs};
 use crate::failure::Failure;
@@ -320,11 +320,10 @@ fn ended(undone: &Undone) -> Result<(), Failure> {
 }
 
 fn failure(why: FoldError) -> Failure {
-    let denied = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
     match &why {
         FoldError::Missing { .. } => Failure::Missing(why.to_string()),
         FoldError::Setting(_) => Failure::usage(why),
-        FoldError::Folder(FolderError::Io(_, e)) if denied(e) => Failure::Missing(why.to_string()),
+        FoldError::Folder(folder) if folder.is_denied() => Failure::Missing(why.to_string()),
         _ => Failure::run(why),
     }
 }

@@ -118,11 +118,7 @@ fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
 /// A place that cannot be used, as an exit code.
 pub(crate) fn failure(why: PlaceError) -> Failure {
     match &why {
-        PlaceError::Folder(FolderError::Io(_, e))
-            if e.kind() == std::io::ErrorKind::PermissionDenied =>
-        {
-            Failure::Missing(why.to_string())
-        }
+        PlaceError::Folder(folder) if folder.is_denied() => Failure::Missing(why.to_string()),
         _ => Failure::run(why),
     }
 }
@@ -148,4 +144,17 @@ pub(crate) fn said(left: &vcoop_daemon::Left) -> Vec<String> {
         lines.push(format!("{n} damaged lines of the journal could not be read"));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, FolderError, PlaceError, failure};
+
+    #[test]
+    fn a_folder_of_root_is_a_missing_permission() {
+        let roots = PlaceError::Folder(FolderError::Roots("/run/vcoop".into()));
+        assert!(matches!(failure(roots), Failure::Missing(_)));
+        let busy = PlaceError::Folder(FolderError::Busy("71".to_owned(), "stop it"));
+        assert!(matches!(failure(busy), Failure::Run(_)));
+    }
 }

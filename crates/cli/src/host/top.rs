@@ -37,7 +37,7 @@ const COLUMNS: [(&str, u16); 9] = [
     ("", 24),
 ];
 /// What keys do.
-const KEYS: &str = "up/down: choose a VM   w: wake-boost   s: static   d: detach   q: quit, which takes back what you applied";
+const KEYS: &str = "up/down: choose a VM, w: wake-boost, s: static, d: detach, q: quit and take back what you applied";
 
 /// A vCPU's counters at a time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -252,20 +252,36 @@ fn change(owner: &mut Option<Owner>, vm: &VmId, policy: Option<&str>) -> Result<
     }
 }
 
+/// How many of the columns a width has room for, a space between two. The last one, which has no heading,
+/// may be cut.
+fn shown(width: u16) -> usize {
+    let mut used = 0;
+    let fits = |(name, column): &&(&str, u16)| {
+        used += column + 1;
+        name.is_empty() || used <= width + 1
+    };
+    COLUMNS.iter().take_while(fits).count()
+}
+
 fn draw(frame: &mut ratatui::Frame<'_>, entries: &[Entry], chosen: Option<&VmId>, said: &str) {
+    let width = frame.area().width;
+    let help = vcoop_text::wrap(KEYS.split(' '), "", "", width.into());
+    let lines = help.lines().count() as u16;
     let [body, status, keys] =
-        Layout::vertical([Constraint::Min(2), Constraint::Length(1), Constraint::Length(1)])
+        Layout::vertical([Constraint::Min(2), Constraint::Length(1), Constraint::Length(lines)])
             .areas(frame.area());
+    let shown = shown(width);
     let rows = entries.iter().map(|entry| {
-        let row = Row::new(entry.cells.iter().map(|cell| Cell::from(cell.as_str())));
+        let row = Row::new(entry.cells[..shown].iter().map(|cell| Cell::from(cell.as_str())));
         if Some(&entry.vm) == chosen { row.style(Style::new().reversed()) } else { row }
     });
-    let heads = Row::new(COLUMNS.map(|(name, _)| name)).style(Style::new().bold());
-    let widths = COLUMNS.map(|(_, width)| Constraint::Length(width));
+    let columns = &COLUMNS[..shown];
+    let heads = Row::new(columns.iter().map(|(name, _)| *name)).style(Style::new().bold());
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
     frame.render_widget(Table::new(rows, widths).header(heads), body);
     let said = if entries.is_empty() { "no VM was found on this host" } else { said };
     frame.render_widget(Paragraph::new(Line::from(said)), status);
-    frame.render_widget(Paragraph::new(Line::from(KEYS).dim()), keys);
+    frame.render_widget(Paragraph::new(help).dim(), keys);
 }
 
 #[cfg(test)]
@@ -325,6 +341,14 @@ mod tests {
         for text in ["wake-boost", "2.50 ms", "web: static", "d: detach"] {
             assert!(shown.contains(text), "{text}\n{shown}");
         }
+        // What a narrow terminal shows is whole.
+        let mut narrow = Terminal::new(TestBackend::new(60, 8)).unwrap();
+        narrow.draw(|frame| draw(frame, &entries, Some(&vm()), "web: static")).unwrap();
+        let shown = narrow.backend().to_string();
+        for text in ["policy", "wake-boost", "steal", "20.0 %", "q: quit", "you applied"] {
+            assert!(shown.contains(text), "{text}\n{shown}");
+        }
+        assert!(!shown.contains("boosts"), "{shown}");
         let text = table(&entries);
         assert!(text.starts_with(COLUMNS[0].0) && text.lines().count() == 2, "{text}");
     }

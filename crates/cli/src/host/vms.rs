@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use vcoop_abi::Header;
 use vcoop_daemon::config::{Config, USUAL, Windows};
 use vcoop_daemon::{VmId, VmStatus};
+use vcoop_experiment::deploy::quoted;
 use vcoop_model::running_vm::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
@@ -70,6 +71,10 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
 /// Asks the QEMU behind a socket: the one that names it on its command line, else whichever has the
 /// threads of the answer.
 fn ask(proc: &Proc, vms: &mut [vmm::Vm], socket: &Path) -> Result<(), String> {
+    const NAMED: &str = "give a socket of `-qmp unix:...` that this user may write to";
+    if let Err(error) = fs::metadata(socket) {
+        return Err(format!("{}: {error}\n  remedy: {NAMED}", socket.display()));
+    }
     let file = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let names =
         |vm: &vmm::Vm| vm.qmp.iter().any(|s| file(s).is_some_and(|s| Some(s) == file(socket)));
@@ -89,7 +94,7 @@ fn ask(proc: &Proc, vms: &mut [vmm::Vm], socket: &Path) -> Result<(), String> {
         None | Some(QmpError::ForeignThread { .. }) => "give the socket of a QEMU that is shown",
         Some(QmpError::Timeout) => "disconnect its other client; under libvirt none is needed",
         Some(QmpError::Gone) => "start it again",
-        Some(_) => "give a socket of `-qmp unix:...` that this user may write to",
+        Some(_) => NAMED,
     };
     let why = failed.map_or_else(|| "no QEMU is running".to_owned(), |error| error.to_string());
     Err(format!("{}: {why}\n  remedy: {remedy}", socket.display()))
@@ -184,6 +189,9 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
 
 /// Says how the guest of a VM gets the driver.
 fn how(name: &str) -> Result<(), Failure> {
+    if name.is_empty() {
+        return Err(Failure::usage("--how: give the name of a VM"));
+    }
     let found = living::find(name).ok();
     let there = found.as_ref().and_then(|vm| driver_of(vm.pid));
     let now = match (&found, there) {
@@ -193,52 +201,63 @@ fn how(name: &str) -> Result<(), Failure> {
             format!("its guest has a driver, which speaks for {} vCPUs", driver.vcpus)
         }
     };
-    let name = plain_name(name);
+    let (typed, name) = (name, plain_name(name));
+    let renamed = match name == typed {
+        true => String::new(),
+        false => format!(
+            "Names of files and devices have {name} in them: not every character of {typed} can be there.\n"
+        ),
+    };
+    let to_attach = quoted(typed);
     // As the daemon of this host is told, as far as this user may read that.
     let windows = Config::read(Path::new(USUAL)).map_or_else(|_| Windows::default(), |c| c.windows);
     let socket = windows.socket.display();
     print(&format!(
-        "{name}: {now}\n\
+        "{typed}: {now}.\n{renamed}\
          \n\
-         1. Memory that the guest shares with this host. With a doorbell, `vcoop daemon`\n\
-         \x20  has to run before the VM starts; this is the better way:\n\
+         1. Add memory that the guest shares with this host. It is best to add a\n\
+         \x20  doorbell, too: by it the guest tells this host at once that it has written.\n\
+         \x20  `vcoop daemon` serves the doorbell, and has to run before the VM starts.\n\
          \n\
-         QEMU:\n  \
+         \x20  Add this to the command line of QEMU:\n  \
            -chardev socket,id=vcoop,path={socket} \\\n  \
            -device ivshmem-doorbell,chardev=vcoop,vectors=1\n\
-         libvirt, under <devices>:\n  \
+         \x20  With libvirt, add this under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-doorbell'/>\n  \
-           <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n  \
-           QEMU has another user there: [windows] of {USUAL}\n  \
-           names a socket and a group for it.\n\
+           <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n\
+         \x20  libvirt runs QEMU as another user: [windows] of {USUAL}\n\
+         \x20  names a socket and a group for that user.\n\
          \n\
-         \x20  Without one, the host looks at the guest's words now and then:\n\
-         \n\
-         QEMU:\n  \
+         \x20  Without a doorbell, this host reads the guest's words from time to time.\n\
+         \x20  Add this to the command line of QEMU:\n  \
            -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=1M,share=on \\\n  \
            -device ivshmem-plain,memdev=vcoop\n\
-         libvirt, under <devices>:\n  \
+         \x20  With libvirt, add this under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-plain'/><size unit='M'>1</size></shmem>\n\
          \n\
-         \x20  With a VMM that has no ivshmem: a virtio-pmem device, or guest memory that\n\
-         \x20  is a shared file.\n\
-         \n\
-         crosvm, and others with a device for a file (truncate -s 2M /dev/shm/vcoop-{name}):\n  \
+         \x20  If the VMM has no ivshmem, use a virtio-pmem device, or guest memory that is\n\
+         \x20  a shared file. Make a file for the device first:\n  \
+           truncate -s 2M /dev/shm/vcoop-{name}\n\
+         \x20  Add this to the command line of crosvm; other VMMs have options like it:\n  \
            --pmem /dev/shm/vcoop-{name}\n\
-         QEMU, with -m ...,maxmem=...:\n  \
+         \x20  Add this to the command line of QEMU, with -m ...,maxmem=...:\n  \
            -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=2M,share=on \\\n  \
            -device virtio-pmem-pci,memdev=vcoop\n\
          \n\
-         2. The driver, in the guest (guest/linux in vcoop's sources; DKMS builds it):\n\
-         \n  \
-           modprobe vcoop                          ivshmem\n  \
-           modprobe vcoop ram=1                    guest memory\n  \
-           cd /sys/bus/nd/devices/region0          virtio-pmem\n  \
+         2. Load the driver in the guest. Its source is guest/linux of vcoop's sources,\n\
+         \x20  and DKMS builds it.\n\
+         \n\
+         \x20  With ivshmem:\n  \
+           modprobe vcoop\n\
+         \x20  With guest memory that is a shared file:\n  \
+           modprobe vcoop ram=1\n\
+         \x20  With virtio-pmem:\n  \
+           cd /sys/bus/nd/devices/region0\n  \
            modprobe vcoop phys=$(cat resource),$(cat size)\n\
          \n\
-         3. On this host:\n\
+         3. Apply a policy on this host:\n\
          \n  \
-           vcoop attach {name} --policy dynamic\n"
+           vcoop attach {to_attach} --policy dynamic\n"
     ))
 }
 

@@ -143,13 +143,14 @@ impl Board {
     /// How many runs are over, and what goes on.
     pub(super) fn going(&self) -> String {
         let (done, total) = (self.progress.done, self.progress.total);
+        let total = format::count(total as u64, "run");
         let seconds = |ns: Ns| ns as f64 / 1e9;
         match self.running.values().collect::<Vec<_>>().as_slice() {
             [(at, of)] => {
                 let (at, of) = (seconds(*at), seconds(*of));
-                format!("{done} of {total} runs, {at:.1} of {of:.1} s of the next")
+                format!("{done} of {total}, {at:.1} of {of:.1} s of the next")
             }
-            _ => format!("{done} of {total} runs"),
+            _ => format!("{done} of {total}"),
         }
     }
 

@@ -98,7 +98,7 @@ impl Screen {
     }
 
     /// Draws a picture.
-    pub(super) fn draw(&mut self, board: &Board, gone: Duration) -> io::Result<()> {
+    pub(super) fn draw(&mut self, board: &Board, elapsed: Duration) -> io::Result<()> {
         self.0.draw(|frame| {
             let [head, bar, table, lines, foot] = Layout::vertical([
                 Constraint::Length(1),
@@ -109,7 +109,7 @@ impl Screen {
             ])
             .areas(frame.area());
             frame.render_widget(Line::from(board.title.as_str()).bold(), head);
-            let label = format!("{}, {} s gone", board.going(), gone.as_secs());
+            let label = format!("{}, {} s elapsed", board.going(), elapsed.as_secs());
             frame.render_widget(Gauge::default().ratio(board.share()).label(label), bar);
             frame.render_widget(percentiles(board, table.width), table);
             let title = if board.by_time { "p99 by time, 60 bars a run" } else { "p99 by repeat" };
@@ -130,7 +130,7 @@ impl Screen {
                 frame.render_widget(Line::from(name), left);
                 frame.render_widget(Sparkline::default().data(values), right);
             }
-            let hint = "Ctrl-C ends the run and shows what was measured";
+            let hint = "Ctrl-C ends it and shows the result";
             frame.render_widget(Paragraph::new(hint).style(Style::new().dim()), foot);
         })?;
         Ok(())
@@ -141,9 +141,11 @@ impl Screen {
 const HEADER: [&str; 9] =
     ["policy", "probe", "samples", "p50", "p99", "p99.9", "max", "boosted", "budget"];
 /// Columns that a narrow terminal goes without, in this order: an unreadable number helps nobody.
-const SPARED: [usize; 4] = [8, 2, 7, 5];
+const SPARED: [usize; 6] = [8, 2, 7, 5, 3, 6];
 /// Columns of names, which may be cut, and how much of a name is kept.
 const NAMES: (usize, u16) = (2, 16);
+/// The same where no more columns can be spared.
+const SHORT_NAME: u16 = 13;
 
 fn percentiles(board: &Board, width: u16) -> Table<'_> {
     let cells = |entry: &Entry| {
@@ -182,10 +184,12 @@ fn columns(rows: &[Vec<String>], width: u16) -> Vec<(usize, u16)> {
     }
     // Names give up what does not fit, the probe first.
     let mut over = all(&shown).saturating_sub(width);
-    for (_, name) in shown.iter_mut().take(NAMES.0).rev() {
-        let less = over.min(name.saturating_sub(NAMES.1));
-        *name -= less;
-        over -= less;
+    for kept in [NAMES.1, SHORT_NAME] {
+        for (_, name) in shown.iter_mut().take(NAMES.0).rev() {
+            let less = over.min(name.saturating_sub(kept));
+            *name -= less;
+            over -= less;
+        }
     }
     shown
 }
@@ -215,5 +219,6 @@ mod tests {
         assert_eq!(names(118), HEADER);
         assert_eq!(names(78), ["policy", "probe", "p50", "p99", "p99.9", "max", "boosted"]);
         assert_eq!(names(58), ["policy", "probe", "p50", "p99", "max"]);
+        assert_eq!(names(38), ["policy", "probe", "p99"]);
     }
 }

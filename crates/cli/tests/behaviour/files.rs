@@ -31,8 +31,11 @@ fn out_writes_everything_and_spares_other_results() {
     assert!(plan["policies"]["dynamic"].is_object());
     assert!(fs::read_to_string(dir.join("scenario.toml")).unwrap().contains("busy-host-1"));
     assert!(fs::read_to_string(dir.join("report.txt")).unwrap().contains("Best here"));
-    // The same scenario again may take its place, another may not.
+    // The same scenario again may take its place, with everything that it left; another may not.
+    let stale = ["histograms/sim.gone.txt", "hgrm/sim.gone.hgrm"].map(|name| dir.join(name));
+    stale.iter().for_each(|file| fs::write(file, "of an earlier result").unwrap());
     assert!(short(&["--out", path]).status.success());
+    assert!(stale.iter().all(|file| !file.exists()), "{stale:?}");
     let other = run(&["run", "rogue-guest", "--out", path]);
     assert_eq!(other.status.code(), Some(2));
     assert!(text(&other.stderr).contains("holds a result of scenario busy-host-1"));

@@ -83,6 +83,8 @@ fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
     assert_eq!(slow, Some(4));
     assert!(why.contains("guest.cyclictest.mean is") && why.contains("under vanilla"), "{why}");
     assert!(!why.contains("under dynamic"), "{why}");
+    let (_, why) = code("guest.cyclictest.mean > 1ns");
+    assert!(why.contains("under dynamic") && why.matches("cyclictest").count() == 1, "{why}");
     let (absent, why) = code("guest.cyclictest.p9999 > 1s");
     assert!(absent == Some(4) && why.contains("has no value under vanilla"), "{why}");
     let (wrong, why) = code("guest.cyclictst.p99 > 1s");
@@ -104,7 +106,10 @@ fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
     let host = "Simulated: 2 pCPUs with the costs of xeon-server (Generic Xeon server";
     assert!(report.contains(host), "{report}");
     let (said, _) = plain(&[&run[..], &["--dry-run"]].concat());
-    assert!(said.contains("sim: 8 runs of 168 ms in all, some "), "{said}");
+    assert!(
+        said.contains("sim: 8 runs, 168 ms of simulated time in all, which take about "),
+        "{said}"
+    );
     assert!(!said.contains("measuring on this host"), "{said}");
     // A scenario that no host can run is simulated, and the dry run says why.
     let (said, _) = plain(&[&run[..], &["--dry-run", "--backend", "auto"], &TOO_BIG[..]].concat());
@@ -434,6 +439,21 @@ fn notes_and_refusals_fit_a_terminal() {
         let long: Vec<&str> = prose.filter(|line| line.trim_end().chars().count() > 80).collect();
         assert!(long.is_empty(), "{args}: {long:#?}");
     }
+}
+
+#[test]
+fn how_to_give_a_vm_the_driver_says_what_it_is_called() {
+    let renamed = "have we_b__x_ in them";
+    for (name, says, silent) in
+        [("web", "vcoop attach web ", "in them"), ("we b$(x)", renamed, "vcoop attach we_b")]
+    {
+        let said = run(&["vms", "--how", name]);
+        let said = text(&said.stdout);
+        assert!(said.contains(says) && !said.contains(silent), "{said}");
+    }
+    let unanswered = run(&["vms", "--qmp", "/nonexistent"]);
+    let said = text(&unanswered.stderr);
+    assert!(said.contains("No such file") && said.contains("remedy: "), "{said}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What is refused, and how.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -108,6 +108,9 @@ fn places_for_results_that_are_none_are_refused_before_anything_runs() {
     refused(&["report", file], "it is no folder");
     let nowhere = dir.join("nowhere/x");
     let map = ["map", here, "--rows", "a", "--columns", "b"];
+    refused(&[&map[..], &["-o", "map.png"]].concat(), "ends in .svg");
+    let gone = ["map", nowhere.to_str().unwrap(), "--rows", "a", "--columns", "b"];
+    refused(&gone, "remedy: give a folder that `vcoop sweep --out` wrote");
     for args in [&["trace", "busy-host-1"][..], &map] {
         refused(&[args, &["-o", here]].concat(), "it is a folder");
         refused(&[args, &["-o", nowhere.to_str().unwrap()]].concat(), "there is no such folder");
@@ -145,6 +148,10 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&filled, "99999999999 is out of range");
     let total = ["--slo", "guest.background.throughput > 0.2cpu"];
     refused(&[&["capacity", "busy-host-1"], &total[..]].concat(), "is a total over all copies");
+    refused(&["vms", "--how", ""], "--how: give the name of a VM");
+    refused(&["reproduce", "pvshced"], "hv-timer-histogram");
+    refused(&["compare", "nobody", "--each", "0s"], "--each: it is no time at all");
+    refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
 }
@@ -232,4 +239,20 @@ fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
     assert!(out.stdout.is_empty());
     let said = text(&out.stderr);
     assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
+}
+
+#[test]
+fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
+    // Where there is no KVM, that is said instead.
+    let (code, why) = match File::open("/dev/kvm") {
+        Ok(_) => (2, "--check-determinism is for the simulator"),
+        Err(_) => (3, "remedy: "),
+    };
+    let live = ["run", "busy-host-1", "--backend", "kvm", "--fit", "--check-determinism"];
+    for args in [&live[..], &[&live[..], &["--dry-run"]].concat()] {
+        let out = run(args);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{said}");
+        assert!(said.contains(why) && !said.contains("measuring on"), "{said}");
+    }
 }

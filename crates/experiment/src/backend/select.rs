@@ -70,15 +70,19 @@ impl Selection {
         let cpus = own().map(|plan| plan.host.sched.cpus()).max().unwrap_or(0);
         let threads = |plan: &Plan| plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
         let (vcpus, tasks) = (own().map(threads).max()?, own().map(|p| p.host_tasks.len()).max()?);
+        let runs = format::count(runs.into(), "run");
+        let cpus = format::count(cpus.into(), "CPU");
         let real_time = own().filter(|plan| is_real_time(plan));
         let names = distinct(real_time.map(|plan| plan.policy_name.as_str()));
         let real_time = match names.as_slice() {
             [] => String::new(),
-            names => format!(", and those of vCPUs under {}", names.join(", ")),
+            names => format!(", and so are those of vCPUs under {}", names.join(", ")),
         };
         Some(format!(
-            "measuring on this host, {runs} runs, {time} or longer. Threads on {cpus} of its CPUs: of \
-             vCPUs {vcpus}, of load and probes {tasks}. Real-time: one of the lab's own{real_time}. What else runs there is slowed down, and is measured, too. Ctrl-C ends it, and all is as before"
+            "measuring on this host takes {time} or longer, for {runs}. The lab starts threads on {cpus} of \
+             this host: {vcpus} for vCPUs, {tasks} for loads and probes. One thread of the lab is \
+             real-time{real_time}. The threads slow down whatever else runs on these CPUs, and its CPU time \
+             is measured. Ctrl-C ends the measurement and leaves this host as it was before"
         ))
     }
 
@@ -407,7 +411,10 @@ mod tests {
         assert_eq!(names(&selection), ["sim", "kvm"]);
         assert!(selection.is_live() && selection.missing.is_empty());
         let said = selection.announcement().unwrap();
-        assert!(said.contains("on 1 of its CPUs") && said.contains(", dynamic, static"), "{said}");
+        assert!(
+            said.contains("on 1 CPU of this host") && said.contains(", dynamic, static"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -222,14 +222,26 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     };
     CheckResult {
         scenario: check.scenario.clone(),
-        cell: place,
         what: words(check),
+        unit: unit(check, series(&check.policy, &place).map(Series::key)),
+        cell: place,
         value,
         ci95,
         at_least: check.at_least,
         at_most: check.at_most,
         holds: value.is_some_and(keeps),
     }
+}
+
+/// Unit of what is compared, which is that of the series; empty for ratios.
+fn unit(check: &Check, key: Option<&Key>) -> String {
+    let own = key.map_or("", |key| &key.unit);
+    let unit = match (check.form, check.quantity, &check.per) {
+        (Form::Ratio | Form::Share, ..) | (_, Quantity::Interleaved, _) | (.., Some(_)) => "",
+        (_, Quantity::Curve, _) => "s",
+        _ => own,
+    };
+    unit.to_owned()
 }
 
 /// Seconds between two points of a curve.

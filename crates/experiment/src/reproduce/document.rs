@@ -154,6 +154,9 @@ pub struct CheckResult {
     pub cell: Coordinates,
     /// What is compared, in words.
     pub what: String,
+    /// Unit of value and bounds; left out where they have none.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub unit: String,
     /// Value; null if it was not measured.
     pub value: Option<f64>,
     /// Its 95 % interval, for ratios of means and quantiles to the baseline.

@@ -87,7 +87,11 @@ fn sched_ext(root: &Root, facts: &HostFacts) -> Finding {
             NAME,
             "no scheduler is loaded; a build with BPF can load scx_vcoop (means ext)",
         ),
-        None => Finding::ok(NAME, "this kernel has none; the means ext is refused"),
+        None => Finding::missing(
+            NAME,
+            "this kernel has none",
+            "use a kernel with CONFIG_SCHED_CLASS_EXT; only the means ext needs it",
+        ),
         Some(loaded) if loaded.takes_fair => Finding::limited(
             NAME,
             format!(
@@ -275,7 +279,18 @@ fn lockdown(root: &Root) -> Finding {
             format!("{mode}: parts of debugfs and tracing are refused"),
             "boot without lockdown=, or do without what is refused",
         ),
-        None => Finding::ok("kernel lockdown", "the kernel does not say"),
+        None if root
+            .path("sys/kernel/security")
+            .read_dir()
+            .is_ok_and(|mut d| d.next().is_some()) =>
+        {
+            Finding::ok("kernel lockdown", "none: this kernel cannot be locked down")
+        }
+        None => Finding::limited(
+            "kernel lockdown",
+            "not known: securityfs is not mounted",
+            "mount -t securityfs securityfs /sys/kernel/security",
+        ),
     }
 }
 
@@ -357,16 +372,21 @@ mod tests {
         tree.write("sys/kernel/sched_ext/state", "disabled\n");
         assert!(found().evidence.ends_with("can load scx_vcoop (means ext)"));
         fs::remove_dir_all(tree.path("sys/kernel/sched_ext")).unwrap();
-        assert!(found().evidence.starts_with("this kernel has none"));
+        assert_eq!(found().state, State::Missing, "this kernel has none");
     }
 
     #[test]
     fn lockdown_and_governor() {
-        let (_tree, root) = tree(&[
+        let (tree, root) = tree(&[
             ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
         ]);
         assert!(lockdown(&root).evidence.starts_with("integrity"));
+        tree.write("sys/kernel/security/lsm", "capability");
+        fs::remove_file(tree.path("sys/kernel/security/lockdown")).unwrap();
+        assert_eq!(lockdown(&root).state, State::Ok);
+        fs::remove_file(tree.path("sys/kernel/security/lsm")).unwrap();
+        assert_eq!(lockdown(&root).state, State::Limited, "nobody knows");
         assert_eq!(governor(&root).state, State::Limited);
         assert_eq!(tracefs(&root).state, State::Missing);
     }

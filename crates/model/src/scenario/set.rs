@@ -19,6 +19,8 @@ const ARRAYS: [&str; 8] = ["load", "vm", "task", "device", "probe", "at", "storm
 pub struct Set {
     text: String,
     equals: usize,
+    /// Path of the table in which the written path begins; empty: the root.
+    table: String,
 }
 
 impl Set {
@@ -30,7 +32,7 @@ impl Set {
     pub fn parse(text: &str) -> Result<Self, Diagnostics> {
         match text.find('=') {
             Some(equals) if !text[..equals].trim().is_empty() => {
-                Ok(Self { text: text.to_owned(), equals })
+                Ok(Self { text: text.to_owned(), equals, table: String::new() })
             }
             _ => {
                 let mut sources = Sources::default();
@@ -45,7 +47,13 @@ impl Set {
 
     /// Puts a value (as TOML has it) at a path.
     pub fn of(path: &str, value: &str) -> Self {
-        Self { text: format!("{path}={value}"), equals: path.len() }
+        Self { text: format!("{path}={value}"), equals: path.len(), table: String::new() }
+    }
+
+    /// The same, with its path in this table. Diagnostics show it as it was written.
+    #[must_use]
+    pub fn within(self, table: &str) -> Self {
+        Self { table: table.to_owned(), ..self }
     }
 
     /// The whole text, as diagnostics show it.
@@ -63,7 +71,9 @@ impl Set {
         let value = &self.text[self.equals + 1..];
         let lead = value.len() - value.trim_start().len();
         let node = parse_value(value.trim(), source, self.equals + 1 + lead);
-        let path = Path::parse(&self.text[..self.equals], source, 0);
+        let mut path = Path::parse(&self.text[..self.equals], source, 0);
+        let table = self.table.split('.').filter(|part| !part.is_empty());
+        path.parts.splice(0..0, table.map(|part| (part.to_owned(), path.whole)));
         path.set(root, node, errors);
     }
 

@@ -46,8 +46,16 @@ impl<T: Text> Value for T {
                 integer = i.to_string();
                 &integer
             }
-            _ => {
-                let message = format!("expected a string, found {}", node.what());
+            other => {
+                // Of a bare number it is said what is wrong with its text, which may be that it has no unit.
+                let text = match other {
+                    NodeValue::Integer(Some(i)) => i.to_string(),
+                    NodeValue::Float(x) => x.to_string(),
+                    _ => String::new(),
+                };
+                let wrong = (!text.is_empty()).then(|| T::parse(&text).err()).flatten();
+                let what = || format!("expected a string, found {}", node.what());
+                let message = wrong.unwrap_or_else(what);
                 errors.error_help(node.span, message, format!("write {}", T::WHAT));
                 return None;
             }

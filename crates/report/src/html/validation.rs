@@ -18,9 +18,9 @@ pub fn render_validation_html(validation: &Validation) -> String {
     }];
     for scenario in &validation.scenarios {
         let mut body = format!(
-            "<p>{}; {} repeats of {} s.</p><div class=\"grid\">",
+            "<p>{}; {} of {} s.</p><div class=\"grid\">",
             esc(&scenario.title),
-            scenario.repeats,
+            format::count(scenario.repeats.into(), "repeat"),
             scenario.duration_s
         );
         for chart in validation::charts(scenario).iter().filter(|chart| !chart.is_empty()) {

@@ -76,8 +76,9 @@ impl Exec {
         let line = &self.line;
         if !status.success() {
             let said = text(&mut self.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            return Err(format!("--exec {line:?}: {status}: {last}"));
+            let last = said.lines().rfind(|line| !line.trim().is_empty());
+            let last = last.map_or_else(String::new, |last| format!(": {last}"));
+            return Err(format!("--exec {line:?}: {status}{last}"));
         }
         let values = values(&text(&mut self.stdout));
         if values.is_empty() {
@@ -153,6 +154,7 @@ mod tests {
     fn what_fails_is_said() {
         let why = run("echo it broke >&2; exit 3").unwrap_err();
         assert!(why.contains("exit status: 3") && why.ends_with("it broke"), "{why}");
+        assert!(run("exit 3").unwrap_err().ends_with("exit status: 3"), "it said nothing");
         assert!(run("true").unwrap_err().contains("printed no NAME=NUMBER"));
         assert!(values(&"a=1\n".repeat(3)).len() == 1);
     }

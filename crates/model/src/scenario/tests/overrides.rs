@@ -78,7 +78,7 @@ fn errors_point_into_the_option() {
     assert_eq!((column, message.as_str()), (16, "0 is out of range"));
 
     let (column, message, _) = refused("load.probe.interval=5");
-    assert_eq!((column, message.as_str()), (21, "expected a string, found an integer"));
+    assert_eq!((column, message.as_str()), (21, "`5` has no unit"));
 }
 
 #[test]

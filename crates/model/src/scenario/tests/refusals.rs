@@ -187,7 +187,8 @@ fn calls_that_nobody_would_answer() {
 #[test]
 fn units() {
     refused("\"2s\"", "\"2\"", "\"2\"", "`2` has no unit", "a duration with its unit");
-    refused("\"2s\"", "2", "2", "expected a string, found an integer", "like \"500us\"");
+    refused("\"2s\"", "2", "2", "`2` has no unit", "like \"500us\"");
+    refused("\"2s\"", "2.5", "2.5", "`2.5` has no unit", "like \"500us\"");
     refused("\"2s\"", "\"2 sec\"", "\"2 sec\"", "`sec` is not a unit", "\"500us\"");
     refused("\"2s\"", "\"1.5ns\"", "\"1.5ns\"", "whole nanoseconds", "");
     refused("\"exp 1ms\"", "\"exp 5\"", "\"exp 5\"", "`5` has no unit", "exponential");
