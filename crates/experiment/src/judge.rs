@@ -13,12 +13,13 @@
 //!    than half a percent), a host probe's mean or p99 rises above its limit, or a load of the host, or
 //!    of a VM whose latency nobody measures, does less than its limit of its work ([`Limits`]); or if a
 //!    host probe misses a larger share of its periods, by more than its limit. Where the baseline misses a larger share by as
-//!    much, its p99 lacks its worst periods and is no measure. One without any sample
+//!    much, its p99 lacks its worst periods: the probe's p99 is named, and not judged. One without any sample
 //!    has missed all of them: the work of a task that never runs is lost. What the guest's own other
-//!    work loses is named, but is the guest's bargain.
+//!    work loses is named, but is the guest's bargain. [`Held`] says whether intervals leave a doubt.
 //! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
 //!    do not cost too much.
 //!
+//! Several experiments are judged together by the geometric means of their ratios ([`Effect::together`]).
 //! Fewer than [`LEAST_REPEATS`] repeats carry no verdict: intervals from fewer are too narrow. A search
 //! that has fewer, and must prefer something, goes by the values alone.
 
