@@ -24,6 +24,8 @@ use crate::scenario::time;
 
 /// Longest time until a signal is seen.
 const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks for threads with an affinity of their own.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A line of `vcoop guest --json`.
 #[derive(Debug, Serialize)]
@@ -95,7 +97,15 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     // Nothing is changed yet. What cannot be at all is refused first.
     let mut fold = Fold::new(roots.clone(), by, config, mode, Instant::now).map_err(failure)?;
     if !args.lose_affinities {
-        check_affinities(&pinned(&roots, by, &layout), args.dry_run, &tell)?;
+        let look = || pinned(&roots, by, &layout);
+        let mut threads = look();
+        if !threads.is_empty() {
+            // A child that is made while a cpuset is given back keeps the CPUs of before. Mostly it ends soon.
+            thread::sleep(AGAIN);
+            let again = look();
+            threads.retain(|thread| again.contains(thread));
+        }
+        check_affinities(&threads, args.dry_run, &tell)?;
     }
     let page = Arc::new(Mutex::new(fold.numbers()));
     if let Some(path) = &args.metrics {
@@ -187,9 +197,13 @@ fn affinities(threads: &[Pinned]) -> String {
         .map(|Pinned { tid, name, cpus }| format!("{name} ({tid}, CPUs {})", cpus::show(cpus)));
     let (n, list) = (threads.len(), shown.collect::<Vec<_>>().join(", "));
     let more = if n > 5 { ", ..." } else { "" };
-    let have = if n == 1 { "thread has" } else { "threads have" };
+    let have = if n == 1 {
+        "thread has a CPU affinity of its"
+    } else {
+        "threads have CPU affinities of their"
+    };
     format!(
-        "{n} {have} CPU affinities of their own, which this kernel forgets when cpusets or the \
+        "{n} {have} own, which this kernel forgets when cpusets or the \
          CPUs online change, and nobody gives back: {list}{more}"
     )
 }
