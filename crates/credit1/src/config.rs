@@ -83,7 +83,8 @@ pub enum Burn {
     #[default]
     Exact,
     /// A tick's worth to whoever a tick finds running. A guest that steps aside before each tick
-    /// is never charged. With exact burning, too, such a guest is no active one, as ticks decide that.
+    /// is never charged. With exact burning such a guest is charged, but it keeps its priority: only a
+    /// tick that finds it running puts it on the list of those that the accounting looks at.
     TickSampled,
 }
 

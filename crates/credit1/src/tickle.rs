@@ -30,8 +30,8 @@ impl Credit1 {
     }
 
     /// Today: an idle CPU if there is one, and what runs is left alone; else the CPU if `e` is more
-    /// urgent. What runs there is not sent to an idle CPU that only it may use: the line that is there
-    /// for this asks for an idle CPU that `e` may use, where there is none.
+    /// urgent. What runs there stays, even if an idle CPU would suit it: Xen's check for that tests the
+    /// affinity of `e`, for which there is no idle CPU at this point.
     fn tickle_modern(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         let ent = &self.ents[e.index()];
         let urgent = ent.pri > self.pri_on(cpu);

@@ -312,7 +312,7 @@ pub struct Cost {
     pub unsure: bool,
     /// Whether it is within its limit. A cost that noise can explain probably is.
     pub held: Held,
-    /// It is worth a word: it always is, or is beyond its limit.
+    /// Whether a verdict may name it: a mean or work always, a p99 only if it is beyond its limit.
     told: bool,
 }
 

@@ -52,12 +52,17 @@ pub(crate) fn judged(document: &Document, series: &LatencySeries) -> Option<Judg
     let of_means = ratios.p99.is_none() && ratios.mean.is_some();
     let (ratio, interval) = series.ratio(if of_means { Statistic::Mean } else { Statistic::P99 });
     let (mut sign, mut tone) = mark(interval, series.key.repeats, Better::Less);
-    let cell = (series.key.backend.clone(), series.key.params.clone());
-    let base = document.latency(&cell, &series.key.name(), &document.baseline);
-    if sign == "+" && base.is_some_and(|base| series.missed_share() > base.missed_share()) {
+    if sign == "+" && misses_more(document, series) {
         (sign, tone) = ("", Tone::Plain);
     }
     Some(Judged { ratio, interval, of_means, sign, tone })
+}
+
+/// Whether a series misses a larger share of its periods than under the baseline.
+fn misses_more(document: &Document, series: &LatencySeries) -> bool {
+    let cell = (series.key.backend.clone(), series.key.params.clone());
+    let base = document.latency(&cell, &series.key.name(), &document.baseline);
+    base.is_some_and(|base| series.missed_share() > base.missed_share())
 }
 
 /// `0.0122x [0.0101, 0.0147]`.

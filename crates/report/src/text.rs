@@ -83,15 +83,14 @@ pub fn render(document: &Document, style: Style) -> String {
     out
 }
 
-/// How to have the best policies, a line each as it is to be typed. Where some are measured on this host, those that are
-/// best in a simulation only are none.
+/// How to have the best policies, a line each as it is to be typed. If policies were measured, a simulation beside the
+/// measurement does not decide which are best.
 fn deployments(document: &Document, style: Style) -> String {
     let mut out = String::new();
-    let is_measured = |v: &&Verdict| v.backend != SIM;
-    let measured = document.verdicts.iter().any(|v| is_measured(&v));
+    let measured = document.verdicts.iter().any(|v| v.backend != SIM);
+    let decides = |v: &&Verdict| !measured || v.backend != SIM;
     let best = |policy: &str| {
-        let mut told = document.verdicts.iter().filter(|v| !measured || is_measured(v));
-        told.any(|v| v.best.as_deref() == Some(policy))
+        document.verdicts.iter().filter(decides).any(|v| v.best.as_deref() == Some(policy))
     };
     for one in document.deployments.iter().filter(|one| best(&one.policy)) {
         out += &render_deployment(one, &one.policy, style);
@@ -122,11 +121,10 @@ pub(crate) fn setting(document: &Document) -> String {
         [one] if one == VM => ("round", String::new()),
         _ => ("repeat", format!(", seed {}", document.seed)),
     };
-    let plural = if document.repeats == 1 { "" } else { "s" };
     format!(
-        "{}; {} {turn}{plural} of {} s after {} s of warm-up{seed}",
+        "{}; {} of {} s after {} s of warm-up{seed}",
         document.backends.join(" and "),
-        document.repeats,
+        format::count(document.repeats.into(), turn),
         document.duration_s,
         document.warmup_s,
     )

@@ -199,7 +199,7 @@ impl World<'_> {
             vm.preempted += stats.preempted;
             vm.counters.add(&self.counters_of(v));
             if let Some(halts) = &mut vm.halts {
-                halts.last(v.virt.host_poll.halted(now));
+                halts.goes_on(v.virt.host_poll.halted(now));
             }
             vm.advance_ns += v.virt.deadline.advance_ns();
             let PolicyStats { boosts, throttles, denied, lowered_ns, .. } =
@@ -236,8 +236,7 @@ impl World<'_> {
             counters.exits[usize::from(v.exit_why)].ns += now - v.exit_at;
         }
         counters.guest_poll_ns += v.virt.guest_poll.polled(now);
-        let is_in_guest = v.pcpu != NONE && self.pcpus[v.pcpu as usize].segment == Segment::Guest;
-        if v.segment == GuestSegment::Rest && is_in_guest {
+        if v.segment == GuestSegment::Rest && self.is_in_guest(v) {
             counters.rest_ns += self.rests(v).0;
         }
         counters

@@ -66,11 +66,11 @@ impl HaltTimes {
     /// A halt has ended.
     pub(crate) fn halted(&mut self, ns: Ns) {
         self.halts.add(ns);
-        self.halted += ns;
+        self.goes_on(ns);
     }
 
     /// A halt that goes on has lasted this long.
-    pub(crate) fn last(&mut self, ns: Ns) {
+    pub(crate) fn goes_on(&mut self, ns: Ns) {
         self.halted += ns;
     }
 

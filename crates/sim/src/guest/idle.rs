@@ -272,14 +272,18 @@ impl World<'_> {
         (ns, expected, governor)
     }
 
+    /// Whether a vCPU is in guest mode.
+    pub(crate) fn is_in_guest(&self, vcpu: &Vcpu) -> bool {
+        vcpu.pcpu != NONE && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
+    }
+
     /// Whether an interrupt finds a vCPU idle without being asleep: polled for by the host, or idle in
     /// guest mode.
     pub(crate) fn is_idle_awake(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         vcpu.polling
             || matches!(vcpu.segment, GuestSegment::Poll | GuestSegment::Rest)
-                && vcpu.pcpu != NONE
-                && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
+                && self.is_in_guest(vcpu)
     }
 
     /// The thread of a halted vCPU goes to sleep.

@@ -22,7 +22,7 @@ use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::{Spell, Spin, UNBOUNDED};
 use crate::guest::vm_sync::Count;
-use crate::machine::{GuestSegment, Segment, Vm};
+use crate::machine::{GuestSegment, Vm};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -132,10 +132,7 @@ impl World<'_> {
     /// Whether the vCPU of a task that spins does so at this moment: in guest mode, and in no handler.
     pub(crate) fn spins_now(&self, vm: usize, t: u32) -> bool {
         let vcpu = &self.vcpus[self.home_of(vm, t) as usize];
-        vcpu.current == t
-            && vcpu.segment == GuestSegment::User
-            && vcpu.pcpu != NONE
-            && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
+        vcpu.current == t && vcpu.segment == GuestSegment::User && self.is_in_guest(vcpu)
     }
 
     /// What a task spins for is there: it goes on, when its vCPU runs.
