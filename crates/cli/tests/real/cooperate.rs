@@ -16,7 +16,7 @@ use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
     Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
-use vcoop_testing::{Outcome, Skip, long, test, until};
+use vcoop_testing::{Outcome, Skip, long, test, twice, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
 use crate::vcoop::{VCOOP, guest, have, needs_tracefs};
@@ -419,19 +419,23 @@ test!("qemu", an_audio_callback_that_is_boosted_misses_few_deadlines, || -> Outc
         };
         value("glitches") / value("callbacks")
     };
-    let alone = play();
-    let mut boosted = 1.0;
-    // The callback and an emulated guest's interrupt are longer than the longest boost of a guest by default.
+    // The longest boost leaves a callback its time where the machine is at half of its speed: it has to be done within a
+    // period of 5.3 ms. The budget is what that takes.
     let budgets = [
-        "vcpu_refill=50%",
-        "vcpu_burst=6ms",
-        "vm_refill=80%",
+        "vcpu_refill=80%",
+        "vcpu_burst=12ms",
+        "vm_refill=90%",
         "vm_burst=12ms",
-        "longest_boost=2ms",
+        "longest_boost=4ms",
     ];
-    let attached = daemon.dynamic(&vm, &budgets, || boosted = play());
-    eprintln!("glitches: {alone:.3} of the callbacks, boosted {boosted:.3}");
-    assert!(alone > 0.1 && boosted < alone / 4.0, "{alone} and {boosted}: {attached}");
+    twice(|| {
+        let alone = play();
+        let mut boosted = 1.0;
+        let attached = daemon.dynamic(&vm, &budgets, || boosted = play());
+        eprintln!("glitches: {alone:.3} of the callbacks, boosted {boosted:.3}");
+        let fewer = alone > 0.1 && boosted < alone / 4.0;
+        if fewer { Ok(()) } else { Err(format!("{alone} and {boosted}: {attached}")) }
+    })?;
     at_rest(&vm);
     Ok(())
 });
