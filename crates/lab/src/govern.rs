@@ -70,6 +70,7 @@ impl Host for Pool<'_> {
             vcpus,
             // The lab makes no cgroups: threads are alike.
             weight: None,
+            quota_ns: None,
             entitled: govern.entitled.unwrap_or(0),
             folds: govern.kind.is_some() && govern.takes_part,
         }

@@ -21,6 +21,7 @@ const INTERRUPT: u64 = 5;
 const COST: u64 = 6;
 const CLOCK: u64 = 7;
 const START: u64 = 8;
+const QUOTA: u64 = 9;
 
 /// One stream.
 #[derive(Clone, Debug)]
@@ -55,6 +56,11 @@ impl Stream {
     /// What the start of task number `task` is drawn from: machine 0 is the host, then come the VMs of a plan.
     pub fn start(seed: u64, machine: usize, task: usize) -> Self {
         Self::new(seed, &[START, machine as u64, task as u64])
+    }
+
+    /// What the phase of the quota of control group number `group` is drawn from.
+    pub fn quota(seed: u64, group: usize) -> Self {
+        Self::new(seed, &[QUOTA, group as u64])
     }
 
     /// What the rate of the clock of VM number `vm` of a plan is drawn from.

@@ -242,8 +242,12 @@ fn the_hosts_word_is_followed_at_once() {
 
 #[test]
 fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
-    let claim =
-        |wanted_ns, weight, entitled_ns| Claim { wanted_ns, weight, entitled_ns, given_ns: 0 };
+    let claim = |wanted_ns, weight, entitled_ns| Claim {
+        wanted_ns,
+        weight,
+        entitled_ns,
+        ..Claim::default()
+    };
     let given = |capacity, mut claims: Vec<Claim>| {
         let contended = share(capacity, &mut claims);
         (contended, claims.iter().map(|c| c.given_ns).collect::<Vec<_>>())
@@ -254,6 +258,9 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
     assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), (true, vec![75, 25]));
     assert_eq!(given(100, vec![claim(90, 3, 0), claim(10, 1, 0)]), (false, vec![90, 10]));
     assert_eq!(given(50, vec![claim(90, 1, 60), claim(90, 1, 40)]), (true, vec![30, 20]));
+    // What a quota keeps from one is the others'.
+    let limited = Claim { quota_ns: Some(20), ..claim(90, 3, 0) };
+    assert_eq!(given(100, vec![limited, claim(90, 1, 0)]), (true, vec![20, 80]));
 }
 
 #[test]
@@ -532,6 +539,7 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
         vcpus: 8,
         weight: Some(1024),
         entitled: 0,
+        quota_ns: None,
         folds: true,
     };
     let mut claims = [Claim::default(); 2];
@@ -550,10 +558,16 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
     // Threads are alike: by the number of vCPUs, and not at all beside one that does not fold.
     let alike = Member { weight: None, ..busy };
     assert_eq!(of([alike, alike], 8 * S), (true, 4 * S));
-    assert_eq!(of([alike, Member { folds: false, ..alike }], 8 * S), (false, 0));
+    assert_eq!(of([alike, Member { folds: false, ..alike }], 8 * S), (false, 8 * S));
     let idle = Member { used: CpuTime::default(), folds: false, ..alike };
     assert!(!of([alike, idle], 8 * S).0, "all of it is there");
     assert_eq!(of([Member { folds: false, ..alike }, alike], 8 * S), (true, 4 * S));
+    // A quota of three CPUs holds wherever the other one is, and leaves it the rest.
+    for other in [busy, idle, Member { folds: false, ..alike }] {
+        let limited = Member { quota_ns: Some(3 * S), ..alike };
+        assert_eq!(of([limited, other], 16 * S), (true, 3 * S));
+    }
+    assert_eq!(of([busy, Member { quota_ns: Some(3 * S), ..busy }], 8 * S), (true, 5 * S));
 }
 
 /// A VM that has room beside one that has folded: each try of the other makes it fold for a moment.

@@ -248,7 +248,38 @@ pub struct LevelConfig {
     pub dl: DlConfig,
     /// Load balancing.
     pub balance: Balance,
-    /// cgroup `cpu.weight`-like shares (1024 = one nice-0 task's worth a CPU), one entry a group.
-    /// Entities name their group by index; `None` puts them at the root.
-    pub groups: alloc::vec::Vec<u64>,
+    /// Control groups. Entities name their group by index; `None` puts them at the root.
+    pub groups: alloc::vec::Vec<GroupConfig>,
+}
+
+/// A control group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GroupConfig {
+    /// Its share: 1024 is that of a nice-0 task, and 100 in `cpu.weight`.
+    pub weight: u64,
+    /// Most time that it may have.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub quota: Option<Quota>,
+}
+
+impl GroupConfig {
+    /// A group of this weight, without a quota.
+    pub fn new(weight: u64) -> Self {
+        Self { weight, quota: None }
+    }
+}
+
+/// CPU time that the fair entities of a group may have, on all CPUs together (`cpu.max`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Quota {
+    /// CPU time in each period.
+    pub runtime_ns: Ns,
+    /// Length of a period.
+    pub period_ns: Ns,
+    /// Unused time that is kept for later periods, at most (`cpu.max.burst`).
+    pub burst_ns: Ns,
+    /// When a period begins.
+    pub phase_ns: Ns,
 }

@@ -7,6 +7,7 @@ mod deadline;
 mod driver;
 mod eevdf;
 mod fair_share;
+mod quota;
 mod random;
 mod rt;
 mod wake_ups;

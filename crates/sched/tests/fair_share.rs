@@ -1,7 +1,7 @@
 //! Fair entities share CPUs in proportion to their weights.
 
 use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, fairs, nice};
-use vcoop_sched::config::{Bandwidth, Fair, LevelConfig, Policy, RtGuard, Topology};
+use vcoop_sched::config::{Bandwidth, Fair, GroupConfig, LevelConfig, Policy, RtGuard, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet};
 
 #[test]
@@ -103,7 +103,7 @@ fn a_cpu_that_is_busy_with_rt_takes_no_fair_entity_from_another_since_6_6() {
 #[test]
 fn groups_share_by_their_weight() {
     for mut cfg in fairs(1) {
-        cfg.groups = vec![1024, 2048];
+        cfg.groups = [1024, 2048].map(GroupConfig::new).to_vec();
         let mut m = Machine::new(&cfg);
         let member = |m: &mut Machine, g, n| -> Vec<_> {
             let attr = Attr { policy: nice(0), cpus: CpuSet::EMPTY, group: g };
@@ -132,7 +132,7 @@ fn a_group_splits_its_weight_over_cpus() {
     // Group 0 has a member on each of two CPUs, group 1 one on CPU 0: half of group 0's weight
     // competes there, so it gets a third of the CPU.
     for mut cfg in fairs(2) {
-        cfg.groups = vec![1024, 1024];
+        cfg.groups = [1024, 1024].map(GroupConfig::new).to_vec();
         let mut m = Machine::new(&cfg);
         let on = |cpu, g| Attr { policy: nice(0), cpus: CpuSet::one(CpuId(cpu)), group: Some(g) };
         let a = m.start(on(0, 0), 0, HOG);

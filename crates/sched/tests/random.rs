@@ -2,7 +2,9 @@
 
 use crate::driver::{HOG, MS, Machine, US, Work, cfs, eevdf, fairs, nice};
 use proptest::prelude::*;
-use vcoop_sched::config::{Bandwidth, DlConfig, Fair, LevelConfig, Policy, RtGuard, Topology};
+use vcoop_sched::config::{
+    Bandwidth, DlConfig, Fair, GroupConfig, LevelConfig, Policy, Quota, RtGuard, Topology,
+};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};
 
 #[derive(Clone, Debug)]
@@ -79,12 +81,19 @@ fn base() -> impl Strategy<Value = LevelConfig> {
     ];
     let dl = (any::<bool>(), any::<bool>())
         .prop_map(|(admission, hrtick)| DlConfig { admission, hrtick });
-    let all = (FAIR, topology, guard, any::<bool>(), dl);
-    all.prop_map(|(fair, topology, guard, bal, dl)| {
+    let quota = (MS..20 * MS, MS..10 * MS, 0..MS, 0..9 * MS);
+    let quota = quota.prop_map(|(runtime_ns, period_ns, burst_ns, phase_ns)| Quota {
+        runtime_ns,
+        period_ns,
+        burst_ns,
+        phase_ns,
+    });
+    let all = (FAIR, topology, guard, any::<bool>(), dl, proptest::option::of(quota));
+    all.prop_map(|(fair, topology, guard, bal, dl, quota)| {
         let mut cfg = fair_of(fair, topology.cpus());
         cfg.topology = topology;
         cfg.rt_guard = guard;
-        cfg.groups = vec![1024, 300];
+        cfg.groups = vec![GroupConfig::new(1024), GroupConfig { weight: 300, quota }];
         cfg.balance.newidle = bal;
         cfg.balance.periodic = bal;
         cfg.dl = dl;
@@ -203,7 +212,10 @@ proptest! {
             }
             for c in 0..cpus {
                 let nr = m.level.nr_running(CpuId(c));
-                let held = |e: &EntId| m.level.cpu_of(*e).0 == c && m.level.is_throttled(*e);
+                // Whom a quota holds back is not counted.
+                let held = |e: &EntId| {
+                    m.level.cpu_of(*e).0 == c && m.level.is_throttled(*e) && m.level.is_urgent(*e)
+                };
                 let nr = nr - ids.iter().filter(|e| held(e)).count() as u32;
                 let idle = m.current(c).is_none() && !m.level.is_forced_idle(CpuId(c));
                 prop_assert!(!idle || nr == 0, "cpu {} idles beside {}", c, nr);

@@ -186,7 +186,7 @@ impl<'p> Setup<'p> {
             plan,
             seed,
             servers: probed_servers(plan),
-            host: Scheduler::new(&plan.host.sched)?,
+            host: Scheduler::new(&plan.host.sched, seed)?,
             clock,
             threads: Vec::new(),
             vcpus: Vec::new(),

@@ -5,7 +5,7 @@ use vcoop_model::plan::{Act, Dist, GuestTimer, Mode, Phase, PolicyPlan, Program,
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, Means, WakeBoostConfig};
-use vcoop_sched::config::{EevdfTunables, Fair, Policy, RtGuard};
+use vcoop_sched::config::{EevdfTunables, Fair, GroupConfig, Policy, RtGuard};
 
 const RT: Policy = Policy::Fifo(50);
 
@@ -103,7 +103,7 @@ fn fair_classes_share_by_weight_on_both_levels() {
 #[test]
 fn loads_of_a_group_share_what_its_weight_gives_it() {
     let mut p = plan(eevdf(2), free());
-    p.host.sched.linux_mut().expect("Linux").groups = vec![1024, 2048];
+    p.host.sched.linux_mut().expect("Linux").groups = [1024, 2048].map(GroupConfig::new).to_vec();
     for (name, group, cpu) in
         [("a", Some(0), 0), ("b", Some(0), 0), ("c", Some(0), 1), ("d", Some(1), 0), ("e", None, 1)]
     {

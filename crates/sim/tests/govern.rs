@@ -4,7 +4,7 @@ use crate::support::*;
 use vcoop_model::plan::{Plan, TimelineAction, TimelineEvent, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_policy::govern::Kind;
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{GroupConfig, Policy};
 
 /// A guest with a hog for every vCPU.
 fn hogs(name: &str, vcpus: u32) -> VmPlan {
@@ -19,7 +19,7 @@ fn host(pcpus: u32, vms: Vec<VmPlan>, weights: bool) -> Plan {
     let mut p = plan(eevdf(pcpus), free());
     p.vms = vms;
     if weights {
-        let groups = vec![1024; p.vms.len()];
+        let groups = vec![GroupConfig::new(1024); p.vms.len()];
         if let Some(level) = p.host.sched.linux_mut() {
             level.groups = groups;
         }

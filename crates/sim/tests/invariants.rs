@@ -17,7 +17,7 @@ use vcoop_model::profile::{Noise, NoiseBy};
 use vcoop_model::quantiles::Quantiles;
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
-use vcoop_sched::config::{Bandwidth, Policy, RtGuard, Topology};
+use vcoop_sched::config::{Bandwidth, GroupConfig, Policy, RtGuard, Topology};
 
 fn dist() -> impl Strategy<Value = Dist> {
     prop_oneof![
@@ -435,7 +435,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         RtGuard::FairServer(Bandwidth { runtime_ns: 5 * MS, period_ns: 100 * MS }),
                         RtGuard::Both(Bandwidth { runtime_ns: 95 * MS, period_ns: 100 * MS }),
                     ][guard];
-                    host.groups = vec![1024, 512];
+                    host.groups = [1024, 512].map(GroupConfig::new).to_vec();
                     let mut p = plan(host, if costly { dear() } else { free() });
                     p.host.preemption = [
                         Preemption::None,

@@ -33,8 +33,10 @@ mod libvirt;
 pub mod limits;
 mod proc;
 pub mod qmp;
+mod quota;
 mod text;
 mod vm;
 
 pub use proc::{Passed, Proc, Scan};
+pub use quota::quota;
 pub use vm::{Accel, OtherThread, Role, Source, Sources, Thread, VcpuThread, Vm, Vmm};

@@ -3,13 +3,13 @@
 use vcoop_credit1::Domain;
 use vcoop_policy::config::Means;
 use vcoop_powervm::Partition;
-use vcoop_sched::config::{Policy, Topology};
+use vcoop_sched::config::{GroupConfig, Policy, Quota, Topology};
 
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
-use super::keys::texts::{MeansText, PolicyText};
+use super::keys::texts::{CpuMax, MeansText, PolicyText};
 use super::keys::workload::{Kind, Workload};
 use super::keys::{CostsKind, HostKeys, InterruptKeys, VmKeys};
 use super::powervm;
@@ -22,7 +22,7 @@ use crate::plan::{
 };
 use crate::profile::{Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
-use crate::toml_read::units::Times;
+use crate::toml_read::units::{Time, Times};
 use crate::toml_read::value::{Name, OneOrEach};
 use crate::toml_read::{At, Value};
 use crate::topology::topology;
@@ -188,8 +188,8 @@ pub(crate) struct HostFacts {
 pub(crate) struct Shares {
     /// Linux: names of the groups that are declared.
     pub(crate) named: Vec<String>,
-    /// Linux: weights of the groups, first of those that are declared, then of VMs that have their own.
-    pub(crate) groups: Vec<u64>,
+    /// Linux: the groups, first those that are declared, then those of VMs that have their own.
+    pub(crate) groups: Vec<GroupConfig>,
     /// credit1: every VM's domain.
     pub(crate) domains: Vec<Domain>,
     /// powervm: every VM's partition.
@@ -263,6 +263,9 @@ pub(crate) fn vm(
     if let Some(group) = keys.group.as_ref().filter(|_| host.class != ClassKind::Linux) {
         ClassKind::Linux.only(host.class, "group", group.span, errors);
     }
+    if let Some(max) = keys.cpu_max.as_ref().filter(|_| host.class != ClassKind::Linux) {
+        ClassKind::Linux.only(host.class, "cpu_max", max.span, errors);
+    }
     if let Some(capped) = keys.capped.as_ref().filter(|_| host.class != ClassKind::PowerVm) {
         ClassKind::PowerVm.only(host.class, "capped", capped.span, errors);
     }
@@ -308,22 +311,50 @@ fn linux_group(keys: &VmKeys, shares: &mut Shares, errors: &mut Collector<'_>) -
             let help = "the weight is the group's: take this one out";
             errors.error_help(weight.span, "this VM is in a group that others may be in", help);
         }
+        if let Some(max) = &keys.cpu_max {
+            let help = "the limit is the group's: take this one out";
+            errors.error_help(max.span, "this VM is in a group that others may be in", help);
+        }
         return group_of(group, &shares.named, errors);
     }
-    let groups = &mut shares.groups;
     let entitled = &keys.virt.0.govern.0.entitled;
-    if let (None, Some(entitled)) = (&keys.weight, entitled) {
+    let weight = match (&keys.weight, entitled) {
+        (Some(weight), _) => {
+            if weight.value.get() < 2 {
+                let message = format!("{} is out of range", weight.value.get());
+                errors.error_help(weight.span, message, "write an integer from 2 to 262144");
+            }
+            weight.value.get()
+        }
         // A pool keeps its promises by weights in proportion to them.
-        groups.push(entitled.value.get() * 1024);
-        return u16::try_from(groups.len() - 1).ok();
+        (None, Some(entitled)) => entitled.value.get() * 1024,
+        (None, None) if keys.cpu_max.is_some() => 1024,
+        (None, None) => return None,
+    };
+    let quota = quota(keys.cpu_max.as_ref(), keys.cpu_max_burst.as_ref(), errors);
+    shares.groups.push(GroupConfig { weight, quota });
+    u16::try_from(shares.groups.len() - 1).ok()
+}
+
+/// The quota of a group.
+pub(crate) fn quota(
+    max: Option<&At<CpuMax>>,
+    burst: Option<&At<Time>>,
+    errors: &mut Collector<'_>,
+) -> Option<Quota> {
+    let burst_ns = burst.map_or(0, |burst| burst.value.0);
+    let Some(&CpuMax { runtime_ns, period_ns }) = max.map(|max| &max.value) else {
+        if let Some(burst) = burst.filter(|burst| burst.value.0 > 0) {
+            let help = "write cpu_max as well, or take this out";
+            errors.error_help(burst.span, "`cpu_max_burst` is of a group with `cpu_max`", help);
+        }
+        return None;
+    };
+    if let Some(burst) = burst.filter(|_| burst_ns > runtime_ns) {
+        let message = "the burst is longer than the quota";
+        errors.error_help(burst.span, message, "Linux takes at most the quota");
     }
-    let weight = keys.weight.as_ref()?;
-    if weight.value.get() < 2 {
-        let message = format!("{} is out of range", weight.value.get());
-        errors.error_help(weight.span, message, "write an integer from 2 to 262144");
-    }
-    groups.push(weight.value.get());
-    u16::try_from(groups.len() - 1).ok()
+    Some(Quota { runtime_ns, period_ns, burst_ns, phase_ns: 0 })
 }
 
 /// The number of a group that is declared.

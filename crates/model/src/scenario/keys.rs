@@ -24,7 +24,7 @@ use pinning::{LoadCpus, Pin};
 use powervm::PowerVmKeys;
 use sched::SchedKeys;
 use storm::{StormKeys, ViewKeys};
-use texts::{MeansText, PolicyText};
+use texts::{CpuMax, MeansText, PolicyText};
 use virt::VirtKeys;
 use workload::{GuestTask, HostLoad, Kind, Then, Workload};
 
@@ -194,6 +194,11 @@ table! {
         /// What all its threads on all CPUs weigh together, beside threads without a group (1024: as a
         /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
         weight: At<Int<2, 262_144>> = "1024",
+        /// Most CPU time of its fair threads, on all CPUs together, in each period. Threads under `fifo`, `rr` and
+        /// `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it. Simulated only. Default: no limit.
+        cpu_max: Option<At<CpuMax>>,
+        /// Part of `cpu_max` that was not used and may be used later, at most.
+        cpu_max_burst: At<Time> = "0us",
     }
 }
 
@@ -217,6 +222,11 @@ table! {
         weight: Option<At<Int<0, 262_144>>>,
         /// Linux: the `[[group]]` that its vCPU threads are in, instead of one of its own.
         group: Option<At<Name>>,
+        /// Linux: most CPU time of its vCPU threads, as that of a `[[group]]`; the VM then has a group of its own.
+        /// Default: no limit.
+        cpu_max: Option<At<CpuMax>>,
+        /// Linux: part of `cpu_max` that was not used and may be used later, at most. Default: 0us.
+        cpu_max_burst: Option<At<Time>>,
         /// credit1: the VM's cap, its largest CPU time in percent of one pCPU; 0: no cap.
         cap: Option<At<Int<0, 25_600>>>,
         /// powervm: the VM gets no time beyond its entitlement. Default: false.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcoop_credit1::Patches;
+use vcoop_sched::config::GroupConfig;
 
 use super::calls;
 use super::captures::Captures;
@@ -10,7 +11,7 @@ use super::credit1;
 use super::deadline;
 use super::effect::Effects;
 use super::expand::{Expanded, Place};
-use super::host::{self, HostFacts, Shares, refuse_ext, refuse_slice};
+use super::host::{self, HostFacts, Shares, quota, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
 use super::keys::{GroupKeys, PolicyKeys, ScenarioKeys};
@@ -397,7 +398,13 @@ fn groups(keys: &[GroupKeys], class: ClassKind, errors: &mut Collector<'_>) -> S
     errors.distinct(keys.iter().map(|group| (group.name.value.0.as_str(), group.name.span)));
     Shares {
         named: keys.iter().map(|group| group.name.value.0.clone()).collect(),
-        groups: keys.iter().map(|group| group.weight.value.get()).collect(),
+        groups: keys
+            .iter()
+            .map(|group| GroupConfig {
+                weight: group.weight.value.get(),
+                quota: quota(group.cpu_max.as_ref(), Some(&group.cpu_max_burst), errors),
+            })
+            .collect(),
         ..Shares::default()
     }
 }

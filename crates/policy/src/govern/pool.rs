@@ -16,6 +16,8 @@ pub struct Member {
     pub weight: Option<u64>,
     /// pCPUs' worth of time that it is entitled to.
     pub entitled: u32,
+    /// Most CPU time that it may have in each second, by a quota.
+    pub quota_ns: Option<Ns>,
     /// It has a governor.
     pub folds: bool,
 }
@@ -26,7 +28,9 @@ const NICE_0: u64 = 1024;
 impl Member {
     /// What it wants of the host, and what it is owed, in an interval of `elapsed_ns`.
     fn claim(&self, elapsed_ns: Ns) -> Claim {
+        let quota = |ns| u128::from(ns) * u128::from(elapsed_ns) / 1_000_000_000;
         Claim {
+            quota_ns: self.quota_ns.and_then(|ns| u64::try_from(quota(ns)).ok()),
             wanted_ns: Claim::wanting(self.used, elapsed_ns, self.width, self.vcpus),
             weight: self.weight.unwrap_or(NICE_0 * u64::from(self.vcpus)),
             entitled_ns: u64::from(self.entitled).saturating_mul(elapsed_ns),
@@ -39,7 +43,8 @@ impl Member {
 /// `claims` is room for as many as there are members.
 ///
 /// A VM without a weight that competes with one that uses all its vCPUs is never contended: threads are
-/// alike there, so that whoever uses fewer of them gets less. The host does not ask that of a VM.
+/// alike there, so that whoever uses fewer of them gets less. The host does not ask that of a VM. A quota is another
+/// matter: a VM has no more than that, however many vCPUs it uses.
 ///
 /// # Panics
 /// If there is no such member, or less room than members.
@@ -60,7 +65,7 @@ pub fn grant(
         m.weight.is_none() && !m.folds && claim.wanted_ns > 0
     };
     if members[which].weight.is_none() && others.into_iter().any(stays) {
-        return Grant::default();
+        claims[which].given_ns = claims[which].usable_ns();
     }
     claims[which].grant()
 }

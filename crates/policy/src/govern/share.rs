@@ -11,6 +11,8 @@ pub struct Claim {
     pub weight: u64,
     /// CPU time it is owed before anybody gets more.
     pub entitled_ns: Ns,
+    /// Most CPU time that it may have.
+    pub quota_ns: Option<Ns>,
     /// Set by [`share`].
     pub given_ns: Ns,
 }
@@ -33,15 +35,20 @@ impl Claim {
         u128::from(self.weight)
     }
 
-    /// Wants more than it has.
+    /// What it could use.
+    pub(super) fn usable_ns(&self) -> Ns {
+        self.wanted_ns.min(self.quota_ns.unwrap_or(Ns::MAX))
+    }
+
+    /// Could use more than it has.
     fn wants(&self) -> bool {
-        self.given_ns < self.wanted_ns
+        self.given_ns < self.usable_ns()
     }
 }
 
 /// Divides `capacity_ns` of CPU time: first to everybody what it is entitled to (together at most the
 /// capacity, else cut in proportion), then the rest by weight, and what one does not want to the others
-/// again. Nobody gets more than it wants. True if somebody gets less.
+/// again. Nobody gets more than it wants, or than its quota. True if somebody gets less.
 ///
 /// Takes at most one round for each claim, each *O*(claims).
 pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
@@ -51,7 +58,7 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
     for claim in &mut *claims {
         let entitled = u128::from(claim.entitled_ns);
         let cut = if owed > capacity { entitled * capacity / owed } else { entitled };
-        claim.given_ns = claim.wanted_ns.min(u64::try_from(cut).unwrap_or(u64::MAX));
+        claim.given_ns = claim.usable_ns().min(u64::try_from(cut).unwrap_or(u64::MAX));
         left -= u128::from(claim.given_ns).min(left);
     }
     loop {
@@ -63,7 +70,7 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
         let mut satisfied = false;
         for claim in claims.iter_mut().filter(|c| c.wants() && c.weight > 0) {
             let more = u64::try_from(round * claim.parts() / total).unwrap_or(u64::MAX);
-            let lacks = claim.wanted_ns - claim.given_ns;
+            let lacks = claim.usable_ns() - claim.given_ns;
             satisfied |= more >= lacks;
             claim.given_ns += more.min(lacks);
             left -= u128::from(more.min(lacks));

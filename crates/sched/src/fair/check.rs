@@ -17,6 +17,7 @@ impl FairClass {
             let load: u64 = group.on.iter().map(|on| on.queued).sum();
             assert_eq!(load, group.load.queued, "load of group {g} on all CPUs");
         }
+        self.check_quotas();
     }
 
     fn check_queue(&self, r: usize) {
@@ -42,7 +43,8 @@ impl FairClass {
         assert_eq!(on, all.len(), "entities that think they are on the queue");
         if rq.se != NONE {
             let g = &self.ses[rq.se as usize];
-            if rq.nr > 0 {
+            let throttled = self.is_throttled(rq.group, crate::CpuId(rq.cpu));
+            if rq.nr > 0 && !throttled {
                 assert!(g.on_rq && !g.delayed, "the group of a busy queue is queued");
             }
             let curr = self.rqs[rq.cpu as usize].curr == rq.se;

@@ -12,13 +12,15 @@
 //! idle CPUs, and these do not. The weight follows when the group's load on that CPU changes and on each
 //! tick there, so that a change on one CPU reaches the others a tick later.
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::queue::Rq;
+use super::quota::Pool;
 use super::{FairClass, weight};
 use crate::CpuId;
-use crate::config::Ns;
+use crate::config::{GroupConfig, Ns};
 use crate::heap::NONE;
 
 /// In this time an average forgets half: 32 periods of 1024 * 1024 ns (`LOAD_AVG_PERIOD`).
@@ -33,11 +35,18 @@ pub(crate) struct Group {
     pub(crate) load: Load,
     /// The same for each CPU.
     pub(crate) on: Vec<Load>,
+    /// Most time that it may have.
+    pub(super) quota: Option<Box<Pool>>,
 }
 
 impl Group {
-    pub(crate) fn new(w: u64, cpus: usize) -> Self {
-        Self { weight: w << weight::SHIFT, load: Load::default(), on: vec![Load::default(); cpus] }
+    pub(crate) fn new(of: GroupConfig, cpus: usize) -> Self {
+        Self {
+            weight: of.weight << weight::SHIFT,
+            load: Load::default(),
+            on: vec![Load::default(); cpus],
+            quota: of.quota.map(|quota| Box::new(Pool::new(quota, cpus))),
+        }
     }
 
     /// Another load on `cpu`.
@@ -143,7 +152,7 @@ mod tests {
     fn a_weight_goes_where_the_load_is_and_follows_within_its_half_life() {
         let one = 1024 << weight::SHIFT;
         let half_life = HALF_LIFE as Ns;
-        let mut group = Group::new(1024, 4);
+        let mut group = Group::new(GroupConfig::new(1024), 4);
         let parts = |group: &Group, now, cpu| group.weight_on(now, cpu) >> weight::SHIFT;
         // Alone, it has all of it at once.
         group.set_load(0, 0, one);
@@ -161,6 +170,6 @@ mod tests {
         assert_eq!(parts(&group, 2 * later + half_life, 1), 682);
         assert_eq!(parts(&group, 3 * later, 1), 1024);
         // Nothing anywhere has ever been: the least there is.
-        assert_eq!(parts(&Group::new(1024, 4), later, 2), weight::MIN_GROUP);
+        assert_eq!(parts(&Group::new(GroupConfig::new(1024), 4), later, 2), weight::MIN_GROUP);
     }
 }

@@ -18,6 +18,7 @@ mod group;
 #[cfg(test)]
 mod known_answers;
 mod queue;
+mod quota;
 #[cfg(test)]
 mod tests;
 pub(crate) mod weight;
@@ -31,6 +32,7 @@ use crate::heap::NONE;
 use crate::{CpuId, EntId};
 use group::Group;
 use queue::{Rq, Se};
+pub(crate) use quota::Wanted;
 
 /// Bounds of a custom slice, as `sched_setattr` clamps them.
 const SLICE_RANGE: (Ns, Ns) = (100_000, 100_000_000);
@@ -59,6 +61,8 @@ pub(crate) struct FairClass {
     base_slice: Ns,
     tick_ns: Ns,
     groups: Vec<Group>,
+    /// Whether a group has a quota.
+    quotas: bool,
     /// `group * cpus + cpu` to queue, [`NONE`] until needed.
     group_rq: Vec<u32>,
     cpus: usize,
@@ -79,7 +83,8 @@ impl FairClass {
             pos: Vec::new(),
             rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE)).collect(),
             tasks: Vec::new(),
-            groups: cfg.groups.iter().map(|&w| Group::new(w, cpus)).collect(),
+            groups: cfg.groups.iter().map(|&group| Group::new(group, cpus)).collect(),
+            quotas: cfg.groups.iter().any(|group| group.quota.is_some()),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
         }
@@ -162,8 +167,10 @@ impl FairClass {
         let s = self.se_of(e);
         let r = self.ses[s].rq as usize;
         self.requeue_delayed(r, s);
-        let cpu = self.rqs[r].cpu as usize;
-        self.rqs[cpu].tasks += 1;
+        let cpu = self.rqs[r].cpu;
+        if !self.is_held(e, CpuId(cpu)) {
+            self.rqs[cpu as usize].tasks += 1;
+        }
     }
 
     /// A delayed sleeper leaves its queue at once (its class changes, it moves, or it is gone).
@@ -292,10 +299,11 @@ impl Class for FairClass {
         let s = self.se_of(e);
         let r = self.rq_for(e, cpu);
         self.ses[s].rq = r as u32;
-        self.rqs[cpu.index()].tasks += 1;
+        let held = self.is_held(e, cpu);
+        self.rqs[cpu.index()].tasks += u32::from(!held);
         self.enqueue_se(r, s, how);
         let g = self.rqs[r].se;
-        if g == NONE {
+        if g == NONE || held {
             return;
         }
         let (g, root) = (g as usize, cpu.index());
@@ -309,7 +317,7 @@ impl Class for FairClass {
     }
 
     fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool {
-        self.rqs[cpu.index()].tasks -= 1;
+        self.rqs[cpu.index()].tasks -= u32::from(!self.is_held(e, cpu));
         self.dequeue_se_up(self.se_of(e), how)
     }
 

@@ -239,9 +239,15 @@ impl FairClass {
         if !self.dequeue_se(r, s, how) {
             return false;
         }
-        let g = self.rqs[r].se;
+        let rq = &self.rqs[r];
+        let (g, empty) = (rq.se, rq.nr == 0);
         if g != NONE {
-            if self.rqs[r].nr == 0 {
+            if empty && self.quotas {
+                self.give_back(rq.group, rq.cpu);
+            }
+            if !self.ses[g as usize].on_rq {
+                // It is throttled.
+            } else if empty {
                 self.dequeue_se(self.rqs[r].cpu as usize, g as usize, Dequeue::Sleep);
             } else {
                 self.update_group_weight(r);
@@ -256,7 +262,7 @@ impl FairClass {
         true
     }
 
-    fn dequeue_se(&mut self, r: usize, s: usize, how: Dequeue) -> bool {
+    pub(super) fn dequeue_se(&mut self, r: usize, s: usize, how: Dequeue) -> bool {
         let is_curr = self.rqs[r].curr == s as u32;
         let was_delayed = self.ses[s].delayed;
         match self.kind {

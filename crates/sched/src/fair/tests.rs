@@ -3,8 +3,8 @@
 use super::FairClass;
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{
-    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,
-    RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, GroupConfig, LevelConfig,
+    Ns, Policy, RtGuard, Topology,
 };
 use crate::heap::NONE;
 use crate::{CpuId, EntId};
@@ -30,7 +30,7 @@ fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
         rt_guard: RtGuard::Off,
         dl: DlConfig::default(),
         balance: Balance::default(),
-        groups,
+        groups: groups.into_iter().map(GroupConfig::new).collect(),
     })
 }
 

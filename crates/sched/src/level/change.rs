@@ -94,9 +94,11 @@ impl Level {
                 self.fair.resume(cpu, e);
             }
         } else {
-            let c = &mut self.cpus[cpu.index()];
-            c.nr_idle += u32::from(policy == Policy::Idle);
-            c.nr_idle -= u32::from(old == Policy::Idle);
+            if !self.fair.is_held(e, cpu) {
+                let c = &mut self.cpus[cpu.index()];
+                c.nr_idle += u32::from(policy == Policy::Idle);
+                c.nr_idle -= u32::from(old == Policy::Idle);
+            }
             self.store_policy(e, policy);
             self.refresh(cpu);
         }
@@ -111,13 +113,16 @@ impl Level {
 
     /// Takes an entity off its queue, running or not, and puts it onto that of its new policy.
     fn replace(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
-        if self.ents[e.index()].state == State::Running {
+        let running = self.ents[e.index()].state == State::Running;
+        if running {
             self.put_aside(e, cpu);
         }
         self.deactivate(e, Dequeue::Save);
         self.store_policy(e, policy);
-        if policy.is_deadline() {
-            self.dl.join(now, e);
+        match ClassId::of(&policy) {
+            ClassId::Fair if running => self.lift_quota(now, cpu, e),
+            ClassId::Fair | ClassId::Rt => {}
+            ClassId::Dl => self.dl.join(now, e),
         }
         self.activate(now, e, cpu, Enqueue::Restore);
     }
@@ -273,7 +278,7 @@ impl Level {
     /// If there is no such group.
     pub fn set_group_weight(&mut self, now: Ns, group: u16, weight: u64) {
         let weight = weight.clamp(weight::MIN_GROUP, weight::MAX_GROUP);
-        if core::mem::replace(&mut self.cfg.groups[usize::from(group)], weight) == weight {
+        if core::mem::replace(&mut self.cfg.groups[usize::from(group)].weight, weight) == weight {
             return;
         }
         for i in 0..self.cpus.len() {

@@ -47,6 +47,9 @@ impl Level {
                 if self.fair.charge(cpu, e, ran) {
                     self.kick(cpu, false);
                 }
+                if self.fair.has_quotas() {
+                    self.charge_quota(cpu, e, ran);
+                }
                 let c = &self.cpus[cpu.index()];
                 let waited = c.nr_rt + c.nr_dl > 0;
                 if self.guard.charge_fair(now, cpu, ran) && (waited || self.forces(cpu)) {
@@ -103,6 +106,9 @@ impl Level {
         let before = self.deadline(cpu);
         if self.dl.timer(cpu) <= now {
             self.replenish(now, cpu);
+        }
+        if self.fair.quota_timer(cpu) <= now {
+            self.on_quota_timer(now, cpu);
         }
         let c = &self.cpus[cpu.index()];
         let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);

@@ -61,10 +61,15 @@ impl Level {
 
     fn check_cpu(&self, cpu: CpuId) {
         let c = &self.cpus[cpu.index()];
+        // Whom a quota holds back does not count.
         let here = || {
-            self.ents
-                .iter()
-                .filter(|e| e.cpu == cpu && matches!(e.state, State::Queued | State::Running))
+            let ents = self.ents.iter().enumerate();
+            let on = ents
+                .filter(|(_, e)| e.cpu == cpu && matches!(e.state, State::Queued | State::Running));
+            on.filter(|(i, e)| {
+                e.class != ClassId::Fair || !self.fair.is_held(crate::EntId(*i as u32), cpu)
+            })
+            .map(|(_, e)| e)
         };
         let rt = here().filter(|e| e.class == ClassId::Rt).count() as u32;
         assert_eq!(rt, c.nr_rt, "{cpu}: RT entities");

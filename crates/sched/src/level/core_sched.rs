@@ -316,7 +316,7 @@ impl Level {
             let held = match self.class(*e) {
                 ClassId::Dl => self.dl.is_held(*e),
                 ClassId::Rt => self.guard.holds_rt(cpu),
-                ClassId::Fair => false,
+                ClassId::Fair => self.fair.is_held(*e, cpu),
             };
             fits(*e) && !held && self.is_running(*e)
         };

@@ -9,6 +9,7 @@ mod check;
 mod core_sched;
 mod dl_move;
 mod place;
+mod quota;
 mod rt_move;
 mod run;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{ClassId, LevelConfig, Ns, Policy, RtGuard, Topology};
+use crate::config::{ClassId, GroupConfig, LevelConfig, Ns, Policy, RtGuard, Topology};
 use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
@@ -358,7 +359,7 @@ impl Level {
     /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
-        let at = self.guard.deadline(cpu).min(self.dl.timer(cpu));
+        let at = self.guard.deadline(cpu).min(self.dl.timer(cpu)).min(self.fair.quota_timer(cpu));
         (at != NEVER).then_some(at)
     }
 
@@ -411,14 +412,14 @@ impl Level {
     }
 
     /// Whether the entity waits because it is throttled: an RT entity by the guard of its CPU, a
-    /// deadline entity by its own reservation.
+    /// deadline entity by its own reservation, a fair entity by the quota of its group.
     pub fn is_throttled(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
         ent.state == State::Queued
             && match ent.class {
                 ClassId::Dl => self.dl.is_held(e),
                 ClassId::Rt => self.guard.holds_rt(ent.cpu),
-                ClassId::Fair => false,
+                ClassId::Fair => self.fair.is_held(e, ent.cpu),
             }
     }
 
@@ -436,7 +437,7 @@ impl Level {
     }
 
     /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps
-    /// queued for their negative lag do not count.
+    /// queued for their negative lag do not count, and neither does who is held back by a quota.
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         let c = &self.cpus[cpu.index()];
@@ -444,7 +445,7 @@ impl Level {
     }
 
     /// Whether `cpu` needs ticks: it is not idle, nor a full-nohz CPU on which no tick could change who
-    /// runs (`sched_can_stop_tick`): one entity alone, or a FIFO entity, or the only RR entity.
+    /// runs (`sched_can_stop_tick`): one entity alone that has no quota, or a FIFO entity, or the only RR entity.
     #[inline]
     pub fn tick_needed(&self, cpu: CpuId) -> bool {
         let c = &self.cpus[cpu.index()];
@@ -459,7 +460,9 @@ impl Level {
             Policy::Fifo(_) => false,
             Policy::Rr(_) => c.nr_rt > 1,
             Policy::Deadline { .. } => true,
-            Policy::Normal { .. } | Policy::Idle => self.nr_running(cpu) > 1,
+            Policy::Normal { .. } | Policy::Idle => {
+                self.nr_running(cpu) > 1 || self.fair.has_quota(EntId(c.curr))
+            }
         };
         needed || c.spared
     }
@@ -510,6 +513,10 @@ impl Level {
     }
 }
 
+/// Bounds of a quota's period, and the least quota (`kernel/sched/core.c`).
+const MIN_PERIOD: Ns = 1_000_000;
+const MAX_PERIOD: Ns = 1_000_000_000;
+
 fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     cfg.topology.validate()?;
     let guard = match cfg.rt_guard {
@@ -540,9 +547,14 @@ fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     if cfg.groups.len() > usize::from(u16::MAX) {
         return Err(ConfigError::TooManyGroups { groups: cfg.groups.len() });
     }
-    for (group, &weight) in cfg.groups.iter().enumerate() {
+    for (group, &GroupConfig { weight, quota }) in cfg.groups.iter().enumerate() {
         if !(weight::MIN_GROUP..=weight::MAX_GROUP).contains(&weight) {
             return Err(ConfigError::GroupWeight { group, weight });
+        }
+        if let Some(quota) = quota {
+            ConfigError::range("period_ns", quota.period_ns, MIN_PERIOD, MAX_PERIOD)?;
+            ConfigError::range("runtime_ns", quota.runtime_ns, MIN_PERIOD, Ns::MAX >> 2)?;
+            ConfigError::range("burst_ns", quota.burst_ns, 0, quota.runtime_ns)?;
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
+use crate::fair::Wanted;
 use crate::heap::NONE;
 use crate::rt::DEADLINE;
 use crate::{CpuId, EntId, Leave, Note};
@@ -35,7 +36,7 @@ impl Level {
             self.charge(now, cpu);
             self.ents[e.index()].state = State::Queued;
             self.ents[e.index()].queued_at = now;
-            self.count_fair(now, e, cpu, true);
+            self.count_fair(now, e, cpu);
             self.check_preempt(cpu, e);
             return Some(cpu);
         }
@@ -55,6 +56,7 @@ impl Level {
         }
         self.charge(now, to);
         self.activate(now, e, to, how);
+        self.ask_quota(now, to, e);
         self.check_preempt(to, e);
         match class {
             ClassId::Fair => {}
@@ -120,6 +122,9 @@ impl Level {
         }
         if stays && prev_rank == 0 {
             self.guard.fair_preempted(now, cpu);
+        }
+        if let Some(p) = prev.filter(|&p| prev_rank == 0 && self.fair.has_quota(p)) {
+            self.throttle(now, cpu, p, Wanted::No);
         }
         let mut next = self.pick(cpu);
         let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
@@ -344,6 +349,7 @@ impl Level {
         self.deactivate(e, Dequeue::Save);
         self.moved(e, from, to);
         self.activate(now, e, to, Enqueue::Restore);
+        self.ask_quota(now, to, e);
         self.check_preempt(to, e);
     }
 
@@ -371,7 +377,7 @@ impl Level {
             ClassId::Fair => {
                 self.fair.clock = now;
                 self.fair.enqueue(cpu, e, how);
-                self.count_fair(now, e, cpu, true);
+                self.count_fair(now, e, cpu);
             }
             ClassId::Rt => {
                 self.rt.enqueue(cpu, e, how);
@@ -388,8 +394,14 @@ impl Level {
         let cpu = ent.cpu;
         match ent.class {
             ClassId::Fair => {
+                let held = self.fair.is_held(e, cpu);
                 self.fair.dequeue(cpu, e, how);
-                self.count_fair(0, e, cpu, false);
+                if !held {
+                    self.remove_fair(cpu, 1, u32::from(self.ents[e.index()].idle));
+                }
+                if self.fair.has_quotas() {
+                    self.announce_quotas();
+                }
             }
             ClassId::Rt => {
                 self.rt.dequeue(cpu, e, how);
@@ -417,20 +429,36 @@ impl Level {
         self.count_dl(cpu, held, false);
     }
 
-    /// Counts a fair entity in or out, and starts what has to watch it.
+    /// Counts fair entities that may run, of which `idle` are SCHED_IDLE, and starts what has to watch them.
     #[inline]
-    fn count_fair(&mut self, now: Ns, e: EntId, cpu: CpuId, on: bool) {
-        let d = if on { 1 } else { u32::MAX };
+    pub(super) fn add_fair(&mut self, now: Ns, cpu: CpuId, n: u32, idle: u32) {
         let c = &mut self.cpus[cpu.index()];
-        c.nr_fair = c.nr_fair.wrapping_add(d);
-        if self.ents[e.index()].idle {
-            c.nr_idle = c.nr_idle.wrapping_add(d);
-        }
-        if !on && c.nr_fair == 0 {
-            self.guard.fair_ended(cpu);
-        }
-        if on && c.nr_fair == 1 && self.guard.fair_started(now, cpu) {
+        let first = c.nr_fair == 0 && n > 0;
+        c.nr_fair += n;
+        c.nr_idle += idle;
+        if first && self.guard.fair_started(now, cpu) {
             self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+        self.refresh(cpu);
+    }
+
+    /// Counts a fair entity that came onto the queue of `cpu`, if it may run.
+    #[inline]
+    fn count_fair(&mut self, now: Ns, e: EntId, cpu: CpuId) {
+        if !self.fair.is_held(e, cpu) {
+            self.add_fair(now, cpu, 1, u32::from(self.ents[e.index()].idle));
+        }
+    }
+
+    /// Counts them out.
+    #[inline]
+    pub(super) fn remove_fair(&mut self, cpu: CpuId, n: u32, idle: u32) {
+        let c = &mut self.cpus[cpu.index()];
+        let last = c.nr_fair == n && n > 0;
+        c.nr_fair -= n;
+        c.nr_idle -= idle;
+        if last {
+            self.guard.fair_ended(cpu);
         }
         self.refresh(cpu);
     }
@@ -509,6 +537,9 @@ impl Level {
         }
         let (curr, kicked, class) = (c.curr, c.kicked, self.class(e));
         if class == ClassId::Fair {
+            if self.fair.is_held(e, cpu) {
+                return;
+            }
             if curr == NONE {
                 return self.kick(cpu, true);
             }

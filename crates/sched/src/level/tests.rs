@@ -2,8 +2,8 @@
 
 use super::Level;
 use crate::config::{
-    Balance, Bandwidth, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard,
-    Topology,
+    Balance, Bandwidth, CfsTunables, DlConfig, EevdfTunables, Fair, GroupConfig, LevelConfig,
+    Policy, RtGuard, Topology,
 };
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
 use alloc::vec;
@@ -24,7 +24,7 @@ fn config(cpus: u32, eevdf: bool) -> LevelConfig {
         rt_guard: RtGuard::Off,
         dl: DlConfig::default(),
         balance: Balance::default(),
-        groups: vec![1024],
+        groups: vec![GroupConfig::new(1024)],
     }
 }
 
@@ -136,7 +136,7 @@ fn impossible_configs_are_refused() {
         ConfigError::RuntimeOverPeriod { runtime_ns: 2, period_ns: 1 }
     );
     assert_eq!(
-        refused(|c| c.groups = vec![9, 1]),
+        refused(|c| c.groups = [9, 1].map(GroupConfig::new).to_vec()),
         ConfigError::GroupWeight { group: 1, weight: 1 }
     );
 }

@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_full_nohz_cpu_ticks_only_while_two_compete() {
         let mut host =
-            Scheduler::new(&builtin("busy-host-1", &[], &[]).remove(0).host.sched).unwrap();
+            Scheduler::new(&builtin("busy-host-1", &[], &[]).remove(0).host.sched, 1).unwrap();
         let attr =
             || Attr { policy: Policy::NORMAL, cpus: [CpuId(0)].into_iter().collect(), group: None };
         let [first, second] = [0, 0].map(|cpu| host.try_add(attr(), CpuId(cpu)).unwrap());

@@ -2,6 +2,7 @@
 
 use vcoop_credit1::Credit1;
 use vcoop_model::plan::HostSched;
+use vcoop_model::rng::Stream;
 use vcoop_powervm::Pool;
 use vcoop_sched::config::Policy;
 use vcoop_sched::{
@@ -35,14 +36,23 @@ macro_rules! either {
 }
 
 impl Scheduler {
-    /// The scheduler that a plan asks for, idle.
+    /// The scheduler that a plan asks for, idle. When the periods of quotas begin is drawn from `seed`
+    /// (`init_cfs_bandwidth` of the kernel draws it, too).
     ///
     /// # Errors
     ///
     /// [`ConfigError`] says which field cannot be.
-    pub(crate) fn new(plan: &HostSched) -> Result<Self, ConfigError> {
+    pub(crate) fn new(plan: &HostSched, seed: u64) -> Result<Self, ConfigError> {
         Ok(match plan {
-            HostSched::Linux(level) => Self::Linux(Level::new(level)?),
+            HostSched::Linux(level) => {
+                let mut level = level.clone();
+                for (i, group) in level.groups.iter_mut().enumerate() {
+                    if let Some(quota) = &mut group.quota {
+                        quota.phase_ns = Stream::quota(seed, i).below(quota.period_ns);
+                    }
+                }
+                Self::Linux(Level::new(&level)?)
+            }
             HostSched::Credit1(credit1) => Self::Credit1(Credit1::new(credit1)?),
             HostSched::Pool(pool) => Self::Pool(Pool::new(pool)?),
         })

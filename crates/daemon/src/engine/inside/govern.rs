@@ -76,6 +76,7 @@ impl Host for Pool<'_> {
             // Weights of cgroups are not looked at: threads are alike.
             weight: None,
             entitled: vm.plan.vms.first().and_then(|vm| vm.virt.govern.entitled).unwrap_or(0),
+            quota_ns: vcoop_vmm::quota(vm.threads.iter().map(|thread| thread.thread.tid)),
             folds: governor.is_some(),
         }
     }

@@ -71,6 +71,46 @@ impl Text for MeansText {
     }
 }
 
+/// A limit on CPU time in each period, as of the file `cpu.max`: both in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CpuMax {
+    pub(crate) runtime_ns: Ns,
+    pub(crate) period_ns: Ns,
+}
+
+impl CpuMax {
+    /// Shortest quota and period, and longest period, as the kernel takes them.
+    const LEAST: Ns = 1_000_000;
+    const LONGEST: Ns = 1_000_000_000;
+    /// Default of `cpu.max`.
+    const PERIOD: Ns = 100_000_000;
+}
+
+impl Text for CpuMax {
+    const WHAT: &'static str =
+        "\"QUOTA/PERIOD\", such as \"200ms/100ms\" for two CPUs, or \"QUOTA\" in a period of 100ms";
+    const PATTERN: &'static str = r"^[^/]+(/[^/]+)?$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let time = |text: &str| AtLeast::<1>::parse(text.trim()).map(|AtLeast(ns)| ns);
+        let (runtime, period) = match text.split_once('/') {
+            Some((runtime, period)) => (runtime, time(period)?),
+            None => (text, Self::PERIOD),
+        };
+        let runtime_ns = time(runtime)?;
+        if runtime_ns < Self::LEAST {
+            return Err(format!(
+                "a quota of {} is too short: Linux takes 1ms or more",
+                runtime.trim()
+            ));
+        }
+        if !(Self::LEAST..=Self::LONGEST).contains(&period) {
+            return Err(format!("the period of `{text}`: Linux takes 1ms to 1s"));
+        }
+        Ok(Self { runtime_ns, period_ns: period })
+    }
+}
+
 fn rt_priority(text: &str) -> Result<u8, String> {
     match text.parse() {
         Ok(priority @ 1..=99) => Ok(priority),

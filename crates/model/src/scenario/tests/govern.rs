@@ -41,7 +41,7 @@ fn keys_arrive_and_a_vm_can_stay_out() {
     };
     assert_eq!(all[0].governor(0), Some(want));
     let group = all[0].vms[0].group.map(usize::from);
-    let weight = group.and_then(|g| all[0].host.sched.linux().map(|l| l.groups[g]));
+    let weight = group.and_then(|g| all[0].host.sched.linux().map(|l| l.groups[g].weight));
     assert_eq!(weight, Some(1024), "an entitlement is a weight");
     let out = plans("takes_part = false\n", &["step"], "");
     assert_eq!(out[0].governor(0), None);

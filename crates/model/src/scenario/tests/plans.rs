@@ -1,5 +1,5 @@
 use vcoop_policy::config::{Budget, Means};
-use vcoop_sched::config::{Bandwidth, Fair, RtGuard};
+use vcoop_sched::config::{Bandwidth, Fair, GroupConfig, Quota, RtGuard};
 
 use super::*;
 use crate::plan::{Dist, Mode, Phase, PolicyPlan, Program, Target, TimelineAction};
@@ -11,7 +11,7 @@ fn the_small_scenario_becomes_what_it_says() {
     assert_eq!(names, ["vanilla", "wake-boost", "dynamic", "static"]);
     let plan = &plans[0];
     assert_eq!((plan.duration_ns, plan.warmup_ns, plan.repeats), (2_000_000_000, 100_000_000, 3));
-    assert_eq!(plan.host.sched.linux().unwrap().groups, [2048]);
+    assert_eq!(plan.host.sched.linux().unwrap().groups, [GroupConfig::new(2048)]);
     let vm = &plan.vms[0];
     assert_eq!(vm.group, Some(0));
     assert_eq!(vm.vcpu_cpus, [vec![0], vec![1, 2]]);
@@ -30,10 +30,28 @@ fn loads_and_vms_are_in_groups() {
     let text = text.replacen("file = \"a.txt\"", "file = \"a.txt\"\ngroup = \"user\"", 1);
     let groups = "[[group]]\nname = \"user\"\n\n[[group]]\nname = \"vms\"\nweight = 512\n";
     let plans = parse(&format!("{text}\n{groups}")).unwrap().plans(None).unwrap();
-    assert_eq!(plans[0].host.sched.linux().unwrap().groups, [1024, 512]);
+    assert_eq!(plans[0].host.sched.linux().unwrap().groups, [1024, 512].map(GroupConfig::new));
     assert!(plans[0].vms.iter().all(|vm| vm.group == Some(1)));
     let grouped = plans[0].host_tasks.iter().filter(|task| task.group == Some(0)).count();
     assert!((1..plans[0].host_tasks.len()).contains(&grouped), "{grouped}");
+}
+
+#[test]
+fn each_vm_has_a_quota_of_its_own() {
+    let own = "cpu_max = \"150ms\"\ncount = 2\n";
+    let text = SMALL.replacen("weight = 2048\n", own, 1);
+    let text = format!(
+        "{text}\n[[group]]\nname = \"user\"\ncpu_max = \"5ms / 20ms\"\ncpu_max_burst = \"1ms\"\n"
+    );
+    let plans = parse(&text).unwrap().plans(None).unwrap();
+    let quota = |runtime_ns, period_ns, burst_ns| {
+        let quota = Quota { runtime_ns, period_ns, burst_ns, phase_ns: 0 };
+        GroupConfig { weight: 1024, quota: Some(quota) }
+    };
+    let vm = quota(150_000_000, 100_000_000, 0);
+    let groups = [quota(5_000_000, 20_000_000, 1_000_000), vm, vm];
+    assert_eq!(plans[0].host.sched.linux().unwrap().groups, groups);
+    assert_eq!(plans[0].vms.iter().map(|vm| vm.group).collect::<Vec<_>>(), [Some(1), Some(2)]);
 }
 
 #[test]

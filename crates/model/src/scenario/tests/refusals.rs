@@ -55,6 +55,26 @@ fn interrupts_of_the_host() {
 }
 
 #[test]
+fn quotas() {
+    let weight = "weight = 2048";
+    let with = |more: &str| format!("{weight}\n{more}");
+    let no = |value: &str, message: &str| {
+        let quoted = format!("\"{value}\"");
+        refused(weight, &with(&format!("cpu_max = {quoted}")), &quoted, message, "");
+    };
+    no("900us", "too short: Linux takes 1ms");
+    no("2ms/2s", "Linux takes 1ms to 1s");
+    no("half", "duration");
+    let burst = "cpu_max_burst = \"1ms\"";
+    refused(weight, &with(burst), "\"1ms\"", "of a group with `cpu_max`", "take this out");
+    let long = with("cpu_max = \"50ms\"\ncpu_max_burst = \"60ms\"");
+    refused(weight, &long, "\"60ms\"", "longer than the quota", "at most the quota");
+    let group = format!("{SMALL}\n[[group]]\nname = \"a\"\n");
+    let both = "group = \"a\"\ncpu_max = \"50ms\"";
+    check(&group.replacen(weight, both, 1), "\"50ms\"", "others may be in", "the group's");
+}
+
+#[test]
 fn groups_of_the_host() {
     let weight = "weight = 2048";
     let both = format!("{weight}\ngroup = \"a\"");

@@ -1,5 +1,7 @@
 //! Copies of VMs, storms and views.
 
+use vcoop_sched::config::GroupConfig;
+
 use super::*;
 use crate::plan::{
     DensityPlan, Dist, Milestone, Program, Score, StormPlan, Target, ViewPlan, ViewStart,
@@ -88,7 +90,7 @@ fn copies_are_vms_of_one_label() {
     assert_eq!(names[1..], copies);
     // A cgroup each.
     assert_eq!(plan.vms[1..].iter().map(|vm| vm.group).collect::<Vec<_>>(), [0, 1, 2].map(Some));
-    assert_eq!(plan.host.sched.linux().unwrap().groups, [512; 3]);
+    assert_eq!(plan.host.sched.linux().unwrap().groups, [GroupConfig::new(512); 3]);
     // Copy n calls server n modulo their number, unless one is named, or its own VM has one.
     for (i, vm) in plan.vms[1..].iter().enumerate() {
         let servers: Vec<_> =

@@ -1,0 +1,323 @@
+//! Quotas of groups: CPU bandwidth control (`cpu.max`), as of `kernel/sched/fair.c` until Linux 6.17.
+//!
+//! In each period a group may run for its quota, on all CPUs together. Its queues take slices of that in advance,
+//! and pay for what runs there. A queue without time left, whose group has none to give, is *throttled*: the
+//! group's entity leaves the CPU's queue, and whoever is on the group's queue waits. At the end of each period the
+//! group has its quota again. Throttled queues are first given what they owe, in the order in which they were
+//! throttled. Queues that become empty give back what they have, and that may bring throttled ones back earlier.
+//!
+//! Time is checked where it is charged, so a queue that took too much pays with later periods.
+//! Linux 6.18 throttles tasks on their way to user space or to a guest, so that none waits with a lock of the
+//! kernel. There is no time in the host's kernel here that would make a difference.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::FairClass;
+use crate::class::{Dequeue, Enqueue};
+use crate::config::{Ns, Quota};
+use crate::dl::NEVER;
+use crate::heap::NONE;
+use crate::{CpuId, EntId};
+
+/// What a queue takes at once (`sched_cfs_bandwidth_slice_us`).
+const SLICE: Ns = 5_000_000;
+/// What an empty queue keeps (`min_cfs_rq_runtime`).
+const KEPT: i64 = 1_000_000;
+/// Delay until what was given back is distributed (`cfs_bandwidth_slack_period`).
+const SLACK_DELAY: Ns = 5_000_000;
+/// Nothing is distributed so shortly before a period ends (`min_bandwidth_expiration`).
+const SHORTLY: Ns = 2_000_000;
+
+/// The quota of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    quota: Quota,
+    /// What queues may take.
+    left: Ns,
+    /// When a period ends, now or the last time that somebody wanted to run.
+    ends: Ns,
+    /// Whether its timer runs.
+    active: bool,
+    /// Nobody has taken anything since the last period began.
+    unused: bool,
+    /// When what was given back is distributed, or [`NEVER`].
+    slack_at: Ns,
+    /// The CPU that has the timers, and whether they moved since somebody asked.
+    timer_cpu: u32,
+    moved: bool,
+    /// CPUs of throttled queues, in the order in which they were throttled.
+    throttled: Vec<u32>,
+    /// What the queue on each CPU has left.
+    on: Vec<Local>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Local {
+    /// Less than zero: it ran for longer than it might.
+    left: i64,
+    throttled: bool,
+}
+
+/// Whether somebody is about to run on a queue, and so asks for a slice; or was put aside there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Yes,
+    No,
+}
+
+impl Pool {
+    pub(super) fn new(quota: Quota, cpus: usize) -> Self {
+        Self {
+            quota,
+            left: quota.runtime_ns,
+            ends: quota.phase_ns,
+            active: false,
+            unused: true,
+            slack_at: NEVER,
+            timer_cpu: 0,
+            moved: false,
+            throttled: Vec::new(),
+            on: vec![Local::default(); cpus],
+        }
+    }
+
+    /// Gives the queue of `cpu` time until it has `target`, as far as there is any (`__assign_cfs_rq_runtime`).
+    /// Whether the queue may run.
+    fn take(&mut self, now: Ns, cpu: usize, target: i64) -> bool {
+        if !self.active {
+            self.active = true;
+            let passed = (now + self.quota.period_ns).saturating_sub(self.ends);
+            self.ends += passed / self.quota.period_ns * self.quota.period_ns;
+            (self.timer_cpu, self.moved) = (cpu as u32, true);
+        }
+        let local = &mut self.on[cpu];
+        let given = self.left.min((target - local.left).max(0) as Ns);
+        self.left -= given;
+        local.left += given as i64;
+        self.unused &= given == 0;
+        local.left > 0
+    }
+
+    /// An empty queue keeps a little (`__return_cfs_rq_runtime`).
+    fn give_back(&mut self, now: Ns, cpu: usize) {
+        let slack = self.on[cpu].left - KEPT;
+        if slack <= 0 {
+            return;
+        }
+        self.on[cpu].left = KEPT;
+        self.left += slack as Ns;
+        let late = self.ends.saturating_sub(now) <= SLACK_DELAY + SHORTLY;
+        if self.left > SLICE && !self.throttled.is_empty() && !late && self.slack_at == NEVER {
+            (self.slack_at, self.moved) = (now + SLACK_DELAY, true);
+        }
+    }
+
+    /// Its timer fires: at the end of a period, or to distribute what was given back. CPUs whose queues may run again
+    /// are added to `back`.
+    fn on_timer(&mut self, now: Ns, back: &mut Vec<CpuId>) {
+        if self.slack_at <= now {
+            self.slack_at = NEVER;
+            if self.ends.saturating_sub(now) > SHORTLY && self.left > SLICE {
+                self.distribute(back);
+            }
+        }
+        if !self.active || self.ends > now {
+            return;
+        }
+        let Quota { runtime_ns, period_ns, burst_ns, .. } = self.quota;
+        self.ends += ((now - self.ends) / period_ns + 1) * period_ns;
+        self.left = (self.left + runtime_ns).min(runtime_ns + burst_ns);
+        self.active = !self.unused || !self.throttled.is_empty();
+        self.unused = self.throttled.is_empty();
+        self.distribute(back);
+    }
+
+    /// Throttled queues get what they owe, and a nanosecond (`distribute_cfs_runtime`).
+    fn distribute(&mut self, back: &mut Vec<CpuId>) {
+        let (on, left) = (&mut self.on, &mut self.left);
+        self.throttled.retain(|&cpu| {
+            let local = &mut on[cpu as usize];
+            let given = (*left).min((1 - local.left) as Ns);
+            *left -= given;
+            local.left += given as i64;
+            if local.left > 0 {
+                back.push(CpuId(cpu));
+            }
+            local.left <= 0
+        });
+    }
+
+    /// When its timer fires, or [`NEVER`].
+    fn timer(&self) -> Ns {
+        if self.active { self.ends.min(self.slack_at) } else { NEVER }
+    }
+}
+
+impl FairClass {
+    /// Whether a group has a quota.
+    #[inline]
+    pub(crate) fn has_quotas(&self) -> bool {
+        self.quotas
+    }
+
+    fn pool(&mut self, e: EntId) -> Option<&mut Pool> {
+        let group = self.tasks[e.index()].group;
+        self.groups.get_mut(group as usize)?.quota.as_deref_mut()
+    }
+
+    /// Whether an entity of a group has a quota.
+    #[inline]
+    pub(crate) fn has_quota(&self, e: EntId) -> bool {
+        self.quotas && {
+            let group = self.groups.get(self.tasks[e.index()].group as usize);
+            group.is_some_and(|group| group.quota.is_some())
+        }
+    }
+
+    /// Whether an entity on the queue of `cpu` may not run, because its group has used up its quota.
+    #[inline]
+    pub(crate) fn is_held(&self, e: EntId, cpu: CpuId) -> bool {
+        self.quotas && self.is_throttled(self.tasks[e.index()].group, cpu)
+    }
+
+    pub(super) fn is_throttled(&self, group: u32, cpu: CpuId) -> bool {
+        let pool = self.groups.get(group as usize).and_then(|group| group.quota.as_ref());
+        pool.is_some_and(|pool| pool.on[cpu.index()].throttled)
+    }
+
+    /// The current entity of `cpu` executed. Whether its queue has no time left, and gets none.
+    #[cold]
+    pub(crate) fn use_quota(&mut self, cpu: CpuId, e: EntId, ran: Ns) -> bool {
+        let now = self.clock;
+        let Some(pool) = self.pool(e) else { return false };
+        let local = &mut pool.on[cpu.index()];
+        local.left -= ran as i64;
+        local.left <= 0 && !local.throttled && !pool.take(now, cpu.index(), SLICE as i64)
+    }
+
+    /// The queue of an entity's group has become empty.
+    #[cold]
+    pub(super) fn give_back(&mut self, group: u32, cpu: u32) {
+        let now = self.clock;
+        if let Some(pool) = &mut self.groups[group as usize].quota {
+            pool.give_back(now, cpu as usize);
+        }
+    }
+
+    /// Throttles the queue of the entity's group on `cpu` if it has no time left and gets none. Returns how many
+    /// entities can run no more, and how many of those are SCHED_IDLE.
+    #[cold]
+    pub(crate) fn throttle(&mut self, cpu: CpuId, e: EntId, wanted: Wanted) -> Option<(u32, u32)> {
+        let now = self.clock;
+        let r = self.group_queue(self.tasks[e.index()].group, cpu);
+        let runs = self.rqs[r].curr != NONE;
+        let pool = self.pool(e)?;
+        let local = pool.on[cpu.index()];
+        let target = match wanted {
+            // Whoever runs asks for more when it is charged.
+            Wanted::Yes if runs => return None,
+            Wanted::Yes => SLICE as i64,
+            Wanted::No => 1,
+        };
+        if local.throttled || local.left > 0 || pool.take(now, cpu.index(), target) {
+            return None;
+        }
+        pool.on[cpu.index()].throttled = true;
+        pool.throttled.push(cpu.0);
+        let held = self.runnable(r);
+        let g = self.rqs[r].se as usize;
+        if self.ses[g].on_rq {
+            self.dequeue_se(cpu.index(), g, Dequeue::Exit);
+            self.rqs[cpu.index()].tasks -= held.0;
+        }
+        Some(held)
+    }
+
+    /// The throttled queue of the entity's group on `cpu` is to run again, although it has no time. Returns the group, for
+    /// [`unthrottle`](Self::unthrottle).
+    pub(crate) fn lift(&mut self, cpu: CpuId, e: EntId) -> u32 {
+        if let Some(pool) = self.pool(e) {
+            pool.throttled.retain(|&other| other != cpu.0);
+        }
+        self.tasks[e.index()].group
+    }
+
+    /// The queue of a group on `cpu` may run again. Returns how many entities can, and how many of those are SCHED_IDLE.
+    pub(crate) fn unthrottle(&mut self, cpu: CpuId, group: u32) -> (u32, u32) {
+        if let Some(pool) = &mut self.groups[group as usize].quota {
+            pool.on[cpu.index()].throttled = false;
+        }
+        let r = self.group_queue(group, cpu);
+        let back = self.runnable(r);
+        if self.rqs[r].nr > 0 {
+            self.update_group_weight(r);
+            self.update_group_slice(r);
+            let g = self.rqs[r].se as usize;
+            self.enqueue_se(cpu.index(), g, Enqueue::Wakeup);
+            self.rqs[cpu.index()].tasks += back.0;
+        }
+        back
+    }
+
+    /// Entities of a group's queue that do not sleep, and how many of those are SCHED_IDLE.
+    fn runnable(&self, r: usize) -> (u32, u32) {
+        let rq = &self.rqs[r];
+        let curr = (rq.curr != NONE).then_some(rq.curr);
+        let all = rq.heap.nodes().iter().map(|node| node.se).chain(curr);
+        let awake = all.map(|s| &self.ses[s as usize]).filter(|se| !se.delayed);
+        awake.fold((0, 0), |(n, idle), se| (n + 1, idle + u32::from(se.idle)))
+    }
+
+    /// When a quota's timer fires on `cpu`, or [`NEVER`].
+    #[inline]
+    pub(crate) fn quota_timer(&self, cpu: CpuId) -> Ns {
+        if self.quotas { self.first_quota_timer(cpu) } else { NEVER }
+    }
+
+    #[cold]
+    fn first_quota_timer(&self, cpu: CpuId) -> Ns {
+        let pools = self.groups.iter().filter_map(|group| group.quota.as_ref());
+        let timers = pools.filter(|pool| pool.timer_cpu == cpu.0).map(|pool| pool.timer());
+        timers.min().unwrap_or(NEVER)
+    }
+
+    /// A CPU of which a quota's timer has moved.
+    #[cold]
+    pub(crate) fn moved_quota_timer(&mut self) -> Option<CpuId> {
+        let mut pools = self.groups.iter_mut().filter_map(|group| group.quota.as_mut());
+        let pool = pools.find(|pool| pool.moved)?;
+        pool.moved = false;
+        Some(CpuId(pool.timer_cpu))
+    }
+
+    /// The timers of `cpu` that are due fire. Returns the groups and CPUs of the queues to [`unthrottle`](Self::unthrottle).
+    pub(crate) fn on_quota_timer(&mut self, now: Ns, cpu: CpuId) -> Vec<(u32, CpuId)> {
+        let mut all = Vec::new();
+        for (i, group) in self.groups.iter_mut().enumerate() {
+            let Some(pool) = &mut group.quota else { continue };
+            if pool.timer_cpu == cpu.0 {
+                let mut back = Vec::new();
+                pool.on_timer(now, &mut back);
+                all.extend(back.into_iter().map(|cpu| (i as u32, cpu)));
+            }
+        }
+        all
+    }
+
+    /// Panics where a queue that may not run is queued, or the other way round.
+    pub(super) fn check_quotas(&self) {
+        for (g, group) in self.groups.iter().enumerate() {
+            let Some(pool) = &group.quota else { continue };
+            for (cpu, local) in pool.on.iter().enumerate() {
+                let listed = pool.throttled.contains(&(cpu as u32));
+                assert_eq!(local.throttled, listed, "group {g} on CPU {cpu}: throttled");
+                let r = self.group_rq[g * self.cpus + cpu];
+                if r != NONE && local.throttled {
+                    let se = self.rqs[r as usize].se as usize;
+                    assert!(!self.ses[se].on_rq, "throttled group {g} is queued on CPU {cpu}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Groups that use up their quota, and get it again.
+
+use super::Level;
+use crate::config::{ClassId, Ns};
+use crate::fair::Wanted;
+use crate::heap::NONE;
+use crate::{CpuId, EntId, Note};
+
+impl Level {
+    /// The current entity of `cpu`, of a group with a quota, executed.
+    #[cold]
+    pub(super) fn charge_quota(&mut self, cpu: CpuId, e: EntId, ran: Ns) {
+        if self.fair.use_quota(cpu, e, ran) {
+            self.kick(cpu, true);
+        }
+        self.announce_quotas();
+    }
+
+    /// Throttles the queue of an entity's group on `cpu` if it has no time left.
+    #[cold]
+    pub(super) fn throttle(&mut self, now: Ns, cpu: CpuId, e: EntId, wanted: Wanted) {
+        self.fair.clock = now;
+        if let Some((tasks, idle)) = self.fair.throttle(cpu, e, wanted) {
+            self.remove_fair(cpu, tasks, idle);
+            let c = &mut self.cpus[cpu.index()];
+            if c.curr == NONE {
+                // It is left waiting on an idle CPU.
+                c.idle_since = now;
+            }
+            self.notes.push_back(Note::Throttled { cpu });
+        }
+        self.announce_quotas();
+    }
+
+    /// The same for one that just came onto the queue of `cpu` (`check_enqueue_throttle`).
+    #[inline]
+    pub(super) fn ask_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        if self.fair.has_quota(e) && self.class(e) == ClassId::Fair {
+            self.throttle(now, cpu, e, Wanted::Yes);
+        }
+    }
+
+    /// The current entity of `cpu` becomes fair, and its group is throttled there: it runs until the CPU schedules.
+    pub(super) fn lift_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        if self.fair.is_held(e, cpu) {
+            let group = self.fair.lift(cpu, e);
+            self.unthrottle(now, cpu, group);
+            self.kick(cpu, true);
+        }
+    }
+
+    /// The timers of quotas that are due on `cpu` fire.
+    #[cold]
+    pub(super) fn on_quota_timer(&mut self, now: Ns, cpu: CpuId) {
+        for (group, cpu) in self.fair.on_quota_timer(now, cpu) {
+            self.charge(now, cpu);
+            self.unthrottle(now, cpu, group);
+        }
+        self.announce_quotas();
+    }
+
+    fn unthrottle(&mut self, now: Ns, cpu: CpuId, group: u32) {
+        let (tasks, idle) = self.fair.unthrottle(cpu, group);
+        self.add_fair(now, cpu, tasks, idle);
+        self.notes.push_back(Note::Unthrottled { cpu });
+        if tasks > 0 && self.cpus[cpu.index()].curr == NONE {
+            self.kick(cpu, true);
+        }
+    }
+
+    /// Tells of timers that moved.
+    #[cold]
+    pub(super) fn announce_quotas(&mut self) {
+        while let Some(cpu) = self.fair.moved_quota_timer() {
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+    }
+}
