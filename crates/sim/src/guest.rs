@@ -27,8 +27,8 @@ pub(crate) mod vcpu_virt;
 pub(crate) mod vm_sync;
 mod vmx;
 
-use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::plan::{Mode, Preemption};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, EntId, Leave, Note};
@@ -237,6 +237,11 @@ impl World<'_> {
         if work.holds > 0 || matches!(work.spin, Spin::Sleeping(_)) {
             return false;
         }
+        // In user mode nobody looks at a lazy flag that another CPU has set, whether the vCPU left guest mode or not.
+        let unseen = work.mode == Mode::User && work.left > 0 && !vcpu.in_kernel;
+        if unseen && vm.preemption == Preemption::Lazy && !vcpu.eager {
+            return false;
+        }
         // A guest kernel section has its scheduling points no denser than the guest can see: it is
         // preempted at the next interrupt that comes in it.
         preemptible(work.mode, work.left, vm.preemption, vcpu.eager, true)
@@ -412,9 +417,12 @@ impl World<'_> {
                     let to = &mut self.vcpus[target as usize];
                     to.resched = true;
                     to.eager |= eager;
-                    if target != v && self.guest_watches(target) {
+                    // Nobody is sent an interrupt for a lazy flag (`__resched_curr`).
+                    let lazy = !eager && self.vms[vm].preemption == Preemption::Lazy;
+                    if target == v || lazy {
+                    } else if self.guest_watches(target) {
                         self.guest_flags(v, target);
-                    } else if target != v {
+                    } else {
                         self.resched_ipi(v, target);
                     }
                 }
@@ -472,7 +480,10 @@ impl World<'_> {
             }
             return false;
         }
-        self.vcpus[v as usize].current = next;
+        let keeps = next == NONE && self.vms[vm].sync.ipi.lazy_tlb;
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.current = next;
+        vcpu.lazy_space = if keeps { self.vms[vm].tasks[prev as usize].space } else { NONE };
         if self.spans.is_on() {
             self.span_task(v, leave);
         }

@@ -381,6 +381,10 @@ pub(crate) struct Vcpu {
 
     /// When it left guest mode; `Ns::MAX`: it has entered it again.
     pub(crate) exit_at: Ns,
+    /// What of an exit on KVM's fast path is the way back.
+    pub(crate) fast_entry: Ns,
+    /// While idle: the address space that it still has loaded, or [`NONE`].
+    pub(crate) lazy_space: u32,
     /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
     pub(crate) hv_at: Ns,
     /// Since when it waits for a pCPU: it was preempted, or woken.

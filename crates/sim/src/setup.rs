@@ -452,6 +452,8 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         waits_out: false,
         window: false,
         exit_at: Ns::MAX,
+        fast_entry: 0,
+        lazy_space: NONE,
         exit_why: 0,
         has_policy: !matches!(driver.policy(), HostPolicy::Vanilla),
         has_guest_half: driver.policy().reads_guest(),

@@ -139,7 +139,17 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                 told: if window % 5 == 0 { Told::Interrupted } else { Told::Away },
                 early_if_preempted: window % 7 < 3,
             };
-            (IpiVirt { path, shorthand: pv_tlb != pv_yield, pv_tlb, pv_yield }, spin, pause)
+            (
+                IpiVirt {
+                    path,
+                    shorthand: pv_tlb != pv_yield,
+                    lazy_tlb: pv_tlb == pv_yield,
+                    pv_tlb,
+                    pv_yield,
+                },
+                spin,
+                pause,
+            )
         },
     )
 }

@@ -195,6 +195,25 @@ fn a_pv_shootdown_does_not_wait_for_who_is_preempted() {
 }
 
 #[test]
+fn a_shootdown_reaches_an_idle_vcpu_once_for_each_time_that_it_idles() {
+    // vCPU 0 unmaps 5000 times a second, beside a task of the same process that sleeps and wakes 100 times.
+    let unmaps = routine(vec![user(200), Act::Flush]);
+    let sleeper = routine(vec![user(10), nap(10_000)]);
+    let calls = |lazy: bool, same: bool| {
+        let mut p = machine(2, &[0, 1], vec![unmaps.clone(), sleeper.clone()]);
+        p.vms[0].virt.ipi.lazy_tlb = lazy;
+        p.vms[0].tasks[1].process = (!same).then(|| "other".to_owned());
+        let r = run(&p);
+        let per_second = |name: &str| scalar(&r, "guest", name);
+        assert!(per_second("shootdowns") > 4_500.0);
+        per_second("exits.msr_icr")
+    };
+    let (none, other, lazy) = (calls(false, true), calls(true, false), calls(true, true));
+    assert!(none < 20.0 && other < 20.0, "only while it runs: {none} {other}");
+    assert!((90.0..110.0).contains(&(lazy - none)), "{lazy} with {none} as it runs");
+}
+
+#[test]
 fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
     // vCPU 0 calls, beside one other thread if it is not alone; vCPU 1 shares its pCPU with three others; vCPU 2 halts.
     let sleeper = routine(vec![user(1), nap(1_000_000)]);

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::{GuestTimer, Virt};
-use vcoop_model::plan::{Dist, InterruptPlan, Plan};
+use vcoop_model::plan::{Act, Dist, InterruptPlan, Plan, Preemption};
 use vcoop_model::recording::{Part, Recording};
 use vcoop_sched::config::{Policy, RtGuard};
 
@@ -207,4 +207,29 @@ fn devices_interrupt_the_housekeeping_pcpu_for_vcpus_on_full_nohz_ones() {
     };
     let (near, away) = (exits_of(&[]), exits_of(&[0]));
     assert!(near - away > 900.0, "{near} without, {away} with");
+}
+
+#[test]
+fn a_lazy_flag_of_another_vcpu_waits_for_the_tick() {
+    // vCPU 0 wakes a task of vCPU 1, where another one computes, and is woken by it. A tick comes each 4 ms.
+    let latency_of = |preemption| {
+        let there = [Act::Begin, Act::Resume { peer: 1 }, Act::Suspend, Act::Sample, Act::Done];
+        let wakes = routine([vec![nap(7_130)], there.to_vec()].concat());
+        let sleeps = routine(vec![Act::Suspend, user(1), Act::Resume { peer: 0 }]);
+        let mut p = machine(2, &[0, 1], vec![wakes, sleeps]);
+        p.duration_ns = 4 * S;
+        p.vms[0].tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
+        p.vms[0].preemption = preemption;
+        p.vms[0].level.tick_ns = 4 * MS;
+        let r = run(&p);
+        let rounds = scalar(&r, "guest.t", "rate");
+        let sent = scalar(&r, "guest", "exits.msr_icr") / rounds;
+        (mean(&r, "guest.t0"), latency(&r, "guest.t0").hist.max(), sent)
+    };
+    let (full, _, sent) = latency_of(Preemption::Full);
+    assert!(full < 10_000.0 && (sent - 2.0).abs() < 0.05, "{full} ns, {sent} IPIs a round");
+    let (lazy, most, sent) = latency_of(Preemption::Lazy);
+    // A round ends just after a tick, and the next one begins 7.13 ms later.
+    assert!((lazy / 870e3 - 1.0).abs() < 0.01 && most < 871_000, "{lazy} ns, at most {most}");
+    assert!((sent - 1.0).abs() < 0.05, "only the idle vCPU gets one: {sent} a round");
 }

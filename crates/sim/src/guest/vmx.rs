@@ -80,9 +80,10 @@ impl World<'_> {
             return false;
         }
         self.sync_posts(v);
-        let mut ns = std::mem::take(&mut self.pcpus[p as usize].extra);
+        let host = std::mem::take(&mut self.pcpus[p as usize].extra);
+        let mut ns = host + self.vcpus[v as usize].fast_entry;
         if self.vcpus[v as usize].irr != 0 {
-            ns += self.entry_injects(v, ns);
+            ns += self.entry_injects(v, host);
         }
         self.begin(p, Segment::Entry, ns);
         true
@@ -124,7 +125,10 @@ impl World<'_> {
         vcpu.exit_why = why as u8;
         let handling = handling.map_or(0, |key| self.costs.of(key));
         let mut ns = if virt.is_fast(reason) {
-            self.costs.of(CostKey::Fastpath)
+            let all = self.costs.of(CostKey::Fastpath);
+            // The way back comes after the effects.
+            vcpu.fast_entry = self.costs.of(CostKey::Entry).min(all);
+            all - vcpu.fast_entry
         } else if reason.goes_to_user() {
             self.costs.of(CostKey::Exit) + handling / 2
         } else {

@@ -26,7 +26,7 @@ use crate::attribution::track::NONE;
 use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::Spin;
 use crate::guest::vm_sync::Count;
-use crate::machine::{Irq, Segment, vector};
+use crate::machine::{Irq, Segment, Vcpu, vector};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -60,10 +60,11 @@ impl World<'_> {
         let mut mask = self.vcpus[v as usize].ipis.take_mask();
         let tasks = &self.vms[vm].tasks;
         let space = tasks[t as usize].space;
-        // An idle vCPU has it lazily, and needs no interrupt.
+        // One that an idle vCPU has lazily needs no interrupt, but for where `lazy_space` says so.
         mask.extend((first..first + n).filter(|&c| {
-            let current = self.vcpus[c as usize].current;
-            c != v && current != NONE && tasks[current as usize].space == space
+            let Vcpu { current, lazy_space, .. } = self.vcpus[c as usize];
+            let loaded = if current == NONE { lazy_space } else { tasks[current as usize].space };
+            c != v && loaded == space
         }));
         self.tally(vm, Count::Shootdowns, 1);
         if self.vms[vm].sync.ipi.pv_tlb {
@@ -72,6 +73,7 @@ impl World<'_> {
             mask.retain(|&c| !self.is_told_away(c));
             self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
         }
+        mask.iter().for_each(|&c| self.vcpus[c as usize].lazy_space = NONE);
         self.send_calls(v, t, mask, true);
     }
 

@@ -16,6 +16,9 @@ pub struct IpiVirt {
     /// A TLB shootdown leaves out vCPUs that are not loaded, and has them flush when they are entered
     /// (`KVM_FEATURE_PV_TLB_FLUSH`).
     pub pv_tlb: bool,
+    /// A TLB shootdown also goes to vCPUs that became idle with the address space loaded, which drop it then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lazy_tlb: bool,
     /// Who has sent a function call to several vCPUs yields to the first of them that is preempted
     /// (`KVM_FEATURE_PV_SCHED_YIELD`).
     pub pv_yield: bool,

@@ -100,6 +100,9 @@ shared_keys! {
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
         /// native, or as `hints` says.
         tlb_shootdown: Way,
+        /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB mode), once for
+        /// each time that they do: those of guests until Linux 4.13, and since then those that free page tables. Default: false.
+        tlb_shootdown_lazy: bool,
         /// A vCPU that has sent a function call to several vCPUs yields to one that is preempted. Default:
         /// false, or as `hints` says.
         pv_sched_yield: bool,
@@ -147,6 +150,7 @@ impl SpinKeys {
         set(&self.spinlocks, &mut virt.spin.locks, |locks| *locks);
         set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);
+        set(&self.tlb_shootdown_lazy, &mut virt.ipi.lazy_tlb, |on| *on);
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
         set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| Some(time.0));
         set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
