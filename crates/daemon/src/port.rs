@@ -8,7 +8,7 @@ use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
-use vcoop_threads::{Attributes, Captured, Error};
+use vcoop_threads::{Attributes, Captured, Error, nice};
 
 use crate::keeper::Keeper;
 
@@ -53,6 +53,8 @@ pub(crate) struct Vcpu {
     pub(crate) captured: Captured,
     /// What the thread has been given last.
     pub(crate) has: Attributes,
+    /// Its nice value, which a boost to a real-time priority hides and does not change.
+    pub(crate) nice: i32,
     /// The keeper's words for it.
     pub(crate) slot: usize,
     /// Boosted as long as the policy is in force.
@@ -72,6 +74,13 @@ pub(crate) struct Vcpu {
 impl Vcpu {
     pub(crate) fn tid(&self) -> i32 {
         self.captured.baseline().tid
+    }
+
+    /// The nice value that somebody else has given the thread while its boost hides it.
+    pub(crate) fn reniced(&self) -> Option<i32> {
+        let has = self.has.to_policy();
+        let hidden = has.is_rt() || has.is_deadline();
+        nice(self.tid()).ok().filter(|now| hidden && *now != self.nice)
     }
 
     /// Whether what the thread has `now` is a part of its boost, which its own process has kept.
@@ -200,6 +209,9 @@ impl Port for VcpuPort<'_> {
         match set {
             Ok(()) => {
                 self.vcpu.has = attributes;
+                if let Policy::Normal { nice, .. } = attributes.to_policy() {
+                    self.vcpu.nice = nice.into();
+                }
                 Ok(())
             }
             Err(e) if e.source.raw_os_error() == Some(libc::ESRCH) => {

@@ -89,8 +89,19 @@ impl Captured {
     /// [`Error`]: the thread has ended, or may not be looked at.
     pub fn renew(&mut self) -> Result<(), Error> {
         let tid = self.baseline.tid;
-        (self.baseline.attributes, self.baseline.nice) = (Attributes::get(tid)?, nice(tid)?);
+        let mut now = Attributes::get(tid)?;
+        // Who changes a nice value leaves the flag that a boost has set, which the thread did not have.
+        now.flags &= self.baseline.attributes.flags;
+        (self.baseline.attributes, self.baseline.nice) = (now, nice(tid)?);
         Ok(())
+    }
+
+    /// Takes this for the nice value that the thread had.
+    pub fn renice(&mut self, nice: i32) {
+        self.baseline.nice = nice;
+        if self.baseline.attributes.is_fair() {
+            self.baseline.attributes.nice = nice;
+        }
     }
 
     /// The thread of a baseline that was written down; `None` if it has ended.
@@ -187,8 +198,13 @@ impl Captured {
     }
 }
 
-/// The nice value of a thread, under whatever policy it is.
-fn nice(tid: i32) -> Result<i32, Error> {
+/// The nice value of a thread, under whatever policy it is. A real-time thread has one as well, which its attributes do not
+/// show.
+///
+/// # Errors
+///
+/// [`Error`]: there is no such thread.
+pub fn nice(tid: i32) -> Result<i32, Error> {
     // SAFETY: plain numbers.
     let rc = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
     // The system call itself gives 40 to 1 for -20 to 19, so that errors can be told.

@@ -46,7 +46,7 @@ pub use affinity::{
 #[cfg(target_os = "linux")]
 pub use attributes::Attributes;
 #[cfg(target_os = "linux")]
-pub use captured::{Baseline, Captured, NotRestored, Restored};
+pub use captured::{Baseline, Captured, NotRestored, Restored, nice};
 #[cfg(target_os = "linux")]
 pub use host_use::{HostUse, host_busy_ns};
 #[cfg(target_os = "linux")]

@@ -319,6 +319,7 @@ impl Inside {
         at: Ns,
         what: impl FnOnce(&mut VcpuPort<'_>) -> R,
     ) -> Option<R> {
+        self.heed_nice(number, place);
         let vm = self.vms.get_mut(&number)?;
         let due = Due::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
@@ -512,6 +513,7 @@ impl Inside {
 
     /// Somebody else may have changed what a vCPU's thread has.
     fn check(&mut self, number: u64, place: usize) {
+        self.heed_nice(number, place);
         let Some(vcpu) = self.vcpu(number, place) else { return };
         let now = Attributes::get(vcpu.tid());
         let (true, Ok(now)) = (vcpu.captured.is_alive(), now) else {
@@ -537,9 +539,24 @@ impl Inside {
         if vcpu.captured.renew().is_err() {
             return self.leave(number, place, None);
         }
-        let baseline = vcpu.captured.baseline().clone();
-        vcpu.has = baseline.attributes;
-        let slot = vcpu.slot;
+        let baseline = vcpu.captured.baseline();
+        (vcpu.has, vcpu.nice) = (baseline.attributes, baseline.nice);
+        self.note_baseline(number, place);
+    }
+
+    /// Somebody else may have given a thread another nice value while it is boosted.
+    fn heed_nice(&mut self, number: u64, place: usize) {
+        let Some(vcpu) = self.vcpu_mut(number, place) else { return };
+        let Some(nice) = vcpu.reniced() else { return };
+        vcpu.captured.renice(nice);
+        vcpu.nice = nice;
+        self.note_baseline(number, place);
+    }
+
+    /// A thread has another baseline by now.
+    fn note_baseline(&mut self, number: u64, place: usize) {
+        let Some(vcpu) = self.vcpu(number, place) else { return };
+        let (baseline, slot) = (vcpu.captured.baseline().clone(), vcpu.slot);
         let words = |e: &dyn std::fmt::Display| e.to_string();
         // If it cannot be written down, nothing more is changed.
         let noted = self.journal.rewrite(&baseline).map_err(|e| words(&e));

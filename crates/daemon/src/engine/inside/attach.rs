@@ -180,6 +180,7 @@ impl Inside {
             index: of.index,
             driver,
             has: baseline.attributes,
+            nice: baseline.nice,
             captured,
             slot,
             called: monotonic(),

@@ -150,6 +150,42 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
     inside.keeper.end();
 }
 
+/// Gives a thread a nice value, as `renice` does.
+fn renice(tid: i32, nice: i32) {
+    rustix::process::setpriority_process(rustix::process::Pid::from_raw(tid), nice).unwrap();
+}
+
+#[test]
+fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    let tid = vcpu.tid;
+    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+    renice(tid, 9);
+    let wanted = Attributes::get(tid).unwrap();
+    for (means, looks) in [("rr 8", true), ("rr 8", false), ("nice -7", true)] {
+        renice(tid, 3);
+        let settings = [format!("policy.static.means={means:?}")];
+        let plan = Box::new(policy(&running, "static", &settings).unwrap());
+        match inside.attach(Target { plan, ..target(tid) }) {
+            Err(why) if why.missing => return Skip::because(why).tell(),
+            attached => assert_eq!(attached.unwrap().driven().count(), 1),
+        }
+        renice(tid, 9);
+        let (&number, _) = inside.vms.first_key_value().unwrap();
+        if looks {
+            inside.check(number, 0);
+            // What a later process would give back.
+            let noted = inside.journal.contents().threads[&tid].nice;
+            assert_eq!(noted, 9, "{means}");
+        }
+        inside.detach(number);
+        assert_eq!(Attributes::get(tid).unwrap(), wanted, "{means}");
+    }
+    inside.keeper.end();
+}
+
 /// A keeper that ends at once.
 fn gone(_: &Path) -> Command {
     Command::new("true")
