@@ -87,8 +87,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The thread is about to be boosted. `for_life`: until its policy is taken away.
-    pub(crate) fn boosted(&self, for_life: bool) {
+    /// The thread is about to be boosted at time `now`. `for_life`: until its policy is taken away.
+    pub(crate) fn boosted(&self, for_life: bool, now: Ns) {
+        // The end of a boost leaves its timer armed. Of the next boost that is no end, and the one that is follows.
+        if self.due.load(Ordering::Relaxed) <= now {
+            self.due(None);
+        }
         self.state.store(if for_life { FOR_LIFE } else { BOOSTED }, Ordering::Release);
     }
 
@@ -492,6 +496,20 @@ mod tests {
         slot.due(Some(1_000));
         assert_eq!(slot.stall(1_000 + GRACE_NS, 0, &mut since), None);
         assert_eq!(slot.stall(1_001 + GRACE_NS, 0, &mut since), Some(Stall::Late(GRACE_NS + 1)));
+    }
+
+    #[test]
+    fn what_was_due_of_an_earlier_boost_is_no_stall() {
+        let (slot, mut since) = (boosted(), None);
+        slot.due(Some(1_000));
+        slot.rests();
+        let now = 1_000 + 2 * GRACE_NS;
+        slot.boosted(false, now);
+        assert_eq!(slot.stall(now, 0, &mut since), None);
+        slot.rests();
+        slot.due(Some(now + 1));
+        slot.boosted(false, now);
+        assert!(slot.stall(now + 2 + GRACE_NS, 0, &mut since).is_some(), "it holds for this one");
     }
 
     #[test]

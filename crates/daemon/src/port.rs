@@ -200,7 +200,7 @@ impl Port for VcpuPort<'_> {
             (self.keeper.slot(self.vcpu.slot), self.vcpu.driver.policy().is_boosted());
         if boosted {
             // Before the boost: it must be known to whoever has to take it back.
-            slot.boosted(self.vcpu.for_life);
+            slot.boosted(self.vcpu.for_life, self.since);
         }
         let set = attributes.set(captured.tid);
         if !boosted || set.is_err() {
