@@ -20,9 +20,11 @@ use crate::guard::Guard;
 /// All that is in it is atomics, because the guest uses it at the same time.
 #[derive(Debug)]
 pub struct Window {
+    /// The mapping, of whole pages of its file, which may be huge ones, and its length.
     map: NonNull<u8>,
-    /// Length of the mapping: of whole pages of its file, which may be huge ones.
     bytes: usize,
+    /// Where in it the window begins.
+    begin: usize,
     slots: u64,
     /// The file as `/proc/PID/maps` names it, and where in it the window begins.
     file: (u64, u64),
@@ -66,6 +68,13 @@ fn slots_of(vcpus: &[Number], online: &[(u64, u32)]) -> Vec<Option<u64>> {
     slots
 }
 
+/// What is mapped of a file of such pages for `length` bytes from `offset` on: from where, and how much. The kernel maps and
+/// unmaps whole pages only, and those of a guest's memory may be of 1 GiB, where a window begins at any 2 MiB.
+fn whole(offset: u64, length: u64, page: u64) -> (u64, usize) {
+    let start = offset - offset % page;
+    (start, (offset - start + length).next_multiple_of(page) as usize)
+}
+
 impl Window {
     /// Maps the window that begins at `offset` of a file and has the rest of it.
     ///
@@ -95,9 +104,9 @@ impl Window {
         if slots == 0 || !offset.is_multiple_of(PAGE_SIZE) {
             return Err(short());
         }
-        // A mapping of huge pages can be given back in whole ones only.
-        let page = meta.blksize().max(PAGE_SIZE) as usize;
-        let bytes = (window::guest_page(slots) as usize).next_multiple_of(page);
+        let page = meta.blksize().max(PAGE_SIZE);
+        let (start, bytes) = whole(offset, window::guest_page(slots), page);
+        let begin = (offset - start) as usize;
         let file_id = (
             u64::from(libc::major(meta.dev())) << 32 | u64::from(libc::minor(meta.dev())),
             meta.ino(),
@@ -111,7 +120,7 @@ impl Window {
                 protection,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                offset.cast_signed(),
+                start.cast_signed(),
             )
         };
         if map == libc::MAP_FAILED {
@@ -126,7 +135,7 @@ impl Window {
         };
         let [offered, returned] = [false; 2].map(AtomicBool::new);
         let lent = false;
-        Ok(Self { map, bytes, slots, file: file_id, offset, guard, offered, lent, returned })
+        Ok(Self { map, bytes, begin, slots, file: file_id, offset, guard, offered, lent, returned })
     }
 
     /// How many vCPUs it has room for.
@@ -144,9 +153,15 @@ impl Window {
         self.guard.is_torn()
     }
 
+    /// What is so far into the window.
+    fn at(&self, offset: u64) -> NonNull<u8> {
+        // SAFETY: who asks stays within the window, which is within the mapping.
+        unsafe { self.map.add(self.begin + offset as usize) }
+    }
+
     fn header(&self) -> &WindowHeader {
         // SAFETY: within the mapping, aligned as pages are, and nothing but atomics.
-        unsafe { self.map.cast().as_ref() }
+        unsafe { self.at(0).cast().as_ref() }
     }
 
     /// What the guest says of itself.
@@ -156,9 +171,9 @@ impl Window {
 
     /// What the guest writes of a vCPU; `None` beyond the window.
     pub fn guest(&self, slot: u64) -> Option<&GuestPage> {
-        let offset = (slot < self.slots).then(|| window::guest_page(slot) as usize)?;
+        let offset = (slot < self.slots).then(|| window::guest_page(slot))?;
         // SAFETY: `slots` are within the mapping; pages are aligned; reserved words are never read.
-        Some(unsafe { self.map.add(offset).cast().as_ref() })
+        Some(unsafe { self.at(offset).cast().as_ref() })
     }
 
     /// Whether the window is this side's to write. A guest's driver that goes says so in the window, and takes the memory
@@ -197,10 +212,9 @@ impl Window {
 
     /// What the host writes of a vCPU; `None` beyond the window, and where it is the guest's own memory again.
     pub fn host(&self, slot: u64) -> Option<&HostArea> {
-        let offset =
-            (slot < self.slots && self.is_ours()).then(|| window::host_page(slot) as usize)?;
+        let offset = (slot < self.slots && self.is_ours()).then(|| window::host_page(slot))?;
         // SAFETY: as above.
-        Some(unsafe { self.map.add(offset).cast().as_ref() })
+        Some(unsafe { self.at(offset).cast().as_ref() })
     }
 
     /// Whether a host has told a vCPU anything but that it does not cooperate.
@@ -286,10 +300,12 @@ impl Drop for Window {
 #[cfg(test)]
 mod tests {
     use super::{Number, Window, slots_of};
+    use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::Ordering;
     use vcoop_abi::window::{Doorbell, Identity};
     use vcoop_abi::{Header, Status, Word};
+    use vcoop_testing::Skip;
 
     fn window(bytes: u64) -> (std::fs::File, Window) {
         let file = tempfile::tempfile().unwrap();
@@ -402,6 +418,25 @@ mod tests {
         assert_eq!(window.guest(6).unwrap().area.read_deadline_tsc().bounded(9), 0);
         assert!(!window.guest_side().is_registered());
         assert!(!other.is_torn());
+    }
+
+    #[test]
+    fn a_window_in_memory_of_huge_pages_is_mapped_with_the_whole_page() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(super::whole(3 * 4096, 4096, 4096), (3 * 4096, 4096));
+        assert_eq!(super::whole(6 * MIB, 3 * MIB, 2 * MIB), (6 * MIB, 4 << 20));
+        assert_eq!(super::whole(1026 * MIB, 4 * MIB, 1 << 30), (1 << 30, 1 << 30));
+        assert_eq!(super::whole(2046 * MIB, 4 * MIB, 1 << 30), (1 << 30, 2 << 30));
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB;
+        let Ok(memory) = memfd_create("vcoop-test", flags) else {
+            return Skip::because("no pages of 1 GiB").tell();
+        };
+        let memory = std::fs::File::from(memory);
+        memory.set_len(1 << 30).unwrap();
+        // This host may have none to spare. It would refuse a part of one in any case.
+        if let Err(why) = Window::lent(&memory, 2 * MIB, 1) {
+            assert_eq!(why.raw_os_error(), Some(libc::ENOMEM));
+        }
     }
 
     #[test]
