@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
@@ -18,7 +18,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::accepted;
 
-/// So long a client may take to ask, and to take the answer.
+/// So long a client may take to ask and to take the answer, together.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest request.
 const MOST_REQUEST: u64 = 8 << 10;
@@ -77,11 +77,47 @@ fn greet<S: AsFd>(stream: &S, page: &impl Fn() -> io::Result<String>)
 where
     for<'a> &'a S: Read + Write,
 {
-    for side in [Timeout::Recv, Timeout::Send] {
-        let _ = set_socket_timeout(stream, side, Some(PATIENCE));
-    }
+    let until = Instant::now() + PATIENCE;
     // A client that has gone wants no answer.
-    let _ = answer(stream, stream, page);
+    let _ = answer(Hurried(stream, until), Hurried(stream, until), page);
+}
+
+/// A stream that is read and written until a time. A timeout alone is one for each byte, and who sends a byte a second
+/// would keep others waiting for hours.
+struct Hurried<'s, S>(&'s S, Instant);
+
+impl<S: AsFd> Hurried<'_, S> {
+    fn hurry(&self, side: Timeout) -> io::Result<()> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(set_socket_timeout(self.0, side, Some(left))?)
+    }
+}
+
+impl<'s, S: AsFd> Read for Hurried<'s, S>
+where
+    &'s S: Read,
+{
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.hurry(Timeout::Recv)?;
+        self.0.read(into)
+    }
+}
+
+impl<'s, S: AsFd> Write for Hurried<'s, S>
+where
+    &'s S: Write,
+{
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hurry(Timeout::Send)?;
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -115,4 +151,43 @@ fn answer(
         "HTTP/1.0 200 OK\r\nContent-Type: {TYPE}\r\nContent-Length: {length}\r\n\r\n{text}"
     )?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::{Listen, PATIENCE, serve};
+
+    #[test]
+    fn who_asks_a_byte_at_a_time_does_not_keep_others_waiting() {
+        let dir = std::env::temp_dir().join(format!("vcoop-metrics-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join("metrics.sock");
+        serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
+        let mut slow = UnixStream::connect(&path).unwrap();
+        slow.write_all(b"G").unwrap();
+        let answered = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !answered.load(Ordering::Relaxed) {
+                    // It is not heard any more in the end.
+                    let _ = slow.write_all(b"E");
+                    thread::sleep(PATIENCE / 8);
+                }
+            });
+            let mut other = UnixStream::connect(&path).unwrap();
+            other.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+            other.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            let mut text = String::new();
+            let read = other.read_to_string(&mut text);
+            answered.store(true, Ordering::Relaxed);
+            read.expect("it is answered");
+            assert!(text.ends_with("# EOF\n"), "{text}");
+        });
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }
