@@ -208,7 +208,7 @@ impl Port for VcpuPort<'_> {
         }
         match set {
             Ok(()) => {
-                self.vcpu.has = attributes;
+                self.vcpu.has = attributes.as_got();
                 if let Policy::Normal { nice, .. } = attributes.to_policy() {
                     self.vcpu.nice = nice.into();
                 }

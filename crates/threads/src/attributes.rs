@@ -45,7 +45,7 @@ const SCHED_EXT: i32 = 7;
 /// it. So the default is found once, on a thread that surely has it.
 ///
 /// It can be changed while this runs: [`is_default_slice`].
-fn default_slice() -> Option<Ns> {
+pub fn default_slice() -> Option<Ns> {
     static SLICE: OnceLock<Option<Ns>> = OnceLock::new();
     *SLICE.get_or_init(|| {
         let fresh = || {
@@ -174,11 +174,17 @@ impl Attributes {
     ///
     /// [`Error`].
     pub fn get(tid: i32) -> Result<Self, Error> {
-        let mut attr = Self::read(tid)?;
-        if attr.is_fair() && attr.runtime != 0 && is_default_slice(attr.runtime) {
-            attr.runtime = 0;
+        Self::read(tid).map(Self::as_got)
+    }
+
+    /// What [`get`](Self::get) says of a thread that was given these: a slice of its own that is as long as the default
+    /// cannot be told from that.
+    #[must_use]
+    pub fn as_got(mut self) -> Self {
+        if self.is_fair() && self.runtime != 0 && is_default_slice(self.runtime) {
+            self.runtime = 0;
         }
-        Ok(attr)
+        self
     }
 
     /// What the kernel says.

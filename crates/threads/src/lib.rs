@@ -44,7 +44,7 @@ pub use affinity::{
     set_affinity,
 };
 #[cfg(target_os = "linux")]
-pub use attributes::Attributes;
+pub use attributes::{Attributes, default_slice};
 #[cfg(target_os = "linux")]
 pub use captured::{Baseline, Captured, NotRestored, Restored, nice};
 #[cfg(target_os = "linux")]

@@ -11,7 +11,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until};
-use vcoop_threads::{Attributes, Captured};
+use vcoop_threads::{Attributes, Captured, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
@@ -183,6 +183,30 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
         inside.detach(number);
         assert_eq!(Attributes::get(tid).unwrap(), wanted, "{means}");
     }
+    inside.keeper.end();
+}
+
+#[test]
+fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    let tid = vcpu.tid;
+    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+    let Some(default @ 1..) = default_slice() else {
+        return Skip::because("this kernel has no slices").tell();
+    };
+    let settings = [format!("policy.wake-boost.rest_slice=\"{default}ns\"")];
+    let plan = Box::new(policy(&running, "wake-boost", &settings).unwrap());
+    let before = Attributes::get(tid).unwrap();
+    if let Err(why) = inside.attach(Target { plan, ..target(tid) }) {
+        assert!(why.missing, "{why}");
+        return Skip::because(why).tell();
+    }
+    assert!(Attributes::get(tid).unwrap().to_policy().is_rt(), "it sleeps boosted");
+    let (&number, _) = inside.vms.first_key_value().unwrap();
+    inside.detach(number);
+    assert_eq!(Attributes::get(tid).unwrap(), before);
     inside.keeper.end();
 }
 
