@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
+use std::time::{Duration, Instant};
 
 use vcoop_abi::window::{LEAST_BYTES, RAM_ALIGNMENT, WindowHeader};
 use vcoop_abi::{Header, Word};
@@ -18,6 +19,9 @@ const MOST_MAPS: u64 = 4 << 20;
 const MOST_WINDOW: u64 = 64 << 20;
 /// Most words that are read of all files of a process: of 4 TiB of guest memory. That takes some two seconds.
 const MOST_READS: usize = ((4 << 40) / RAM_ALIGNMENT) as usize;
+/// Longest that a process is searched. Memory that was swapped out is read from a disk, a page for each word, and the
+/// daemon's watchdog waits for ten seconds.
+const MOST_TIME: Duration = Duration::from_secs(3);
 /// To open a file takes about as long as to read so many.
 const OPENING: usize = 16;
 /// Offset of the guest's header word.
@@ -35,7 +39,8 @@ const GUEST_VCPUS: u64 = offset_of!(WindowHeader, vcpus) as u64;
 ///
 /// The process's mappings cannot be read: it has ended, or this user may not.
 pub fn find(pid: u32) -> io::Result<Option<Window>> {
-    let mut search = Search { pid, seen: BTreeSet::new(), reads: MOST_READS };
+    let until = Instant::now() + MOST_TIME;
+    let mut search = Search { pid, seen: BTreeSet::new(), reads: MOST_READS, until };
     first(pid, |mapping| search.look(mapping))
 }
 
@@ -71,8 +76,9 @@ struct Search {
     pid: u32,
     /// Parts of files that were looked at: they may be mapped more than once.
     seen: BTreeSet<((u64, u64), u64, u64)>,
-    /// Words that may still be read.
+    /// Words that may still be read, and until when.
     reads: usize,
+    until: Instant,
 }
 
 impl Search {
@@ -81,7 +87,8 @@ impl Search {
         if !self.seen.insert((mapping.file, mapped.start, mapped.end)) {
             return None;
         }
-        self.reads = self.reads.checked_sub(OPENING)?;
+        let in_time = || Instant::now() < self.until;
+        self.reads = self.reads.checked_sub(OPENING).filter(|_| in_time())?;
         let file = open(self.pid, mapping.range)?;
         // Its owner may cut it off at any time.
         let len = file.metadata().ok()?.len();
@@ -99,7 +106,8 @@ impl Search {
             file.read_exact_at(&mut word, offset).ok()?;
             Some(u64::from_le_bytes(word))
         };
-        let mut places = (from..end).step_by(RAM_ALIGNMENT as usize).take(self.reads);
+        let places = (from..end).step_by(RAM_ALIGNMENT as usize).take(self.reads);
+        let mut places = places.take_while(|_| in_time());
         let offset = places.find(|offset| {
             self.reads -= 1;
             word(offset + GUEST_HEADER).is_some_and(|w| Header::from_word(w).is_compatible())
@@ -178,6 +186,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
     use vcoop_abi::{Header, Word};
     use vcoop_testing::Skip;
 
@@ -190,8 +199,13 @@ mod tests {
     /// Looks at what this process has mapped of some files, with so many reads: how many there were, and whether a window
     /// was found. Needs the capability to follow `map_files`.
     fn looked(files: &[Window], most: usize) -> (usize, bool) {
-        let me = std::process::id();
-        let mut search = Search { pid: me, seen: BTreeSet::new(), reads: most };
+        looked_for(files, most, Duration::from_secs(60))
+    }
+
+    /// The same for so long.
+    fn looked_for(files: &[Window], most: usize, time: Duration) -> (usize, bool) {
+        let (me, until) = (std::process::id(), Instant::now() + time);
+        let mut search = Search { pid: me, seen: BTreeSet::new(), reads: most, until };
         let found = first(me, |mapping| {
             let ours = files.iter().any(|window| window.place().0 == mapping.file);
             ours.then(|| search.look(mapping)).flatten()
@@ -222,6 +236,7 @@ mod tests {
         write(RAM_ALIGNMENT + GUEST_HEADER, Header::OURS.to_word());
         write(RAM_ALIGNMENT + GUEST_VCPUS, 1);
         assert!(looked(&more, 1_000).1);
+        assert_eq!(looked_for(&more, 1_000, Duration::ZERO), (0, false), "there is no time left");
     }
 
     #[test]
