@@ -9,6 +9,9 @@
 //!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the owner has done anything
 //!   about it, gets back what it had.
 //!
+//! It also ends the boosts of a thread that *lends* them. A thread that sleeps is not charged for its boost, and whoever holds
+//! a PI futex that it sleeps in runs at its priority meanwhile: for ever, if that is wanted.
+//!
 //! So a boost that nobody ends lasts for at most some 100 ms. A boost that is meant for life
 //! (`static`) ends when its owner dies, and not when it stalls.
 //!
@@ -42,7 +45,7 @@ use rustix::io::Errno;
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes};
+use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes, SleepsIn};
 
 use crate::place::Place;
 
@@ -54,6 +57,11 @@ pub const GRACE_NS: Ns = 45_000_000;
 /// woke up. Owners hear of runs that are shorter than a boost when these add up, and the kernel's switches, which
 /// a thread pays for, do not count towards that: of a thread whose runs take some 10 us it is most of its time.
 pub const RAN_NS: Ns = 20_000_000;
+
+/// What a look counts at which a thread lends its boost; other looks take one back each. More than [`MOST_LENT`] is no
+/// accident of a lock that is used now and then.
+const LENT: u32 = 8;
+const MOST_LENT: u32 = 2 * LENT;
 
 /// Real-time priority of the keeper. It sleeps, and must not wait for anybody when it does not.
 const PRIORITY: u8 = 99;
@@ -84,6 +92,8 @@ pub(crate) struct Slot {
     due: AtomicU64,
     /// How often it has done something about it.
     acts: AtomicU64,
+    /// The keeper's word, and not 0 where the thread has lent its boosts.
+    lends: AtomicU64,
 }
 
 impl Slot {
@@ -94,6 +104,17 @@ impl Slot {
             self.due(None);
         }
         self.state.store(if for_life { FOR_LIFE } else { BOOSTED }, Ordering::Release);
+    }
+
+    /// The thread has lent its boosts.
+    #[cfg(test)]
+    pub(crate) fn lent(&self) {
+        self.lends.store(1, Ordering::Release);
+    }
+
+    /// Whether the thread has lent its boosts, and is to have none any more.
+    pub(crate) fn lends(&self) -> bool {
+        self.lends.load(Ordering::Acquire) != 0
     }
 
     /// It is not any more.
@@ -127,20 +148,25 @@ impl Slot {
     }
 }
 
-/// What a stalled owner has missed.
+/// Why a boost is taken back: what a stalled owner has missed, or what the thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stall {
     /// It had to act so long ago.
     Late(Ns),
     /// The thread has run for so long.
     Unheard(Ns),
+    /// It sleeps in locks whose holders have its priority meanwhile.
+    Lends,
 }
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Late(ns) => write!(f, "it is {} ms late", ns / 1_000_000),
-            Self::Unheard(ns) => write!(f, "it has missed a run of {} ms", ns / 1_000_000),
+            Self::Late(ns) => write!(f, "the owner stalls: it is {} ms late", ns / 1_000_000),
+            Self::Unheard(ns) => {
+                write!(f, "the owner stalls: it has missed a run of {} ms", ns / 1_000_000)
+            }
+            Self::Lends => f.write_str("a boost is lent to whoever holds a lock"),
         }
     }
 }
@@ -259,6 +285,7 @@ impl Keeper {
         let words = self.slots.get(slot);
         words.rests();
         words.due(None);
+        words.lends.store(0, Ordering::Release);
         self.hold_anew(slot, baseline)?;
         Ok(slot)
     }
@@ -315,8 +342,29 @@ fn spawn(program: Program, lock: &File, journal: &Path) -> io::Result<(Child, Un
 struct Held {
     captured: Captured,
     times: Option<RunTimes>,
+    sleeps_in: Option<SleepsIn>,
+    /// How often it has lent its boost of late.
+    lent: u32,
     /// `acts`, and CPU time when these were first seen, if it has been boosted at each look since.
     since: Option<(u64, Ns)>,
+}
+
+impl Held {
+    fn new(
+        captured: Captured,
+        times: io::Result<RunTimes>,
+        sleeps_in: io::Result<SleepsIn>,
+    ) -> Self {
+        let (times, sleeps_in) = (times.ok(), sleeps_in.ok());
+        Self { captured, times, sleeps_in, lent: 0, since: None }
+    }
+
+    /// Whether the thread, which is boosted, lends that too often.
+    fn lends(&mut self) -> bool {
+        let lends = self.sleeps_in.as_ref().is_some_and(SleepsIn::lends);
+        self.lent = if lends { self.lent + LENT } else { self.lent.saturating_sub(1) };
+        self.lent > MOST_LENT
+    }
 }
 
 /// The keeper's own life: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
@@ -404,8 +452,11 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
         ("hold", Ok(slot)) if slot < MOST_SLOTS => {
             match Baseline::parse(thread).map(Captured::again) {
                 Some(Ok(Some(captured))) => {
-                    let times = RunTimes::open(captured.baseline().tid).ok();
-                    held.insert(slot, Held { captured, times, since: None });
+                    let tid = captured.baseline().tid;
+                    let new = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
+                    // A thread can have a new baseline whenever its process likes.
+                    let lent = held.get(&slot).map_or(0, |held| held.lent);
+                    held.insert(slot, Held { lent, ..new });
                 }
                 // It has ended.
                 Some(Ok(None)) => {}
@@ -429,7 +480,11 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
             continue;
         }
         let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
-        if let Some(stall) = words.stall(now, ran, &mut thread.since) {
+        let stall = words.stall(now, ran, &mut thread.since);
+        if let Some(stall) = stall.or_else(|| thread.lends().then_some(Stall::Lends)) {
+            if stall == Stall::Lends {
+                words.lends.store(1, Ordering::Release);
+            }
             // The owner may have woken up: what it stores from now on stays.
             let _ =
                 words.state.compare_exchange(BOOSTED, REST, Ordering::AcqRel, Ordering::Relaxed);
@@ -438,7 +493,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
                 Ok(_) => "it is not boosted any more".to_owned(),
                 Err(why) => why.to_string(),
             };
-            eprintln!("vcoop keeper: the owner stalls: {stall}; thread {tid}: {done}");
+            eprintln!("vcoop keeper: {stall}; thread {tid}: {done}");
         }
     }
 }
@@ -469,25 +524,29 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::path::Path;
-    use std::sync::atomic::AtomicU64;
-    use std::sync::mpsc;
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+    use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
 
-    use vcoop_threads::{Captured, gettid};
+    use vcoop_policy::thread::Policy;
+    use vcoop_testing::{Skip, until};
+    use vcoop_threads::{Attributes, Captured, RunTimes, SleepsIn, gettid};
 
     use super::{
-        BOOSTED, GRACE_NS, LOOK, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall, serve,
+        BOOSTED, GRACE_NS, Held, LOOK, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall, look,
+        serve,
     };
 
     const LOOK_NS: Ns = LOOK.as_nanos() as Ns;
 
     fn boosted() -> Slot {
-        let [state, due, acts] = [BOOSTED, u64::MAX, 0].map(AtomicU64::new);
-        Slot { state, due, acts }
+        let [state, due, acts, lends] = [BOOSTED, u64::MAX, 0, 0].map(AtomicU64::new);
+        Slot { state, due, acts, lends }
     }
 
     #[test]
@@ -534,6 +593,84 @@ mod tests {
         }
         assert!(slot.stall(0, 2_000 * LOOK_NS, &mut since).is_some(), "without a word");
     }
+
+    /// `futex(2)` with an operation on a word.
+    fn futex(word: &AtomicU32, operation: libc::c_int) {
+        // SAFETY: the word outlives the call, which has no other pointer.
+        let rc = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 0, 0, 0, 0) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Whether a thread runs as a real-time one, by whatever right: field 18 of its `stat`.
+    fn is_urgent(tid: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+        let priority = stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(15).unwrap();
+        priority.parse::<i32>().unwrap() < 0
+    }
+
+    #[test]
+    fn a_boost_that_a_sleeping_thread_lends_is_taken_back_for_good() {
+        let word = Arc::new(AtomicU32::new(0));
+        let (tell, told) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let (lock, say) = (word.clone(), tell.clone());
+        let holder = thread::spawn(move || {
+            futex(&lock, libc::FUTEX_LOCK_PI);
+            say.send(gettid()).unwrap();
+            let _ = may_go.recv();
+            futex(&lock, libc::FUTEX_UNLOCK_PI);
+        });
+        let held_by = told.recv().unwrap();
+        let vcpu = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            futex(&word, libc::FUTEX_LOCK_PI);
+            futex(&word, libc::FUTEX_UNLOCK_PI);
+        });
+        let tid = told.recv().unwrap();
+        let captured = Captured::of(tid).unwrap().without_cpus();
+        until("it sleeps", || captured.is_asleep());
+        let was = Attributes::get(tid).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(OFFSET + Slots::BYTES as u64).unwrap();
+        let slots = Slots::map(&file).unwrap();
+        let ended = || {
+            drop(go);
+            holder.join().unwrap();
+            vcpu.join().unwrap();
+        };
+        if let Err(why) = Attributes::from_policy(&Policy::Rr(8)).set(tid) {
+            ended();
+            return Skip::because(why).tell();
+        }
+        assert!(is_urgent(held_by), "it has what the other one was lent");
+        slots.get(0).due(None);
+        slots.get(0).boosted(false, 0);
+        let held = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
+        let mut held = BTreeMap::from([(0, held)]);
+        let looks = (1..=25).find(|_| {
+            look(&slots, &mut held);
+            !is_urgent(held_by)
+        });
+        let has = Attributes::get(tid).unwrap();
+        ended();
+        assert_eq!((looks, has), (Some(3), was));
+        assert!(slots.get(0).lends(), "who owns it is told");
+    }
+
+    #[test]
+    fn a_new_baseline_is_no_excuse() {
+        let me = Captured::of(gettid()).unwrap();
+        let line = format!("hold 3 {}\n", me.baseline());
+        let mut held = BTreeMap::new();
+        super::listen(&mut held, &line);
+        held.get_mut(&3).unwrap().lent = 7;
+        super::listen(&mut held, &line);
+        assert_eq!(held[&3].lent, 7);
+        super::listen(&mut held, "drop 3\n");
+        super::listen(&mut held, &line);
+        assert_eq!(held[&3].lent, 0);
+    }
+
     #[test]
     fn a_backlog_longer_than_one_read_is_heard_to_its_end() {
         let file = tempfile::tempfile().unwrap();

@@ -19,7 +19,7 @@ pub(crate) enum Stop {
     Gone,
     /// The kernel does not let it be changed.
     Refused(Error),
-    /// Somebody else has changed it.
+    /// Somebody else has changed it, if only because it lends its boosts.
     Foreign,
 }
 
@@ -188,7 +188,8 @@ impl Port for VcpuPort<'_> {
         let captured = self.vcpu.captured.baseline();
         // What somebody else has given it must not be written over.
         let is_ours = |now: Attributes| now.to_policy() == self.vcpu.has.to_policy();
-        if !Attributes::get(captured.tid).is_ok_and(is_ours) {
+        let lends = self.keeper.slot(self.vcpu.slot).lends();
+        if lends || !Attributes::get(captured.tid).is_ok_and(is_ours) {
             return Err(SetError::Failed(Stop::Foreign));
         }
         let attributes = if policy == self.vcpu.driver.baseline() {

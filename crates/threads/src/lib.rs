@@ -60,6 +60,6 @@ pub use pidfd::PidFd;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, Until};
 #[cfg(target_os = "linux")]
-pub use stats::{RunTime, RunTimes, Stat, preemptions, run_time};
+pub use stats::{RunTime, RunTimes, SleepsIn, Stat, preemptions, run_time};
 #[cfg(target_os = "linux")]
 pub use thread::{gettid, set_timer_slack};

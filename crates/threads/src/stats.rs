@@ -93,6 +93,44 @@ impl Stat {
     }
 }
 
+/// `/proc/TID/syscall`, open: the system call that a thread sleeps in.
+#[derive(Debug)]
+pub struct SleepsIn(File);
+
+impl SleepsIn {
+    /// Of a thread of any process.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread, or no room for another file.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        File::open(format!("/proc/{tid}/task/{tid}/syscall")).map(Self)
+    }
+
+    /// Whether it waits for a lock whose holder has its priority meanwhile (a PI futex). What cannot be looked at does not.
+    pub fn lends(&self) -> bool {
+        let mut text = [0; 256];
+        let read = self.0.read_at(&mut text, 0).unwrap_or(0);
+        str::from_utf8(&text[..read]).is_ok_and(lends)
+    }
+}
+
+/// Of the text of that file: the call's number and its arguments.
+fn lends(text: &str) -> bool {
+    /// `futex` of 64-bit and 32-bit processes, and `futex_time64` of the latter.
+    const FUTEX: [u64; 3] = [202, 240, 422];
+    /// FUTEX_LOCK_PI, FUTEX_WAIT_REQUEUE_PI, FUTEX_LOCK_PI2, without their flags.
+    const INHERIT: [u64; 3] = [6, 11, 13];
+    /// The x32 ABI's.
+    const X32: u64 = 1 << 30;
+    let mut words = text.split_ascii_whitespace();
+    let call = words.next().and_then(|word| word.parse::<u64>().ok());
+    let operation = words.nth(1).and_then(|word| word.strip_prefix("0x"));
+    let operation = operation.and_then(|word| u64::from_str_radix(word, 16).ok());
+    call.is_some_and(|call| FUTEX.contains(&(call & !X32)))
+        && operation.is_some_and(|op| INHERIT.contains(&(op & 0x7f)))
+}
+
 /// How often a thread lost its CPU while it could have gone on; 0 if there is no such thread.
 pub fn preemptions(tid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
@@ -106,7 +144,7 @@ mod tests {
 
     use vcoop_testing::{Waiting, until};
 
-    use super::{RunTime, RunTimes, Stat};
+    use super::{RunTime, RunTimes, SleepsIn, Stat, lends};
     use crate::gettid;
 
     #[test]
@@ -124,6 +162,24 @@ mod tests {
         until("it is gone", || times.read() == RunTime::default());
         assert!(!stat.is_asleep());
         assert!(Stat::open(tid).is_err() || RunTimes::open(tid).is_ok());
+    }
+
+    #[test]
+    fn locks_that_inherit_are_told_from_other_waits() {
+        for text in ["202 0x7f00 0x86 0x0 0x0", "240 0x8000 0x6 0x0", "1073742026 0x7f00 0x18d 0x0"]
+        {
+            assert!(lends(text), "{text}");
+        }
+        // FUTEX_WAIT, an ioctl, and no call at all.
+        for text in ["202 0x7f00 0x80 0x0", "16 0x10 0x6 0x0", "running", "-1 0x7f 0x6", "202", ""]
+        {
+            assert!(!lends(text), "{text}");
+        }
+        let sleeper = Waiting::start();
+        let stat = Stat::open(sleeper.tid).unwrap();
+        until("it sleeps", || stat.is_asleep());
+        assert!(!SleepsIn::open(sleeper.tid).unwrap().lends());
+        sleeper.end();
     }
 
     #[test]

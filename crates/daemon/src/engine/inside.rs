@@ -519,6 +519,10 @@ impl Inside {
         let (true, Ok(now)) = (vcpu.captured.is_alive(), now) else {
             return self.leave(number, place, None);
         };
+        if self.keeper.slot(vcpu.slot).lends() {
+            let why = "it lends its boosts to threads that hold a lock in which it sleeps";
+            return self.leave(number, place, Some(why.to_owned()));
+        }
         let policy = now.to_policy();
         if policy == vcpu.has.to_policy() {
             return;

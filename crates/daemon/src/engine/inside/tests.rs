@@ -150,6 +150,34 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
     inside.keeper.end();
 }
 
+#[test]
+fn who_has_lent_its_boosts_gets_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    let tid = vcpu.tid;
+    let before = Attributes::get(tid).unwrap();
+    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+    let plan = Box::new(policy(&running, "static", &[]).unwrap());
+    match inside.attach(Target { plan, ..target(tid) }) {
+        Err(why) if why.missing => return Skip::because(why).tell(),
+        attached => assert!(attached.unwrap().vcpus[0].boosted),
+    }
+    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    let slot = vm.vcpus[0].as_ref().unwrap().slot;
+    inside.keeper.slot(slot).lent();
+    inside.check(number, 0);
+    let alone = inside.vms[&number].vcpus[0].as_ref().unwrap_err();
+    assert!(alone.left_alone.as_ref().is_some_and(|why| why.contains("lends")), "{alone:?}");
+    assert_eq!(Attributes::get(tid).unwrap(), before);
+    // What another thread gets that has its slot is its own.
+    inside.detach(number);
+    let next = inside.attach(target(tid)).unwrap();
+    assert_eq!(next.driven().count(), 1);
+    assert!(!inside.keeper.slot(slot).lends());
+    inside.keeper.end();
+}
+
 /// Gives a thread a nice value, as `renice` does.
 fn renice(tid: i32, nice: i32) {
     rustix::process::setpriority_process(rustix::process::Pid::from_raw(tid), nice).unwrap();
