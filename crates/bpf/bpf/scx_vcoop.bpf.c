@@ -451,9 +451,15 @@ static void spare_wait(struct vcpu *v, u64 now)
 	v->waits = 0;
 }
 
-/* The timer of a boosted vCPU may not have been started, or be late: what was due is done where its boost would matter. */
+/*
+ * For a vCPU that runs or waits for a CPU. The timer of a boosted one may not have been started, or be late: what was due is
+ * done where its boost would matter. One that woke up while it was admitted as asleep has told nobody, and would be boosted
+ * without a charge until it sleeps again.
+ */
 static void do_what_is_due(struct vcpu *v)
 {
+	if (v->policy.halted)
+		tell(v->place, WOKEN);
 	if (is_boosted(v) && v->policy.timer <= bpf_ktime_get_ns())
 		tell(v->place, TIMER);
 }
