@@ -256,11 +256,16 @@ void vcoop_timer_expired(void)
 
 /*
  * When the timer was due whose callback runs on this CPU; 0: none does. One that was armed for a time that had
- * passed is due when it is armed.
+ * passed is due when it is armed. That time may be before the TSC began to count, and then is no smaller number.
  */
 u64 vcoop_timer_due(const struct vcoop_vcpu *vcpu)
 {
-	return vcpu->due_base ? max(tsc_of(vcpu->due_base, vcpu->due), vcpu->armed) : 0;
+	u64 due;
+
+	if (!vcpu->due_base)
+		return 0;
+	due = tsc_of(vcpu->due_base, vcpu->due);
+	return (s64)(due - vcpu->armed) > 0 ? due : vcpu->armed;
 }
 
 /*
