@@ -70,6 +70,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "paravirt-duty",
         "governor-compare",
         "governor-unfair",
+        "governor-quota",
         "governor-loads",
         "governor-live",
     ]

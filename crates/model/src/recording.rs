@@ -74,7 +74,7 @@ named! {
         WakeToRun = "wake_to_run",
         /// vCPU (or host thread) on a run queue since it was preempted.
         PreemptedToRun = "preempted_to_run",
-        /// Held back by RT throttling or a bandwidth limit.
+        /// Held back by RT throttling, a quota, a reservation or a cap.
         Throttled = "throttled",
         /// Host scheduler, context switch, priority changes, signals to other threads.
         HostSwitch = "host_switch",

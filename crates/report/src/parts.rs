@@ -27,7 +27,7 @@ pub(crate) fn words(part: Part) -> &'static str {
         Part::HostIrq => "host interrupts",
         Part::WakeToRun => "host wait since wake-up",
         Part::PreemptedToRun => "host wait, preempted",
-        Part::Throttled => "RT throttling",
+        Part::Throttled => "throttling",
         Part::HostSwitch => "host scheduler",
         Part::EntryExit => "VM exits and entries",
         Part::Delivery => "interrupt not yet taken",

@@ -157,7 +157,7 @@ impl Tracks {
         let host = number(PROCESS, HOST as u64);
         for pcpu in 0..self.names.pcpus {
             packets.describe(row(self.pcpu(pcpu), &format!("pcpu{pcpu}"), Some(host)));
-            let name = format!("pcpu{pcpu} RT throttling");
+            let name = format!("pcpu{pcpu} throttling");
             packets.describe(row(self.throttle(pcpu), &name, Some(host)));
             let name = format!("pcpu{pcpu} run queue");
             packets.describe(counter(self.queue(pcpu), &name, host, Unit::Count));
