@@ -177,6 +177,10 @@ mod tests {
         assert_eq!(task_intent(intent).to_le_bytes(), [0, 0xfb, 0, 1, 0, 80, 1, 0]);
         let cs = CsState { hardirq: 2, preempt_off: true, section: 9, ..CsState::default() };
         assert_eq!(cs_state(cs), 0b1010);
+        for word in 0..16 {
+            assert_eq!(cs_state(from_cs_state(word)), word);
+        }
+        assert_eq!(from_cs_state(!0xf), CsState::default());
     }
 
     #[test]

@@ -273,10 +273,12 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::{
-        Doorbell, Identity, LATENCY_BUCKETS, LEAST_BYTES, MOST_SLOTS, latency_bucket, latency_from,
-        slots,
+        Doorbell, LATENCY_BUCKETS, LEAST_BYTES, MOST_SLOTS, WindowHeader, guest_page, host_page,
+        latency_bucket, latency_from, slots,
     };
-    use crate::words::Word;
+    use crate::layout::PAGE_SIZE;
+    use crate::words::{Header, Word};
+    use core::sync::atomic::Ordering;
 
     #[test]
     fn every_latency_is_in_the_bucket_that_says_so() {
@@ -304,13 +306,28 @@ mod tests {
     }
 
     #[test]
-    fn words_come_back_and_every_word_decodes() {
-        for word in [0, 1, u64::MAX, 1 << 63 | 0x7_0003] {
-            let bell = Doorbell::from_word(word);
-            assert_eq!(Doorbell::from_word(bell.to_word()), bell);
-            let vcpu = Identity::from_word(word);
-            assert_eq!(Identity::from_word(vcpu.to_word()), vcpu);
+    fn pages_follow_each_other_and_fill_the_window() {
+        let mut end = PAGE_SIZE;
+        for vcpu in 0..3 {
+            assert_eq!((guest_page(vcpu), host_page(vcpu)), (end, end + PAGE_SIZE));
+            end += 2 * PAGE_SIZE;
+            assert_eq!(slots(end), vcpu + 1);
         }
+    }
+
+    #[test]
+    fn a_driver_is_there_while_its_header_is() {
+        let header = WindowHeader::default();
+        header.vcpus.store(4, Ordering::Relaxed);
+        assert!(!header.read_guest().is_registered());
+        header.guest.store(Header::OURS.to_word(), Ordering::Relaxed);
+        let side = header.read_guest();
+        assert!(side.is_registered());
+        assert_eq!(side.vcpus.bounded(9), 4);
+    }
+
+    #[test]
+    fn a_doorbell_is_rung_by_peer_and_vector() {
         assert_eq!(Doorbell { valid: true, peer: 7, vector: 3 }.value(), 0x7_0003);
     }
 }

@@ -1,8 +1,11 @@
 //! Words: every encoding decodes to itself, and every pattern of bits decodes to something.
 
+use std::sync::atomic::Ordering;
+
+use vcoop_abi::window::{Doorbell, Identity};
 use vcoop_abi::{
-    BoostRequest, Class, CsState, FromGuest, Header, Hints, HostArea, Intent, Status, TaskIntent,
-    Word,
+    BoostRequest, Class, CsState, FromGuest, Header, Hints, HostArea, Intent, Remote, Status,
+    TaskIntent, Word,
 };
 
 /// A fixed walk through patterns of bits: corners, then a full-period generator.
@@ -32,6 +35,58 @@ fn every_pattern_has_a_stable_meaning() {
     settles::<BoostRequest>();
     settles::<Status>();
     settles::<Hints>();
+    settles::<Remote>();
+    settles::<Doorbell>();
+    settles::<Identity>();
+}
+
+/// Of the bits that a word defines, decoding loses none.
+fn keeps<W: Word>(defined: u64) {
+    for word in patterns() {
+        let kept = W::from_word(word).to_word() & defined;
+        assert_eq!(kept, word & defined, "{word:#x}");
+        assert!(FromGuest::new(word & defined).is_canonical::<W>(), "{word:#x}");
+        let reserved = word & !defined;
+        assert_eq!(FromGuest::new(word).is_canonical::<W>(), reserved == 0, "{word:#x}");
+    }
+}
+
+#[test]
+fn every_defined_bit_is_decoded_and_no_other() {
+    keeps::<CsState>(0xffff_ffff_01ff_ffff);
+    keeps::<Hints>(0b1_1111);
+    keeps::<Doorbell>(1 << 63 | 0xffff_ffff);
+    keeps::<Identity>(1 << 63 | 0xffff_ffff);
+}
+
+#[test]
+fn known_words() {
+    let fifo = TaskIntent::fifo(80);
+    let remote = Remote { count: 3, task: fifo };
+    assert_eq!(remote.to_word(), 3 << 16 | 80 << 8 | 2);
+    assert_eq!(Remote::from_word(remote.to_word()), remote);
+    let hints = Hints { preferred_valid: true, exitless_timer: true, ..Hints::default() };
+    assert_eq!(Hints::from_word(0b1_0100), hints);
+    let cs = CsState { nmi: 1, hardirq: 2, softirq: 3, preempt_off: true, section: 4 };
+    assert_eq!(CsState::from_word(0x4_0103_0201), cs);
+    let bell = Doorbell { valid: true, peer: 7, vector: 3 };
+    assert_eq!(Doorbell::from_word(1 << 63 | 0x7_0003), bell);
+    assert_eq!(Identity::from_word(9), Identity { online: false, apic_id: 9 });
+    for status in 0..4 {
+        assert_eq!(Status::from_word(status).to_word(), status);
+    }
+    let classes = [
+        Class::None,
+        Class::Fair,
+        Class::Fifo,
+        Class::Rr,
+        Class::Deadline,
+        Class::Idle,
+        Class::Stop,
+    ];
+    for (byte, class) in (0..).zip(classes) {
+        assert_eq!(Intent::from_word(byte).running.class, class);
+    }
 }
 
 #[test]
@@ -72,6 +127,7 @@ fn urgency_orders_as_a_scheduler_picks() {
         t(Class::Fair, 39),
         t(Class::Fair, 20),
         t(Class::Fair, 0),
+        TaskIntent { declared: true, ..t(Class::Fair, 39) },
         TaskIntent::rr(1),
         TaskIntent::fifo(50),
         TaskIntent::rr(99),
@@ -90,9 +146,21 @@ fn tainted_values_are_not_printed() {
 }
 
 #[test]
+fn a_guest_reads_in_the_host_area_what_is_there() {
+    let host = HostArea::new();
+    assert!(!host.is_compatible());
+    host.header.store(Header::OURS.to_word(), Ordering::Relaxed);
+    host.ticket.store(7, Ordering::Relaxed);
+    host.hints.store(0b1000, Ordering::Relaxed);
+    assert!(host.is_compatible());
+    assert_eq!(host.ticket(), 7);
+    assert_eq!(host.hints(), Hints { steal_valid: true, ..Hints::default() });
+}
+
+#[test]
 fn preferred_mask_covers_256_vcpus_and_no_more() {
     let host = HostArea::new();
-    host.preferred[3].store(1 << 63, std::sync::atomic::Ordering::Relaxed);
+    host.preferred[3].store(1 << 63, Ordering::Relaxed);
     assert!(host.is_preferred(255) && !host.is_preferred(254) && !host.is_preferred(0));
     assert!(host.is_preferred(256), "vCPUs beyond the mask are never asked to stay away");
 }

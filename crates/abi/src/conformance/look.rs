@@ -177,6 +177,32 @@ mod tests {
     }
 
     #[test]
+    fn each_word_is_looked_at_and_only_the_end_of_a_boost_is_an_answer() {
+        let (mut looks, area) = boosted();
+        let GuestArea { cs, request, ack, deadline_tsc, pong, pong_tsc, remote, .. } = &area;
+        let mut changes = looks.changes();
+        for word in [ack, deadline_tsc, pong, pong_tsc, remote, cs] {
+            word.store(1, Ordering::Relaxed);
+            looks.look(1001, &area);
+            changes += 1;
+            assert_eq!((looks.changes(), looks.answers()), (changes, 0));
+        }
+        for answers in 1..3 {
+            request.store(BoostRequest::Boost.to_word(), Ordering::Relaxed);
+            looks.look(1002, &area);
+            assert_eq!(looks.answers(), answers - 1);
+            request.store(BoostRequest::Unboost.to_word(), Ordering::Relaxed);
+            looks.look(1002, &area);
+            assert_eq!(looks.answers(), answers);
+        }
+        // Its own vCPUs may tell one another of tasks, whatever the host's status.
+        looks.status(1003, Status::Disabled);
+        remote.store(1 << 16, Ordering::Relaxed);
+        looks.look(9000, &area);
+        assert!(looks.report().is_conforming(), "{:?}", looks.report());
+    }
+
+    #[test]
     fn what_can_be_seen_is_found() {
         let assert_found = |looks: &Looks, rule| {
             assert!(looks.report().broke(rule), "{rule:?}");
