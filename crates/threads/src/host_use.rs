@@ -24,7 +24,10 @@ impl HostUse {
     /// What others have used from then to now: the part of the host's CPU time, and how many CPUs that is. What a child
     /// used that has ended and that nobody has waited for is theirs.
     pub fn by_others(&self) -> (f64, f64) {
-        let now = Self::now();
+        self.by_others_until(&Self::now())
+    }
+
+    fn by_others_until(&self, now: &Self) -> (f64, f64) {
         let others = (now.busy - self.busy) - (now.own - self.own);
         let part = (others / (now.all - self.all).max(1.0)).max(0.0);
         (part, part * self.cpus as f64)
@@ -47,7 +50,10 @@ struct Host {
 
 impl Host {
     fn now() -> Self {
-        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn parse(stat: &str) -> Self {
         let mut lines = stat.lines();
         let cpus = ticks(lines.next().unwrap_or_default().trim_start_matches("cpu"));
         // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in the first two.
@@ -82,7 +88,29 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use super::family;
+    use super::{Host, HostUse, family, host_busy_ns};
+
+    #[test]
+    fn what_this_process_does_not_use_others_do() {
+        let before = HostUse { all: 1_000.0, busy: 300.0, own: 50.0, cpus: 4 };
+        let after = HostUse { all: 1_400.0, busy: 500.0, own: 130.0, cpus: 4 };
+        assert_eq!(before.by_others_until(&after), (0.3, 1.2));
+        assert_eq!(
+            before.by_others_until(&HostUse { own: 90.0, busy: 300.0, ..after }),
+            (0.0, 0.0)
+        );
+        assert_eq!(before.by_others_until(&before), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_cpu_is_busy_unless_it_is_idle_or_waits_for_io() {
+        let stat = "cpu  10 20 30 400 50 6 7 8 9 9\ncpu0 1 2\ncpu1 3 4\nintr 5 6\ncpu2 7\n";
+        let Host { all, busy, cpus } = Host::parse(stat);
+        assert_eq!((all, busy, cpus), (531.0, 81.0, 2));
+        let host = Host::now();
+        let ns = host_busy_ns() as f64;
+        assert!((host.busy * 1e7..=host.all * 1e7).contains(&ns), "{ns} of {} ticks", host.busy);
+    }
 
     #[test]
     fn what_children_do_is_ones_own() {
@@ -94,6 +122,7 @@ mod tests {
         while family(child.id()) < 20.0 && began.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(20));
         }
+        assert!(family(child.id()) >= 20.0);
         assert!(family(std::process::id()) >= before + 20.0);
         let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()));
         for pid in list.unwrap().split_whitespace() {

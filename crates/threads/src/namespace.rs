@@ -34,12 +34,15 @@ fn are_known_in(namespace: u64) -> Result<(), (&'static str, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIRST, are_known_in, pid_namespace};
+    use super::{FIRST, are_known_in, numbers_of_events, pid_namespace};
 
     #[test]
     fn in_a_namespace_of_its_own_no_number_is_taken_from_events() {
         assert!(are_known_in(FIRST).is_ok());
         assert!(are_known_in(FIRST - 1).is_err());
-        assert!(pid_namespace().is_ok());
+        let own = pid_namespace().unwrap();
+        let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
+        assert_eq!(link.to_str(), Some(format!("pid:[{own}]").as_str()));
+        assert_eq!(numbers_of_events().is_ok(), own == FIRST);
     }
 }

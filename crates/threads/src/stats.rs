@@ -140,12 +140,13 @@ pub fn preemptions(tid: i32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use vcoop_testing::{Waiting, until};
 
-    use super::{RunTime, RunTimes, SleepsIn, Stat, lends};
-    use crate::gettid;
+    use super::{RunTime, RunTimes, SleepsIn, Stat, lends, preemptions, run_time};
+    use crate::{affinity, gettid, pin};
 
     #[test]
     fn open_files_follow_their_thread_and_no_other() {
@@ -156,11 +157,17 @@ mod tests {
         let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
         until("it sleeps", || stat.is_asleep());
         let slept = times.read();
-        assert!(slept.ran_ns > 0 && times.read() == slept);
+        assert!(slept.ran_ns > 0 && times.read() == slept && run_time(tid) == slept);
+        assert!(!stat.is_blocked());
+        // It has just begun, in ticks of a hundredth of a second.
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        let began = stat.start().unwrap() as f64 / 100.0;
+        assert!((uptime - 60.0..uptime + 1.0).contains(&began), "{began} of {uptime}");
         sleeper.end();
         // The thread may be joined a moment before the kernel has let go of it.
         until("it is gone", || times.read() == RunTime::default());
-        assert!(!stat.is_asleep());
+        assert!(!stat.is_asleep() && stat.start().is_none());
         assert!(Stat::open(tid).is_err() || RunTimes::open(tid).is_ok());
     }
 
@@ -180,6 +187,28 @@ mod tests {
         until("it sleeps", || stat.is_asleep());
         assert!(!SleepsIn::open(sleeper.tid).unwrap().lends());
         sleeper.end();
+    }
+
+    #[test]
+    fn who_shares_a_cpu_is_preempted_and_nobody_is_not() {
+        let cpu = affinity(0).unwrap()[0];
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let spin = || {
+                pin(&[cpu]).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            };
+            scope.spawn(spin);
+            scope.spawn(|| {
+                pin(&[cpu]).unwrap();
+                let before = preemptions(gettid());
+                until("it is preempted", || preemptions(gettid()) >= before + 2);
+                stop.store(true, Ordering::Relaxed);
+            });
+        });
+        assert_eq!((preemptions(-1), run_time(-1)), (0, RunTime::default()));
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub fn tsc_of(clock: &Clock, at: Ns) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, tsc, tsc_of};
+    use super::{Clock, measured_khz, tsc, tsc_of};
     use crate::clock::monotonic;
 
     #[test]
@@ -107,6 +107,16 @@ mod tests {
             assert!(clock.ns_at(clock.tsc_at(ns)).abs_diff(ns) <= 1);
         }
         assert_eq!(clock.ns_at(0), 0, "before the origin");
+    }
+
+    #[test]
+    fn by_the_measured_rate_a_time_ago_is_found() {
+        let (before, at, after) = (tsc(), monotonic(), tsc());
+        let clock = Clock::new(0, measured_khz());
+        let found = tsc_of(&clock, at);
+        // Whatever the rate is: the way back is as long as what has passed.
+        let off = found.abs_diff(before.midpoint(after));
+        assert!(off < (tsc() - after) / 50 + (after - before), "{off}");
     }
 
     #[test]

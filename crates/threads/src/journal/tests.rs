@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::Waiting;
 
-use super::{Contents, Journal, JournalError, Origin, Restored};
+use super::{Contents, Journal, JournalError, MOST_THREADS, Origin, Restored};
 use crate::Attributes;
-use crate::affinity::MOST_CPUS;
+use crate::affinity::{MOST_CPUS, affinity, set_affinity};
 use crate::captured::{Baseline, Captured};
 
 /// A folder of its own, gone on drop.
@@ -75,6 +75,71 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
         assert!(again.contents().threads.is_empty() && again.restore_all().0.is_empty());
         again.remove().unwrap();
         Journal::create(&dir.0).unwrap();
+    });
+}
+
+#[test]
+fn cpus_that_were_not_written_down_stay_as_somebody_has_set_them() {
+    let dir = Dir::new("any");
+    beside(1, |tids| {
+        let tid = tids[0];
+        let before = Attributes::get(tid).unwrap();
+        let mut journal = Journal::create(&dir.0).unwrap();
+        journal.record(&Captured::of(tid).unwrap().without_cpus()).unwrap();
+        Attributes::from_policy(&Policy::Fifo(1)).set(tid).unwrap();
+        let one = &affinity(tid).unwrap()[..1];
+        set_affinity(tid, one).unwrap();
+        let (outcomes, _) = read(&dir.0).unwrap().restore_all();
+        assert!(matches!(outcomes[..], [(_, Ok(Restored::Done))]), "{outcomes:?}");
+        assert_eq!((Attributes::get(tid).unwrap(), affinity(tid).unwrap()), (before, one.to_vec()));
+    });
+}
+
+#[test]
+fn a_baseline_that_has_changed_is_written_again() {
+    let dir = Dir::new("rewrite");
+    beside(1, |tids| {
+        let captured = Captured::of(tids[0]).unwrap();
+        let mut journal = Journal::create(&dir.0).unwrap();
+        journal.record(&captured).unwrap();
+        let other = Baseline { nice: 7, ..captured.baseline().clone() };
+        journal.rewrite(&other).unwrap();
+        assert_eq!(journal.contents().threads[&tids[0]].nice, 7);
+        assert_eq!(read(&dir.0).unwrap().contents().threads[&tids[0]].nice, 7);
+    });
+}
+
+#[test]
+fn a_thread_that_could_not_be_written_down_is_not_in_it() {
+    let dir = Dir::new("unwritten");
+    beside(1, |tids| {
+        let captured = Captured::of(tids[0]).unwrap();
+        let mut journal = Journal::create(&dir.0).unwrap();
+        fs::remove_dir_all(&dir.0).unwrap();
+        assert!(matches!(journal.record(&captured), Err(JournalError::Io { .. })));
+        assert!(journal.contents().threads.is_empty());
+        fs::create_dir(&dir.0).unwrap();
+        journal.record(&captured).unwrap();
+        assert_eq!(read(&dir.0).unwrap().contents().threads.len(), 1);
+    });
+}
+
+#[test]
+fn a_journal_has_room_for_so_many_threads() {
+    let dir = Dir::new("full");
+    beside(1, |tids| {
+        let captured = Captured::of(tids[0]).unwrap();
+        let mut journal = Journal::create(&dir.0).unwrap();
+        let others = (1..).filter(|tid| *tid != tids[0]).take(MOST_THREADS);
+        for tid in others {
+            let thread = Baseline { tid, ..captured.baseline().clone() };
+            journal.contents.threads.insert(tid, thread);
+        }
+        assert!(matches!(journal.record(&captured), Err(JournalError::Full)));
+        assert_eq!(journal.contents().threads.len(), MOST_THREADS);
+        let text = format!("{}{}\n", journal.contents(), captured.baseline());
+        let read = Contents::parse(text.as_bytes()).unwrap();
+        assert_eq!((&read.threads, read.damaged), (&journal.contents().threads, 1));
     });
 }
 
@@ -177,9 +242,13 @@ fn damaged_lines_are_counted_and_the_others_are_read() {
         &line.replace("0-3,7", "0-8192"),
         &line.replace("0-3,7", "0-4294967295"),
         &line.replace(" .", " . ."),
-        // A second word on a thread is not taken for the first.
-        line,
     ];
+    for line in damaged {
+        let read = Contents::parse(format!("{head}{line}\n").as_bytes()).unwrap();
+        assert_eq!((read.threads.len(), read.damaged), (0, 1), "{line}");
+    }
+    // A second word on a thread is not taken for the first.
+    let damaged = [damaged[0], &line.replace("nice=-3", "nice=3")];
     let text = damaged.map(|d| format!("{d}\n")).concat();
     let read = Contents::parse(format!("{head}{line}\n{text}").as_bytes()).unwrap();
     assert_eq!((&read.threads, read.damaged), (&good.threads, damaged.len()));
