@@ -2,6 +2,7 @@
 
 mod c_half;
 mod conformance;
+mod driver;
 mod govern;
 mod loom;
 mod polling;

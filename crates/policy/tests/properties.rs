@@ -8,7 +8,7 @@ use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::thread::{Policy, attributes};
-use vcoop_policy::{Event, HostPolicy, Injection, Rest, VmShared};
+use vcoop_policy::{Actions, Event, HostPolicy, Injection, PolicyStats, Rest, VmShared};
 
 const VCPUS: usize = 3;
 
@@ -45,8 +45,10 @@ enum Op {
     /// From now on timers come so much too late.
     Late(Ns),
     Account(CpuTime),
-    /// The vCPU's thread goes, or comes.
-    ComeOrGo,
+    /// The vCPU's thread goes, or comes with a guest that takes part from the start, or does not yet.
+    ComeOrGo {
+        registered: bool,
+    },
     Global(bool),
     Vm(bool),
 }
@@ -65,6 +67,9 @@ struct Thread {
     ticket: u64,
     fired: u32,
     timer: Option<Ns>,
+    /// What was published of its budget, and how often the policy was called, since somebody looked.
+    budget: Option<Ns>,
+    calls: u32,
     boosted_ns: Ns,
     registered: bool,
     total: CpuTime,
@@ -78,6 +83,8 @@ struct Rig {
     vcpu_budget: Budget,
     vm_budget: Budget,
     words: GuestWords,
+    /// The interrupt that is being injected is still to be made visible.
+    to_fire: bool,
     /// How late timers come, and the most that they ever did.
     late: Ns,
     latest: Ns,
@@ -123,6 +130,17 @@ impl Port for RigPort<'_> {
 
     fn store_budget(&mut self, left: Ns) {
         assert!(left <= self.rig.vcpu_budget.burst_ns);
+        self.thread().budget = Some(left);
+    }
+
+    fn is_watched(&self) -> bool {
+        true
+    }
+
+    fn called(&mut self, before: &PolicyStats, _: &Actions) {
+        let now = self.driver().policy().stats();
+        assert!(before.boosts <= now.boosts + 1 && before.boosted_ns <= now.boosted_ns);
+        self.thread().calls += 1;
     }
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<()>> {
@@ -134,6 +152,7 @@ impl Port for RigPort<'_> {
         if boosts && self.thread().refuses {
             return Err(SetError::Refused(()));
         }
+        assert!(!boosts || !self.rig.to_fire, "boosted before the interrupt is visible");
         let told = self.driver().policy().reads_guest();
         let status = self.thread().status;
         assert!(!boosts || !told || status == Status::Boosted, "boosted before it is told");
@@ -147,6 +166,7 @@ impl Port for RigPort<'_> {
 
     fn fire(&mut self) -> Result<(), ()> {
         self.thread().fired += 1;
+        self.rig.to_fire = false;
         Ok(())
     }
 
@@ -167,6 +187,8 @@ impl Rig {
             ticket: 0,
             fired: 0,
             timer: None,
+            budget: None,
+            calls: 0,
             boosted_ns: 0,
             registered: true,
             total: CpuTime::default(),
@@ -180,6 +202,7 @@ impl Rig {
             vcpu_budget: vcpu,
             vm_budget: vm,
             words: GuestWords::SILENT,
+            to_fire: false,
             late: 0,
             latest: 0,
         };
@@ -192,8 +215,17 @@ impl Rig {
 
     fn drive(&mut self, v: usize, what: impl FnOnce(&mut RigPort<'_>) -> Result<(), ()>) {
         let fired = self.threads[v].fired;
+        let armed = self.drivers[v].timer().filter(|at| *at > self.now);
+        (self.threads[v].budget, self.threads[v].calls) = (None, 0);
         what(&mut RigPort { rig: self, v }).expect("nothing fails here");
         assert!(self.threads[v].fired <= fired + 1, "fired twice");
+        let (t, d) = (&self.threads[v], &self.drivers[v]);
+        let shown =
+            (t.calls > 0 && d.policy().reads_guest()).then(|| d.policy().budget_left(self.now));
+        assert_eq!(t.budget, shown, "the budget as it is after the last call");
+        if armed.is_some() && d.timer().is_none() {
+            assert_eq!(t.timer, None, "nobody waits for it any more");
+        }
         self.check();
     }
 
@@ -224,7 +256,12 @@ impl Rig {
         };
         for (t, d) in self.threads.iter().zip(&self.drivers) {
             let p = d.policy();
+            let outranks = t.baseline == Policy::Fifo(50);
+            let boosted = attributes(t.baseline, d.means(), p.rest());
+            assert_eq!(d.boosted(), (!outranks).then_some(boosted));
+            assert_eq!(d.baseline(), t.baseline);
             if t.exists {
+                assert_eq!(d.is_halted(), t.halted);
                 let means = d.means().filter(|_| p.is_boosted());
                 let wanted = attributes(t.baseline, means, p.rest());
                 assert_eq!(t.policy, wanted, "thread and machine disagree");
@@ -266,8 +303,10 @@ impl Rig {
         let before = self.threads[v];
         match op {
             Op::Inject { asked } => {
+                self.to_fire = true;
                 self.drive(v, |port| driver::inject(port, Injection::Ipi, asked));
                 assert_eq!(self.threads[v].fired, before.fired + 1, "with a thread or without");
+                assert!(before.exists || self.threads[v].calls == 0, "nobody to ask");
             }
             Op::Exit => self.drive(v, |port| driver::exit(port)),
             Op::Sample => self.drive(v, |port| driver::sample(port)),
@@ -287,7 +326,12 @@ impl Rig {
                 if !before.exists {
                     self.threads[v].policy = baseline;
                 }
-                self.drive(v, |port| driver::rebase(port, baseline));
+                // Without a thread both say the same.
+                if before.exists || v > 0 {
+                    self.drive(v, |port| driver::rebase(port, baseline));
+                } else {
+                    self.drivers[v].set_baseline(baseline);
+                }
             }
             Op::Refuse(on) => self.threads[v].refuses = on,
             Op::EarlyTimer => {
@@ -303,17 +347,21 @@ impl Rig {
                 let total = t.total;
                 self.drive(v, |port| driver::account(port, total));
             }
-            Op::ComeOrGo => {
+            Op::ComeOrGo { registered } => {
                 if before.exists {
+                    if !registered {
+                        self.op(v, Op::Register(false));
+                    }
                     self.drive(v, |port| driver::stop(port));
                     assert_eq!(self.threads[v].policy, before.baseline);
-                    self.threads[v].timer = None;
-                }
-                self.threads[v].exists = !before.exists;
-                if !before.exists {
-                    self.threads[v].halted = false;
-                    self.threads[v].registered = true;
-                    self.drive(v, |port| driver::start(port, true));
+                    (self.threads[v].timer, self.threads[v].exists) = (None, false);
+                    // Once more there is nobody to act on.
+                    self.drive(v, |port| driver::stop(port));
+                } else {
+                    let t = &mut self.threads[v];
+                    (t.exists, t.halted, t.registered) = (true, false, t.registered || registered);
+                    let registered = t.registered;
+                    self.drive(v, |port| driver::start(port, registered));
                 }
             }
             Op::Global(on) => {
@@ -375,7 +423,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..1u64 << 30, 0..1u64 << 30).prop_map(|(busy_ns, steal_ns)| {
             Op::Account(CpuTime { busy_ns, steal_ns })
         }),
-        1 => Just(Op::ComeOrGo),
+        1 => any::<bool>().prop_map(|registered| Op::ComeOrGo { registered }),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Global),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Vm),
     ]

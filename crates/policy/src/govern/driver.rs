@@ -128,3 +128,156 @@ impl GovernorDriver {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::cell::RefCell;
+
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// A host of four pCPUs. Its VMs: what each vCPU has used, and what the VM as a whole is.
+    #[derive(Default)]
+    struct World {
+        vms: Vec<(usize, Vec<CpuTime>, Member)>,
+        own_ns: Ns,
+        published: RefCell<Vec<(usize, u32, Ns)>>,
+    }
+
+    fn time(busy_ms: u64, steal_ms: u64) -> CpuTime {
+        CpuTime { busy_ns: busy_ms * MS, steal_ns: steal_ms * MS }
+    }
+
+    fn member() -> Member {
+        let used = CpuTime::default();
+        Member {
+            used,
+            width: 4,
+            vcpus: 4,
+            weight: Some(1_024),
+            quota_ns: None,
+            entitled: 1,
+            folds: true,
+        }
+    }
+
+    impl World {
+        fn of(vms: &[usize]) -> Self {
+            let vms = vms.iter().map(|vm| (*vm, vec![CpuTime::default(); 4], member()));
+            Self { vms: vms.collect(), ..Self::default() }
+        }
+
+        /// Each of a VM's four vCPUs has used so much more.
+        fn run(&mut self, vm: usize, more: CpuTime) {
+            let (_, times, member) = self.vms.iter_mut().find(|(own, ..)| *own == vm).unwrap();
+            for time in times.iter_mut().chain([&mut member.used; 1]) {
+                *time = [*time, more].into_iter().sum();
+            }
+            for _ in 1..4 {
+                member.used = [member.used, more].into_iter().sum();
+            }
+        }
+    }
+
+    impl Host for World {
+        fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime {
+            self.vms.iter().find(|(own, ..)| *own == vm).unwrap().1[vcpu as usize]
+        }
+
+        fn own_ns(&self) -> Ns {
+            self.own_ns
+        }
+
+        fn pcpus(&self) -> u32 {
+            4
+        }
+
+        fn vms(&self) -> impl Iterator<Item = usize> {
+            self.vms.iter().map(|(vm, ..)| *vm)
+        }
+
+        fn member(&self, vm: usize) -> Member {
+            self.vms.iter().find(|(own, ..)| *own == vm).unwrap().2
+        }
+
+        fn publish_steal(&self, vm: usize, vcpu: u32, steal_ns: Ns) {
+            self.published.borrow_mut().push((vm, vcpu, steal_ns));
+        }
+    }
+
+    fn driver(kind: Kind, vms: usize) -> GovernorDriver {
+        let config = GovernorConfig { interval_ns: 100 * MS, ..GovernorConfig::new(kind) };
+        GovernorDriver::new(&config, 1, vms, 4, 1)
+    }
+
+    #[test]
+    fn it_looks_at_its_own_vm_and_tells_its_guest_what_was_stolen() {
+        let mut host = World::of(&[0, 1]);
+        let mut driver = driver(Kind::Step, 2);
+        assert_eq!((driver.vm(), driver.width(), driver.interval_ns()), (1, 4, 100 * MS));
+        assert!(!driver.goes_by_host());
+        host.run(0, time(0, 100));
+        host.run(1, time(90, 0));
+        assert_eq!(driver.look(100 * MS, &host), None, "what the other VM waited is not its own");
+        host.run(1, time(60, 40));
+        assert_eq!(driver.look(200 * MS, &host), Some(3));
+        assert_eq!(driver.width(), 3);
+        let published = host.published.into_inner();
+        let of_both = [0, 40 * MS].into_iter().flat_map(|ns| (0..4).map(move |vcpu| (1, vcpu, ns)));
+        assert!(published.into_iter().eq(of_both));
+    }
+
+    #[test]
+    fn what_was_before_it_began_is_not_its_own() {
+        let mut host = World::of(&[0, 1]);
+        host.run(1, time(0, 5_000));
+        let mut driver = driver(Kind::Step, 2);
+        driver.begin(5_000 * MS, &host);
+        assert_eq!(driver.width(), 4);
+        host.run(1, time(100, 0));
+        assert_eq!(driver.look(5_100 * MS, &host), None);
+    }
+
+    /// Two VMs of one weight that want all four pCPUs: two for each, less by half of what the host uses itself.
+    #[test]
+    fn the_hosts_word_is_of_what_the_host_can_give() {
+        for (own_ms, width) in [(0, 2), (200, 1)] {
+            let mut host = World::of(&[0, 1]);
+            let mut driver = driver(Kind::HostHint, 2);
+            assert!(driver.goes_by_host());
+            for vm in [0, 1] {
+                host.run(vm, time(50, 50));
+            }
+            host.own_ns = own_ms * MS;
+            assert_eq!(driver.look(100 * MS, &host), Some(width), "{own_ms}");
+            // What the host used before is no part of the next interval.
+            for vm in [0, 1] {
+                host.run(vm, time(50, 50));
+            }
+            assert_eq!(driver.look(200 * MS, &host).unwrap_or(width), 2);
+        }
+    }
+
+    #[test]
+    fn a_vm_that_has_come_since_has_used_nothing_that_is_known() {
+        let mut host = World::of(&[1]);
+        let mut driver = driver(Kind::HostHint, 1);
+        host.run(1, time(100, 0));
+        assert_eq!(driver.look(100 * MS, &host), None, "alone");
+        let mut came = World::of(&[7]).vms;
+        came[0].2.used = time(9_000, 9_000);
+        host.vms.splice(0..0, came);
+        host.run(1, time(100, 0));
+        assert_eq!(driver.look(200 * MS, &host), None);
+        for vm in [1, 7] {
+            host.run(vm, time(50, 50));
+        }
+        assert_eq!(driver.look(300 * MS, &host), Some(2));
+        host.vms.remove(0);
+        host.run(1, time(100, 0));
+        assert_eq!(driver.look(400 * MS, &host), Some(4));
+    }
+}
