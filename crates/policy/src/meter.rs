@@ -178,6 +178,7 @@ mod tests {
         let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, None, 0));
         m.start(0, &mut vm).unwrap();
         assert_eq!(vm.level(), 7_000_000);
+        assert_eq!((m.boosted_at(30_000), m.level_at(30_000)), (30_000, BIG.burst_ns - 30_000));
         m.settle(30_000, &mut vm);
         m.stop(&mut vm);
         assert_eq!((vm.level(), m.boosted_ns()), (7_970_000, 30_000));
@@ -206,6 +207,53 @@ mod tests {
         m.settle(20_000_000, &mut vm);
         m.stop(&mut vm);
         assert_eq!((vm.level(), vm.debt()), (0, 12_000_000));
+    }
+
+    #[test]
+    fn a_boost_ends_when_it_has_been_the_longest_and_begins_again_once_half_is_worked_off() {
+        let small = Budget { burst_ns: 2_000_000, refill_ppm: 1_000_000 };
+        let (mut vm, mut m) = (Bucket::new(BIG, 0), Meter::new(small, Some(1_000_000), 0));
+        m.start(0, &mut vm).unwrap();
+        let mut now = 0;
+        let why = loop {
+            let left = m.time_left();
+            now += left;
+            m.settle(now, &mut vm);
+            if let Err(why) = m.renew(&mut vm) {
+                break why;
+            }
+        };
+        // The longest, the excess, and what the excess gained meanwhile.
+        assert_eq!(why, Reason::Longest);
+        assert!((2_990_000..3_020_000).contains(&now), "{now}");
+        m.stop(&mut vm);
+        let recovery = m.recovery(now, Some(why), &vm).unwrap();
+        assert_eq!(recovery, 500_000);
+        now += 1_000;
+        m.settle(now, &mut vm);
+        assert_eq!(m.start(now, &mut vm), Err(Reason::Longest));
+        now += recovery;
+        m.settle(now, &mut vm);
+        assert_eq!(m.start(now, &mut vm), Ok(()));
+        let left = m.time_left();
+        assert!((500_000..520_000).contains(&left), "{left}");
+        // Who is boosted already begins nothing, however little is left.
+        m.settle(now + left, &mut vm);
+        assert_eq!(m.start(now + left, &mut vm), Ok(()));
+    }
+
+    #[test]
+    fn boosts_are_halved_as_the_emptier_bucket_falls() {
+        let of = |own_used, vm_used| {
+            let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(VM, None, 0));
+            m.bucket.charge(own_used);
+            vm.charge(vm_used);
+            m.halvings(&vm)
+        };
+        let used = [(0, 0), (4_000_000, 0), (4_000_001, 1), (6_000_001, 2), (7_000_001, 3)];
+        for (used, halvings) in used.into_iter().chain([(8_000_000, 3)]) {
+            assert_eq!((of(used, 0), of(0, used)), (halvings, halvings), "{used}");
+        }
     }
 
     #[test]

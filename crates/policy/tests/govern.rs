@@ -261,6 +261,30 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
     // What a quota keeps from one is the others'.
     let limited = Claim { quota_ns: Some(20), ..claim(90, 3, 0) };
     assert_eq!(given(100, vec![limited, claim(90, 1, 0)]), (true, vec![20, 80]));
+    // What one leaves goes to the others, and what the next one leaves as well.
+    let wants = |wanted_ns| claim(wanted_ns, 1, 0);
+    assert_eq!(given(150, vec![wants(10), wants(999), wants(60)]), (true, vec![10, 80, 60]));
+    // Who has no weight has what it is entitled to; the others leave it nothing.
+    let all = vec![claim(90, 0, 20), claim(90, 1, 20), claim(10, 1, 0)];
+    assert_eq!(given(100, all), (true, vec![20, 70, 10]));
+    assert_eq!(given(10, vec![claim(90, 0, 2)]), (true, vec![2]));
+}
+
+#[test]
+fn who_is_busy_wants_all_its_vcpus_and_who_is_not_has_room() {
+    let wanting = |busy_ns, steal_ns| Claim::wanting(CpuTime { busy_ns, steal_ns }, 1_000, 2, 4);
+    // Two vCPUs of four: full is nine tenths of two.
+    assert_eq!((wanting(1_000, 800), wanting(2_000, 0)), (4_000, 4_000));
+    let roomy = wanting(1_000, 799);
+    assert_eq!(roomy, 1_000 * 100 / vcoop_policy::govern::ROOM_PCT);
+    assert!(roomy > 1_000 && wanting(0, 0) == 0);
+}
+
+#[test]
+fn times_of_vcpus_add_up() {
+    let times = [(1, 20), (300, 4_000)].map(|(busy_ns, steal_ns)| CpuTime { busy_ns, steal_ns });
+    let all: CpuTime = times.into_iter().sum();
+    assert_eq!(all, CpuTime { busy_ns: 301, steal_ns: 4_020 });
 }
 
 #[test]

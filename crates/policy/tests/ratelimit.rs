@@ -75,6 +75,23 @@ fn a_booting_domain_is_protected_for_its_runs_and_a_computing_one_for_long() {
 }
 
 #[test]
+fn bounds_that_contradict_each_other_are_brought_in_order() {
+    let config = RatelimitConfig { min_ns: 1, max_ns: 2, ..CONFIG };
+    for i in [COMPUTING, CHALLENGED, BOOTING] {
+        let mut rig = Rig::new(config, MS);
+        rig.feed_all(i, 80);
+        assert_eq!(rig.policy.limit_ns(), RATELIMIT_FLOOR_NS, "{i:?}");
+    }
+    // The least gives way to the most, and a rate that is not calm is not pressed either.
+    let config = RatelimitConfig { min_ns: 9 * MS, calm_per_s: 900, ..CONFIG };
+    let mut rig = Rig::new(config, MS);
+    rig.feed_all(CHALLENGED, 80);
+    assert_eq!((rig.policy.phase(), rig.policy.limit_ns()), (Phase::Pressed, CONFIG.max_ns));
+    rig.feed_all(TEASED, 80);
+    assert_eq!(rig.policy.phase(), Phase::Free);
+}
+
+#[test]
 fn a_computing_domain_yields_to_short_work_and_recovers_when_it_is_gone() {
     let mut rig = Rig::new(CONFIG, MS);
     rig.feed_all(COMPUTING, 6);
