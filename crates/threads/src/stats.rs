@@ -141,7 +141,9 @@ pub fn preemptions(tid: i32) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use vcoop_testing::{Waiting, until};
 
@@ -193,21 +195,28 @@ mod tests {
     fn who_shares_a_cpu_is_preempted_and_nobody_is_not() {
         let cpu = affinity(0).unwrap()[0];
         let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let spin = || {
-                pin(&[cpu]).unwrap();
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            };
-            scope.spawn(spin);
-            scope.spawn(|| {
-                pin(&[cpu]).unwrap();
-                let before = preemptions(gettid());
-                until("it is preempted", || preemptions(gettid()) >= before + 2);
-                stop.store(true, Ordering::Relaxed);
-            });
+        let preempted = thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            for _ in 0..2 {
+                let (tell, stop) = (tell.clone(), &stop);
+                scope.spawn(move || {
+                    pin(&[cpu]).unwrap();
+                    tell.send(gettid()).unwrap();
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let [tid, _] = [(); 2].map(|()| told.recv().unwrap());
+            let began = Instant::now();
+            while preemptions(tid) < 2 && began.elapsed() < Duration::from_secs(10) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let preempted = preemptions(tid);
+            stop.store(true, Ordering::Relaxed);
+            preempted
         });
+        assert!(preempted >= 2, "{preempted}");
         assert_eq!((preemptions(-1), run_time(-1)), (0, RunTime::default()));
     }
 
