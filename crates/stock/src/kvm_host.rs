@@ -214,7 +214,8 @@ fn decode(text: &str) -> Result<Vec<u8>, StockError> {
 }
 
 /// The script that starts a guest in the background and waits until it is up: `start-guest NAME [QEMU'S
-/// ARGUMENTS]`, of which later ones win over those that are there.
+/// ARGUMENTS]`, of which later ones win over those that are there. A stock kernel that resets while it boots, as an error of
+/// the emulator makes it, is booted once more.
 fn start_guest() -> String {
     let options = Options { name: "$name".to_owned(), accel: Accel::Kvm, ..Options::default() };
     let args = options.arguments(&Paths {
@@ -226,11 +227,14 @@ fn start_guest() -> String {
     });
     let args: Vec<String> = args.iter().map(|arg| format!("\"{arg}\"")).collect();
     format!(
-        "#!/bin/sh\nname=$1\nshift\nline={LINES}/$name\nmkdir -p {LINES}\nrm -f $line.console\nmkfifo $line.in $line.out\n\
+        "#!/bin/sh\nname=$1\nshift\nline={LINES}/$name\nmkdir -p {LINES}\nmkfifo $line.in $line.out\n\
+         for try in 1 2; do\n\
+         rm -f $line.console\n\
          qemu-system-x86_64 -L {GUEST} {} \"$@\" >$line.log 2>&1 &\n\
          until grep -q 'stock guest ready' $line.console 2>/dev/null; do\n\
-         kill -0 $! 2>/dev/null || {{ wait $!; echo \"QEMU has ended with status $?\" >&2\n\
-         cat $line.log $line.console >&2; dmesg | tail -n 3 >&2; exit 1; }}\nsleep 0.2\ndone\n",
+         kill -0 $! 2>/dev/null || {{ wait $!; echo \"$name: QEMU has ended with status $?\" >&2\n\
+         cat $line.log $line.console >&2; dmesg | tail -n 3 >&2; continue 2; }}\nsleep 0.2\ndone\n\
+         exit 0\ndone\nexit 1\n",
         args.join(" ")
     )
 }
