@@ -44,7 +44,7 @@ const SCHED_EXT: i32 = 7;
 /// would make it the thread's own: it would no longer follow the default, and children would inherit
 /// it. So the default is found once, on a thread that surely has it.
 ///
-/// It can be changed while this runs: [`is_default_slice`].
+/// An administrator can change it while this runs; a thread then has another default than this.
 pub fn default_slice() -> Option<Ns> {
     static SLICE: OnceLock<Option<Ns>> = OnceLock::new();
     *SLICE.get_or_init(|| {
