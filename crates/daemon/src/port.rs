@@ -80,7 +80,8 @@ impl Vcpu {
     pub(crate) fn reniced(&self) -> Option<i32> {
         let has = self.has.to_policy();
         let hidden = has.is_rt() || has.is_deadline();
-        nice(self.tid()).ok().filter(|now| hidden && *now != self.nice)
+        let now = if hidden { nice(self.tid()).ok() } else { None };
+        now.filter(|now| *now != self.nice)
     }
 
     /// Whether what the thread has `now` is a part of its boost, which its own process has kept.

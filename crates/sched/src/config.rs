@@ -283,3 +283,16 @@ pub struct Quota {
     /// When a period begins.
     pub phase_ns: Ns,
 }
+
+impl Quota {
+    /// Least quota, and shortest period (`kernel/sched/core.c`).
+    pub const LEAST_NS: Ns = 1_000_000;
+    /// Longest period.
+    pub const LONGEST_NS: Ns = 1_000_000_000;
+
+    /// CPU time in each second.
+    pub fn per_second(&self) -> Ns {
+        let runtime = u128::from(self.runtime_ns) * 1_000_000_000;
+        Ns::try_from(runtime / u128::from(self.period_ns)).unwrap_or(Ns::MAX)
+    }
+}

@@ -419,11 +419,12 @@ impl World<'_> {
                     to.eager |= eager;
                     // Nobody is sent an interrupt for a lazy flag (`__resched_curr`).
                     let lazy = !eager && self.vms[vm].preemption == Preemption::Lazy;
-                    if target == v || lazy {
-                    } else if self.guest_watches(target) {
-                        self.guest_flags(v, target);
-                    } else {
-                        self.resched_ipi(v, target);
+                    if target != v && !lazy {
+                        if self.guest_watches(target) {
+                            self.guest_flags(v, target);
+                        } else {
+                            self.resched_ipi(v, target);
+                        }
                     }
                 }
                 Note::Moved { ent, from, to } => {

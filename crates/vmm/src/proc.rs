@@ -230,7 +230,8 @@ impl Proc {
             .collect();
         let truncated = more_descriptors || tids.next().is_some();
         let cgroup = text::read(&folder.join("cgroup"), limits::SMALL_FILE).ok();
-        let cgroup = cgroup.and_then(|(bytes, _)| text::cgroup(&bytes));
+        let cgroup = cgroup
+            .and_then(|(bytes, _)| text::cgroup(&bytes).map(|path| text::shown(path, path.len())));
         let process =
             Process { pid, start_time, threads, kvm, executable, executable_source, told, cgroup };
         Some((process, truncated))

@@ -1,7 +1,11 @@
 //! CPU quotas of the control groups that a VM is in.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use crate::text;
 
 /// CPU time in nanoseconds that the vCPUs of a VM may have together in each second, by the quotas (`cpu.max`, or
 /// `cpu.cfs_quota_us` of version 1) of the control groups that all of these threads are in. `None`: as much as there is.
@@ -20,25 +24,19 @@ fn quota_under(root: &Path, tids: impl IntoIterator<Item = u32>) -> Option<u64> 
         let group = group?;
         shared.ancestors().find(|above| group.starts_with(above)).map(Path::to_owned)
     })?;
-    shared.ancestors().take_while(|group| group.starts_with(root)).filter_map(limit).min()
+    let folders =
+        shared.ancestors().flat_map(|group| MOUNTS.map(|mount| root.join(mount).join(group)));
+    folders.filter_map(|folder| limit(&folder)).min()
 }
 
-/// The folder of the control group whose CPU controller a thread is in.
+/// Where the CPU controller may be mounted: that of version 1, alone or with the accounting, or version 2.
+const MOUNTS: [&str; 3] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup"];
+
+/// The control group whose CPU controller a thread is in, from the root of its mount.
 fn group(root: &Path, tid: u32) -> Option<PathBuf> {
-    let groups = fs::read_to_string(root.join(format!("proc/{tid}/cgroup"))).ok()?;
-    let mounts = root.join("sys/fs/cgroup");
-    let mut unified = None;
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
-        if controllers.is_empty() {
-            unified = Some(mounts.join(path));
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            let mount = Some(mounts.join(controllers)).filter(|mount| mount.exists());
-            return Some(mount.unwrap_or_else(|| mounts.join("cpu")).join(path));
-        }
-    }
-    unified
+    let groups = fs::read(root.join(format!("proc/{tid}/cgroup"))).ok()?;
+    let path = Path::new(OsStr::from_bytes(text::cgroup(&groups)?));
+    path.strip_prefix("/").ok().map(Path::to_owned)
 }
 
 /// The quota of one group, in nanoseconds for each second.

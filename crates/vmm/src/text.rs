@@ -46,7 +46,7 @@ pub(crate) fn stat(bytes: &[u8]) -> Option<(&[u8], u64)> {
 
 /// The cgroup whose CPU controller a process is in: of version 1 where that is mounted, else of
 /// version 2.
-pub(crate) fn cgroup(bytes: &[u8]) -> Option<String> {
+pub(crate) fn cgroup(bytes: &[u8]) -> Option<&[u8]> {
     let mut unified = None;
     for line in bytes.split(|b| *b == b'\n') {
         let mut fields = line.splitn(3, |b| *b == b':');
@@ -55,10 +55,10 @@ pub(crate) fn cgroup(bytes: &[u8]) -> Option<String> {
             continue;
         };
         if controllers.split(|b| *b == b',').any(|c| c == b"cpu") {
-            return Some(shown(path, path.len()));
+            return Some(path);
         }
         if controllers.is_empty() {
-            unified = Some(shown(path, path.len()));
+            unified = Some(path);
         }
     }
     unified
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn the_cgroup_is_that_of_the_cpu_controller() {
         let v1 = b"3:cpuset:/a\n2:cpu,cpuacct:/machine/b\n0::/c\n";
-        assert_eq!(cgroup(v1).as_deref(), Some("/machine/b"));
-        assert_eq!(cgroup(b"2:cpuset:/a\n0::/c:d\n").as_deref(), Some("/c:d"));
+        assert_eq!(cgroup(v1), Some(b"/machine/b".as_slice()));
+        assert_eq!(cgroup(b"2:cpuset:/a\n0::/c:d\n"), Some(b"/c:d".as_slice()));
         assert_eq!(cgroup(b"0:"), None);
     }
 }

@@ -95,7 +95,9 @@ fn on(
     host: impl Fn() -> Result<Host, Skip>,
     test: impl Fn(&Host) -> Outcome,
 ) -> Result<(Host, Outcome), Skip> {
-    for tries in 1.. {
+    let mut left = HOSTS;
+    loop {
+        left -= 1;
         let host = host()?;
         let panic = match catch_unwind(AssertUnwindSafe(|| test(&host))) {
             Ok(outcome) => return Ok((host, outcome)),
@@ -103,12 +105,11 @@ fn on(
         };
         let said = panic.downcast_ref::<String>().map_or("", String::as_str);
         let failed = host.0.has_failed() || said.contains("VM guest, vCPU 0: triple fault");
-        if tries == HOSTS || !failed {
+        if left == 0 || !failed {
             resume_unwind(panic);
         }
         eprintln!("once more: the host failed: {said}; {}", host.0.vm().log());
     }
-    unreachable!("it ends with the last host");
 }
 
 /// A series of a result, under a policy or the only one.

@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{ClassId, GroupConfig, LevelConfig, Ns, Policy, RtGuard, Topology};
+use crate::config::{ClassId, GroupConfig, LevelConfig, Ns, Policy, Quota, RtGuard, Topology};
 use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
@@ -513,10 +513,6 @@ impl Level {
     }
 }
 
-/// Bounds of a quota's period, and the least quota (`kernel/sched/core.c`).
-const MIN_PERIOD: Ns = 1_000_000;
-const MAX_PERIOD: Ns = 1_000_000_000;
-
 fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     cfg.topology.validate()?;
     let guard = match cfg.rt_guard {
@@ -552,8 +548,8 @@ fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
             return Err(ConfigError::GroupWeight { group, weight });
         }
         if let Some(quota) = quota {
-            ConfigError::range("period_ns", quota.period_ns, MIN_PERIOD, MAX_PERIOD)?;
-            ConfigError::range("runtime_ns", quota.runtime_ns, MIN_PERIOD, Ns::MAX >> 2)?;
+            ConfigError::range("period_ns", quota.period_ns, Quota::LEAST_NS, Quota::LONGEST_NS)?;
+            ConfigError::range("runtime_ns", quota.runtime_ns, Quota::LEAST_NS, Ns::MAX >> 2)?;
             ConfigError::range("burst_ns", quota.burst_ns, 0, quota.runtime_ns)?;
         }
     }

@@ -60,7 +60,7 @@ impl World<'_> {
         let mut mask = self.vcpus[v as usize].ipis.take_mask();
         let tasks = &self.vms[vm].tasks;
         let space = tasks[t as usize].space;
-        // One that an idle vCPU has lazily needs no interrupt, but for where `lazy_space` says so.
+        // An idle vCPU has none loaded, or the one of `lazy_space`.
         mask.extend((first..first + n).filter(|&c| {
             let Vcpu { current, lazy_space, .. } = self.vcpus[c as usize];
             let loaded = if current == NONE { lazy_space } else { tasks[current as usize].space };

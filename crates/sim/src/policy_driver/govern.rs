@@ -10,7 +10,6 @@ use vcoop_model::plan::{HostSched, TimelineAction};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_policy::govern::{CpuTime, Host, Member};
-use vcoop_sched::config::Quota;
 use vcoop_sched::{CpuId, CpuSet, EntId};
 
 use crate::clock::Event;
@@ -40,10 +39,6 @@ impl Host for World<'_> {
     fn member(&self, vm: usize) -> Member {
         let linux = self.plan.host.sched.linux();
         let quota = |group: usize| linux?.groups.get(group)?.quota;
-        let per_second = |quota: Quota| {
-            let runtime = u128::from(quota.runtime_ns) * 1_000_000_000;
-            Ns::try_from(runtime / u128::from(quota.period_ns)).unwrap_or(Ns::MAX)
-        };
         let weight = |group: usize| match &self.plan.host.sched {
             HostSched::Linux(level) => level.groups.get(group).map(|group| group.weight),
             HostSched::Pool(pool) => pool.partitions.get(group).map(|p| u64::from(p.weight)),
@@ -57,7 +52,10 @@ impl Host for World<'_> {
             width: self.preferred.width(vm as u32),
             vcpus,
             weight: plan.group.and_then(|g| weight(usize::from(g))),
-            quota_ns: plan.group.and_then(|g| quota(usize::from(g))).map(per_second),
+            quota_ns: plan
+                .group
+                .and_then(|g| quota(usize::from(g)))
+                .map(|quota| quota.per_second()),
             entitled: govern.entitled.unwrap_or(0),
             folds: govern.kind.is_some() && govern.takes_part,
         }

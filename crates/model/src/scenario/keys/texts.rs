@@ -2,7 +2,7 @@
 
 use vcoop_policy::config::Means;
 use vcoop_sched::check_reservation;
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{Policy, Quota};
 
 use crate::plan::Ns;
 use crate::toml_read::Text;
@@ -79,9 +79,6 @@ pub(crate) struct CpuMax {
 }
 
 impl CpuMax {
-    /// Shortest quota and period, and longest period, as the kernel takes them.
-    const LEAST: Ns = 1_000_000;
-    const LONGEST: Ns = 1_000_000_000;
     /// Default of `cpu.max`.
     const PERIOD: Ns = 100_000_000;
 }
@@ -98,13 +95,13 @@ impl Text for CpuMax {
             None => (text, Self::PERIOD),
         };
         let runtime_ns = time(runtime)?;
-        if runtime_ns < Self::LEAST {
+        if runtime_ns < Quota::LEAST_NS {
             return Err(format!(
                 "a quota of {} is too short: Linux takes 1ms or more",
                 runtime.trim()
             ));
         }
-        if !(Self::LEAST..=Self::LONGEST).contains(&period) {
+        if !(Quota::LEAST_NS..=Quota::LONGEST_NS).contains(&period) {
             return Err(format!("the period of `{text}`: Linux takes 1ms to 1s"));
         }
         Ok(Self { runtime_ns, period_ns: period })
