@@ -44,6 +44,11 @@ fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<eng
 
 /// A VM with one vCPU: this thread. Its policy does nothing.
 pub(crate) fn target(tid: i32) -> Target {
+    under(tid, "vanilla", &[])
+}
+
+/// The same under a policy with these settings.
+fn under(tid: i32, name: &str, settings: &[String]) -> Target {
     let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let start_time = Captured::of(tid).unwrap().baseline().start;
     let thread = Thread { tid: tid.cast_unsigned(), start_time, comm: String::new() };
@@ -52,7 +57,7 @@ pub(crate) fn target(tid: i32) -> Target {
         vm: VmId { pid: std::process::id(), start_ticks: 1, name: running.name.clone() },
         accel: Accel::Kvm,
         vcpus: vec![vcpu],
-        plan: Box::new(policy(&running, "vanilla", &[]).unwrap()),
+        plan: Box::new(policy(&running, name, settings).unwrap()),
         timers: None,
         shares: None,
     }
@@ -81,10 +86,7 @@ fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let dir = tempfile::tempdir().unwrap();
     let (mut inside, _commands) = engine(&dir, idle);
     let (vcpu, main) = (Waiting::start(), Waiting::start());
-    let of = |tid| {
-        let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
-        Target { plan: Box::new(policy(&running, "static", &[]).unwrap()), ..target(tid) }
-    };
+    let of = |tid| under(tid, "static", &[]);
     let Target { mut vcpus, plan, .. } = of(main.tid);
     let timers = vcpus.pop().map(|thread| (thread, plan));
     let attached = match inside.attach(Target { timers, ..of(vcpu.tid) }) {
@@ -109,14 +111,12 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
     let (mut inside, _commands) = engine(&dir, idle);
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
-    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let normal = |nice| Policy::Normal { nice, slice_ns: None };
     let has = || Attributes::get(tid).unwrap().to_policy();
     let kept = |inside: &mut Inside, means: &str, kept: Policy| {
         let settings = [format!("policy.static.means={means:?}")];
-        let plan = Box::new(policy(&running, "static", &settings).unwrap());
         Attributes::from_policy(&normal(3)).set(tid).unwrap();
-        inside.attach(Target { plan, ..target(tid) })?;
+        inside.attach(under(tid, "static", &settings))?;
         assert_ne!(has(), normal(3), "boosted");
         Attributes::from_policy(&kept).set(tid).unwrap();
         let (&number, _) = inside.vms.first_key_value().unwrap();
@@ -157,9 +157,7 @@ fn who_has_lent_its_boosts_gets_no_more() {
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
     let before = Attributes::get(tid).unwrap();
-    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
-    let plan = Box::new(policy(&running, "static", &[]).unwrap());
-    match inside.attach(Target { plan, ..target(tid) }) {
+    match inside.attach(under(tid, "static", &[])) {
         Err(why) if why.missing => return Skip::because(why).tell(),
         attached => assert!(attached.unwrap().vcpus[0].boosted),
     }
@@ -189,14 +187,12 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
     let (mut inside, _commands) = engine(&dir, idle);
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
-    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     renice(tid, 9);
     let wanted = Attributes::get(tid).unwrap();
     for (means, looks) in [("rr 8", true), ("rr 8", false), ("nice -7", true)] {
         renice(tid, 3);
         let settings = [format!("policy.static.means={means:?}")];
-        let plan = Box::new(policy(&running, "static", &settings).unwrap());
-        match inside.attach(Target { plan, ..target(tid) }) {
+        match inside.attach(under(tid, "static", &settings)) {
             Err(why) if why.missing => return Skip::because(why).tell(),
             attached => assert_eq!(attached.unwrap().driven().count(), 1),
         }
@@ -220,14 +216,12 @@ fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
     let (mut inside, _commands) = engine(&dir, idle);
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
-    let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let Some(default @ 1..) = default_slice() else {
         return Skip::because("this kernel has no slices").tell();
     };
     let settings = [format!("policy.wake-boost.rest_slice=\"{default}ns\"")];
-    let plan = Box::new(policy(&running, "wake-boost", &settings).unwrap());
     let before = Attributes::get(tid).unwrap();
-    if let Err(why) = inside.attach(Target { plan, ..target(tid) }) {
+    if let Err(why) = inside.attach(under(tid, "wake-boost", &settings)) {
         assert!(why.missing, "{why}");
         return Skip::because(why).tell();
     }
