@@ -139,7 +139,7 @@ at its narrowest, 1 of the CPUs (0), it would change
 
     let output = tree.run("--dry-run --for 300ms --by hotplug --set governor_floor=2 -q");
     let expected = "\
-proportional on 4 CPUs (0-3) in 4 cores, a look every 250 ms; since boot 9.1 % of the time they wanted was stolen
+proportional on 4 CPUs (0-3) in 4 cores, a look every 200 ms; since boot 9.1 % of the time they wanted was stolen
 at its narrowest, 2 of the CPUs (0-1), it would change
   cpu2/online: 1 -> 0
   cpu3/online: 1 -> 0

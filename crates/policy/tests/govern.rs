@@ -551,8 +551,27 @@ fn states_are_as_the_table_says() {
     assert_eq!(look(97, 3), (4, State::Folded), "between the thresholds: hold");
     assert_eq!(look(100, 0), (5, State::Trying));
     assert_eq!(look(80, 20), (4, State::Folded), "still contended");
+    assert_eq!(look(70, 30), (4, State::Folded), "partly the CPU time of another width");
     assert_eq!(look(70, 30), (6, State::Folded), "it loses: 2.8 of 4 CPUs");
+    assert_eq!(look(50, 50), (6, State::Folded), "another width again");
     assert_eq!(look(66, 34), (6, State::Folded), "3.96 of 4");
+}
+
+#[test]
+fn a_guest_that_had_room_and_is_saturated_since_is_measured_again() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+    let mut look = |busy_pct: u64, steal_pct: u64| {
+        let width = g.width() as usize;
+        let mut cpus = [CpuTime::default(); 8];
+        cpus[..width].fill(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
+        g.on(&seen(&every(&cpus)));
+        g.width()
+    };
+    assert_eq!(look(45, 15), 6, "3.6 CPUs with room");
+    assert_eq!(look(66, 34), 6, "the first look at this width");
+    assert_eq!(look(66, 34), 8, "4 CPUs, and it wants more than it did");
+    assert_eq!([look(50, 50), look(50, 50)], [8, 6], "it saturates all of them");
+    assert_eq!([look(66, 34), look(66, 34)], [6, 4], "so four do, at once");
 }
 
 #[test]
@@ -609,4 +628,49 @@ fn another_vms_try_is_answered_by_three_changes_at_most() {
     let [open, tries] = [0, 1].map(|i| all[i].changes - before[i]);
     assert_eq!(tries, 20, "a try each 33 intervals");
     assert_eq!(open, 30);
+}
+
+/// A guest of eight vCPUs that are all busy, under a CPU quota of four CPUs in each `period_ms`. Looks begin at a time
+/// that is no multiple of the period. Widths after each of `looks`, and CPUs had on average.
+fn under_quota(config: &GovernorConfig, period_ms: u64, looks: usize) -> (Vec<u32>, f64) {
+    let mut g = Governor::new(config, 8, 1);
+    let (period, mut at, mut had) = (period_ms * S / 1_000, S * 33 / 1_000, 0);
+    // CPU time left in this period: all of it was unused until now.
+    let mut left = 4 * period;
+    let mut widths = Vec::new();
+    for _ in 0..looks {
+        let end = at + config.interval_ns;
+        let used = u64::from(g.width());
+        let (mut busy, begin) = (0, at);
+        while at < end {
+            let until = (at / period * period + period).min(end);
+            let ran = (left / used).min(until - at);
+            busy += ran;
+            left -= ran * used;
+            at = until;
+            left = if at.is_multiple_of(period) { 4 * period } else { left };
+        }
+        had += busy * used;
+        let mut cpus = [CpuTime::default(); 8];
+        cpus[..used as usize].fill(CpuTime { busy_ns: busy, steal_ns: end - begin - busy });
+        g.on(&Seen { elapsed_ns: config.interval_ns, ..seen(&every(&cpus)) });
+        widths.push(g.width());
+    }
+    (widths, had as f64 / (looks as u64 * config.interval_ns) as f64)
+}
+
+/// With eight vCPUs all of them wait for half of each period. With four none does, and the CPU time is the same.
+#[test]
+fn proportional_uses_as_many_vcpus_as_the_quota_has_cpus() {
+    let config = GovernorConfig::new(Kind::Proportional);
+    let slow = GovernorConfig { interval_ns: S, ..config };
+    for (config, period_ms) in
+        [(&config, 100), (&config, 50), (&config, 20), (&config, 10), (&slow, 100)]
+    {
+        let (widths, had) = under_quota(config, period_ms, 340);
+        let wide = widths[24..].iter().filter(|width| **width != 4).count();
+        // It has settled by then. Two looks in 34 measure, and the tries are few.
+        assert!(wide <= 24, "{period_ms} ms: {wide} looks, {widths:?}");
+        assert!(had > 3.97, "{period_ms} ms: {had}");
+    }
 }

@@ -16,8 +16,8 @@ fn a_late_look_is_followed_by_a_whole_interval() {
     let every = Duration::from_nanos(config.interval_ns);
     let (last, ms) = (tree.now, Duration::from_millis);
     let next = |late: u64| fold.next_look(last, last + ms(late)) - last;
-    assert_eq!([0, 10, 125].map(next), [every; 3]);
-    assert_eq!([126, 400].map(next), [every + ms(126), every + ms(400)]);
+    assert_eq!([0, 10, 100].map(next), [every; 3]);
+    assert_eq!([101, 400].map(next), [every + ms(101), every + ms(400)]);
 
     // A look that comes at once all the same: one tick of steal of one CPU is all it would see.
     tree.now += SECOND;

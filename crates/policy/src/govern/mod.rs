@@ -88,7 +88,9 @@ impl GovernorConfig {
     pub fn new(kind: Kind) -> Self {
         let interval_ns = match kind {
             Kind::Step => 1_000_000_000,
-            Kind::Entitlement | Kind::Proportional | Kind::HostHint => 250_000_000,
+            // Two periods of a CPU quota: each look has the same number of them.
+            Kind::Proportional => 200_000_000,
+            Kind::Entitlement | Kind::HostHint => 250_000_000,
         };
         Self {
             kind,

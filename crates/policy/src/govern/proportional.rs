@@ -18,9 +18,9 @@ pub enum State {
     Folded,
     /// One more than before is in use for an interval, to see whether it is still contended.
     Trying,
-    /// Fewer are in use for an interval, to see whether that still costs CPU time.
+    /// Fewer are in use for two intervals, to see whether that still costs CPU time.
     Narrowing,
-    /// All are in use for an interval, to see what CPU time they would get now.
+    /// All are in use for two intervals, to see what CPU time they would get now.
     Measuring,
 }
 
@@ -43,6 +43,7 @@ pub enum State {
 /// | `Folded` | crowded | wider by as much as that is too much |
 /// | `Folded` | loses | wider by as much as it lost (`Open` if that is all); not narrower again |
 /// | `Folded` | for `patience` intervals, whatever the pressure | `Measuring`: all cores |
+/// | `Folded` | saturated, had room at full width, hold over | `Measuring` |
 /// | `Folded` | pressure above `high`, room above the narrowest | narrower by that share |
 /// | `Folded` | the same at the narrowest, has all of `had`, hold over | `Narrowing`: one core less, or twice as many as last time |
 /// | `Folded` | pressure up to `low`, hold over | `Trying`: one core more |
@@ -54,8 +55,12 @@ pub enum State {
 /// | `Measuring` | more, and while held back it had less than `keep` percent of this CPU time | `Open`, as if folding had lost at any width |
 /// | `Measuring` | more, and no such loss | as before, with a new `had`; the hold is `patience` |
 ///
+/// The first look after a change of width does not judge CPU time, only whether a try or a measurement found no
+/// pressure: tasks are on their way to other vCPUs, and under a CPU quota a part of what the new width could use in this
+/// period was used by the width before.
+///
 /// `had` is out of date when those who competed then have gone since, and while folded neither pressure nor CPU
-/// time shows that. So it is measured again: all cores for one interval, where a failed try would have been due. The
+/// time shows that. So it is measured again: all cores for two intervals, where a failed try would have been due. The
 /// measured loss counts only if the governor was *held back* before, by vCPUs that were saturated or under
 /// pressure above `low`. A VM that had all it wanted runs more by chance.
 ///
@@ -86,8 +91,10 @@ pub struct Proportional {
     next_hold: u32,
     /// Cores that the next narrowing takes; what the last one may have to give back.
     step: u32,
-    /// It opened after the last interval.
+    /// It opened, and has not seen yet whether that was right.
     just_opened: bool,
+    /// The last look chose another width.
+    just_changed: bool,
     /// Intervals since all cores were in use.
     age: u32,
     /// What it goes back to if measuring shows no loss.
@@ -121,6 +128,7 @@ impl Proportional {
             next_hold: FIRST_HOLD,
             step: 1,
             just_opened: false,
+            just_changed: false,
             age: 0,
             folded: Folded::default(),
         }
@@ -149,25 +157,27 @@ impl Proportional {
         let loses = saturated && u128::from(rate) * 100 < self.kept();
         self.hold = self.hold.saturating_sub(1);
         self.age = if self.used == self.cores.all { 0 } else { self.age.saturating_add(1) };
-        let just_opened = core::mem::take(&mut self.just_opened);
+        let before = self.used;
         match self.state {
-            State::Open if high => {
-                self.learn(rate, saturated);
-                self.pressed(rate, now, just_opened);
-            }
-            State::Open if low => {
-                // Nobody competes: what was learned of those who did is over.
-                self.narrowest = self.cores.floor;
-                self.next_hold = FIRST_HOLD;
-                self.hold = 0;
-            }
-            State::Open => {}
             State::Trying | State::Measuring if low => self.open(),
             State::Trying => {
                 self.used -= 1;
                 self.settle();
                 self.fail();
             }
+            _ if self.just_changed => {}
+            State::Open if high => {
+                self.learn(rate, saturated);
+                self.pressed(rate, now);
+            }
+            State::Open if low => {
+                // Nobody competes: what was learned of those who did is over.
+                self.narrowest = self.cores.floor;
+                self.next_hold = FIRST_HOLD;
+                self.hold = 0;
+                self.just_opened = false;
+            }
+            State::Open => self.just_opened = false,
             State::Narrowing if loses || crowded => {
                 self.used += self.step;
                 self.narrowest = self.used;
@@ -188,7 +198,7 @@ impl Proportional {
                 self.fail();
             }
             State::Folded if loses => self.widen(rate),
-            State::Folded if self.age >= self.config.patience.max(FIRST_HOLD) => {
+            State::Folded if self.is_outdated(saturated) => {
                 let held_back = saturated || !low;
                 self.folded = Folded { used: self.used, rate, held_back };
                 self.used = self.cores.all;
@@ -202,6 +212,7 @@ impl Proportional {
             }
             State::Folded => {}
         }
+        self.just_changed = self.used != before;
     }
 
     /// What it gets at full width under pressure.
@@ -211,14 +222,26 @@ impl Proportional {
         self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
     }
 
-    /// All cores were in use for an interval, under pressure.
+    /// What was learned at full width is old; or it had room there, and fewer cores, which would leave it room, are
+    /// saturated now: it does more than it did.
+    fn is_outdated(&self, saturated: bool) -> bool {
+        self.age >= self.config.patience.max(FIRST_HOLD)
+            || self.roomy && saturated && self.hold == 0
+    }
+
+    /// All cores were in use, under pressure.
     fn measured(&mut self, rate: Ns, saturated: bool) {
+        let had_room = self.roomy;
         self.learn(rate, saturated);
         let lost = u128::from(self.folded.rate) * 100 < self.kept();
         if lost && self.folded.held_back {
             self.narrowest = self.cores.all;
         } else {
             self.used = self.folded.used;
+            if had_room && !self.roomy {
+                // The narrowest was chosen for a guest that needs room.
+                self.narrowest = self.least;
+            }
         }
         self.settle();
         self.next_hold = self.config.patience.max(FIRST_HOLD);
@@ -226,7 +249,8 @@ impl Proportional {
     }
 
     /// Pressure at full width.
-    fn pressed(&mut self, rate: Ns, now: CpuTime, just_opened: bool) {
+    fn pressed(&mut self, rate: Ns, now: CpuTime) {
+        let just_opened = core::mem::take(&mut self.just_opened);
         if self.narrowest == self.cores.all && !just_opened {
             // Folding cost too much a while ago.
             return self.narrow(rate);
