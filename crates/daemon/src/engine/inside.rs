@@ -39,7 +39,7 @@ use crate::policy::{ENGINE_PRIORITY, listens};
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 pub(crate) use ext::decided_there;
-use govern::Own;
+use govern::Usage;
 use interrupts::Interrupted;
 
 /// Time between two looks at whether somebody else has changed a thread.
@@ -135,7 +135,7 @@ pub(super) struct Inside {
     next: u64,
     heard: Heard,
     /// What governors go by.
-    own: Own,
+    usage: Usage,
     /// Searches for windows that have ended.
     found: (Sender<Searched>, Receiver<Searched>),
     /// Why it could not go on.
@@ -173,7 +173,7 @@ impl Inside {
             dues: Dues::new(),
             next: 0,
             heard: Heard::default(),
-            own: Own::default(),
+            usage: Usage::default(),
             found: mpsc::channel(),
             why,
         }

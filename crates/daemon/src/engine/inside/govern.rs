@@ -10,25 +10,54 @@ use vcoop_threads::{allowed_cpus, host_busy_ns, run_time};
 use super::{AttachedVm, Inside};
 use crate::port::Due;
 
-/// What the host has done beside the VMs with a policy. VMs without one are among it.
+/// Looks of governors that are this close together share one look at the host.
+const FRESH_NS: Ns = 5_000_000;
+
+/// What the VMs with a policy have used, and the rest of the host, as of one look. VMs without a policy are among the
+/// rest.
 #[derive(Debug, Default)]
-pub(super) struct Own {
+pub(super) struct Usage {
+    pub(super) at: Ns,
     busy_ns: Ns,
-    /// CPU time of each VM's vCPUs.
-    vms: BTreeMap<u64, Ns>,
-    /// The sum so far.
+    pub(super) vms: BTreeMap<u64, VmUsage>,
+    /// CPU time of the rest.
     own_ns: Ns,
 }
 
-impl Own {
-    /// Takes in what came since the last look. CPU time of a VM that has come or gone meanwhile is nobody's.
+#[derive(Debug)]
+pub(super) struct VmUsage {
+    /// Since each vCPU began.
+    vcpus: Vec<CpuTime>,
+    quota_ns: Option<Ns>,
+}
+
+impl VmUsage {
+    fn of(vm: &AttachedVm) -> Self {
+        let tids = || vm.threads.iter().map(|thread| thread.thread.tid);
+        Self { vcpus: tids().map(time_of).collect(), quota_ns: vcoop_vmm::quota(tids()) }
+    }
+
+    fn sum(&self) -> CpuTime {
+        self.vcpus.iter().copied().sum()
+    }
+}
+
+impl Usage {
+    /// Looks, unless it just did at the same VMs. CPU time of a VM that has come or gone since is nobody's.
     fn look(&mut self, vms: &BTreeMap<u64, AttachedVm>) {
+        let now = monotonic();
+        let vms = || vms.iter().filter(|(_, vm)| !vm.is_timers);
+        if now < self.at + FRESH_NS && vms().map(|(number, _)| number).eq(self.vms.keys()) {
+            return;
+        }
+        self.at = now;
         let busy = host_busy_ns();
-        let before = std::mem::take(&mut self.vms);
-        let vms = vms.iter().filter(|(_, vm)| !vm.is_timers);
-        self.vms = vms.map(|(number, vm)| (*number, vm.used().busy_ns)).collect();
-        let since =
-            |(number, now): (&u64, &Ns)| now.saturating_sub(*before.get(number).unwrap_or(now));
+        let seen = vms().map(|(number, vm)| (*number, VmUsage::of(vm))).collect();
+        let before = std::mem::replace(&mut self.vms, seen);
+        let since = |(number, now): (&u64, &VmUsage)| {
+            let before = before.get(number).unwrap_or(now);
+            now.sum().since(before.sum()).busy_ns
+        };
         let of_vms: Ns = self.vms.iter().map(since).sum();
         let all = busy.saturating_sub(std::mem::replace(&mut self.busy_ns, busy));
         self.own_ns += all.saturating_sub(of_vms);
@@ -38,7 +67,7 @@ impl Own {
 /// The host as its governors see it.
 struct Pool<'a> {
     vms: &'a BTreeMap<u64, AttachedVm>,
-    own_ns: Ns,
+    usage: &'a Usage,
 }
 
 impl Pool<'_> {
@@ -49,12 +78,12 @@ impl Pool<'_> {
 
 impl Host for Pool<'_> {
     fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime {
-        let thread = self.vm(vm).and_then(|vm| vm.threads.get(vcpu as usize));
-        thread.map_or_else(CpuTime::default, |thread| time_of(thread.thread.tid))
+        let usage = self.usage.vms.get(&(vm as u64));
+        usage.and_then(|usage| usage.vcpus.get(vcpu as usize)).copied().unwrap_or_default()
     }
 
     fn own_ns(&self) -> Ns {
-        self.own_ns
+        self.usage.own_ns
     }
 
     fn pcpus(&self) -> u32 {
@@ -62,21 +91,22 @@ impl Host for Pool<'_> {
     }
 
     fn vms(&self) -> impl Iterator<Item = usize> {
-        self.vms.iter().filter(|(_, vm)| !vm.is_timers).map(|(number, _)| *number as usize)
+        self.usage.vms.keys().map(|number| *number as usize)
     }
 
     fn member(&self, vm: usize) -> Member {
+        let usage = &self.usage.vms[&(vm as u64)];
         let vm = &self.vms[&(vm as u64)];
         let vcpus = vm.threads.len() as u32;
         let governor = vm.governor.as_ref();
         Member {
-            used: vm.used(),
+            used: usage.sum(),
             width: governor.map_or(vcpus, GovernorDriver::width),
             vcpus,
             // Weights of cgroups are not looked at: threads are alike.
             weight: None,
             entitled: vm.plan.vms.first().and_then(|vm| vm.virt.govern.entitled).unwrap_or(0),
-            quota_ns: vcoop_vmm::quota(vm.threads.iter().map(|thread| thread.thread.tid)),
+            quota_ns: usage.quota_ns,
             folds: governor.is_some(),
         }
     }
@@ -88,48 +118,45 @@ impl Host for Pool<'_> {
     }
 }
 
-impl AttachedVm {
-    /// What its vCPUs have done since they began.
-    fn used(&self) -> CpuTime {
-        self.threads.iter().map(|thread| time_of(thread.thread.tid)).sum()
-    }
-}
-
 fn time_of(tid: u32) -> CpuTime {
     let time = run_time(tid.cast_signed());
     CpuTime { busy_ns: time.ran_ns, steal_ns: time.waited_ns }
 }
 
+/// Governors with the same interval look at the same times, so that the host is looked at once for all of them.
+fn next_look(now: Ns, governor: &GovernorDriver) -> Ns {
+    let every = governor.interval_ns();
+    (now + every / 2).next_multiple_of(every)
+}
+
 impl Inside {
     /// The governor of a VM begins, if it has one.
     pub(super) fn begin_to_govern(&mut self, number: u64) {
-        let now = monotonic();
         let Some(vm) = self.vms.get(&number) else { return };
         let mut governor = vm.plan.governor(0).map(|config| {
             // The guest's cores are not known: the guest rounds to whole ones.
             GovernorDriver::new(&config, number as usize, 0, vm.threads.len() as u32, 1)
         });
         if let Some(governor) = &mut governor {
-            self.own.look(&self.vms);
-            governor.begin(now, &Pool { vms: &self.vms, own_ns: self.own.own_ns });
+            self.usage.look(&self.vms);
+            governor.begin(self.usage.at, &Pool { vms: &self.vms, usage: &self.usage });
             if let Some(link) = &vm.link {
                 link.prefer(Some(governor.width()));
             }
-            self.dues.insert((now + governor.interval_ns(), Due::Govern(number)));
+            self.dues.insert((next_look(self.usage.at, governor), Due::Govern(number)));
         }
         self.vms.entry(number).and_modify(|vm| vm.governor = governor);
     }
 
     /// The interval of a VM's governor is over.
     pub(super) fn govern(&mut self, number: u64) {
-        let now = monotonic();
-        self.own.look(&self.vms);
+        self.usage.look(&self.vms);
         // It looks at itself, too, as one of the host's.
         let Some(mut governor) = self.vms.get(&number).and_then(|vm| vm.governor.clone()) else {
             return;
         };
-        let width = governor.look(now, &Pool { vms: &self.vms, own_ns: self.own.own_ns });
-        self.dues.insert((now + governor.interval_ns(), Due::Govern(number)));
+        let width = governor.look(self.usage.at, &Pool { vms: &self.vms, usage: &self.usage });
+        self.dues.insert((next_look(self.usage.at, &governor), Due::Govern(number)));
         let Some(vm) = self.vms.get_mut(&number) else { return };
         vm.governor = Some(governor);
         if let (Some(width), Some(link)) = (width, &vm.link) {

@@ -232,6 +232,41 @@ fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
     inside.keeper.end();
 }
 
+#[test]
+fn the_host_is_looked_at_once_for_all_governors() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpus = [Waiting::start(), Waiting::start()];
+    for (pid, vcpu) in (1..).zip(&vcpus) {
+        let mut target = under(vcpu.tid, "host-hint", &[]);
+        target.vm.pid = pid;
+        inside.attach(target).unwrap();
+    }
+    let looks: Vec<(u64, u64)> = inside
+        .dues
+        .iter()
+        .filter_map(|(at, due)| match due {
+            Due::Govern(number) => Some((*at, *number)),
+            _ => None,
+        })
+        .collect();
+    let [(first, web), (second, db)] = looks[..] else { panic!("{looks:?}") };
+    // The second began a moment later.
+    assert_eq!((second - first) % 250_000_000, 0, "{looks:?}");
+    let mut shared = || {
+        inside.govern(web);
+        let at = inside.usage.at;
+        inside.govern(db);
+        at == inside.usage.at
+    };
+    assert!((0..100).any(|_| shared()));
+    // Not for one that has come since.
+    inside.detach(db);
+    inside.govern(web);
+    assert_eq!(inside.usage.vms.keys().collect::<Vec<_>>(), [&web]);
+    inside.keeper.end();
+}
+
 /// A keeper that ends at once.
 fn gone(_: &Path) -> Command {
     Command::new("true")
