@@ -28,15 +28,15 @@
 //! ```
 
 mod assemble;
+mod groups;
 mod known;
 mod libvirt;
 pub mod limits;
 mod proc;
 pub mod qmp;
-mod quota;
 mod text;
 mod vm;
 
+pub use groups::Groups;
 pub use proc::{Passed, Proc, Scan};
-pub use quota::quota;
 pub use vm::{Accel, OtherThread, Role, Source, Sources, Thread, VcpuThread, Vm, Vmm};

@@ -6,6 +6,7 @@ use vcoop_policy::config::Ns;
 use vcoop_policy::govern::{CpuTime, GovernorDriver, Host, Member};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{allowed_cpus, host_busy_ns, run_time};
+use vcoop_vmm::Groups;
 
 use super::{AttachedVm, Inside};
 use crate::port::Due;
@@ -28,13 +29,17 @@ pub(super) struct Usage {
 pub(super) struct VmUsage {
     /// Since each vCPU began.
     vcpus: Vec<CpuTime>,
+    groups: Groups,
     quota_ns: Option<Ns>,
+    weight: Option<u64>,
 }
 
 impl VmUsage {
     fn of(vm: &AttachedVm) -> Self {
         let tids = || vm.threads.iter().map(|thread| thread.thread.tid);
-        Self { vcpus: tids().map(time_of).collect(), quota_ns: vcoop_vmm::quota(tids()) }
+        let groups = Groups::of(tids());
+        let quota_ns = groups.quota();
+        Self { vcpus: tids().map(time_of).collect(), groups, quota_ns, weight: None }
     }
 
     fn sum(&self) -> CpuTime {
@@ -54,6 +59,10 @@ impl Usage {
         let busy = host_busy_ns();
         let seen = vms().map(|(number, vm)| (*number, VmUsage::of(vm))).collect();
         let before = std::mem::replace(&mut self.vms, seen);
+        let weights = Groups::weights(self.vms.values().map(|vm| &vm.groups));
+        for (vm, weight) in self.vms.values_mut().zip(weights.into_iter().flatten()) {
+            vm.weight = Some(weight);
+        }
         let since = |(number, now): (&u64, &VmUsage)| {
             let before = before.get(number).unwrap_or(now);
             now.sum().since(before.sum()).busy_ns
@@ -103,8 +112,7 @@ impl Host for Pool<'_> {
             used: usage.sum(),
             width: governor.map_or(vcpus, GovernorDriver::width),
             vcpus,
-            // Weights of cgroups are not looked at: threads are alike.
-            weight: None,
+            weight: usage.weight,
             entitled: vm.plan.vms.first().and_then(|vm| vm.virt.govern.entitled).unwrap_or(0),
             quota_ns: usage.quota_ns,
             folds: governor.is_some(),
