@@ -56,16 +56,21 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
             let Some(running) = scalar(probe, policy, "running") else { continue };
             let percent = |value: f64| format!("{} %", format::digits(value));
             let [woken, preempted] = WAITS.map(wait);
+            // The waits add up to the steal. What was measured may have lasted longer than planned.
             let waited = |series: Option<&LatencySeries>| {
-                let us = series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64);
-                us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
+                series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64)
+            };
+            let all = waited(woken) + waited(preempted);
+            let of_steal = |series| {
+                let steal = scalar(probe, policy, "steal")?;
+                Some(if all > 0.0 { steal * waited(series) / all } else { 0.0 })
             };
             table.add_row([
                 name.clone(),
                 percent(running),
                 format::maybe(scalar(probe, policy, "halted"), percent),
-                percent(waited(woken)),
-                percent(waited(preempted)),
+                format::maybe(of_steal(woken), percent),
+                format::maybe(of_steal(preempted), percent),
                 format::maybe_time(woken.and_then(|s| s.mean)),
                 format::maybe_time(woken.and_then(|s| s.p99)),
                 format::maybe_time(woken.and_then(|s| s.max)),

@@ -74,6 +74,17 @@ fn where_each_vcpus_time_went_and_who_ran_instead() {
     assert!(!text.contains("Best here"), "there is nothing to compare: {text}");
 }
 
+/// A command of `vcoop compare --exec` may take longer than --each.
+#[test]
+fn the_shares_of_a_turn_that_lasted_longer_than_planned_add_up() {
+    let mut document = document("web");
+    document.duration_s = 0.5;
+    let text = render(&document, Style::default());
+    let row = text.lines().find(|line| line.starts_with("  web.vcpu1 ")).expect(&text);
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(row[1..9], ["12.5", "%", "27.5", "%", "10.0", "%", "50.0", "%"], "{text}");
+}
+
 #[test]
 fn long_names_fit() {
     let text = render(&document(&"long-name-".repeat(20)), Style::default());
