@@ -11,7 +11,7 @@ use vcoop_sweep::slo::{Reading, quantities};
 use crate::fail_if::conditions;
 use crate::failure::Failure;
 use crate::folder::RESULT;
-use crate::output::{json, print, style};
+use crate::output::{json, print_at_end, style};
 use crate::report::{known, read};
 
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,6 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     let mut known = quantities(&second);
     known.iter_mut().for_each(|quantity| "ratio".clone_into(&mut quantity.unit));
     let conditions = conditions(&args.fail_if, &known)?;
-    print(&if args.json { json(&found)? } else { words(&found, args.all) })?;
     let mut broken = Vec::new();
     for condition in &conditions {
         for row in found.rows.iter().filter(|row| row.name == condition.quantity.name) {
@@ -51,10 +50,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
             }
         }
     }
-    match broken.is_empty() {
+    let end = match broken.is_empty() {
         true => Ok(()),
         false => Err(Failure::Condition(format!("--fail-if: {}", broken.join(", ")))),
-    }
+    };
+    print_at_end(&if args.json { json(&found)? } else { words(&found, args.all) }, end)
 }
 
 /// A result, or the one in a folder that --out wrote.

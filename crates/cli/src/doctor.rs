@@ -7,7 +7,7 @@ use vcoop_experiment::backend::{Backend, Kvm};
 use vcoop_lab::{Finding, HostFacts, State, host_facts, survey};
 
 use crate::failure::Failure;
-use crate::output::{json, print, style};
+use crate::output::{json, print_at_end, style};
 
 /// What must work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,17 +41,17 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     findings.extend(survey(&host));
     #[cfg(target_os = "linux")]
     findings.extend([interrupts()].into_iter().chain(boosts_in_kernel()));
-    if args.json {
+    let text = if args.json {
         let (schema, version) = ("vcoop.doctor/1", env!("CARGO_PKG_VERSION"));
-        let document = Document { schema, version, findings: &findings, host: &host };
-        print(&json(&document)?)?;
+        json(&Document { schema, version, findings: &findings, host: &host })?
     } else {
-        print(&findings.iter().map(show).collect::<String>())?;
-    }
-    match args.require {
+        findings.iter().map(show).collect()
+    };
+    let end = match args.require {
         None => Ok(()),
         Some(Requirement::Kvm) => Kvm.available().map_err(|why| Failure::Missing(why.to_string())),
-    }
+    };
+    print_at_end(&text, end)
 }
 
 /// Columns before a finding's text.

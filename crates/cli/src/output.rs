@@ -62,6 +62,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
+/// Writes the result of a command that ends with `end`, whether anybody reads it or not.
+pub(crate) fn print_at_end(text: &str, end: Result<(), Failure>) -> Result<(), Failure> {
+    let printed = print(text);
+    end.and(printed)
+}
+
 /// A document of `--json`.
 pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(Failure::run)

@@ -56,14 +56,14 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let result = setup.run(&selection, jobs, control);
     progress.finish();
     let result = result.map_err(|e| failure(e, &overrides))?;
+    let text =
+        if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
+    let printed = print(&text);
     if let Some(folder) = &folder {
         write(folder, &result)?;
         folder.say(args.common.quiet);
     }
-    let text =
-        if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
-    print(&text)?;
-    if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+    if result.interrupted { Err(Failure::Interrupted) } else { printed }
 }
 
 /// What ids and files name.

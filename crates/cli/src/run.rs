@@ -140,6 +140,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     {
         note(&speed(engine));
     }
+    let text = if args.common.json { result.to_json() } else { render(&result, style()) };
+    // Whether files can be written and whether somebody reads stdout are independent of each other.
+    let printed = print(&text);
     if let Some(metrics) = metrics {
         metrics.write(&result)?;
     }
@@ -150,8 +153,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         folder.write(&result, &render(&result, Style::default()), plans, &source.text)?;
         folder.say(args.common.quiet);
     }
-    let text = if args.common.json { result.to_json() } else { render(&result, style()) };
-    print(&text)?;
     if let Some(failure) = failure {
         return Err(Failure::run(failure));
     }
@@ -162,7 +163,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         let jobs = jobs.max(2);
         compare(&result, &once(jobs, &Eyes::default())?.0, jobs)?;
     }
-    fail_if(&args.fail_if, &result)
+    fail_if(&args.fail_if, &result).and(printed)
 }
 
 /// What is to be known of a selection before it runs.

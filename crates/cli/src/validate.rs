@@ -87,13 +87,13 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     }
     let result = validation(&documents);
     let json = json(&result)?;
+    let text = if args.common.json { json.clone() } else { render_validation(&result, style()) };
+    let printed = print(&text);
     if let Some(folder) = &folder {
         folder.put(TEXT, &render_validation(&result, Style::default()))?;
         folder.put(REPORT, &render_validation_html(&result))?;
         folder.put(VALIDATION, &json)?;
         folder.say(args.common.quiet);
     }
-    let text = if args.common.json { json } else { render_validation(&result, style()) };
-    print(&text)?;
-    if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+    if result.interrupted { Err(Failure::Interrupted) } else { printed }
 }

@@ -3,6 +3,7 @@
 use vcoop_daemon::{Request, Response, VmId, could_be, setting_of};
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
+use vcoop_experiment::format;
 use vcoop_experiment::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Ns, Plan, PolicyPlan};
@@ -79,6 +80,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         ..About::default()
     };
     let result = document(&plans, &measured, about);
+    let printed = print(&if args.json { result.to_json() } else { render(&result, style()) });
     if let Some(folder) = folder {
         if let Some(spools) = &spools {
             data::write(folder.path(), spools, &result, &measured, &plans).map_err(Failure::run)?;
@@ -86,11 +88,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         folder.write(&result, &render(&result, Style::default()), &plans, &text)?;
         folder.say(args.quiet);
     }
-    print(&if args.json { result.to_json() } else { render(&result, style()) })?;
     match failure {
         Some(failure) => Err(Failure::run(failure)),
         None if result.interrupted => Err(Failure::Interrupted),
-        None => Ok(()),
+        None => printed,
     }
 }
 
@@ -100,10 +101,10 @@ fn announce(args: &CompareArgs, plans: &[Plan]) {
     let each = plans.first().map_or(0, |plan| plan.duration_ns + plan.warmup_ns);
     let seconds = rounds * each / 1_000_000_000;
     note(&format!(
-        "vcoop: {} on {} in turns, {} rounds: {seconds} s or more; it keeps running",
+        "vcoop: {} on {} in turns, {}: {seconds} s or more; it keeps running",
         names.join(", "),
         args.vm,
-        args.rounds,
+        format::count(args.rounds.into(), "round"),
     ));
 }
 

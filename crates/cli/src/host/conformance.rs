@@ -14,7 +14,7 @@ use crate::args::host::ConformanceArgs;
 use crate::failure::Failure;
 use crate::host::living;
 use crate::interrupt::stop_flag;
-use crate::output::{json, note, print};
+use crate::output::{json, note, print_at_end};
 use crate::scenario::time;
 
 #[derive(Debug, Serialize)]
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         vcpus: found.iter().map(vcpu).collect(),
         rules: Looks::RULES.iter().map(|rule| format!("{rule:?}")).collect(),
     };
-    print(&if args.json { json(&document)? } else { document.render(&name) })?;
-    verdict(&name, &found)
+    let text = if args.json { json(&document)? } else { document.render(&name) };
+    print_at_end(&text, verdict(&name, &found))
 }
 
 /// The window of a VM, or of a file.

@@ -86,18 +86,13 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let seen = observation.end(observer).map_err(Failure::run)?;
     // This thread may use all its CPUs again: what follows looks at them.
     drop(observation);
-    if let Some(trace) = trace {
-        trace.finish().map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")))?;
-    }
+    let traced = trace.map(Trace::finish).transpose();
+    let traced = traced.map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")));
 
     let complete = there && !stopped();
     // What it was, rather than what was asked for.
     plan.duration_ns = seen.window_ns;
     let Observed { recording, notes, scene, .. } = seen;
-    let written = match (asked, scene) {
-        (Some(asked), Some(scene)) => Some(asked.write(&scene, &plan)?),
-        _ => None,
-    };
     let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
     let cost = recording.scalars.get(&("observe".to_owned(), "cpu".to_owned()));
     let cost = cost.map(|cost| Note {
@@ -113,17 +108,23 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         ..About::default()
     };
     let result = observed(&plan, recording, complete, about);
+    let printed = print(&if args.json { result.to_json() } else { render(&result, style()) });
+    traced?;
     if let Some(folder) = folder {
         let plans = std::slice::from_ref(&plan);
         folder.write(&result, &render(&result, Style::default()), plans, &text)?;
         folder.say(args.quiet);
     }
-    print(&if args.json { result.to_json() } else { render(&result, style()) })?;
-    written.iter().filter(|_| !args.quiet).for_each(|written| note(written));
+    if let (Some(asked), Some(scene)) = (asked, scene) {
+        let written = asked.write(&scene, &plan)?;
+        if !args.quiet {
+            note(&written);
+        }
+    }
     if !there {
         return Err(Failure::run(format!("{} has ended", vm.name)));
     }
-    if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+    if stopped() { Err(Failure::Interrupted) } else { printed }
 }
 
 /// A scenario that is to be written.

@@ -18,7 +18,7 @@ use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
 use crate::args::host::VmsArgs;
 use crate::failure::Failure;
 use crate::host::living;
-use crate::output::{json, print, style};
+use crate::output::{json, print, print_at_end, style};
 
 /// Where the host is looked at.
 struct Host {
@@ -64,8 +64,8 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
     let document = Vms { schema, version, vms, notes };
-    print(&if args.json { json(&document)? } else { document.render(style()) })?;
-    if unanswered.is_empty() { Ok(()) } else { Err(Failure::Run(unanswered.join("\n"))) }
+    let end = if unanswered.is_empty() { Ok(()) } else { Err(Failure::Run(unanswered.join("\n"))) };
+    print_at_end(&if args.json { json(&document)? } else { document.render(style()) }, end)
 }
 
 /// Asks the QEMU behind a socket: the one that names it on its command line, else whichever has the

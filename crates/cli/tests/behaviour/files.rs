@@ -45,6 +45,16 @@ fn out_writes_everything_and_spares_other_results() {
 }
 
 #[test]
+fn a_result_that_cannot_be_kept_is_printed() {
+    let dir = folder("no-room");
+    fs::create_dir_all(dir.join("report.html")).unwrap();
+    let output = short(&["--out", dir.to_str().unwrap(), "--force"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("report.html: "), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("Best here"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn out_spares_files_of_others() {
     let dir = folder("foreign");
     fs::create_dir_all(&dir).unwrap();

@@ -262,6 +262,16 @@ fn a_closed_pipe_is_no_error() {
     }
 }
 
+#[test]
+fn an_exit_code_does_not_depend_on_whether_somebody_reads_stdout() {
+    let args = ["run", "busy-host-1", "--duration", "600ms", "--repeats", "1"];
+    let args = [&args[..], &["--fail-if", "guest.cyclictest.mean > 0.001us"]].concat();
+    let mut child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+}
+
 /// How many runs that write into a folder have begun.
 fn begun(dir: &Path) -> usize {
     let names = fs::read_dir(dir).into_iter().flatten().flatten();
