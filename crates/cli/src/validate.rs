@@ -54,14 +54,16 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let mut documents: Vec<Document> = Vec::new();
     for (i, scenario) in scenarios.iter().enumerate() {
         let plans = scenario.plans(None).map_err(crate::scenario::refuse)?;
-        let request = Request { choice: Choice::Auto, fit: args.fit };
-        let selection = select(request, plans).map_err(|e| Failure::Missing(e.to_string()))?;
+        let on = |choice, plans| {
+            let request = Request { choice, fit: args.fit };
+            select(request, plans).map_err(|why| {
+                Failure::Missing(format!("{} cannot be measured here: {why}", scenario.name))
+            })
+        };
+        let selection = on(Choice::Auto, plans.clone())?;
         if !selection.is_live() {
-            let why = selection.note.unwrap_or_default();
-            return Err(Failure::Missing(format!(
-                "{} cannot be measured here, so there is nothing to hold the simulation against\n  {why}",
-                scenario.name
-            )));
+            // What was chosen instead is of no use here; this says what is missing, and the remedy.
+            on(Choice::Kvm, plans)?;
         }
         if !args.common.quiet {
             note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));

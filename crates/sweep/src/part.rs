@@ -20,7 +20,7 @@ const DATA: &str = "vcoop.data";
 
 /// What to do about a part that cannot be used.
 pub(crate) const AGAIN: &str =
-    "Remove that file and start the same `vcoop sweep` again: it computes that part anew";
+    "remove that file and start the same `vcoop sweep` again: it computes that part anew";
 
 /// A part that is open.
 pub(crate) type Part = SerializedFileReader<File>;

@@ -78,7 +78,7 @@ pub(crate) struct ConformanceArgs {
 pub(crate) struct AttachArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     pub(crate) vm: String,
-    /// The policy: vanilla, static, wake-boost, dynamic, host-hint, entitlement or hotplug, with what --set changes
+    /// The policy: static, wake-boost, dynamic, host-hint, entitlement or hotplug, with what --set changes
     #[arg(long)]
     pub(crate) policy: String,
     /// Change a setting of the policy: policy.wake-boost.run=1ms, policy.static.means="nice -10"

@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use vcoop_daemon::{Config, Follower, Place, Service, config};
+use vcoop_experiment::format;
 
 use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
@@ -26,8 +27,11 @@ const LOOK: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     let config = read(args)?;
+    let rules = |config: &Config| format::count(config.rules.len() as u64, "rule");
     if args.check {
-        return crate::output::print(&format!("{} rules, nothing wrong\n", config.rules.len()));
+        let absent = args.config.is_none() && !Path::new(config::USUAL).exists();
+        let what = if absent { format!("there is no {}: ", config::USUAL) } else { String::new() };
+        return crate::output::print(&format!("{what}{}, nothing wrong\n", rules(&config)));
     }
     log();
     let [end, reload] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
@@ -43,8 +47,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     if let Some(listen) = &config.metrics {
         service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;
     }
-    let rules = config.rules.len();
-    tracing::info!("{} with {rules} rules", vcoop_build_id::BUILD);
+    tracing::info!("{} with {}", vcoop_build_id::BUILD, rules(&config));
     let mut follower = Follower::new(&service, config);
     follower.look();
     tell(&[NotifyState::Ready]);
@@ -53,7 +56,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
             tell(&[NotifyState::Reloading]);
             match read(args) {
                 Ok(config) => {
-                    tracing::info!("{} rules, read again", config.rules.len());
+                    tracing::info!("{}, read again", rules(&config));
                     follower.reload(config);
                 }
                 Err(why) => tracing::error!("the rules stay as they were: {}", why.text()),

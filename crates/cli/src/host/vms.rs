@@ -1,6 +1,7 @@
 //! `vcoop vms`: the VMs that run on this host.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,10 +47,14 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
         return how(name);
     }
     let host = Host::new(args.tree.as_deref());
-    let mut scan = host.proc.scan().map_err(|error| {
-        let root = host.root.display();
-        Failure::Missing(format!("{root}: {error}\n  remedy: mount -t proc proc {root}"))
-    })?;
+    let root = host.root.display();
+    let unlisted = |why: &dyn Display| {
+        Failure::Missing(format!("{root}: {why}\n  remedy: mount -t proc proc {root}"))
+    };
+    let mut scan = host.proc.scan().map_err(|error| unlisted(&error))?;
+    if host.is_this && !host.root.join("self").exists() {
+        return Err(unlisted(&"no process filesystem is mounted there"));
+    }
     let ask = |socket: &PathBuf| ask(&host.proc, &mut scan.vms, socket).err();
     let unanswered: Vec<String> = args.qmp.iter().filter_map(ask).collect();
 

@@ -598,7 +598,7 @@ test!("qemu", vms_that_come_and_go_under_a_daemon_leave_nothing_behind, || -> Ou
     need_qemu()?;
     let dir = std::env::temp_dir().join(format!("vcoop-attach-crowd-{}", std::process::id()));
     let daemon = Daemon::start(&dir, "[[rule]]\nname = \"crowd*\"\npolicy = \"static\"\n");
-    daemon.says("with 1 rules");
+    daemon.says("with 1 rule");
     // Firmware without a disk: it sleeps, and wakes up now and then.
     let qemu = |i: usize| Qemu::start(&format!("crowd{i}"), &["-accel", "tcg"]);
     let mut vms: Vec<Qemu> = (0..20).map(qemu).collect();

@@ -14,7 +14,10 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
         Err(e) => found.push(Finding::missing(
             "/dev/kvm",
             std::io::Error::from_raw_os_error(e.errno()).to_string(),
-            "load kvm_intel or kvm_amd, and join the group that owns /dev/kvm",
+            match e.errno() {
+                libc::EACCES | libc::EPERM => "join the group that owns /dev/kvm, or be root",
+                _ => "load kvm_intel or kvm_amd",
+            },
         )),
         Ok(kvm) => {
             found.push(Finding::ok("/dev/kvm", format!("API version {}", kvm.get_api_version())));
