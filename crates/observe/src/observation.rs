@@ -395,7 +395,10 @@ impl Observation {
             window: (window.from, to),
             clock: window.clock,
             began: window.ticks,
-            group: self.subject.vcpus.first().and_then(|v| Group::of(Path::new("/"), v.tid)),
+            group: {
+                let vcpus: Vec<_> = self.subject.vcpus.iter().map(|v| v.tid).collect();
+                Group::of(Path::new("/"), &vcpus)
+            },
         })
     }
 

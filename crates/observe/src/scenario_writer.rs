@@ -16,9 +16,10 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::cpu_list;
 use vcoop_threads::tsc::Clock;
+use vcoop_vmm::CpuMax;
 
 use crate::follow::Step;
-use crate::group::Group;
+use crate::group::{Flat, Group, flatten};
 use crate::history::{Did, Kept, Person};
 use crate::scene_vcpu::SceneVcpu;
 
@@ -70,16 +71,29 @@ struct Others {
 }
 
 impl Others {
-    /// The groups by the names that a scenario takes; none, if all that runs is in one, or outside.
-    fn groups<'g>(&'g self, vm: Option<&'g Group>) -> BTreeMap<&'g Group, String> {
+    /// The groups of the scenario, by those of the hierarchy; none, if all that runs is in one without a quota, or
+    /// outside. Their names are such as a scenario takes.
+    fn groups<'g>(&'g self, vm: Option<&'g Group>) -> BTreeMap<Option<&'g Group>, Flat> {
         let places = self.hogs.keys().map(|hogs| &hogs.place).chain(self.captured.keys());
-        let of_all: BTreeSet<_> = places.map(|(_, group)| group.as_ref()).chain([vm]).collect();
-        if of_all.len() < 2 {
+        let flat = flatten(vm, places.map(|(_, group)| group.as_ref()));
+        let distinct: BTreeSet<Option<Flat>> = flat.values().cloned().collect();
+        let limited = distinct.iter().flatten().any(|group| group.quota.is_some());
+        if distinct.len() < 2 && !limited {
             return BTreeMap::new();
         }
         let mut names = BTreeSet::new();
-        let groups = of_all.into_iter().flatten();
-        groups.map(|group| (group, unlike(&mut names, &group.name))).collect()
+        let named: BTreeMap<&Flat, String> = distinct
+            .iter()
+            .flatten()
+            .map(|group| (group, unlike(&mut names, &group.name)))
+            .collect();
+        flat.into_iter()
+            .filter_map(|(group, flat)| {
+                let mut flat = flat?;
+                flat.name = named[&flat].clone();
+                Some((group, flat))
+            })
+            .collect()
     }
 }
 
@@ -171,8 +185,8 @@ impl Scene {
         let others = self.others();
         let groups = others.groups(self.group.as_ref());
         let in_group = |group: &Option<Group>| {
-            let name = group.as_ref().and_then(|group| groups.get(group));
-            name.map_or_else(String::new, |name| format!("group = \"{name}\"\n"))
+            let flat = groups.get(&group.as_ref());
+            flat.map_or_else(String::new, |flat| format!("group = \"{}\"\n", flat.name))
         };
         let place = |(cpus, group): &Place| {
             let cpus = cpus.as_deref().and_then(list);
@@ -189,9 +203,12 @@ impl Scene {
             text += &task_tables(i, vcpu, stem);
         }
         // Writing to a string does not fail.
-        for (group, name) in &groups {
-            let weight = group.weight.clamp(2, 262_144);
+        for Flat { name, weight, quota, .. } in groups.values().collect::<BTreeSet<_>>() {
+            let weight = weight.clamp(&2, &262_144);
             let _ = write!(text, "\n[[group]]\nname = \"{name}\"\nweight = {weight}\n");
+            if let Some(CpuMax { quota_us, period_us }) = quota {
+                let _ = writeln!(text, "cpu_max = \"{quota_us}us/{period_us}us\"");
+            }
         }
         let mut names = BTreeSet::new();
         for (hogs, count) in &others.hogs {
@@ -423,6 +440,7 @@ mod tests {
     use vcoop_model::plan::Step as Replayed;
     use vcoop_policy::thread::Policy;
     use vcoop_threads::tsc::Clock;
+    use vcoop_vmm::CpuMax;
 
     const MS: u64 = 1_000_000;
 
@@ -437,7 +455,7 @@ mod tests {
             cpus: Some(cpus.to_vec()),
             policy: Some(Policy::Normal { nice: 5, slice_ns: None }),
             start: Some(start),
-            group: Some(Group { name: "user.slice".to_owned(), weight: 1024 }),
+            group: Some(Group::one("user.slice", 1024)),
         };
         Scene {
             vm: "web".to_owned(),
@@ -487,7 +505,7 @@ mod tests {
             window: (1_000 * MS, 1_020 * MS),
             clock: Clock::new(1_000 * MS, 1_000_000),
             began: 4,
-            group: Some(Group { name: "user.slice".to_owned(), weight: 1024 }),
+            group: Some(Group::one("user.slice", 1024)),
         }
     }
 
@@ -550,7 +568,7 @@ mod tests {
     fn groups_count_where_there_is_more_than_one() {
         let mut scene = scene();
         assert!(!scene.tables("web", 2, &Some).contains("group"), "all are in one");
-        scene.group = Some(Group { name: "machine.slice".to_owned(), weight: 512 });
+        scene.group = Some(Group::one("machine.slice", 512));
         let text = scene.tables("web", 2, &Some);
         for line in [
             "waits = true\ngroup = \"machine_slice\"\n",
@@ -562,7 +580,7 @@ mod tests {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         // Names that a scenario cannot tell apart.
-        scene.group = Some(Group { name: "user_slice".to_owned(), weight: 512 });
+        scene.group = Some(Group::one("user_slice", 512));
         let text = scene.tables("web", 2, &Some);
         for name in ["user_slice", "user_slice-"] {
             assert_eq!(
@@ -571,6 +589,14 @@ mod tests {
                 "{text}"
             );
         }
+        // With a quota even one that has all.
+        let mut limited = scene.people[&7].group.clone().unwrap();
+        limited.0[0].quota = Some(CpuMax { quota_us: 150_000, period_us: 100_000 });
+        scene.group = Some(limited.clone());
+        scene.people.values_mut().for_each(|person| person.group = Some(limited.clone()));
+        let text = scene.tables("web", 2, &Some);
+        let group = "name = \"user_slice\"\nweight = 1024\ncpu_max = \"150000us/100000us\"\n";
+        assert!(text.contains(group), "{text}");
         scene.group = None;
         let text = scene.tables("web", 2, &Some);
         assert!(!text.contains("machine_slice") && text.contains("user_slice"), "{text}");

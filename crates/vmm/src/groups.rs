@@ -1,4 +1,4 @@
-//! Control groups of VMs: their quotas of CPU time, and their weights.
+//! Control groups of the CPU controller: the weights and quotas of VMs and other threads.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::text;
 
-/// The control groups of the CPU controller that all vCPUs of a VM are in.
+/// The control groups of the CPU controller that all of some threads are in, as the vCPUs of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     root: PathBuf,
@@ -22,25 +22,35 @@ impl Groups {
         Self::under(Path::new("/"), tids)
     }
 
-    fn under(root: &Path, tids: impl IntoIterator<Item = u32>) -> Self {
+    /// The same with `proc` and `sys` below another root.
+    pub fn under(root: &Path, tids: impl IntoIterator<Item = u32>) -> Self {
         let groups: Option<Vec<_>> = tids.into_iter().map(|tid| group(root, tid)).collect();
         let inner = groups.and_then(|groups| Some(shared(&groups)?.to_owned()));
         Self { root: root.to_owned(), inner }
     }
 
-    /// CPU time in nanoseconds that the vCPUs may have together in each second, by the quotas (`cpu.max`, or
-    /// `cpu.cfs_quota_us` of version 1) of these groups. `None`: as much as there is.
+    /// Each of these groups in which threads compete for CPU time as one, the outermost first.
+    pub fn levels(&self) -> Vec<Level> {
+        let mut paths: Vec<&Path> = self.inner.iter().flat_map(|inner| inner.ancestors()).collect();
+        paths.reverse();
+        paths.into_iter().skip(1).map_while(|path| self.level(path)).collect()
+    }
+
+    /// CPU time in nanoseconds that the vCPUs may have together in each second, by the quotas of these groups. `None`: as
+    /// much as there is.
     ///
     /// A quota of a group for a single vCPU, as libvirt's `<quota>` makes them, is not one of the VM: other vCPUs have
     /// nothing of it.
     pub fn quota(&self) -> Option<u64> {
-        let groups = self.inner.iter().flat_map(|inner| inner.ancestors());
-        groups.flat_map(|group| self.folders(group)).filter_map(|folder| limit(&folder)).min()
+        // In a container the mount's root is a group as well.
+        let root = self.level(Path::new(""));
+        let limits = self.levels().into_iter().chain(root).filter_map(|level| level.quota);
+        limits.filter_map(CpuMax::each_second).min()
     }
 
-    /// The weights (`cpu.weight`, or `cpu.shares` of version 1) by which the host divides its CPUs between these VMs, one
-    /// for each: those of the groups directly below the innermost one that has all of the VMs. `None`: a VM has no such
-    /// group or shares it with another, so that threads compete, or groups of several VMs.
+    /// The weights by which the host divides its CPUs between these VMs, one for each: those of the groups directly below
+    /// the innermost one that has all of the VMs. `None`: a VM has no such group or shares it with another, so that threads
+    /// compete, or groups of several VMs.
     pub fn weights<'a>(vms: impl IntoIterator<Item = &'a Self>) -> Option<Vec<u64>> {
         let vms: Vec<(&Self, &PathBuf)> =
             vms.into_iter().map(|vm| Some((vm, vm.inner.as_ref()?))).collect::<Option<_>>()?;
@@ -49,15 +59,65 @@ impl Groups {
         let own = |inner: &Path| Some(above.join(inner.strip_prefix(above).ok()?.iter().next()?));
         let own: Vec<PathBuf> = inner.iter().map(|inner| own(inner)).collect::<Option<_>>()?;
         let distinct = own.iter().collect::<BTreeSet<_>>().len() == own.len();
-        let weight = |((vm, _), group): (&(&Self, _), &PathBuf)| {
-            vm.folders(group).find_map(|folder| weight(&folder))
-        };
+        let weight = |((vm, _), group): (&(&Self, _), &PathBuf)| Some(vm.level(group)?.weight);
         distinct.then(|| vms.iter().zip(&own).map(weight).collect())?
     }
 
-    /// Where a group may be.
-    fn folders(&self, group: &Path) -> impl Iterator<Item = PathBuf> {
-        MOUNTS.map(|mount| self.root.join(mount).join(group)).into_iter()
+    fn level(&self, group: &Path) -> Option<Level> {
+        MOUNTS.iter().find_map(|mount| Level::read(&self.root.join(mount).join(group)))
+    }
+}
+
+/// A control group with the CPU controller.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level {
+    /// Its name in the group above.
+    pub name: String,
+    /// What it weighs beside threads and groups of the group above: 1024 is as much as a thread of nice 0. From
+    /// `cpu.weight` (where 100 is that much), or `cpu.shares` of version 1. A group of `cpu.idle` has 1.
+    pub weight: u64,
+    /// The most CPU time that it may have, if that is limited.
+    pub quota: Option<CpuMax>,
+}
+
+/// A CPU quota, as `cpu.max` has it, or `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuMax {
+    /// CPU time in each period, in microseconds.
+    pub quota_us: u64,
+    /// The period, in microseconds.
+    pub period_us: u64,
+}
+
+impl CpuMax {
+    /// CPU time in each second, in nanoseconds.
+    pub fn each_second(self) -> Option<u64> {
+        self.quota_us.checked_mul(1_000_000_000)?.checked_div(self.period_us)
+    }
+}
+
+impl Level {
+    fn read(folder: &Path) -> Option<Self> {
+        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        // The files are there where the controller is in force.
+        let (weight, quota) = match read("cpu.weight") {
+            Some(weight) => {
+                let max = read("cpu.max").unwrap_or_default();
+                let quota = max.trim().split_once(' ').map(|(q, p)| (number(q), number(p)));
+                (number(&weight)?.saturating_mul(1024) / 100, quota)
+            }
+            None => {
+                let number = |file: &str| number(&read(file)?);
+                let quota = (number("cpu.cfs_quota_us"), number("cpu.cfs_period_us"));
+                (number("cpu.shares")?, Some(quota))
+            }
+        };
+        let quota = quota.and_then(|(quota_us, period_us)| {
+            Some(CpuMax { quota_us: quota_us?, period_us: period_us? })
+        });
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Some(Self { name, weight: weight.max(1), quota })
     }
 }
 
@@ -77,38 +137,11 @@ fn group(root: &Path, tid: u32) -> Option<PathBuf> {
     path.strip_prefix("/").ok().map(Path::to_owned)
 }
 
-fn read(group: &Path, file: &str) -> Option<String> {
-    fs::read_to_string(group.join(file)).ok()
-}
-
-fn number(text: &str) -> Option<u64> {
-    text.trim().parse().ok()
-}
-
-/// The weight of one group among its siblings; a group of `cpu.idle` says 0, and has next to nothing.
-fn weight(group: &Path) -> Option<u64> {
-    let weight = read(group, "cpu.weight").or_else(|| read(group, "cpu.shares"))?;
-    Some(number(&weight)?.max(1))
-}
-
-/// The quota of one group, in nanoseconds for each second.
-fn limit(group: &Path) -> Option<u64> {
-    let read = |file| read(group, file);
-    let (quota, period) = match read("cpu.max") {
-        Some(both) => {
-            let (quota, period) = both.trim().split_once(' ')?;
-            (number(quota)?, number(period)?)
-        }
-        None => (number(&read("cpu.cfs_quota_us")?)?, number(&read("cpu.cfs_period_us")?)?),
-    };
-    quota.checked_mul(1_000_000_000)?.checked_div(period)
-}
-
 #[cfg(test)]
 mod tests {
     use vcoop_testing::Tree;
 
-    use super::Groups;
+    use super::{CpuMax, Groups, Level};
 
     const SCOPE: &str = r"machine.slice/machine-qemu\x2d1.scope";
 
@@ -116,24 +149,52 @@ mod tests {
         Groups::under(tree.root(), [7, 8]).quota()
     }
 
+    /// A group of version 2 with the CPU controller.
+    fn group(tree: &Tree, path: &str, weight: &str, max: &str) {
+        tree.put(&format!("sys/fs/cgroup/{path}/cpu.weight"), weight);
+        tree.put(&format!("sys/fs/cgroup/{path}/cpu.max"), max);
+    }
+
     #[test]
     fn the_least_of_those_of_all_vcpus_counts() {
         let tree = Tree::default();
+        let limit = |path: &str, max: &str| group(&tree, path, "100", max);
+        for above in ["machine.slice", SCOPE, &format!("{SCOPE}/libvirt")] {
+            limit(above, "max 100000");
+        }
         for (tid, vcpu) in [(7, 0), (8, 1)] {
             tree.put(&format!("proc/{tid}/cgroup"), &format!("0::/{SCOPE}/libvirt/vcpu{vcpu}"));
-            tree.put(&format!("sys/fs/cgroup/{SCOPE}/libvirt/vcpu{vcpu}/cpu.max"), "5000 100000");
+            limit(&format!("{SCOPE}/libvirt/vcpu{vcpu}"), "5000 100000");
         }
         assert_eq!(of(&tree), None, "each vCPU has one of its own");
-        tree.put(&format!("sys/fs/cgroup/{SCOPE}/cpu.max"), "max 100000");
-        assert_eq!(of(&tree), None);
-        tree.put("sys/fs/cgroup/machine.slice/cpu.max", "300000 100000");
+        limit("machine.slice", "300000 100000");
         assert_eq!(of(&tree), Some(3_000_000_000));
-        tree.put(&format!("sys/fs/cgroup/{SCOPE}/cpu.max"), "75000 50000");
+        limit(SCOPE, "75000 50000");
         assert_eq!(of(&tree), Some(1_500_000_000));
+        limit("", "100000 100000");
+        assert_eq!(of(&tree), Some(1_000_000_000), "of a container");
         tree.put("proc/8/cgroup", "0::/other");
-        assert_eq!(of(&tree), None, "nothing is shared");
-        assert_eq!(Groups::under(tree.root(), [7, 9]), Groups::under(tree.root(), []), "gone");
-        assert_eq!(Groups::under(tree.root(), []).quota(), None);
+        assert_eq!(of(&tree), Some(1_000_000_000), "which has all");
+        let gone = Groups::under(tree.root(), [7, 9]);
+        assert_eq!((gone.levels(), gone.quota()), (Vec::new(), Some(1_000_000_000)));
+    }
+
+    #[test]
+    fn levels_are_where_the_controller_is() {
+        let tree = Tree::default();
+        let levels = || Groups::under(tree.root(), [7]).levels();
+        tree.put("proc/7/cgroup", "0::/machine.slice/web.scope/vcpu0");
+        assert_eq!(levels(), []);
+        group(&tree, "machine.slice", "200", "max 100000");
+        group(&tree, "machine.slice/web.scope", "50", "400000 100000");
+        let web = CpuMax { quota_us: 400_000, period_us: 100_000 };
+        let level = |name: &str, weight, quota| Level { name: name.to_owned(), weight, quota };
+        assert_eq!(
+            levels(),
+            [level("machine.slice", 2048, None), level("web.scope", 512, Some(web))]
+        );
+        tree.put("proc/7/cgroup", "0::/");
+        assert_eq!(levels(), []);
     }
 
     #[test]
@@ -142,13 +203,21 @@ mod tests {
         for tid in [7, 8] {
             tree.put(&format!("proc/{tid}/cgroup"), "9:memory:/a\n4:cpu,cpuacct:/vms/web\n0::/b");
         }
-        let group = "sys/fs/cgroup/cpu,cpuacct/vms/web";
-        tree.put(&format!("{group}/cpu.cfs_period_us"), "100000");
-        tree.put(&format!("{group}/cpu.cfs_quota_us"), "-1");
+        let put = |path: &str, file: &str, value: &str| {
+            tree.put(&format!("sys/fs/cgroup/cpu,cpuacct/{path}{file}"), value);
+        };
+        for path in ["vms/", "vms/web/"] {
+            put(path, "cpu.shares", "512");
+            put(path, "cpu.cfs_period_us", "100000");
+            put(path, "cpu.cfs_quota_us", "-1");
+        }
         assert_eq!(of(&tree), None);
-        tree.put(&format!("{group}/cpu.cfs_quota_us"), "250000");
+        put("vms/web/", "cpu.cfs_quota_us", "250000");
         assert_eq!(of(&tree), Some(2_500_000_000));
+        let levels = Groups::under(tree.root(), [7]).levels();
+        assert!(levels.iter().map(|l| (&*l.name, l.weight)).eq([("vms", 512), ("web", 512)]));
     }
+
     /// Weights of VMs that each have one vCPU, in these groups.
     fn weights(tree: &Tree, groups: &[&str]) -> Option<Vec<u64>> {
         let of = |(tid, group): (u32, &&str)| {
@@ -169,9 +238,9 @@ mod tests {
         }
         let [a, b] = ["a", "b"].map(|vm| format!("0::/machine.slice/{vm}.scope/libvirt/vcpu0"));
         let (idle, other) = ("0::/machine.slice/idle.scope", "0::/user.slice/session.scope");
-        assert_eq!(weights(&tree, &[&a, &b]), Some(vec![100, 200]));
-        assert_eq!(weights(&tree, &[&b, idle, &a]), Some(vec![200, 1, 100]));
-        assert_eq!(weights(&tree, &[other, &a]), Some(vec![50, 300]));
+        assert_eq!(weights(&tree, &[&a, &b]), Some(vec![1024, 2048]));
+        assert_eq!(weights(&tree, &[&b, idle, &a]), Some(vec![2048, 1, 1024]));
+        assert_eq!(weights(&tree, &[other, &a]), Some(vec![512, 3072]));
         // The slice of two of them competes with a third.
         assert_eq!(weights(&tree, &[&a, &b, other]), None);
         for alone in [&[&*a][..], &[&a, &a], &[&a, "0::/machine.slice"], &[&a, "0::/"], &[]] {
