@@ -1,6 +1,6 @@
 //! Directed yield.
 
-use crate::driver::{HOG, MS, Machine, Work, cfs, eevdf};
+use crate::driver::{HOG, MS, Machine, US, Work, cfs, eevdf};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, DirectedYield, Leave};
 
@@ -48,4 +48,29 @@ fn nothing_is_gained_by_those_who_are_alone_and_nothing_given_to_those_who_sleep
     }
     let current = m.level.current(busy).expect("it is busy");
     assert_eq!(m.level.yield_to(m.now, busy, current), DirectedYield::Refused);
+}
+
+#[test]
+fn who_sleeps_in_debt_is_company() {
+    for (config, stays) in [(cfs(2), false), (eevdf(2), true)] {
+        let mut m = Machine::new(&config);
+        let (here, there) = (CpuId(0), CpuId(1));
+        m.pinned(Policy::NORMAL, 0, Work { run: 500 * US, sleep: 1_000 * MS });
+        m.pinned(Policy::NORMAL, 0, HOG);
+        let other = m.pinned(Policy::NORMAL, 1, HOG);
+        let (mut alone, mut beside) = (0, 0);
+        for _ in 0..400 {
+            m.run_for(50 * US);
+            if m.level.nr_running(here) > 1 {
+                continue;
+            }
+            let single = m.level.has_single(here);
+            let want = if single { DirectedYield::Alone } else { DirectedYield::Refused };
+            assert_eq!(m.level.yield_to(m.now, here, other), want);
+            assert!(m.level.has_single(there));
+            *(if single { &mut alone } else { &mut beside }) += 1;
+        }
+        assert!(alone > 100, "it has left in the end");
+        assert_eq!(beside > 0, stays);
+    }
 }

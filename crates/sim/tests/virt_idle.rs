@@ -6,7 +6,7 @@ use vcoop_model::plan::{Act, Dist, HostSched, IpiTo, Mode, Phase, Plan, Program,
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::{Fair, Policy, RtGuard};
 
 /// One vCPU alone on its pCPU, a task at this interval, no ticks in sight.
 fn alone(interval: u64, virt: Virt) -> Plan {
@@ -87,6 +87,25 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
     // Short ones it catches from the first on.
     let caught = run(&alone(150 * US, virt));
     assert_eq!(scalar(&caught, "g", "halt_polls.lost"), 0.0);
+}
+
+#[test]
+fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
+    // A thread of the host runs for half a millisecond, and the vCPU, which is much lighter, wakes meanwhile and waits. The
+    // thread goes to sleep ahead of it, and is still on the queue when the vCPU halts: that halt is not polled for.
+    let lost = |delay_dequeue: bool| {
+        let mut virt = host_polls();
+        virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
+        let mut p = alone(150 * US, virt);
+        let HostSched::Linux(host) = &mut p.host.sched else { unreachable!("it is Linux") };
+        let Fair::Eevdf(fair) = &mut host.fair else { unreachable!("it is EEVDF") };
+        fair.delay_dequeue = delay_dequeue;
+        p.vms[0].vcpu_policy = vec![Policy::Normal { nice: 19, slice_ns: None }];
+        p.host_tasks.push(task("other", cyclictest(2 * MS, 500 * US), Policy::NORMAL, &[0]));
+        scalar(&run(&p), "g", "halt_polls.lost")
+    };
+    let (leaves, stays) = (lost(false), lost(true));
+    assert!(stays > leaves + 200.0, "{stays} polls/s lost, {leaves}/s where it leaves at once");
 }
 
 #[test]

@@ -214,6 +214,22 @@ impl FairClass {
         self.rqs[cpu.index()].tasks
     }
 
+    /// Whether sleepers are still queued on `cpu`, for their negative lag.
+    pub(crate) fn has_delayed(&self, cpu: CpuId) -> bool {
+        if !matches!(self.kind, Fair::Eevdf(t) if t.delay_dequeue) {
+            return false;
+        }
+        let root = &self.rqs[cpu.index()];
+        let curr = (root.curr != NONE).then_some(root.curr);
+        root.heap.nodes().iter().map(|n| n.se).chain(curr).any(|s| {
+            let se = &self.ses[s as usize];
+            match self.rqs.get(se.owns as usize) {
+                Some(own) => own.heap.nodes().iter().any(|n| self.ses[n.se as usize].delayed),
+                None => se.delayed,
+            }
+        })
+    }
+
     /// Visits runnable entities that wait on `cpu`, least urgent ones first (roughly), until
     /// `visit` returns true.
     pub(crate) fn any_queued(&self, cpu: CpuId, mut visit: impl FnMut(EntId) -> bool) -> bool {
@@ -423,7 +439,7 @@ impl Class for FairClass {
     }
 
     fn yield_current(&mut self, cpu: CpuId, e: EntId) {
-        if self.rqs[cpu.index()].tasks == 1 {
+        if self.rqs[cpu.index()].tasks == 1 && !self.has_delayed(cpu) {
             return;
         }
         let s = self.se_of(e);

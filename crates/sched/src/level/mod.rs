@@ -444,6 +444,13 @@ impl Level {
         c.nr_dl + c.nr_held + c.nr_rt + c.nr_fair
     }
 
+    /// Whether the run queue of `cpu` has one entity (`single_task_running`). Sleepers that EEVDF keeps queued for their
+    /// negative lag count here, as in the kernel's `nr_running`.
+    #[inline]
+    pub fn has_single(&self, cpu: CpuId) -> bool {
+        self.nr_running(cpu) == 1 && !self.fair.has_delayed(cpu)
+    }
+
     /// Whether `cpu` needs ticks: it is not idle, nor a full-nohz CPU on which no tick could change who
     /// runs (`sched_can_stop_tick`): one entity alone that has no quota, or a FIFO entity, or the only RR entity.
     #[inline]
@@ -461,7 +468,7 @@ impl Level {
             Policy::Rr(_) => c.nr_rt > 1,
             Policy::Deadline { .. } => true,
             Policy::Normal { .. } | Policy::Idle => {
-                self.nr_running(cpu) > 1 || self.fair.has_quota(EntId(c.curr))
+                !self.has_single(cpu) || self.fair.has_quota(EntId(c.curr))
             }
         };
         needed || c.spared

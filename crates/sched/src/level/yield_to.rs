@@ -11,7 +11,7 @@ impl Level {
     /// with [`Leave::Yield`](crate::Leave::Yield) after [`DirectedYield::Done`].
     pub fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
         let there = self.cpu_of(to);
-        if self.nr_running(cpu) == 1 && self.nr_running(there) == 1 {
+        if self.has_single(cpu) && self.has_single(there) {
             return DirectedYield::Alone;
         }
         let Some(current) = self.current(cpu) else { return DirectedYield::Refused };

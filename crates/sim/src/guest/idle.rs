@@ -48,9 +48,9 @@ impl World<'_> {
         self.vcpus.get(v as usize).is_some_and(|vcpu| vcpu.polling).then_some(v)
     }
 
-    /// Nobody else wants this pCPU.
+    /// Nobody else wants this pCPU (`kvm_vcpu_can_poll`).
     fn can_poll(&self, p: u32) -> bool {
-        !self.pcpus[p as usize].resched && self.host.nr_running(CpuId(p)) <= 1
+        !self.pcpus[p as usize].resched && self.host.has_single(CpuId(p))
     }
 
     /// In the kernel with a vCPU that is polled for.

@@ -430,7 +430,7 @@ impl World<'_> {
     /// A hypercall asks to yield to a vCPU. True when it did (`kvm_sched_yield`: since 5.13 not where nobody else wants the pCPU).
     pub(crate) fn on_yield(&mut self, p: u32, to: u32) -> bool {
         let vm = self.vcpus[to as usize].vm as usize;
-        let alone = self.host.nr_running(CpuId(p)) == 1;
+        let alone = self.host.has_single(CpuId(p));
         !(alone && self.vms[vm].sync.spin.candidates.not_alone)
             && self.is_ready(to)
             && self.yield_to(p, vm, to) == DirectedYield::Done

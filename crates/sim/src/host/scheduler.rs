@@ -254,6 +254,14 @@ impl Scheduler {
         }
     }
 
+    /// [`Level::has_single`].
+    pub(crate) fn has_single(&self, cpu: CpuId) -> bool {
+        match self {
+            Self::Linux(level) => level.has_single(cpu),
+            other => other.nr_running(cpu) == 1,
+        }
+    }
+
     /// [`Level::nr_running`].
     pub(crate) fn nr_running(&self, cpu: CpuId) -> u32 {
         either!(self, s => s.nr_running(cpu))
