@@ -70,7 +70,7 @@ fn flagship_with_unused() -> Plan {
         let virt = &mut vm.virt;
         // No task of it takes a lock, sends a function call, unmaps or reads a counter.
         virt.spin.locks = SpinLocks::Pv;
-        virt.spin.threshold_ns = 100_000;
+        virt.spin.threshold_ns = Some(100_000);
         virt.spin.ple_window_ns = Some(10_000);
         virt.ipi.pv_tlb = true;
         virt.ipi.pv_yield = true;

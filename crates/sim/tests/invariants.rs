@@ -124,7 +124,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
             let spin = SpinVirt {
                 locks: [SpinLocks::Queued, SpinLocks::TestAndSet, SpinLocks::Pv]
                     [ple_grow as usize - 1],
-                threshold_ns: threshold * US,
+                threshold_ns: Some(threshold * US),
                 ple_window_ns: Some(window * US),
                 ple_grow,
                 handoff_ns: window,

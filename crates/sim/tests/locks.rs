@@ -110,7 +110,7 @@ fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
         }
         p.vms[0].virt.exits_off.pause = true;
         p.vms[0].virt.spin.locks = SpinLocks::Pv;
-        p.vms[0].virt.spin.threshold_ns = 5 * US;
+        p.vms[0].virt.spin.threshold_ns = Some(5 * US);
         p.vms[0].virt.spin.candidates.queue_heads = queue_heads;
         let r = run(&p);
         assert!(scalar(&r, "guest", "pv_kicks") > 100.0);
@@ -126,7 +126,7 @@ fn a_halt_at_a_lock_is_polled_for_and_a_kick_ends_the_poll() {
     let of = |host_poll| {
         let mut p = machine(2, &[0, 1], vec![locker(30 * US); 2]);
         p.vms[0].virt.spin.locks = SpinLocks::Pv;
-        p.vms[0].virt.spin.threshold_ns = 5 * US;
+        p.vms[0].virt.spin.threshold_ns = Some(5 * US);
         p.vms[0].virt.idle.host_poll = Some(host_poll);
         run(&p)
     };
@@ -390,7 +390,7 @@ fn a_search_for_one_to_yield_to_waits_for_what_others_wrote() {
 fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
     let mut p = machine(2, &[0, 1], vec![locker(MS), locker(MS)]);
     p.vms[0].virt.spin.locks = SpinLocks::Pv;
-    p.vms[0].virt.spin.threshold_ns = 100 * US;
+    p.vms[0].virt.spin.threshold_ns = Some(100 * US);
     p.vms[0].virt.exits_off.pause = true;
     let r = run(&p);
     // The holder, having released it, is first again while the kicked one wakes.
@@ -398,7 +398,12 @@ fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
     assert!(scalar(&r, "guest", "pv_kicks") > 400.0);
     let cpu = scalar(&r, "guest", "cpu");
     assert!(cpu < 1.25, "a waiter spins for a tenth of its wait: {cpu}");
-    p.vms[0].virt.spin.threshold_ns = 10 * MS;
+    // The same where the machine's PAUSE is that short.
+    p.vms[0].virt.spin.threshold_ns = None;
+    p.host.costs.pv_spin_ns = 100 * US;
+    let cpu = scalar(&run(&p), "guest", "cpu");
+    assert!(cpu < 1.25, "{cpu}");
+    p.vms[0].virt.spin.threshold_ns = Some(10 * MS);
     let r = run(&p);
     assert!((scalar(&r, "guest", "cpu") - 2.0).abs() < 0.01, "never that long");
     assert!(!r.scalars.contains_key(&("guest".into(), "pv_kicks".into())));
@@ -408,7 +413,7 @@ fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
 fn a_pv_waiter_behind_a_halted_one_halts_at_once() {
     let mut p = machine(6, &[0, 1, 2, 3, 4, 5], vec![locker(MS); 6]);
     p.vms[0].virt.spin.locks = SpinLocks::Pv;
-    p.vms[0].virt.spin.threshold_ns = 300 * US;
+    p.vms[0].virt.spin.threshold_ns = Some(300 * US);
     p.vms[0].virt.exits_off.pause = true;
     let r = run(&p);
     // Ticks wake each of five waiters every millisecond. If each of them spun for its threshold then, this was 2.5.
@@ -422,7 +427,7 @@ fn a_pv_lock_does_not_wait_for_one_who_was_preempted_before_being_next() {
         let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
         p.vms[0].virt.spin.locks = if pv_locks { SpinLocks::Pv } else { SpinLocks::Queued };
-        p.vms[0].virt.spin.threshold_ns = S;
+        p.vms[0].virt.spin.threshold_ns = Some(S);
         p.vms[0].virt.exits_off.pause = true;
         let r = run(&p);
         scalar(&r, "guest.t", "rate")
@@ -465,7 +470,7 @@ fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
         virt.exits_off.pause = true;
         let spin = &mut virt.spin;
         (spin.locks, spin.told, spin.early_if_preempted) = (SpinLocks::Pv, told, early);
-        spin.threshold_ns = 100_000 * US;
+        spin.threshold_ns = Some(100_000 * US);
         scalar_or_zero(&run(&p), "guest", "pv_halts")
     };
     assert_eq!(halts(Told::Interrupted, false), 0.0, "nobody waits for so long");

@@ -14,6 +14,7 @@
 //! | `wakeup` | `wake-here - futex-wake-nobody` | |
 //! | `context_switch` | `switch-pair/2 - call` | |
 //! | `sleep` | `sleep-cycle-cpu - context_switch - timer_program` | what a thread pays for a cycle of sleeping and waking, less what is charged apart |
+//! | `pv_spin` | `pause-loop` | the loop itself; its median |
 //! | `setattr` | `setattr-own - call` | |
 //! | `exit + entry` | the smaller of `exit-interrupt - ipi_receive` and `exit-cpuid - guest-gate` (`guest-gate` where ring 0 is emulated) | the cheapest way out and back; what an exit takes more is its handling. An interrupt has none in the simulator: where it takes more than a trap, the simulator charges too little |
 //! | `handle_*` | the exit of its kind less `exit + entry`; less `guest-gate` too, unless ring 0 is emulated | there the way to ring 0 is itself an exit |
@@ -174,6 +175,9 @@ impl At<'_> {
         v.measured("timer_irq", own("timer-interrupt", 0), "timer-interrupt", "timer-interrupt");
         let program = own("timer-program", call);
         v.measured("timer_program", program, "timer-program - syscall", "timer-program");
+        // A constant: what it is at times longer is what else took the CPU.
+        let pauses = self.known.seen("pause-loop").map(|d| d.median_ns);
+        v.measured("pv_spin", pauses, "pause-loop", "pause-loop");
         v.measured("ipi_receive", own("ipi-receive", 0), "ipi-receive", "ipi-receive");
         let wake = own("wake-here", self.m("futex-wake-nobody").unwrap_or(call));
         v.measured("wakeup", wake, "wake-here - futex-wake-nobody", "wake-here");

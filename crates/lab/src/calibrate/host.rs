@@ -40,6 +40,17 @@ fn syscall() {
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
+/// What a waiter for a paravirtual lock does until its vCPU halts (`pv_wait_head_or_lock`).
+fn pause_loop() {
+    static LOCKED: AtomicBool = AtomicBool::new(true);
+    for _ in 0..32_768 {
+        if !LOCKED.load(Ordering::Relaxed) {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// Reading the clock, which is in all that follows.
 ///
 /// # Errors
@@ -64,6 +75,8 @@ pub(crate) fn measure(b: &mut Bench<'_>) -> Result<(), Error> {
     b.sample("futex-wake-nobody", "futex wake with nobody waiting", |out| {
         timer.time(out, || kick.wake_syscall());
     })?;
+    let about = "32768 turns of a loop around PAUSE, as a waiter for a paravirtual lock makes them";
+    b.sample("pause-loop", about, |out| timer.time(out, pause_loop))?;
     timer_program(b)?;
     setattr(b)?;
     switch(b)?;

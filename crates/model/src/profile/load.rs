@@ -464,6 +464,10 @@ costs! {
     GuestSleep: guest_sleep => guest_sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
     /// The same of a task of the lab's guest: a simulation beside the lab takes this one.
     LabSleep: lab_sleep => lab_sleep_ns = "{ ns = 300, source = \"assumed: this profile has none; as xeon-server\" }",
+    /// How long a waiter for a paravirtual spinlock spins before its vCPU halts: 32768 turns of a loop around PAUSE
+    /// (`SPIN_THRESHOLD`), each of some 10 cycles on Intel's CPUs before Skylake and 140 since. A time, and no cost. Profiles from before 28
+    /// November 2026 have none.
+    PvSpin: pv_spin => pv_spin_ns = "{ ns = 1529000, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Distance of voluntary preemption points in kernel sections; a distance, so never 0.
     VoluntaryPoint: voluntary_point => voluntary_point_ns,
 }

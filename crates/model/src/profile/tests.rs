@@ -43,8 +43,11 @@ fn a_cpu_is_described_in_full_or_not_at_all() {
 fn machines_are_what_they_say() {
     assert_eq!(Profile::load("celeron-n4500").unwrap().topology.cpus(), 4);
     assert_eq!(Profile::load("xeon-server").unwrap().topology.cpus(), 48);
+    let spins = |name| Profile::load(name).unwrap().costs.pv_spin_ns;
+    assert!(10 * spins("haswell-ep") < spins("xeon-server"), "PAUSE takes longer since Skylake");
     let zero = Profile::load(ZERO).unwrap().costs;
-    assert!(zero.entries().iter().all(|(key, ns)| *ns == 0 || *key == "voluntary_point"));
+    let times = ["voluntary_point", "pv_spin"];
+    assert!(zero.entries().iter().all(|(key, ns)| *ns == 0 || times.contains(key)));
 }
 
 const SPREAD: &str =

@@ -57,7 +57,7 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
     let usual = SpinVirt::default();
     idle(
         virt.spin.locks != SpinLocks::Pv,
-        &[("spin_threshold", virt.spin.threshold_ns != usual.threshold_ns)],
+        &[("spin_threshold", virt.spin.threshold_ns.is_some())],
         ("only waiters for paravirtual spinlocks stop to spin", "set spinlocks = \"pv\""),
     );
     let to = virt.spin.candidates;

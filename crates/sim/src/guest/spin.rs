@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use vcoop_model::plan::Mode;
-use vcoop_model::plan::virt::{SpinLocks, SpinVirt, Told};
+use vcoop_model::plan::virt::{SpinLocks, Told};
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -212,10 +212,10 @@ impl World<'_> {
     fn pv_threshold(&self, vm: usize, t: u32, l: u32, spun: Ns) -> Ns {
         let sync = &self.vms[vm].sync;
         let look = match self.has_reason_to_halt_early(vm, t, l) {
-            true => spun.next_multiple_of(SpinVirt::PV_LOOK_NS),
+            true => spun.next_multiple_of(sync.pv_look_ns),
             false => Ns::MAX,
         };
-        sync.spin.threshold_ns.min(look).saturating_sub(spun)
+        sync.pv_threshold_ns.min(look).saturating_sub(spun)
     }
 
     /// Whether the vCPU before the one of a task in line for a pv lock has halted, or is preempted in guests that look at that.

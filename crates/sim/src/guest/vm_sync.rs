@@ -48,6 +48,10 @@ pub(crate) struct VmSync {
     pub(crate) ple: bool,
     /// ... the first time after so long.
     pub(crate) ple_window_ns: Ns,
+    /// How long a waiter for a paravirtual lock spins.
+    pub(crate) pv_threshold_ns: Ns,
+    /// ... and how often it looks at the one before it.
+    pub(crate) pv_look_ns: Ns,
     /// vCPU (of the VM) that was last yielded to.
     last_boosted: u32,
     counts: Counts,
@@ -74,6 +78,8 @@ impl VmSync {
             },
             ple: !vm.virt.exits_off.pause,
             ple_window_ns: vm.virt.spin.ple_window_ns.unwrap_or(usual),
+            pv_threshold_ns: vm.virt.spin.threshold_ns.unwrap_or(host.costs.pv_spin_ns),
+            pv_look_ns: (host.costs.pv_spin_ns / SpinVirt::PV_LOOKS).max(1),
             last_boosted: 0,
             counts: Counts::default(),
         }

@@ -30,7 +30,7 @@ pub(crate) const CPU: Cpu =
 pub(crate) fn free() -> Costs {
     let zero = Profile::load("zero").expect("it is built in");
     let costs = zero.costs.with(|_| 0);
-    Costs { voluntary_point_ns: 100 * US, cstates: vec![], ..costs }
+    Costs { pv_spin_ns: 1_529 * US, voluntary_point_ns: 100 * US, cstates: vec![], ..costs }
 }
 
 /// Round numbers for every mechanism.
@@ -73,6 +73,7 @@ pub(crate) fn dear() -> Costs {
         block_ns: 400,
         guest_sleep_ns: 1_600,
         lab_sleep_ns: 300,
+        pv_spin_ns: 1_529 * US,
         voluntary_point_ns: 100 * US,
         cstates: vec![
             CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0, monitor: false },

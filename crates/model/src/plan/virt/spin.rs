@@ -45,8 +45,8 @@ pub enum IpiPath {
 pub struct SpinVirt {
     /// What its spinlocks are.
     pub locks: SpinLocks,
-    /// How long a waiter spins for a paravirtual one.
-    pub threshold_ns: Ns,
+    /// How long a waiter spins for a paravirtual one. `None`: as the host's profile has it, `pv_spin`.
+    pub threshold_ns: Option<Ns>,
     /// How long a vCPU spins until the hardware ends it by an exit (PAUSE-loop exiting), the first
     /// time since it was loaded; unless PAUSE does not exit. `None`: as KVM has it,
     /// [`PLE_WINDOW_CYCLES`](Self::PLE_WINDOW_CYCLES).
@@ -143,19 +143,17 @@ impl SpinVirt {
     /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
     pub const PLE_MAX_NS: Ns = 1_431_655_765;
 
-    /// A waiter at a paravirtual lock looks this often whether the one before it in line has halted, and halts then, too
-    /// (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 of the turns that `threshold_ns` counts.
-    pub const PV_LOOK_NS: Ns = 1_529_000 / 128;
+    /// A waiter at a paravirtual lock looks so many times in the profile's `pv_spin` whether the one before it in line has
+    /// halted, and halts then, too (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 turns of 32768.
+    pub const PV_LOOKS: u64 = 32_768 / 256;
 }
 
 impl Default for SpinVirt {
     fn default() -> Self {
-        // Linux: 32768 turns of a loop around PAUSE (SPIN_THRESHOLD), 140 cycles each on Skylake and
-        // later, at 3 GHz; KVM: doubles its window.
-        // 100 ns is a cache line from another core of the same package.
+        // KVM doubles its window. 100 ns is a cache line from another core of the same package.
         Self {
             locks: SpinLocks::Queued,
-            threshold_ns: 1_529_000,
+            threshold_ns: None,
             ple_window_ns: None,
             ple_grow: 2,
             handoff_ns: 100,

@@ -95,7 +95,7 @@ shared_keys! {
         /// lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated hint); or waiters halt
         /// after a while and are kicked (`pv`). Default: native, or as `hints` says.
         spinlocks: SpinLocks,
-        /// Longest that a waiter spins at a pv spinlock. Default: 1529us.
+        /// Longest that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
         spin_threshold: Span1,
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
         /// native, or as `hints` says.
@@ -148,7 +148,7 @@ impl SpinKeys {
         set(&self.ipi, &mut virt.ipi.path, |path| *path);
         set(&self.ipi_shorthand, &mut virt.ipi.shorthand, |on| *on);
         set(&self.spinlocks, &mut virt.spin.locks, |locks| *locks);
-        set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
+        set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| Some(time.0));
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);
         set(&self.tlb_shootdown_lazy, &mut virt.ipi.lazy_tlb, |on| *on);
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
