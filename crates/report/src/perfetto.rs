@@ -15,8 +15,6 @@
 
 mod packets;
 mod samples;
-#[rustfmt::skip]
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -32,10 +30,8 @@ use vcoop_model::trace_event::{
 
 use packets::{Facts, Packets};
 use samples::Lanes;
-use schema::ftrace_event::Event as Kernel;
-use schema::track_event::Type;
-use schema::{SchedSwitch, SchedWaking};
-use tracks::Tracks;
+use schema::{KernelEvent as Kernel, SchedSwitch, SchedWaking, Type};
+use tracks::{Track, Tracks, task_row};
 
 /// A trace in the making. See the [module](self).
 #[derive(Debug)]
@@ -199,12 +195,12 @@ impl<W: Write> Trace<W> {
     /// Ends every slice of a thread.
     fn end_all(&mut self, at: Ns, thread: ThreadId) {
         for _ in 0..std::mem::take(&mut self.threads[thread as usize].open) {
-            self.packets.end(self.tracks.thread(thread), at);
+            self.packets.end(Track::Thread.of(thread), at);
         }
     }
 
     fn begin(&mut self, at: Ns, pcpu: u32, work: Work) {
-        let own = self.tracks.pcpu(pcpu);
+        let own = Track::Pcpu.of(pcpu);
         if std::mem::take(&mut self.pcpus[pcpu as usize].open) {
             self.packets.end(own, at);
         }
@@ -215,7 +211,7 @@ impl<W: Write> Trace<W> {
             let keep = u32::from(guest && self.threads[thread as usize].open == 2);
             while self.threads[thread as usize].open > keep {
                 self.threads[thread as usize].open -= 1;
-                self.packets.end(self.tracks.thread(thread), at);
+                self.packets.end(Track::Thread.of(thread), at);
             }
         }
         let kernel = match work {
@@ -237,7 +233,7 @@ impl<W: Write> Trace<W> {
         match work {
             Work::Entry => self.thread_slice(thread, at, "entry", "entry"),
             Work::Exit(reason) => {
-                let name = self.tracks.exit(reason);
+                let name = format!("exit {reason}");
                 self.thread_slice(thread, at, "exit", &name);
             }
             Work::Poll => self.thread_slice(thread, at, "poll", "host polls"),
@@ -277,7 +273,7 @@ impl<W: Write> Trace<W> {
             GuestWork::Rest => "guest rests".to_owned(),
             GuestWork::Task => self.tracks.task_name(vm, task),
         };
-        let track = self.tracks.thread(thread);
+        let track = Track::Thread.of(thread);
         let facts = Facts { category: "guest", name: &name, flow, flow_ends, ..Facts::default() };
         self.packets.event(track, at, Type::SliceBegin, facts);
         self.threads[thread as usize].open += 1;
@@ -288,7 +284,7 @@ impl<W: Write> Trace<W> {
         let vcpu = self.tracks.thread_name(thread);
         let before = std::mem::replace(&mut self.threads[thread as usize].task, task);
         if let Some(before) = before {
-            let track = self.tracks.task(vm, before);
+            let track = task_row(vm, before);
             self.packets.end(track, at);
             if !self.threads[thread as usize].runs {
                 self.packets.end(track, at);
@@ -299,7 +295,7 @@ impl<W: Write> Trace<W> {
             }
         }
         if let Some(task) = task {
-            let track = self.tracks.task(vm, task);
+            let track = task_row(vm, task);
             if std::mem::take(&mut self.tasks[vm][task as usize].runnable) {
                 self.packets.end(track, at);
             }
@@ -316,7 +312,7 @@ impl<W: Write> Trace<W> {
         if let (Some(vm), Some(task)) =
             (self.tracks.vm_of(thread), self.threads[thread as usize].task)
         {
-            self.slice(self.tracks.task(vm, task), at, "task", "vCPU waits");
+            self.slice(task_row(vm, task), at, "task", "vCPU waits");
         }
     }
 
@@ -324,13 +320,13 @@ impl<W: Write> Trace<W> {
     fn task_goes_on(&mut self, at: Ns, thread: ThreadId) {
         let state = &self.threads[thread as usize];
         if let (Some(vm), Some(task), false) = (self.tracks.vm_of(thread), state.task, state.runs) {
-            self.packets.end(self.tracks.task(vm, task), at);
+            self.packets.end(task_row(vm, task), at);
         }
     }
 
     fn task_wake(&mut self, at: Ns, thread: ThreadId, task: u32, by: ThreadId) {
         let Some(vm) = self.tracks.vm_of(thread) else { return };
-        let track = self.tracks.task(vm, task);
+        let track = task_row(vm, task);
         let woken = &mut self.tasks[vm][task as usize];
         woken.flow = self.threads[by as usize].handles.or(woken.flow);
         let runs = self.threads[thread as usize].task == Some(task);
@@ -347,13 +343,13 @@ impl<W: Write> Trace<W> {
         pending.retain(|p| p.0 != what);
         pending.push((what, flow));
         let name = format!("inject {what} into {}", self.tracks.thread_name(thread));
-        let track = self.tracks.pcpu(by);
+        let track = Track::Pcpu.of(by);
         let facts = Facts { category: "irq", name: &name, flow: Some(flow), ..Facts::default() };
         self.packets.event(track, at, Type::Instant, facts);
     }
 
     fn boost(&mut self, at: Ns, thread: ThreadId, what: &'static str, budget: Ns) {
-        let track = self.tracks.boost(thread);
+        let track = Track::Boost.of(thread);
         let boosted = &mut self.threads[thread as usize].boosted;
         match what {
             "boost" if !std::mem::replace(boosted, true) => {
@@ -365,13 +361,13 @@ impl<W: Write> Trace<W> {
         }
         let before = self.threads[thread as usize].budget.replace(budget);
         if before != Some(budget) {
-            self.packets.counter(self.tracks.budget(thread), at, budget);
+            self.packets.counter(Track::Budget.of(thread), at, budget);
         }
     }
 
     fn mask(&mut self, at: Ns, vm: u32, vcpus: u32) {
-        self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
-        let track = self.tracks.mask(vm);
+        self.packets.counter(Track::Width.of(vm), at, u64::from(vcpus));
+        let track = Track::Mask.of(vm);
         let was = self.masks[vm as usize];
         let now = Mask { used: Some(vcpus), ..was };
         self.masks[vm as usize] = now;
@@ -398,7 +394,7 @@ impl<W: Write> Trace<W> {
     }
 
     fn thread_slice(&mut self, thread: ThreadId, at: Ns, category: &'static str, name: &str) {
-        self.slice(self.tracks.thread(thread), at, category, name);
+        self.slice(Track::Thread.of(thread), at, category, name);
         self.threads[thread as usize].open += 1;
     }
 
@@ -417,11 +413,11 @@ impl<W: Write> Trace<W> {
             Event::Move { thread, from, to } => {
                 let name =
                     format!("{} moves: pcpu{from} to pcpu{to}", self.tracks.thread_name(thread));
-                self.instant(self.tracks.pcpu(to), at, "host", &name);
+                self.instant(Track::Pcpu.of(to), at, "host", &name);
             }
             Event::Throttle { pcpu, on } => {
                 let was = std::mem::replace(&mut self.pcpus[pcpu as usize].throttled, on);
-                let track = self.tracks.throttle(pcpu);
+                let track = Track::Throttle.of(pcpu);
                 match (was, on) {
                     (false, true) => self.slice(track, at, "host", "RT throttled"),
                     (true, false) => self.packets.end(track, at),
@@ -430,11 +426,11 @@ impl<W: Write> Trace<W> {
             }
             Event::Park { thread, on } => {
                 let name = if on { "parked by its cap" } else { "unparked" };
-                self.instant(self.tracks.thread(thread), at, "host", name);
+                self.instant(Track::Thread.of(thread), at, "host", name);
             }
             Event::Credit { what, thread, pcpu } => {
                 let name = format!("{what}: {}", self.tracks.thread_name(thread));
-                self.instant(self.tracks.pcpu(pcpu), at, "credit1", &name);
+                self.instant(Track::Pcpu.of(pcpu), at, "credit1", &name);
             }
             Event::Inject { thread, what, by } => self.inject(at, thread, what, by),
             Event::Boost { thread, what, budget_ns } => self.boost(at, thread, what, budget_ns),
@@ -442,12 +438,12 @@ impl<W: Write> Trace<W> {
             Event::TaskWake { thread, task, by } => self.task_wake(at, thread, task, by),
             Event::Queue { pcpu, length } => {
                 if self.pcpus[pcpu as usize].queue.replace(length) != Some(length) {
-                    self.packets.counter(self.tracks.queue(pcpu), at, u64::from(length));
+                    self.packets.counter(Track::Queue.of(pcpu), at, u64::from(length));
                 }
             }
             Event::Mask { vm, vcpus } => self.mask(at, vm, vcpus),
             Event::Steal { thread, ns } => {
-                self.packets.counter(self.tracks.steal(thread), at, ns);
+                self.packets.counter(Track::Steal.of(thread), at, ns);
             }
         }
     }
@@ -487,36 +483,36 @@ impl<W: Write + Debug> Observer for Trace<W> {
         self.closed = Some(at);
         for pcpu in 0..self.pcpus.len() as u32 {
             if std::mem::take(&mut self.pcpus[pcpu as usize].open) {
-                self.packets.end(self.tracks.pcpu(pcpu), at);
+                self.packets.end(Track::Pcpu.of(pcpu), at);
             }
             if std::mem::take(&mut self.pcpus[pcpu as usize].throttled) {
-                self.packets.end(self.tracks.throttle(pcpu), at);
+                self.packets.end(Track::Throttle.of(pcpu), at);
             }
         }
         for thread in 0..self.threads.len() as u32 {
             self.end_all(at, thread);
             if std::mem::take(&mut self.threads[thread as usize].boosted) {
-                self.packets.end(self.tracks.boost(thread), at);
+                self.packets.end(Track::Boost.of(thread), at);
             }
             if let (Some(vm), Some(task)) =
                 (self.tracks.vm_of(thread), self.threads[thread as usize].task.take())
             {
                 if !self.threads[thread as usize].runs {
-                    self.packets.end(self.tracks.task(vm, task), at);
+                    self.packets.end(task_row(vm, task), at);
                 }
-                self.packets.end(self.tracks.task(vm, task), at);
+                self.packets.end(task_row(vm, task), at);
             }
         }
         for vm in 0..self.masks.len() {
             if self.masks[vm].is_partial() {
-                self.packets.end(self.tracks.mask(vm as u32), at);
+                self.packets.end(Track::Mask.of(vm as u32), at);
             }
             self.masks[vm].used = None;
         }
         for vm in 0..self.tasks.len() {
             for task in 0..self.tasks[vm].len() {
                 if std::mem::take(&mut self.tasks[vm][task].runnable) {
-                    self.packets.end(self.tracks.task(vm, task as u32), at);
+                    self.packets.end(task_row(vm, task as u32), at);
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 mod html;
 mod metrics;
-mod proto;
 mod support;
 mod vm;
 mod width;

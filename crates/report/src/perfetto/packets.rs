@@ -4,12 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::schema::ftrace_event;
-use super::schema::trace_packet::Data;
-use super::schema::track_event::Type;
 use super::schema::{
-    DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedName, TracePacket,
-    TrackDescriptor, TrackEvent,
+    Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedName, KernelEvent,
+    TracePacket, TrackDescriptor, TrackEvent, Type,
 };
 
 /// The one sequence of packets: nobody else writes to the file.
@@ -130,26 +127,22 @@ impl<W: Write> Packets<W> {
 
     /// The innermost slice of a track ends.
     pub(super) fn end(&mut self, track: u64, at: u64) {
-        let event = TrackEvent {
-            r#type: Some(Type::SliceEnd as i32),
-            track_uuid: Some(track),
-            ..TrackEvent::default()
-        };
-        self.write(TracePacket {
-            timestamp: Some(at),
-            data: Some(Data::TrackEvent(event)),
-            ..packet()
-        });
+        self.plain(
+            at,
+            Type::SliceEnd,
+            TrackEvent { track_uuid: Some(track), ..TrackEvent::default() },
+        );
     }
 
     /// A counter has another value.
     pub(super) fn counter(&mut self, track: u64, at: u64, value: u64) {
-        let event = TrackEvent {
-            r#type: Some(Type::Counter as i32),
-            track_uuid: Some(track),
-            counter_value: Some(value as i64),
-            ..TrackEvent::default()
-        };
+        let counter_value = Some(value as i64);
+        let event = TrackEvent { track_uuid: Some(track), counter_value, ..TrackEvent::default() };
+        self.plain(at, Type::Counter, event);
+    }
+
+    fn plain(&mut self, at: u64, r#type: Type, event: TrackEvent) {
+        let event = TrackEvent { r#type: Some(r#type as i32), ..event };
         self.write(TracePacket {
             timestamp: Some(at),
             data: Some(Data::TrackEvent(event)),
@@ -158,7 +151,7 @@ impl<W: Write> Packets<W> {
     }
 
     /// A kernel event of a CPU.
-    pub(super) fn kernel(&mut self, cpu: u32, at: u64, tid: u32, event: ftrace_event::Event) {
+    pub(super) fn kernel(&mut self, cpu: u32, at: u64, tid: u32, event: KernelEvent) {
         let bundle = &mut self.bundles[cpu as usize];
         bundle.push(FtraceEvent { timestamp: Some(at), pid: Some(tid), event: Some(event) });
         if bundle.len() == BUNDLE {
@@ -216,18 +209,12 @@ fn packet() -> TracePacket {
 
 /// An annotation with a number.
 pub(super) fn number(name: &str, value: u64) -> DebugAnnotation {
-    DebugAnnotation {
-        name: Some(name.to_owned()),
-        uint_value: Some(value),
-        ..DebugAnnotation::default()
-    }
+    let name = Some(name.to_owned());
+    DebugAnnotation { name, uint_value: Some(value), ..DebugAnnotation::default() }
 }
 
 /// An annotation with text.
 pub(super) fn text(name: &str, value: &str) -> DebugAnnotation {
-    DebugAnnotation {
-        name: Some(name.to_owned()),
-        string_value: Some(value.to_owned()),
-        ..DebugAnnotation::default()
-    }
+    let (name, string_value) = (Some(name.to_owned()), Some(value.to_owned()));
+    DebugAnnotation { name, string_value, ..DebugAnnotation::default() }
 }

@@ -8,7 +8,7 @@ use vcoop_model::recording::Part;
 use vcoop_model::trace_event::SampleEvent;
 
 use super::packets::{Facts, Packets, number, text};
-use super::schema::track_event::Type;
+use super::schema::Type;
 use super::tracks::{lane, lane_row};
 
 /// Where each probe's samples lie.

@@ -12,10 +12,7 @@ use vcoop_model::trace_event::{
 };
 
 use super::Trace;
-use super::schema::Trace as File;
-use super::schema::ftrace_event::Event as Kernel;
-use super::schema::trace_packet::Data;
-use super::schema::track_event::Type;
+use super::schema::{Data, KernelEvent as Kernel, Trace as File, Type};
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
     let text = builtin_scenario(scenario).expect("it is built in");

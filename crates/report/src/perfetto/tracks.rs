@@ -5,27 +5,40 @@ use std::io::Write;
 use vcoop_model::trace_event::{ThreadId, ThreadNames};
 
 use super::packets::Packets;
-use super::schema::counter_descriptor::Unit;
-use super::schema::process_tree::{Process, Thread};
-use super::schema::trace_packet::Data;
 use super::schema::{
-    CounterDescriptor, ProcessDescriptor, ProcessTree, ThreadDescriptor, TrackDescriptor,
+    CounterDescriptor, Data, Process, ProcessDescriptor, ProcessTree, Thread, ThreadDescriptor,
+    TrackDescriptor, Unit,
 };
 
-/// A row's number says what it is: the kind above bit 40, below it the entity.
-const KIND: u32 = 40;
-const PROCESS: u64 = 1;
-const THREAD: u64 = 2;
-const PCPU: u64 = 3;
-const THROTTLE: u64 = 4;
-const QUEUE: u64 = 5;
-const TASK: u64 = 6;
-const BOOST: u64 = 7;
-const BUDGET: u64 = 8;
-const STEAL: u64 = 9;
-const SAMPLES: u64 = 10;
-const WIDTH: u64 = 11;
-const MASK: u64 = 12;
+/// What a row is of.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+pub(super) enum Track {
+    Process = 1,
+    Thread,
+    Pcpu,
+    Throttle,
+    Queue,
+    Task,
+    Boost,
+    Budget,
+    Steal,
+    Samples,
+    Width,
+    Mask,
+}
+
+impl Track {
+    /// The row's number: the kind above bit 40, below it the entity.
+    pub(super) fn of(self, entity: impl Into<u64>) -> u64 {
+        (self as u64) << 40 | entity.into()
+    }
+}
+
+/// The row of a task of a VM.
+pub(super) fn task_row(vm: usize, task: u32) -> u64 {
+    Track::Task.of((vm as u64) << 20 | u64::from(task))
+}
 
 /// Process of the host's own threads; 0 is the idle loop of every CPU.
 const HOST: i32 = 1;
@@ -38,10 +51,6 @@ pub(super) struct Tracks {
     tids: Vec<i32>,
     /// Process ids of VMs.
     pids: Vec<i32>,
-}
-
-fn number(kind: u64, entity: u64) -> u64 {
-    kind << KIND | entity
 }
 
 impl Tracks {
@@ -59,46 +68,6 @@ impl Tracks {
             tids.push(next);
         }
         Self { names: names.clone(), tids, pids }
-    }
-
-    pub(super) fn thread(&self, thread: ThreadId) -> u64 {
-        number(THREAD, u64::from(thread))
-    }
-
-    pub(super) fn pcpu(&self, pcpu: u32) -> u64 {
-        number(PCPU, u64::from(pcpu))
-    }
-
-    pub(super) fn throttle(&self, pcpu: u32) -> u64 {
-        number(THROTTLE, u64::from(pcpu))
-    }
-
-    pub(super) fn queue(&self, pcpu: u32) -> u64 {
-        number(QUEUE, u64::from(pcpu))
-    }
-
-    pub(super) fn task(&self, vm: usize, task: u32) -> u64 {
-        number(TASK, (vm as u64) << 20 | u64::from(task))
-    }
-
-    pub(super) fn boost(&self, thread: ThreadId) -> u64 {
-        number(BOOST, u64::from(thread))
-    }
-
-    pub(super) fn budget(&self, thread: ThreadId) -> u64 {
-        number(BUDGET, u64::from(thread))
-    }
-
-    pub(super) fn steal(&self, thread: ThreadId) -> u64 {
-        number(STEAL, u64::from(thread))
-    }
-
-    pub(super) fn width(&self, vm: u32) -> u64 {
-        number(WIDTH, u64::from(vm))
-    }
-
-    pub(super) fn mask(&self, vm: u32) -> u64 {
-        number(MASK, u64::from(vm))
     }
 
     /// How many vCPUs a VM has.
@@ -123,10 +92,6 @@ impl Tracks {
         }
     }
 
-    pub(super) fn exit(&self, reason: &str) -> String {
-        format!("exit {reason}")
-    }
-
     /// Thread id and name as kernel events have them.
     pub(super) fn comm(&self, thread: Option<ThreadId>) -> (i32, String) {
         match thread {
@@ -143,7 +108,7 @@ impl Tracks {
     pub(super) fn describe<W: Write>(&self, packets: &mut Packets<W>) {
         packets.data(Data::ProcessTree(self.tree()));
         let process = |pid: i32, name: &str| TrackDescriptor {
-            uuid: Some(number(PROCESS, pid as u64)),
+            uuid: Some(Track::Process.of(pid as u64)),
             process: Some(ProcessDescriptor {
                 pid: Some(pid),
                 process_name: Some(name.to_owned()),
@@ -154,18 +119,18 @@ impl Tracks {
         for (pid, name) in self.pids.iter().zip(&self.names.vms) {
             packets.describe(process(*pid, name));
         }
-        let host = number(PROCESS, HOST as u64);
+        let host = Track::Process.of(HOST as u64);
         for pcpu in 0..self.names.pcpus {
-            packets.describe(row(self.pcpu(pcpu), &format!("pcpu{pcpu}"), Some(host)));
+            packets.describe(row(Track::Pcpu.of(pcpu), &format!("pcpu{pcpu}"), Some(host)));
             let name = format!("pcpu{pcpu} throttling");
-            packets.describe(row(self.throttle(pcpu), &name, Some(host)));
+            packets.describe(row(Track::Throttle.of(pcpu), &name, Some(host)));
             let name = format!("pcpu{pcpu} run queue");
-            packets.describe(counter(self.queue(pcpu), &name, host, Unit::Count));
+            packets.describe(counter(Track::Queue.of(pcpu), &name, host, Unit::Count));
         }
         for (t, thread) in self.names.threads.iter().enumerate() {
             let (id, pid) = (t as u32, self.pid_of(t));
             packets.describe(TrackDescriptor {
-                uuid: Some(self.thread(id)),
+                uuid: Some(Track::Thread.of(id)),
                 thread: Some(ThreadDescriptor {
                     pid: Some(pid),
                     tid: Some(self.tids[t]),
@@ -176,30 +141,30 @@ impl Tracks {
             if thread.vcpu.is_none() {
                 continue;
             }
-            let vm = number(PROCESS, pid as u64);
+            let vm = Track::Process.of(pid as u64);
             let name = &thread.name;
-            packets.describe(row(self.boost(id), &format!("{name} boost"), Some(self.thread(id))));
+            packets.describe(row(
+                Track::Boost.of(id),
+                &format!("{name} boost"),
+                Some(Track::Thread.of(id)),
+            ));
             let budget = format!("{name} budget");
-            packets.describe(counter(self.budget(id), &budget, vm, Unit::TimeNs));
+            packets.describe(counter(Track::Budget.of(id), &budget, vm, Unit::TimeNs));
             let steal = format!("{name} steal");
-            packets.describe(counter(self.steal(id), &steal, vm, Unit::TimeNs));
+            packets.describe(counter(Track::Steal.of(id), &steal, vm, Unit::TimeNs));
         }
         for (vm, tasks) in self.names.tasks.iter().enumerate() {
             let Some(pid) = self.pids.get(vm) else { continue };
-            let below = number(PROCESS, *pid as u64);
+            let below = Track::Process.of(*pid as u64);
             let name = format!("{} vCPUs in use", self.names.vms[vm]);
-            packets.describe(counter(self.width(vm as u32), &name, below, Unit::Count));
+            packets.describe(counter(Track::Width.of(vm as u32), &name, below, Unit::Count));
             let name = format!("{} mask", self.names.vms[vm]);
-            packets.describe(row(self.mask(vm as u32), &name, Some(below)));
+            packets.describe(row(Track::Mask.of(vm as u32), &name, Some(below)));
             for (t, name) in tasks.iter().enumerate() {
-                packets.describe(row(
-                    self.task(vm, t as u32),
-                    &format!("task {name}"),
-                    Some(below),
-                ));
+                packets.describe(row(task_row(vm, t as u32), &format!("task {name}"), Some(below)));
             }
         }
-        packets.describe(row(number(SAMPLES, 0), "samples", None));
+        packets.describe(row(Track::Samples.of(0u64), "samples", None));
     }
 
     fn tree(&self) -> ProcessTree {
@@ -223,12 +188,12 @@ impl Tracks {
 
 /// Lane of a probe's samples.
 pub(super) fn lane(probe: usize, lane: usize) -> u64 {
-    number(SAMPLES, (probe as u64 + 1) << 16 | lane as u64)
+    Track::Samples.of((probe as u64 + 1) << 16 | lane as u64)
 }
 
 /// A row for such a lane.
 pub(super) fn lane_row(probe: usize, index: usize, name: &str) -> TrackDescriptor {
-    row(lane(probe, index), name, Some(number(SAMPLES, 0)))
+    row(lane(probe, index), name, Some(Track::Samples.of(0u64)))
 }
 
 fn row(uuid: u64, name: &str, parent: Option<u64>) -> TrackDescriptor {
