@@ -148,11 +148,8 @@ fn table(found: &Calibration) -> String {
             &row(name, &numbers(d).iter().map(String::as_str).chain([stable]).collect::<Vec<_>>());
     }
     for seen in &found.noise {
-        let what = match seen.by {
-            NoiseBy::Interrupts => "noise of interrupts",
-            NoiseBy::Threads => "noise of threads",
-        };
-        text += &row(what, &numbers(&seen.took).each_ref().map(String::as_str));
+        let what = format!("noise of {}", seen.by.name());
+        text += &row(&what, &numbers(&seen.took).each_ref().map(String::as_str));
     }
     text += &format!("\n  {:22} {:>9} {:>9}  from\n", "cost, ns", "constant", "mean");
     for cost in &found.costs {

@@ -83,7 +83,7 @@ fn numbers(series: &Series) -> Vec<(String, Bounded)> {
                 other => format!("{}.{other}", key.probe),
             };
             let missed = (format!("{stem}.missed"), (Some(s.missed as f64), None));
-            let named = |of: Statistic| (format!("{stem}.{}", of.word()), s.statistic(of));
+            let named = |of: Statistic| (format!("{stem}.{}", of.name()), s.statistic(of));
             STATISTICS.map(named).into_iter().chain([missed]).collect()
         }
     }

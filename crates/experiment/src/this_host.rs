@@ -1,7 +1,7 @@
 //! This host, as the simulator needs it: for the simulated column beside a live one.
 
 use vcoop_lab::{HostFacts, host_facts};
-use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
+use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan};
 use vcoop_model::profile::CostKey;
 use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
@@ -30,7 +30,7 @@ impl ThisHost {
         let facts = &self.facts;
         // What the kernel's release means for the rules: the scenario's word for it.
         let (fair, release) = (fair_name(&facts.fair.value), &facts.release);
-        let preemption = preemption_name(facts.preemption.value);
+        let preemption = facts.preemption.value.name();
         let (cpus, hz, poll) = (self.cpus(), facts.hz(), facts.halt_poll.value.max_ns / 1_000);
         format!(
             "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}, \
@@ -50,7 +50,7 @@ impl ThisHost {
             topology if topology.cpus() == self.cpus() => topology,
             _ => Topology::flat(self.cpus()),
         };
-        let preemption = preemption_name(facts.preemption.value);
+        let preemption = facts.preemption.value.name();
         let name = fair_name(&facts.fair.value);
         let fair = match facts.fair.value {
             Fair::Cfs(fair) => format!(
@@ -139,16 +139,6 @@ impl ThisHost {
             }
         }
         here
-    }
-}
-
-/// A scenario's word for a model of preemption.
-fn preemption_name(preemption: Preemption) -> &'static str {
-    match preemption {
-        Preemption::None => "none",
-        Preemption::Voluntary => "voluntary",
-        Preemption::Lazy => "lazy",
-        Preemption::Full => "full",
     }
 }
 

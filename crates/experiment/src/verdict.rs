@@ -222,7 +222,7 @@ fn latency(
         let (ratio, interval) = series.ratio(of);
         let (from, to) = (base.statistic(of).0?, series.statistic(of).0?);
         let values = Some([format::time(from), format::time(to)]);
-        Some(Change { ratio: ratio?, interval, name: format!("{name} {}", of.word()), values })
+        Some(Change { ratio: ratio?, interval, name: format!("{name} {}", of.name()), values })
     };
     effect.mean = change(Statistic::Mean);
     effect.p99 = change(Statistic::P99);

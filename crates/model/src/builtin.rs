@@ -99,8 +99,8 @@ pub fn named_scenario(name: &str, path: &Path) -> Result<String, (String, Option
         });
     }
     builtin_scenario(name).map(str::to_owned).ok_or_else(|| {
-        let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
-        let help = nearest(name, "built-in scenarios", &names) + "; or a path to a file";
+        let names = builtin_scenarios().iter().map(|b| b.name);
+        let help = nearest(name, "built-in scenarios", names) + "; or a path to a file";
         (format!("there is no scenario `{name}`"), Some(help))
     })
 }

@@ -248,18 +248,22 @@ const MOST_ALIKE: usize = 12;
 
 /// `did you mean X? ` for the nearest candidate, or nothing; then all of them, or those most like `word`
 /// where they are too many to be read.
-pub fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
+pub fn nearest<'c>(
+    word: &str,
+    what: &str,
+    candidates: impl IntoIterator<Item = &'c (impl AsRef<str> + ?Sized + 'c)>,
+) -> String {
+    let mut candidates: Vec<&str> = candidates.into_iter().map(AsRef::as_ref).collect();
     let mut help = String::new();
-    if let Some(best) = closest(word, candidates) {
+    if let Some(best) = closest(word, &candidates) {
         let _ = write!(help, "did you mean `{best}`? ");
     }
     let n = candidates.len();
     if candidates.is_empty() {
         let _ = write!(help, "{what}: none");
     } else if n > MOST_LISTED {
-        let mut alike = candidates.to_vec();
-        alike.sort_by_key(|candidate| distance(word, candidate));
-        let alike = alike[..MOST_ALIKE].join(", ");
+        candidates.sort_by_key(|candidate| distance(word, candidate));
+        let alike = candidates[..MOST_ALIKE].join(", ");
         let _ = write!(help, "{what}, the {MOST_ALIKE} most alike of {n}: {alike}");
     } else {
         let _ = write!(help, "{what}: {}", candidates.join(", "));
@@ -288,9 +292,8 @@ mod tests {
 
     #[test]
     fn of_many_candidates_the_most_alike_are_listed() {
-        let many: Vec<String> = (10..80).map(|n| format!("key_{n}")).collect();
-        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
-        many.push("steal_high");
+        let mut many: Vec<String> = (10..80).map(|n| format!("key_{n}")).collect();
+        many.push("steal_high".to_owned());
         let help = nearest("steal_hihg", "keys", &many);
         let start = "did you mean `steal_high`? keys, the 12 most alike of 71: steal_high, ";
         assert!(help.starts_with(start) && help.matches("key_").count() == 11, "{help}");

@@ -10,6 +10,7 @@ macro_rules! named {
         $(#[$about])+
         $vis enum $name { $( $(#[$doc])* $variant, )+ }
 
+        #[allow(dead_code, reason = "not every such enum needs all of them")]
         impl $name {
             /// All, in order.
             $vis const ALL: [Self; Self::COUNT] = [$( Self::$variant ),+];

@@ -22,6 +22,7 @@ use vcoop_sched::config::{LevelConfig, Policy, Topology};
 
 pub use crate::dist::{Dist, Ns};
 use crate::profile::{Costs, Cpu, Noise};
+use crate::toml_read::value::choice;
 pub use program::{Mode, Phase, Program, Step};
 pub use rogue::{Claim, Registers, RogueStep};
 pub use routine::{Act, IpiTo, LockKind, Room, Section};
@@ -118,18 +119,20 @@ pub struct HostPlan {
     pub noise: Vec<Noise>,
 }
 
-/// Core scheduling of a Linux host: who has a cookie in common, and so may share a core. Threads that are no vCPUs have none, and share
-/// cores with each other only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CoreScheduling {
-    /// All threads.
-    #[default]
-    Off,
-    /// The vCPUs of a VM.
-    Vm,
-    /// No two vCPUs.
-    Vcpu,
+choice! {
+    /// Core scheduling of a Linux host: who has a cookie in common, and so may share a core. Threads that are no vCPUs have none, and share
+    /// cores with each other only.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum CoreScheduling {
+        /// All threads.
+        #[default]
+        Off = "off",
+        /// vCPUs of one VM, as if its process had a cookie (`PR_SCHED_CORE`).
+        Vm = "vm",
+        /// No two vCPUs: each has a cookie.
+        Vcpu = "vcpu",
+    }
 }
 
 impl CoreScheduling {
@@ -248,19 +251,21 @@ impl HostSched {
     }
 }
 
-/// Kernel preemption model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Preemption {
-    /// PREEMPT_NONE: a kernel section runs to its end.
-    None,
-    /// PREEMPT_VOLUNTARY: a kernel section yields at its next scheduling point
-    /// (`Costs::voluntary_point_ns` apart).
-    Voluntary,
-    /// PREEMPT_LAZY: as full for RT, as none for fair.
-    Lazy,
-    /// PREEMPT: at once, outside preempt-disabled sections.
-    Full,
+choice! {
+    /// Kernel preemption model (PREEMPT_NONE, PREEMPT_VOLUNTARY, ...): when a kernel section is preempted. Voluntary preemption points are
+    /// `Costs::voluntary_point_ns` apart; a section with preemption off is never preempted.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Preemption {
+        /// Not before its end.
+        None = "none",
+        /// At its next voluntary preemption point.
+        Voluntary = "voluntary",
+        /// At once by real-time threads, at its end by fair ones.
+        Lazy = "lazy",
+        /// At once.
+        Full = "full",
+    }
 }
 
 /// A thread of the host or a task of a guest.

@@ -14,6 +14,7 @@ pub use load::{CostKey, Costs};
 
 use crate::dist::Ns;
 use crate::quantiles::Quantiles;
+use crate::toml_read::value::choice;
 
 /// A machine: its shape, and what each mechanism costs on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,15 +81,18 @@ pub struct Noise {
     pub takes: Quantiles,
 }
 
-/// What noise is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoiseBy {
-    /// Interrupts, softirqs, and stalls that the kernel does not see (firmware, a hypervisor beneath): whatever runs
-    /// has to wait.
-    Interrupts,
-    /// Threads of the kernel and of its services: fair threads of nice 0, that compete for the CPU.
-    Threads,
+choice! {
+    /// What noise is made of.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum NoiseBy {
+        /// Interrupts, softirqs, and stalls that the kernel does not see.
+        // Firmware, a hypervisor beneath: whatever runs has to wait.
+        Interrupts = "interrupts",
+        /// Fair threads of nice 0.
+        // Threads of the kernel and of its services, that compete for the CPU.
+        Threads = "threads",
+    }
 }
 
 impl Costs {

@@ -223,12 +223,11 @@ impl Scenario {
     }
 
     fn no_policy(&self, name: &str) -> Diagnostic {
-        let known: Vec<&str> = self.policies().collect();
         let message = format!("scenario {} has no policy `{name}`", self.name);
         let unfit = self.cells.iter().find_map(|cell| cell.unfit.get(name));
         let (message, help) = match unfit {
             Some(Unfit { message, help }) => (message.clone(), help.clone()),
-            None => (message, nearest(name, "policies", &known)),
+            None => (message, nearest(name, "policies", self.policies())),
         };
         Diagnostic::whole("--policy", message, Some(help))
     }

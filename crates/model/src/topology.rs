@@ -1,17 +1,16 @@
 //! CPU topologies in files: `{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }`.
 
-use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
 use crate::diagnostic::Collector;
 use crate::limits::MAX_PCPUS;
-use crate::toml_read::table::{read_table, table};
+use crate::toml_read::At;
+use crate::toml_read::table::table;
 use crate::toml_read::value::Int;
-use crate::toml_read::{At, Node, Value};
 
 table! {
     /// Where CPUs sit. The product of the three is the number of CPUs.
-    pub(crate) struct TopologyTable {
+    pub(crate) struct TopologyTable = "{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }" {
         /// Hardware threads a core.
         threads_per_core: At<Int<1, 8>> = "1",
         /// Cores that share a last-level cache.
@@ -21,31 +20,13 @@ table! {
     }
 }
 
-/// A topology as written.
-#[derive(Clone, Debug)]
-pub(crate) struct TopologyKeys(TopologyTable);
-
-impl Value for TopologyKeys {
-    fn what() -> String {
-        "{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }".to_owned()
-    }
-
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
-        read_table(node, errors).map(Self)
-    }
-
-    fn schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<TopologyTable>()
-    }
-}
-
 /// The topology, if it has a possible number of CPUs, and this one where one is given.
 pub(crate) fn topology(
-    keys: &At<TopologyKeys>,
+    keys: &At<TopologyTable>,
     cpus: Option<u32>,
     errors: &mut Collector<'_>,
 ) -> Option<Topology> {
-    let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value.0;
+    let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value;
     let (threads, cores, llcs) =
         (threads_per_core.value.get32(), cores_per_llc.value.get32(), llcs.value.get32());
     // Each factor is at most 1024: the product of three fits.

@@ -135,7 +135,7 @@ impl<'d> Quantities<'d> {
                 Some(Entry { text, ratio, interval, repeats: series.key.repeats })
             };
             let entries = self.document.policies.iter().map(entry).collect();
-            Row { label: format!("{probe} {}", of.word()), better: Better::Less, entries }
+            Row { label: format!("{probe} {}", of.name()), better: Better::Less, entries }
         };
         let probes = distinct(hosts.map(|series| series.key.name()));
         let both = |probe| [Statistic::Mean, Statistic::P99].map(|of| row(probe, of));

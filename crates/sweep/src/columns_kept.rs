@@ -11,9 +11,8 @@ pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic
     let Some(keep) = &sweep.keep else { return Vec::new() };
     let mut found = Vec::new();
     let known = probes(plans);
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     for (i, probe) in keep.probes.iter().enumerate() {
-        if !known.contains(&probe.as_str()) {
+        if !known.contains(probe) {
             let message = format!("{base} has nothing called `{probe}`");
             let help = nearest(probe, "names", &known);
             found.push(sweep.place(Place::KeepProbe(i), message, Some(help)));

@@ -205,8 +205,7 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
         return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
     }
     if !manifest.policies.contains(policy) {
-        let known: Vec<&str> = manifest.policies.iter().map(String::as_str).collect();
-        let help = nearest(policy, "policies", &known);
+        let help = nearest(policy, "policies", &manifest.policies);
         return Err(Unreadable(format!("no policy `{policy}`; {help}")));
     }
     Ok(vec![column.as_str()])
@@ -251,7 +250,6 @@ fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
     if known.iter().any(|name| name == asked) {
         return Ok(asked.to_owned());
     }
-    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let help = nearest(asked, "probes", &known);
     Err(Unreadable(format!("no probe `{asked}`; {help}")))
 }

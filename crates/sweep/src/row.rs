@@ -148,11 +148,11 @@ impl Row {
         self.put("min", s.min);
         self.put("max", s.max);
         self.put("host_wait", s.parts_mean.get("host_wait").copied());
-        for &of in Statistic::ALL {
-            self.bounded(of.word(), s.statistic(of));
+        for of in Statistic::ALL {
+            self.bounded(of.name(), s.statistic(of));
             match of {
                 Statistic::Mean => self.bounded("ratio", s.ratio(of)),
-                _ => self.bounded(&format!("ratio_{}", of.word()), s.ratio(of)),
+                _ => self.bounded(&format!("ratio_{}", of.name()), s.ratio(of)),
             }
         }
     }

@@ -172,7 +172,7 @@ fn statistic_of(s: &LatencySeries, statistic: &str) -> Option<Reading> {
         "max" => (s.max, None),
         "min" => (s.min, None),
         "missed" => (Some(s.missed as f64), None),
-        word => s.statistic(*Statistic::ALL.iter().find(|of| of.word() == word)?),
+        word => s.statistic(Statistic::ALL.into_iter().find(|of| of.name() == word)?),
     };
     value.map(|value| Reading { value, interval })
 }

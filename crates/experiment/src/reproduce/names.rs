@@ -100,9 +100,8 @@ impl Held<'_> {
     ) {
         let known: BTreeSet<&str> = known.collect();
         if !known.contains(name) {
-            let known: Vec<&str> = known.into_iter().collect();
             let message = message(self.scenario.name);
-            self.refuse(path, message, Some(nearest(name, what, &known)));
+            self.refuse(path, message, Some(nearest(name, what, known)));
         }
     }
 

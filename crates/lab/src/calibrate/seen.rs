@@ -43,12 +43,8 @@ impl SeenNoise {
 
     /// As a profile has it.
     pub(crate) fn noise(&self) -> Noise {
-        let name = match self.by {
-            NoiseBy::Interrupts => "interrupts",
-            NoiseBy::Threads => "threads",
-        };
         Noise {
-            name: name.to_owned(),
+            name: self.by.name().to_owned(),
             by: self.by,
             period_ns: self.period_ns(),
             takes: Quantiles::ascending(self.took.quantiles().map(|ns| ns.min(LONGEST_NS))),

@@ -219,7 +219,7 @@ impl Program {
         own.into_iter().chain(phases.iter().filter_map(called)).chain(done)
     }
 
-    /// The same servers at other places, after tasks were moved.
+    /// Other servers for those that it calls.
     pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
         match self {
             Self::Cycle { phases } => {

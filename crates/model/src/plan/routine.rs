@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_sched::config::Policy;
 
 use super::{Dist, Mode, Ns, Phase};
+use crate::toml_read::value::choice;
 
 /// How many messages may lie before a receiver, and when who waits for room is woken. Numbers are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,20 +171,24 @@ impl Act {
     }
 }
 
-/// How a lock is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LockKind {
-    /// A spinlock, with preemption off.
-    Spin,
-    /// A kernel's mutex (`kernel/locking/mutex.c`): waiters spin while the holder runs, and sleep else.
-    Mutex,
-    /// A mutex of user space over a futex: waiters sleep at once.
-    Futex,
-    /// A read-write semaphore (`kernel/locking/rwsem.c`), to read.
-    Read,
-    /// The same, to write.
-    Write,
+choice! {
+    /// What a lock is, and how it is taken: `kernel/locking/mutex.c` and `rwsem.c`. A spinlock is held with preemption off.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum LockKind {
+        /// A spinlock.
+        Spin = "spin",
+        /// A kernel's mutex.
+        // Waiters spin while the holder runs, and sleep else.
+        Mutex = "mutex",
+        /// A mutex of user space.
+        // Over a futex: waiters sleep at once.
+        Futex = "futex",
+        /// A read-write semaphore, to read: others may, too.
+        Read = "read",
+        /// The same, to write.
+        Write = "write",
+    }
 }
 
 /// A part of a unit of work that is done under a lock.

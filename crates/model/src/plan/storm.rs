@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Ns, Target};
-use crate::named;
+use crate::toml_read::value::choice;
 
 /// VMs that are created one batch after the other (a boot storm).
 ///
@@ -41,14 +41,14 @@ pub struct StormPlan {
     pub density: Option<DensityPlan>,
 }
 
-named! {
-    /// What a VM of a storm has reached.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+choice! {
+    /// What a VM of a storm has reached: VMStart or VMLogin.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Milestone {
-        /// VMStart: its vCPUs begin to run.
+        /// Its vCPUs begin to run.
         Start = "start",
-        /// VMLogin: its boot program is done.
+        /// Its boot program is done.
         Login = "login",
     }
 }
@@ -65,14 +65,16 @@ pub struct DensityPlan {
     pub window_ns: Option<Ns>,
 }
 
-/// A statistic of response times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Score {
-    /// 95 % quantile.
-    P95,
-    /// Mean.
-    Mean,
+choice! {
+    /// A statistic of response times.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Score {
+        /// 95 % quantile.
+        P95 = "p95",
+        /// Mean.
+        Mean = "mean",
+    }
 }
 
 /// A view of single runs beside the series.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 use super::govern::Govern;
+use crate::toml_read::value::choice;
 pub use spin::{Candidates, IpiPath, IpiVirt, SpinLocks, SpinVirt, Told};
 
 /// Everything by which one VM is virtualised.
@@ -71,41 +72,44 @@ impl Default for TimerVirt {
     }
 }
 
-/// Who fires a guest's timer deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestTimer {
-    /// KVM's in-kernel LAPIC timer, by whatever means the host's KVM has: an hrtimer in the
-    /// simulator, on real vCPUs the preemption timer where the host uses it.
-    Lapic,
-    /// The in-kernel LAPIC timer on an hrtimer of the host: writing the deadline is an exit, and it
-    /// fires on the pCPU where the vCPU ran last.
-    Hrtimer,
-    /// The in-kernel LAPIC timer on the VMX preemption timer: it counts down in guest mode and ends
-    /// in an exit of its own, without a timer interrupt on the host. While the vCPU is halted, and
-    /// wherever KVM cannot use it, it is [`Hrtimer`](Self::Hrtimer); on a host with `nohz_full`, where KVM posts the timers of
-    /// guests whose HLT or MWAIT does not exit, it is [`Posted`](Self::Posted) for those.
-    HvTimer,
-    /// The in-kernel LAPIC timer on an hrtimer that a housekeeping CPU of the host has, which posts the
-    /// interrupt (KVM's `pi_inject_timer`, Linux 5.3: `kvm_can_post_timer_interrupt`). Writing the
-    /// deadline is an exit; its expiry is none while the vCPU is in guest mode.
-    Posted,
-    /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
-    /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
-    Exitless,
+choice! {
+    /// Who fires a guest's timer deadlines. All but the last are the in-kernel LAPIC timer.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum GuestTimer {
+        /// KVM's in-kernel LAPIC timer, by what the host's KVM has.
+        // An hrtimer in the simulator, on real vCPUs the preemption timer where the host uses it.
+        Lapic = "lapic",
+        /// An hrtimer of the host.
+        // Writing the deadline is an exit, and it fires on the pCPU where the vCPU ran last.
+        Hrtimer = "hrtimer",
+        /// The VMX preemption timer.
+        // It counts down in guest mode and ends in an exit of its own, without a timer interrupt on the host. While the vCPU is
+        // halted, and wherever KVM cannot use it, it is `Hrtimer`; on a host with `nohz_full`, where KVM posts the timers of guests
+        // whose HLT or MWAIT does not exit, it is `Posted` for those.
+        HvTimer = "hv-timer",
+        /// A housekeeping CPU, which posts the interrupt; writing the deadline exits.
+        // KVM's `pi_inject_timer` (Linux 5.3: `kvm_can_post_timer_interrupt`). The expiry is no exit while the vCPU is in guest mode.
+        Posted = "posted",
+        /// A housekeeping CPU, from a deadline in the shared page.
+        // The KVM tax cut's exitless timer: writing the deadline is a store, and the vCPU's pCPU takes no timer interrupt.
+        Exitless = "exitless",
+    }
 }
 
-/// How a guest programs its LAPIC timer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimerMode {
-    /// A point of the TSC for each event.
-    #[default]
-    TscDeadline,
-    /// A count of the APIC's bus clock for each event.
-    Oneshot,
-    /// One count for ever: the guest has no other timer than its tick, which never stops.
-    Periodic,
+choice! {
+    /// How a guest programs its LAPIC timer. With `Periodic` it has no other timer than its tick, which never stops.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TimerMode {
+        /// A point of the TSC.
+        #[default]
+        TscDeadline = "tsc-deadline",
+        /// A count for one event.
+        Oneshot = "oneshot",
+        /// A count for ever.
+        Periodic = "periodic",
+    }
 }
 
 /// A guest's interrupt controller.
@@ -168,17 +172,19 @@ impl Default for IdleVirt {
     }
 }
 
-/// A guest's idle loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestIdle {
-    /// It halts.
-    #[default]
-    Hlt,
-    /// It polls for ever (`idle=poll`).
-    Poll,
-    /// It polls for a while, then halts (Linux's haltpoll governor).
-    Haltpoll,
-    /// It waits by MWAIT, which must not exit.
-    Mwait,
+choice! {
+    /// A guest's idle loop: Linux's `idle=poll`, its haltpoll governor, or an instruction. MWAIT must not exit.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum GuestIdle {
+        /// HLT.
+        #[default]
+        Hlt = "hlt",
+        /// Polls for ever.
+        Poll = "poll",
+        /// Polls, then halts.
+        Haltpoll = "haltpoll",
+        /// MWAIT.
+        Mwait = "mwait",
+    }
 }

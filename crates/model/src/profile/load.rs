@@ -21,9 +21,9 @@ use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::units::{Time, show};
-use crate::toml_read::value::{Int, Name, Prose, choice};
+use crate::toml_read::value::{Int, Name, Prose};
 use crate::toml_read::{At, Node, Text, Value};
-use crate::topology::{TopologyKeys, topology};
+use crate::topology::{TopologyTable, topology};
 
 /// Profiles that ship with the program: name and text.
 const BUILTIN: [(&str, &str); 6] = [
@@ -74,8 +74,8 @@ impl Profile {
             return Self::parse(name_or_path, text);
         }
         if !is_path(name_or_path) {
-            let names: Vec<&str> = Self::builtin_names().collect();
-            let help = nearest(name_or_path, "built-in profiles", &names) + "; or a path to a file";
+            let names = Self::builtin_names();
+            let help = nearest(name_or_path, "built-in profiles", names) + "; or a path to a file";
             let message = format!("there is no profile `{name_or_path}`");
             return Err(Diagnostic::whole("profile", message, Some(help)).into());
         }
@@ -150,10 +150,7 @@ impl Profile {
             let _ = writeln!(out, "source = {}", source(&key));
         }
         for noise in &self.noise {
-            let by = match noise.by {
-                NoiseBy::Interrupts => "interrupts",
-                NoiseBy::Threads => "threads",
-            };
+            let by = noise.by.name();
             let _ = writeln!(out, "\n[[noise]]\nname = {}\nby = \"{by}\"", text(&noise.name));
             let _ = writeln!(out, "period = \"{}\"", show(noise.period_ns));
             let _ = writeln!(out, "takes = {}", spread_text(noise.takes));
@@ -323,7 +320,7 @@ macro_rules! costs {
     ($( $(#[doc = $doc:literal])+ $name:ident: $key:ident => $field:ident $(= $default:literal)? ),+ $(,)?) => {
         table! {
             /// What each mechanism costs.
-            struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
+            struct CostsKeys = "a table [costs]" { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
         }
 
         /// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that vary
@@ -472,15 +469,6 @@ costs! {
     VoluntaryPoint: voluntary_point => voluntary_point_ns,
 }
 
-choice! {
-    for NoiseBy {
-        /// Interrupts, softirqs, and stalls that the kernel does not see.
-        Interrupts = "interrupts",
-        /// Fair threads of nice 0.
-        Threads = "threads",
-    }
-}
-
 table! {
     /// Something that takes each CPU for a while, again and again, at random times.
     struct NoiseKeys {
@@ -526,11 +514,12 @@ table! {
         /// What machine this is and how its numbers came about.
         about: At<Prose> = "''",
         /// CPUs: threads a core, cores that share a last-level cache, such groups.
-        topology: At<TopologyKeys>,
+        topology: At<TopologyTable>,
         /// What the timers of its CPUs are. Without it some mechanisms cannot be simulated.
-        cpu: Option<At<CpuValue>>,
+        cpu: Option<At<CpuKeys>>,
         /// Costs.
-        costs: At<CostsValue>,
+        // It must be there: a profile without it would blame every key at line 1.
+        costs: At<CostsKeys>,
         /// Idle states, shallowest first.
         cstate: Vec<CStateKeys>,
         /// What takes its CPUs though nobody asked for it.
@@ -540,7 +529,7 @@ table! {
 
 table! {
     /// What the timers of a machine's CPUs are.
-    struct CpuKeys {
+    struct CpuKeys = "a table [cpu]" {
         /// Frequency of the time-stamp counter, in kHz.
         tsc_khz: At<Int<100_000, 10_000_000>>,
         /// Family, model and stepping: EAX of CPUID leaf 1, in hexadecimal ("306F2").
@@ -568,53 +557,11 @@ impl Text for Signature {
     }
 }
 
-/// `[cpu]`.
-#[derive(Clone, Debug)]
-struct CpuValue(Cpu, String);
-
-impl Value for CpuValue {
-    fn what() -> String {
-        "a table [cpu]".to_owned()
-    }
-
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
-        let keys: CpuKeys = read_table(node, errors)?;
-        let cpu = Cpu {
-            tsc_khz: keys.tsc_khz.value.get32(),
-            signature: keys.signature.value.0,
-            preemption_timer_shift: keys.preemption_timer_shift.map(|shift| shift.value.get32()),
-        };
-        Some(Self(cpu, keys.source.value.0))
-    }
-
-    fn schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<CpuKeys>()
-    }
-}
-
-/// `[costs]`, which must be there: a profile without it would blame every key at line 1.
-#[derive(Clone, Debug)]
-struct CostsValue(CostsKeys);
-
-impl Value for CostsValue {
-    fn what() -> String {
-        "a table [costs]".to_owned()
-    }
-
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
-        read_table(node, errors).map(Self)
-    }
-
-    fn schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<CostsKeys>()
-    }
-}
-
 impl ProfileKeys {
     fn resolve(self, errors: &mut Collector<'_>) -> Option<Profile> {
         let topology = topology(&self.topology, None, errors)?;
         let mut about = About::default();
-        let voluntary = &self.costs.value.0.voluntary_point;
+        let voluntary = &self.costs.value.voluntary_point;
         if voluntary.value.ns == 0 {
             errors.error(voluntary.span, "voluntary_point is a distance: it cannot be 0");
         }
@@ -643,7 +590,7 @@ impl ProfileKeys {
             }
             cstates.push(this);
         }
-        let costs = self.costs.value.0.resolve(&mut about);
+        let costs = self.costs.value.resolve(&mut about);
         let noise = noise(self.noise, &mut about, errors);
         let About { mut sources, spread } = about;
         Some(Profile {
@@ -651,9 +598,12 @@ impl ProfileKeys {
             title: self.title.value.0,
             about: self.about.value.0,
             topology,
-            cpu: self.cpu.map(|cpu| {
-                sources.insert("cpu".to_owned(), cpu.value.1);
-                cpu.value.0
+            cpu: self.cpu.map(|At { value: cpu, .. }| {
+                sources.insert("cpu".to_owned(), cpu.source.value.0);
+                let preemption_timer_shift =
+                    cpu.preemption_timer_shift.map(|shift| shift.value.get32());
+                let (tsc_khz, signature) = (cpu.tsc_khz.value.get32(), cpu.signature.value.0);
+                Cpu { tsc_khz, signature, preemption_timer_shift }
             }),
             costs: Costs { cstates, spread, ..costs },
             noise,

@@ -5,7 +5,7 @@
 use super::keys::VmKeys;
 use super::keys::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, nearest};
-use crate::plan::{Act, Phase, Program, Target, TaskPlan, VmPlan};
+use crate::plan::{Target, TaskPlan, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::value::Prose;
 
@@ -76,7 +76,7 @@ pub(crate) fn link(
             let mut beside = servers.iter().filter(here).cycle().peekable();
             for task in tasks.iter_mut().filter(|task| task.label == *label) {
                 let server = beside.next().or_else(|| turn.next());
-                server.iter().for_each(|server| put(&mut task.program, **server));
+                server.iter().for_each(|server| task.program.retarget(&|_| **server));
             }
         };
         if caller.level == "host" {
@@ -85,28 +85,6 @@ pub(crate) fn link(
         for (i, vm) in (0..).zip(vms.iter_mut()).filter(|(_, vm)| vm.label == caller.level) {
             put_all(&mut vm.tasks, Some(i));
         }
-    }
-}
-
-fn put(program: &mut Program, target: Target) {
-    match program {
-        Program::Ping { server, .. } => *server = target,
-        Program::Boot { server, .. } | Program::Desktop { server, .. } => *server = Some(target),
-        Program::Cycle { phases } => {
-            for phase in phases {
-                if let Phase::Call { server, .. } = phase {
-                    *server = target;
-                }
-            }
-        }
-        Program::Routine { acts } => {
-            for act in acts {
-                if let Act::Do(Phase::Call { server, .. }) = act {
-                    *server = target;
-                }
-            }
-        }
-        _ => {}
     }
 }
 
@@ -128,7 +106,6 @@ pub(crate) fn find(
     let whole = format!("{}.{}", base(level), base(task));
     let Some(named) = all.iter().find(|n| n.name() == whole) else {
         let names: Vec<String> = all.iter().filter(|n| n.serves()).map(Named::name).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let help = if names.is_empty() {
             "add a task of kind = \"server\"".to_owned()
         } else {

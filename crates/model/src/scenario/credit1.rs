@@ -20,8 +20,7 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
     let mut seen: Vec<&str> = Vec::new();
     for At { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
         let Some(patch) = find_patch(&name.0) else {
-            let names: Vec<&str> = patches().iter().map(|p| p.name).collect();
-            let help = nearest(&name.0, "patches", &names);
+            let help = nearest(&name.0, "patches", patches().iter().map(|p| p.name));
             errors.error_help(*span, format!("there is no patch `{}`", name.0), help);
             continue;
         };

@@ -41,11 +41,9 @@ pub(crate) fn host(
     };
     powervm::refuse_unused(host, errors);
     let class = host.sched.value.class.value;
-    if class != ClassKind::Linux {
-        let linux = |(key, _): &&(String, Span)| matches!(key.as_str(), "tick_hz" | "preemption");
-        let given = keys.given.iter().filter(linux);
-        given.for_each(|(key, span)| ClassKind::Linux.only(class, key, *span, errors));
-    }
+    let linux = |(key, _): &&(String, Span)| matches!(key.as_str(), "tick_hz" | "preemption");
+    let given = keys.given.iter().filter(linux);
+    given.for_each(|(key, span)| ClassKind::Linux.only(class, key, *span, errors));
     let shape = LevelShape { topology, tick_ns: tick_ns(&host.tick_hz) };
     let mut costs = profile.costs.clone();
     if host.costs.value == CostsKind::Constant {
@@ -57,9 +55,7 @@ pub(crate) fn host(
     let place = Place { cpus: topology.cpus(), guest: false };
     if let Some(cpus) = &host.nohz_full {
         virt::check_nohz(&cpus.value.0, cpus.span, place, errors);
-        if class != ClassKind::Linux {
-            ClassKind::Linux.only(class, "nohz_full", cpus.span, errors);
-        }
+        ClassKind::Linux.only(class, "nohz_full", cpus.span, errors);
     }
     if let Some(speed) = &host.smt_speed {
         if topology.threads_per_core < 2 {
@@ -71,9 +67,7 @@ pub(crate) fn host(
     }
     if host.core_scheduling.value != CoreScheduling::Off {
         let span = host.core_scheduling.span;
-        if class != ClassKind::Linux {
-            ClassKind::Linux.only(class, "core_scheduling", span, errors);
-        }
+        ClassKind::Linux.only(class, "core_scheduling", span, errors);
         if topology.threads_per_core < 2 {
             refuse_siblings(span, errors);
         }
@@ -260,15 +254,11 @@ pub(crate) fn vm(
         refuse_linux_keys(keys, &vcpu_policy, host.class, errors);
         virt::refuse_foreign(&keys.virt.0, host.class, errors);
     }
-    if let Some(group) = keys.group.as_ref().filter(|_| host.class != ClassKind::Linux) {
-        ClassKind::Linux.only(host.class, "group", group.span, errors);
-    }
-    if let Some(max) = keys.cpu_max.as_ref().filter(|_| host.class != ClassKind::Linux) {
-        ClassKind::Linux.only(host.class, "cpu_max", max.span, errors);
-    }
-    if let Some(capped) = keys.capped.as_ref().filter(|_| host.class != ClassKind::PowerVm) {
-        ClassKind::PowerVm.only(host.class, "capped", capped.span, errors);
-    }
+    ClassKind::Linux.only(host.class, "group", At::span_of(&keys.group), errors);
+    ClassKind::Linux.only(host.class, "cpu_max", At::span_of(&keys.cpu_max), errors);
+    ClassKind::PowerVm.only(host.class, "capped", At::span_of(&keys.capped), errors);
+    ClassKind::Credit1.only(host.class, "cap", At::span_of(&keys.cap), errors);
+    ClassKind::Credit1.only(host.class, "dom0", At::span_of(&keys.dom0), errors);
     let group = match host.class {
         ClassKind::Linux => linux_group(keys, shares, errors),
         ClassKind::Credit1 => {
@@ -276,8 +266,10 @@ pub(crate) fn vm(
             u16::try_from(shares.domains.len() - 1).ok()
         }
         ClassKind::PowerVm => {
-            let pinned = vcpu_cpus.iter().any(|cpus| !cpus.is_empty());
-            powervm::refuse_foreign(keys, pinned, errors);
+            if vcpu_cpus.iter().any(|cpus| !cpus.is_empty()) {
+                let help = "take `pin` out: whoever is next gets whatever core is free";
+                errors.error_help(keys.pin.span, "a shared pool pins nobody", help);
+            }
             shares.partitions.push(powervm::partition(keys, topology, host.threads, errors));
             u16::try_from(shares.partitions.len() - 1).ok()
         }
@@ -301,11 +293,6 @@ pub(crate) fn vm(
 
 /// The cgroup of a VM on Linux, if it has one.
 fn linux_group(keys: &VmKeys, shares: &mut Shares, errors: &mut Collector<'_>) -> Option<u16> {
-    let cap = keys.cap.as_ref().map(|k| ("cap", k.span));
-    let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
-    for (key, span) in [cap, dom0].into_iter().flatten() {
-        ClassKind::Credit1.only(ClassKind::Linux, key, span, errors);
-    }
     if let Some(group) = &keys.group {
         if let Some(weight) = &keys.weight {
             let help = "the weight is the group's: take this one out";
@@ -362,8 +349,7 @@ fn group_of(name: &At<Name>, named: &[String], errors: &mut Collector<'_>) -> Op
     let found = named.iter().position(|group| *group == name.value.0);
     if found.is_none() {
         let message = format!("there is no [[group]] named `{}`", name.value.0);
-        let names: Vec<&str> = named.iter().map(String::as_str).collect();
-        errors.error_help(name.span, message, nearest(&name.value.0, "groups", &names));
+        errors.error_help(name.span, message, nearest(&name.value.0, "groups", named));
     }
     found.and_then(|i| u16::try_from(i).ok())
 }
@@ -378,9 +364,7 @@ fn refuse_linux_keys(
     if policies.iter().any(|policy| *policy != Policy::NORMAL) {
         ClassKind::Linux.only(has, "vcpu_policy", keys.vcpu_policy.span, errors);
     }
-    if let Some(means) = &keys.means {
-        ClassKind::Linux.only(has, "means", means.span, errors);
-    }
+    ClassKind::Linux.only(has, "means", At::span_of(&keys.means), errors);
 }
 
 /// One boot program a VM, and one where something waits for its end.
@@ -475,10 +459,9 @@ fn explicit_devices(
         let wakes = device.wakes.as_ref().and_then(|wakes| {
             let name = wakes.value.0.as_str();
             if !workloads.iter().any(|w| w.common.name.value.0 == name) {
-                let names: Vec<&str> =
-                    workloads.iter().map(|w| w.common.name.value.0.as_str()).collect();
                 let message = format!("there is no task `{name}` in this VM");
-                errors.error_help(wakes.span, message, nearest(name, "tasks", &names));
+                let names = workloads.iter().map(|w| &w.common.name.value.0);
+                errors.error_help(wakes.span, message, nearest(name, "tasks", names));
             }
             // A task that is not enabled is not there to be woken.
             tasks.iter().position(|task| task.label == name).and_then(|i| u32::try_from(i).ok())

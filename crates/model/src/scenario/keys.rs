@@ -18,7 +18,7 @@ use crate::toml_read::At;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
 use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
-use crate::topology::TopologyKeys;
+use crate::topology::TopologyTable;
 use credit1::{Credit1Keys, Dom0Pin, PresetKind};
 use pinning::{LoadCpus, Pin};
 use powervm::PowerVmKeys;
@@ -90,30 +90,6 @@ impl ScenarioKeys {
 }
 
 choice! {
-    for Preemption {
-        /// Not before its end.
-        None = "none",
-        /// At its next voluntary preemption point.
-        Voluntary = "voluntary",
-        /// At once by real-time threads, at its end by fair ones.
-        Lazy = "lazy",
-        /// At once.
-        Full = "full",
-    }
-}
-
-choice! {
-    for CoreScheduling {
-        /// All threads.
-        Off = "off",
-        /// vCPUs of one VM, as if its process had a cookie (`PR_SCHED_CORE`).
-        Vm = "vm",
-        /// No two vCPUs: each has a cookie.
-        Vcpu = "vcpu",
-    }
-}
-
-choice! {
     /// Whether costs vary.
     pub(crate) enum CostsKind {
         /// Those vary of which the profile has a distribution.
@@ -139,7 +115,7 @@ table! {
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
         /// Where pCPUs sit. Default: the profile's, where `pcpus` fits its cores and caches; else
         /// one cache for all.
-        topology: Option<At<TopologyKeys>>,
+        topology: Option<At<TopologyTable>>,
         /// Ticks a second.
         tick_hz: At<Int<10, 10_000>> = "250",
         /// Kernel preemption.
@@ -238,7 +214,7 @@ table! {
         /// Means of boosting, instead of the policy's: one for all, or one each.
         means: Option<At<OneOrEach<MeansText>>>,
         /// Where vCPUs sit, as the guest sees it. Default: one cache for all, no SMT.
-        topology: Option<At<TopologyKeys>>,
+        topology: Option<At<TopologyTable>>,
         /// Ticks a second of the guest.
         tick_hz: At<Int<10, 10_000>> = "250",
         /// Preemption of the guest's kernel.

@@ -19,9 +19,7 @@ pub(crate) fn refuse_unused(host: &HostKeys, errors: &mut Collector<'_>) {
     for (class, given) in tables.into_iter().filter(|(class, _)| *class != has) {
         class.not_tuned(has, given, errors);
     }
-    if let Some(pin) = host.dom0_pin.as_ref().filter(|_| has != ClassKind::Credit1) {
-        ClassKind::Credit1.only(has, "dom0_pin", pin.span, errors);
-    }
+    ClassKind::Credit1.only(has, "dom0_pin", At::span_of(&host.dom0_pin), errors);
 }
 
 /// Where the vCPUs of a VM sit that says nothing else: on the threads of cores like the host's.
@@ -82,18 +80,4 @@ pub(crate) fn partition(
         out.weight = 0;
     }
     out
-}
-
-/// Refuses keys of a VM that mean nothing to a pool.
-pub(crate) fn refuse_foreign(keys: &VmKeys, pinned: bool, errors: &mut Collector<'_>) {
-    let has = ClassKind::PowerVm;
-    let cap = keys.cap.as_ref().map(|k| ("cap", k.span));
-    let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
-    for (key, span) in [cap, dom0].into_iter().flatten() {
-        ClassKind::Credit1.only(has, key, span, errors);
-    }
-    if pinned {
-        let help = "take `pin` out: whoever is next gets whatever core is free";
-        errors.error_help(keys.pin.span, "a shared pool pins nobody", help);
-    }
 }

@@ -251,16 +251,13 @@ pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut C
 
 /// Another hypervisor has not all that can be changed while it runs.
 fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'_>) {
-    if class == ClassKind::Linux {
-        return;
+    for at in &keys.at {
+        ClassKind::Linux.only(class, "boost", At::span_of(&at.boost), errors);
+        ClassKind::Linux.only(class, "policy", At::span_of(&at.policy), errors);
+        if class != ClassKind::PowerVm {
+            ClassKind::Linux.only(class, "prefer", At::span_of(&at.prefer), errors);
+        }
     }
-    let prefers = class == ClassKind::PowerVm;
-    let keys = keys.at.iter().flat_map(|at| {
-        let boost = at.boost.as_ref().map(|k| ("boost", k.span));
-        let prefer = at.prefer.as_ref().filter(|_| !prefers).map(|k| ("prefer", k.span));
-        [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
-    });
-    keys.flatten().for_each(|(key, span)| ClassKind::Linux.only(class, key, span, errors));
 }
 
 /// Interrupts are posted where a pCPU is left for what the host does itself.
@@ -392,9 +389,7 @@ fn vms(
 
 /// The control groups that are declared.
 fn groups(keys: &[GroupKeys], class: ClassKind, errors: &mut Collector<'_>) -> Shares {
-    if let Some(group) = keys.first().filter(|_| class != ClassKind::Linux) {
-        ClassKind::Linux.only(class, "group", group.name.span, errors);
-    }
+    ClassKind::Linux.only(class, "group", keys.first().map(|group| group.name.span), errors);
     errors.distinct(keys.iter().map(|group| (group.name.value.0.as_str(), group.name.span)));
     Shares {
         named: keys.iter().map(|group| group.name.value.0.clone()).collect(),
@@ -475,8 +470,7 @@ fn compared(
         Some(baseline) => {
             if !names.contains(&baseline.value.0) {
                 let message = format!("the baseline `{}` is not compared", baseline.value.0);
-                let compared: Vec<&str> = names.iter().map(String::as_str).collect();
-                let help = nearest(&baseline.value.0, "compared", &compared);
+                let help = nearest(&baseline.value.0, "compared", &names);
                 errors.error_help(baseline.span, message, help);
             }
             baseline.value.0.clone()

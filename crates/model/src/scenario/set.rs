@@ -216,6 +216,5 @@ fn entry_name(item: &Node) -> Option<&str> {
 }
 
 fn entries_help(wrong: &str, items: &[Node]) -> String {
-    let names: Vec<&str> = items.iter().filter_map(entry_name).collect();
-    nearest(wrong, "entries", &names)
+    nearest(wrong, "entries", items.iter().filter_map(entry_name))
 }

@@ -27,9 +27,9 @@ pub(crate) fn storms(
     for storm in &keys.storm {
         let At { value: Prose(label), span } = &storm.vm;
         let Some(vm) = keys.vm.iter().find(|vm| vm.name.value.0 == *label) else {
-            let names: Vec<&str> = keys.vm.iter().map(|vm| vm.name.value.0.as_str()).collect();
             let message = format!("there is no VM `{label}`");
-            errors.error_help(*span, message, nearest(label, "VMs", &names));
+            let help = nearest(label, "VMs", keys.vm.iter().map(|vm| &vm.name.value.0));
+            errors.error_help(*span, message, help);
             continue;
         };
         let of_kind =
@@ -176,9 +176,9 @@ fn storm_of(
         (None, [only]) => only,
         (Some(name), all) => {
             let Some(found) = all.iter().find(|s| s.name.value.0 == name.value.0) else {
-                let names: Vec<&str> = all.iter().map(|s| s.name.value.0.as_str()).collect();
                 let message = format!("there is no storm `{}`", name.value.0);
-                errors.error_help(name.span, message, nearest(&name.value.0, "storms", &names));
+                let help = nearest(&name.value.0, "storms", all.iter().map(|s| &s.name.value.0));
+                errors.error_help(name.span, message, help);
                 return None;
             };
             found

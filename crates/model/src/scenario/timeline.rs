@@ -27,13 +27,9 @@ pub(super) fn timeline(
                 some if !some.is_empty() => some,
                 _ => {
                     if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value.0) {
-                        let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
                         let message = format!("there is no VM `{}`", name.value.0);
-                        errors.error_help(
-                            name.span,
-                            message,
-                            nearest(&name.value.0, "VMs", &names),
-                        );
+                        let help = nearest(&name.value.0, "VMs", vms.iter().map(|vm| &vm.name));
+                        errors.error_help(name.span, message, help);
                     }
                     // A VM that is left out has nothing to switch.
                     continue;

@@ -120,13 +120,6 @@ choice! {
     }
 }
 
-impl Statistic {
-    /// How files write it.
-    pub fn word(self) -> &'static str {
-        Self::WORDS[self as usize]
-    }
-}
-
 impl SweepKeys {
     /// The sweep, but for its sources.
     pub(super) fn resolve(

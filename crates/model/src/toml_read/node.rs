@@ -28,6 +28,13 @@ pub(crate) struct At<T> {
     pub(crate) span: Span,
 }
 
+impl<T> At<T> {
+    /// Where a key stands, if it is given.
+    pub(crate) fn span_of(given: &Option<Self>) -> Option<Span> {
+        given.as_ref().map(|given| given.span)
+    }
+}
+
 /// The shapes TOML knows.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeValue {

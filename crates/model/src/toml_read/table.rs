@@ -329,11 +329,12 @@ fn default_json(text: &str) -> Json {
 
 /// Declares a table: documentation, keys, types and defaults, once for reader, schema and
 /// reference. `key: At<T>` is required, `key: At<T> = "default"` is not, `key: Option<At<T>>` has
-/// no default value, `Vec<T>` is an array of tables, `Flat<T>` are the keys of another table.
+/// no default value, `Vec<T>` is an array of tables, `Flat<T>` are the keys of another table. A table
+/// that says what it looks like (`struct T = "{ ... }"`) is a value as well: a key of type `At<T>` or `Option<At<T>>`.
 macro_rules! table {
     (
         $(#[doc = $about:literal])+
-        $vis:vis struct $name:ident {
+        $vis:vis struct $name:ident $(= $what:literal)? {
             $( $(#[doc = $doc:literal])+ $key:ident : $type:ty $(= $default:literal)? ),* $(,)?
         }
     ) => {
@@ -372,6 +373,23 @@ macro_rules! table {
                 schema.finish(<Self as $crate::toml_read::Table>::ABOUT)
             }
         }
+
+        $( impl $crate::toml_read::Value for $name {
+            fn what() -> String {
+                $what.to_owned()
+            }
+
+            fn read(
+                node: &$crate::toml_read::Node,
+                errors: &mut $crate::diagnostic::Collector<'_>,
+            ) -> Option<Self> {
+                $crate::toml_read::table::read_table(node, errors)
+            }
+
+            fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                generator.subschema_for::<Self>()
+            }
+        } )?
     };
 }
 pub(crate) use table;

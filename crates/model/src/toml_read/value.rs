@@ -287,20 +287,17 @@ impl Value for Raw {
 /// Declares an enum whose variants are written as words; with `for`, the words of an enum that is there.
 macro_rules! choice {
     (
-        $(#[doc = $about:literal])+
-        $vis:vis enum $name:ident { $( $(#[doc = $doc:literal])+ $variant:ident = $word:literal ),+ $(,)? }
+        $(#[$about:meta])+
+        $vis:vis enum $name:ident {
+            $( $(#[doc = $doc:literal])+ $(#[default $($none:tt)?])? $variant:ident = $word:literal ),+ $(,)?
+        }
     ) => {
-        $(#[doc = $about])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        $vis enum $name { $( $(#[doc = $doc])+ $variant, )+ }
-
-        impl $name {
-            /// Every word, in order.
-            #[allow(dead_code, reason = "few are listed")]
-            $vis const WORDS: &'static [&'static str] = &[$($word),+];
-            /// Every value, in the same order.
-            #[allow(dead_code, reason = "few are listed")]
-            $vis const ALL: &'static [Self] = &[$(Self::$variant),+];
+        $crate::named! {
+            $(#[$about])+
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            $vis enum $name {
+                $( $(#[doc = $doc])+ $(#[default $($none)?])? $variant = $word, )+
+            }
         }
 
         $crate::toml_read::value::choice! {
@@ -321,7 +318,7 @@ macro_rules! choice {
                 match node.as_str() {
                     $( Some($word) => Some($name::$variant), )+
                     Some(other) => {
-                        let help = $crate::diagnostic::nearest(other, "allowed", &[$($word),+]);
+                        let help = $crate::diagnostic::nearest(other, "allowed", [$($word),+]);
                         let message = format!("`{other}` is not known here");
                         errors.error_help(node.span, message, help);
                         None

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Ns;
+use crate::toml_read::value::choice;
 
 /// How a guest's IPIs get from vCPU to vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,20 +25,23 @@ pub struct IpiVirt {
     pub pv_yield: bool,
 }
 
-/// By what an IPI is sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IpiPath {
-    /// x2APIC in physical mode: an ICR write, and so an exit, for each target.
-    #[default]
-    Icr,
-    /// x2APIC in cluster mode: an ICR write for all targets among 16 vCPUs side by side.
-    Cluster,
-    /// A hypercall for all targets among 128 vCPUs side by side (`KVM_HC_SEND_IPI`); a single target
-    /// has an ICR write, as in Linux in x2APIC mode.
-    Pv,
-    /// IPI virtualisation: an ICR write for each target, which does not exit.
-    Posted,
+choice! {
+    /// By what an IPI is sent. Without a hypercall it is an ICR write. One write or call is for targets among vCPUs side by side.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum IpiPath {
+        /// x2APIC, physical: an exit a target.
+        #[default]
+        Icr = "icr",
+        /// x2APIC, cluster: an exit for up to 16 targets.
+        Cluster = "cluster",
+        /// A hypercall for up to 128 targets.
+        // `KVM_HC_SEND_IPI`; a single target has an ICR write, as in Linux in x2APIC mode.
+        Pv = "pv",
+        /// IPI virtualisation: no exit.
+        // An ICR write a target.
+        Posted = "posted",
+    }
 }
 
 /// How a guest's vCPUs spin.
@@ -70,16 +74,18 @@ pub struct SpinVirt {
     pub early_if_preempted: bool,
 }
 
-/// Which vCPUs KVM tells its guest are preempted (`kvm_steal_time_set_preempted` of `arch/x86/kvm/x86.c`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Told {
-    /// Those that lost their pCPU when an interrupt of the host had made them leave guest mode (since 5.19): those that gave it up in
-    /// another exit, or halted, are not.
-    #[default]
-    Interrupted,
-    /// All that have no pCPU and something to run.
-    Away,
+choice! {
+    /// Which vCPUs without a pCPU KVM tells its guest are preempted (`kvm_steal_time_set_preempted` of `arch/x86/kvm/x86.c`).
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Told {
+        /// Those that an interrupt of the host made leave guest mode.
+        // Since 5.19. Those that gave their pCPU up in another exit, or halted, are not.
+        #[default]
+        Interrupted = "interrupted",
+        /// All that have no pCPU.
+        Away = "away",
+    }
 }
 
 impl Told {
@@ -95,17 +101,20 @@ impl SpinVirt {
     }
 }
 
-/// What a guest's spinlocks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SpinLocks {
-    /// As on bare metal (`kernel/locking/qspinlock.c`): waiters get them in the order in which they came.
-    Queued,
-    /// As in a VM without paravirtual ones (`virt_spin_lock` of `arch/x86/include/asm/qspinlock.h`): whoever sees first that
-    /// one is free takes it.
-    TestAndSet,
-    /// Paravirtual: a waiter halts after a while, and the next in line is kicked by a hypercall (`KVM_FEATURE_PV_UNHALT`).
-    Pv,
+choice! {
+    /// What a guest's spinlocks are, and so who is next: `kernel/locking/qspinlock.c`, or `virt_spin_lock` of
+    /// `arch/x86/include/asm/qspinlock.h`. A waiter for a paravirtual one halts after a while, and the next in line is kicked by a
+    /// hypercall (`KVM_FEATURE_PV_UNHALT`).
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SpinLocks {
+        /// As on bare metal: in the order in which waiters came.
+        Queued = "native",
+        /// Whoever sees first that it is free, as in a VM without paravirtual locks.
+        TestAndSet = "test-and-set",
+        /// Paravirtual.
+        Pv = "pv",
+    }
 }
 
 /// To which vCPUs of its VM a spinning one is made to yield (`kvm_vcpu_on_spin`), of those that could run if

@@ -34,26 +34,29 @@ impl ClassKind {
         }
     }
 
-    fn word(self) -> &'static str {
-        Self::WORDS[self as usize]
-    }
-
-    /// Refuses a key that means something under this scheduler, on a host that has another.
-    pub(crate) fn only(self, has: Self, key: &str, span: Span, errors: &mut Collector<'_>) {
+    /// Refuses a key that means something under this scheduler only, if it is given on a host that has another.
+    pub(crate) fn only(
+        self,
+        has: Self,
+        key: &str,
+        given: impl Into<Option<Span>>,
+        errors: &mut Collector<'_>,
+    ) {
+        let Some(span) = given.into().filter(|_| has != self) else { return };
         let message =
             format!("`{key}` needs {}, and this host has {}", self.names().0, has.names().1);
-        let help = format!("set class = \"{}\" in [host.sched], or take `{key}` out", self.word());
+        let help = format!("set class = \"{}\" in [host.sched], or take `{key}` out", self.name());
         errors.error_help(span, message, help);
     }
 
     /// Refuses the tunables of this scheduler on a host that has another.
     pub(crate) fn not_tuned(self, has: Self, given: &[(String, Span)], errors: &mut Collector<'_>) {
-        let owner = if self == Self::Linux { "Linux" } else { self.word() };
+        let owner = if self == Self::Linux { "Linux" } else { self.name() };
         for (key, span) in given.iter().filter(|(key, _)| key != "class") {
             let message =
-                format!("`{key}` is a tunable of {owner}, but class = \"{}\"", has.word());
+                format!("`{key}` is a tunable of {owner}, but class = \"{}\"", has.name());
             let place = if self == Self::Linux { "" } else { " in [host.sched]" };
-            let help = format!("set class = \"{}\"{place}, or take `{key}` out", self.word());
+            let help = format!("set class = \"{}\"{place}, or take `{key}` out", self.name());
             errors.error_help(*span, message, help);
         }
     }
@@ -102,8 +105,7 @@ pub fn fair_name(fair: &Fair) -> &'static str {
         Fair::Cfs(_) => None,
         Fair::Eevdf(t) => Some(t.release),
     };
-    let named = FairKind::ALL.iter().zip(FairKind::WORDS).find(|(kind, _)| kind.eevdf() == release);
-    named.map_or("eevdf", |(_, word)| word)
+    FairKind::ALL.into_iter().find(|kind| kind.eevdf() == release).map_or("eevdf", FairKind::name)
 }
 
 choice! {

@@ -6,24 +6,6 @@ use crate::toml_read::units::{Period, Span1, Time};
 use crate::toml_read::value::{Int, Name, Prose, choice};
 use crate::toml_read::{At, Text};
 
-choice! {
-    for Milestone {
-        /// Its vCPUs begin to run.
-        Start = "start",
-        /// Its boot program is done.
-        Login = "login",
-    }
-}
-
-choice! {
-    for Score {
-        /// 95 % quantile.
-        P95 = "p95",
-        /// Mean.
-        Mean = "mean",
-    }
-}
-
 table! {
     /// VMs created during the run, batch by batch (a boot storm). For each VM the toolstack is called
     /// once and then the backends. The VM's vCPUs may run after the last answer (VMStart). Its task of
@@ -77,10 +59,9 @@ impl Text for StartText {
 
     fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
-        let milestone = match words.next() {
-            Some("start") => Milestone::Start,
-            Some("login") => Milestone::Login,
-            _ => return Time::parse(text).map(|time| Self::Time(time.0)),
+        let first = words.next();
+        let Some(milestone) = Milestone::ALL.into_iter().find(|of| Some(of.name()) == first) else {
+            return Time::parse(text).map(|time| Self::Time(time.0));
         };
         match (words.next().map(str::parse), words.next()) {
             (Some(Ok(number @ 1..)), None) => Ok(Self::Reached(milestone, number)),

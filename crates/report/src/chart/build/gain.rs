@@ -75,7 +75,7 @@ fn rows(document: &Document, lanes: &[Lane]) -> Vec<Row> {
                 Some(Entry { lane, ratio: ratio?, interval })
             };
             let entries = lanes.iter().enumerate().filter_map(entry).collect();
-            Row { label: format!("{probe} {}", statistic.word()), entries }
+            Row { label: format!("{probe} {}", statistic.name()), entries }
         };
         let rows = if guest { &mut guests } else { &mut hosts };
         if p99 {

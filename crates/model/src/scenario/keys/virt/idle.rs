@@ -3,20 +3,7 @@
 use super::{set, shared_keys};
 use crate::plan::virt::{GuestIdle, Virt};
 use crate::toml_read::units::Time;
-use crate::toml_read::value::{Int, choice};
-
-choice! {
-    for GuestIdle {
-        /// HLT.
-        Hlt = "hlt",
-        /// Polls for ever.
-        Poll = "poll",
-        /// Polls, then halts.
-        Haltpoll = "haltpoll",
-        /// MWAIT.
-        Mwait = "mwait",
-    }
-}
+use crate::toml_read::value::Int;
 
 shared_keys! {
     /// Idle vCPUs.

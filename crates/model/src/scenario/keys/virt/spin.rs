@@ -18,39 +18,6 @@ choice! {
 }
 
 choice! {
-    for IpiPath {
-        /// x2APIC, physical: an exit a target.
-        Icr = "icr",
-        /// x2APIC, cluster: an exit for up to 16 targets.
-        Cluster = "cluster",
-        /// A hypercall for up to 128 targets.
-        Pv = "pv",
-        /// IPI virtualisation: no exit.
-        Posted = "posted",
-    }
-}
-
-choice! {
-    for SpinLocks {
-        /// As on bare metal: in the order in which waiters came.
-        Queued = "native",
-        /// Whoever sees first that it is free, as in a VM without paravirtual locks.
-        TestAndSet = "test-and-set",
-        /// Paravirtual.
-        Pv = "pv",
-    }
-}
-
-choice! {
-    for Told {
-        /// Those that an interrupt of the host made leave guest mode.
-        Interrupted = "interrupted",
-        /// All that have no pCPU.
-        Away = "away",
-    }
-}
-
-choice! {
     /// The bare-metal way, or the paravirtual one.
     pub(crate) enum Way {
         /// As on bare metal.

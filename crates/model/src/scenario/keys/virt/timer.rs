@@ -6,33 +6,7 @@ use super::{set, shared_keys};
 use crate::plan::virt::{GuestTimer, TimerMode, Virt};
 use crate::toml_read::Text;
 use crate::toml_read::units::{NohzCpus, Skew, Time};
-use crate::toml_read::value::{Factor, choice};
-
-choice! {
-    for GuestTimer {
-        /// KVM's in-kernel LAPIC timer, by what the host's KVM has.
-        Lapic = "lapic",
-        /// An hrtimer of the host.
-        Hrtimer = "hrtimer",
-        /// The VMX preemption timer.
-        HvTimer = "hv-timer",
-        /// A housekeeping CPU, which posts the interrupt; writing the deadline exits.
-        Posted = "posted",
-        /// A housekeeping CPU, from a deadline in the shared page.
-        Exitless = "exitless",
-    }
-}
-
-choice! {
-    for TimerMode {
-        /// A point of the TSC.
-        TscDeadline = "tsc-deadline",
-        /// A count for one event.
-        Oneshot = "oneshot",
-        /// A count for ever.
-        Periodic = "periodic",
-    }
-}
+use crate::toml_read::value::Factor;
 
 /// How early a guest's timer is fired.
 #[derive(Clone, Copy, Debug)]

@@ -119,7 +119,7 @@ mod tests {
     fn a_step_is_read_as_it_is_shown() {
         let (mut steps, period) = (Vec::new(), 1_500_000);
         for mode in Abuse::ALL {
-            steps.extend(named(*mode, period));
+            steps.extend(named(mode, period));
         }
         steps.extend(Claim::ALL.map(RogueStep::Claim));
         steps.extend([RogueStep::Acknowledge, RogueStep::Deadline(1_000), RogueStep::Halt(9_001)]);

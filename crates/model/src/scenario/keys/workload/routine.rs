@@ -6,21 +6,6 @@ use crate::toml_read::table::{Flat, table};
 use crate::toml_read::units::{Period, Time, Times};
 use crate::toml_read::value::{Int, Prose, choice};
 
-choice! {
-    for LockKind {
-        /// A spinlock.
-        Spin = "spin",
-        /// A kernel's mutex.
-        Mutex = "mutex",
-        /// A mutex of user space.
-        Futex = "futex",
-        /// A read-write semaphore, to read: others may, too.
-        Read = "read",
-        /// The same, to write.
-        Write = "write",
-    }
-}
-
 table! {
     /// A part of each unit of work that is done under a lock.
     pub(crate) struct SectionKeys {
