@@ -179,6 +179,13 @@ impl Table {
 }
 
 impl Chart {
+    /// A chart beside others with nothing in it, and no name.
+    pub(crate) fn new(height: f64, x: Axis, y: Axis) -> Self {
+        let (id, title, caption) = Default::default();
+        let (layers, legend, table) = (Vec::new(), Vec::new(), Table::new(&[]));
+        Self { id, title, caption, wide: false, height, x, y, layers, legend, table, zoom: false }
+    }
+
     /// Whether there is nothing to see.
     pub fn is_empty(&self) -> bool {
         !self.layers.iter().any(|layer| match layer {

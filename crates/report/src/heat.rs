@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::chart::escape::text as esc;
 use crate::chart::svg::{DARK, LIGHT, STYLE};
 use crate::style::Style;
+use vcoop_text::wrap;
 
 /// Width of a cell, pixels.
 const WIDTH: usize = 132;
@@ -55,7 +56,9 @@ impl Heat {
         let width = (LEFT + self.columns.len() * WIDTH + 16).max(420);
         let top = 2 * LINE + 34;
         let below = top + self.rows.len() * HEIGHT;
-        let notes: Vec<String> = self.notes.iter().flat_map(|note| wrap(note, width / 6)).collect();
+        let wrapped = |note: &String| wrap(note.split_whitespace(), "", "", width / 6);
+        let notes: Vec<String> = self.notes.iter().map(wrapped).collect();
+        let notes: Vec<&str> = notes.iter().flat_map(|note| note.lines()).collect();
         let height = below + 12 + notes.len() * LINE + 6;
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"{width}\" \
@@ -162,20 +165,6 @@ fn draw(out: &mut String, tile: &Tile, x: usize, y: usize) {
         let _ = writeln!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", esc(line));
     }
     out.push_str("</g>\n");
-}
-
-/// Lines of at most so many letters.
-fn wrap(text: &str, most: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().filter(|l| l.is_empty() || l.len() + word.len() < most);
-        match last {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => *line += &format!(" {word}"),
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

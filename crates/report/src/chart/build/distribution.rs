@@ -117,14 +117,11 @@ fn slower_panel(
         id: format!("slower-{}-{index}", id(probe)),
         title: titled(probe, &panel.title),
         caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
-        wide: false,
-        height: 230.0,
-        x,
-        y,
         layers,
         legend,
         table,
         zoom: true,
+        ..Chart::new(230.0, x, y)
     }
 }
 
@@ -226,14 +223,10 @@ fn histogram(
         id: format!("histogram-{}-{index}", id(probe)),
         title: titled(probe, &panel.title),
         caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
-        wide: false,
-        height: 180.0,
-        x,
-        y,
         layers,
         legend,
         table,
-        zoom: false,
+        ..Chart::new(180.0, x, y)
     }
 }
 
@@ -310,13 +303,9 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
         id: format!("quantiles-{}-{index}", id(probe)),
         title: titled(probe, &panel.title),
         caption: "Quantiles of latency on a logarithmic axis, with 95 % intervals.".to_owned(),
-        wide: false,
-        height: 180.0,
-        x,
-        y,
         layers,
         legend,
         table,
-        zoom: false,
+        ..Chart::new(180.0, x, y)
     }
 }

@@ -158,16 +158,14 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
             .map(|(lane, whiskers)| Layer::Whiskers { slot: lane.slot, whiskers }),
     );
     Chart {
-        id: String::new(),
-        title: String::new(),
         caption: "Ratios to the baseline with 95 % intervals, on a logarithmic axis.".to_owned(),
-        wide: false,
-        height: (depth * STEP).max(40.0),
-        x: Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, values),
-        y: Axis::rows(depth, ticks),
         layers,
         legend,
         table,
-        zoom: false,
+        ..Chart::new(
+            (depth * STEP).max(40.0),
+            Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, values),
+            Axis::rows(depth, ticks),
+        )
     }
 }

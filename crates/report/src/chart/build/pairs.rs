@@ -35,18 +35,12 @@ pub(super) fn chart(
     }
     let ticks = pairs.into_iter().map(|pair| (pair.at, pair.label)).collect();
     Chart {
-        id: String::new(),
-        title: String::new(),
         caption: "The longer the line between the two, the larger the error; the axis is \
                   logarithmic."
             .to_owned(),
-        wide: false,
-        height: 0.0,
-        x,
-        y: Axis::rows(depth, ticks),
         layers,
         legend,
         table,
-        zoom: false,
+        ..Chart::new(0.0, x, Axis::rows(depth, ticks))
     }
 }

@@ -150,30 +150,27 @@ fn stack(
         .map(|(place, boxes)| Layer::Boxes { slot: Slot::Part(ORDER[place] as usize), boxes })
         .collect();
     layers.push(Layer::Words { words: thinned(above, &x) });
+    let y = Axis {
+        label: "share of the time".to_owned(),
+        scale: Scale::Linear,
+        unit: Unit::Share,
+        min: 0.0,
+        max: 1.12,
+        ticks: Some(vec![
+            (0.0, "0".to_owned()),
+            (0.5, "50 %".to_owned()),
+            (1.0, "100 %".to_owned()),
+        ]),
+        grid: false,
+    };
     Chart {
         id: format!("parts-{}-{index}", id(probe)),
         title: format!("{probe} under {name}"),
         caption: slowest(series).unwrap_or_default(),
-        wide: false,
-        height: 170.0,
-        x,
-        y: Axis {
-            label: "share of the time".to_owned(),
-            scale: Scale::Linear,
-            unit: Unit::Share,
-            min: 0.0,
-            max: 1.12,
-            ticks: Some(vec![
-                (0.0, "0".to_owned()),
-                (0.5, "50 %".to_owned()),
-                (1.0, "100 %".to_owned()),
-            ]),
-            grid: false,
-        },
         layers,
         legend,
         table,
-        zoom: false,
+        ..Chart::new(170.0, x, y)
     }
 }
 

@@ -117,13 +117,10 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
             h.published_listed,
             h.published_samples
         ),
-        wide: false,
-        height: 200.0,
-        x,
-        y,
         layers,
         legend,
         table,
         zoom: true,
+        ..Chart::new(200.0, x, y)
     }
 }

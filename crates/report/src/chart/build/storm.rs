@@ -53,14 +53,10 @@ pub(super) fn curves(document: &Document) -> Group {
                 id: format!("storm-{}-{}-{i}", id(vm), id(event)),
                 title: titled(&format!("{vm} {word}"), &panel.title),
                 caption: format!("Accumulated {word} time by number of VMs."),
-                wide: false,
-                height: 220.0,
-                x: x.clone(),
-                y: y.clone(),
                 layers,
                 legend,
                 table,
-                zoom: false,
+                ..Chart::new(220.0, x.clone(), y.clone())
             }
         });
     }
@@ -127,14 +123,11 @@ fn scatter(document: &Document, index: usize, view: &ScatterView, y: Axis) -> Ch
         id: format!("samples-{}-{index}", id(&view.probe)),
         title: titled(&view.probe, &place(document, &view.place)),
         caption: format!("{samples} samples, on a logarithmic axis.{lost}"),
-        wide: false,
-        height: 220.0,
-        x: seconds(document),
-        y,
         layers,
         legend,
         table,
         zoom: true,
+        ..Chart::new(220.0, seconds(document), y)
     }
 }
 
@@ -191,6 +184,11 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
     let [own, rest] = boxes;
     let length = (view.until_us - view.from_us).max(1e-3);
     let pcpu = view.pcpu.map_or_else(|| "never began".to_owned(), |p| format!("pCPU {p}"));
+    let x = Axis {
+        min: 0.0,
+        max: length,
+        ..Axis::over("time since the view began", Unit::Us, Scale::Linear, [1.0])
+    };
     Chart {
         id: format!("intervals-{index}"),
         title: titled(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
@@ -198,14 +196,6 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
             1 => format!("1 run in {}.", format::time(length)),
             n => format!("{n} runs in {}.", format::time(length)),
         },
-        wide: false,
-        height: (rows as f64 * 15.0).max(40.0),
-        x: Axis {
-            min: 0.0,
-            max: length,
-            ..Axis::over("time since the view began", Unit::Us, Scale::Linear, [1.0])
-        },
-        y: Axis::rows(rows as f64, ticks),
         layers: vec![
             Layer::Boxes { slot: Slot::Series(1), boxes: own },
             Layer::Boxes { slot: Slot::Series(0), boxes: rest },
@@ -216,6 +206,6 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
             .chain([Key { slot: Slot::Series(0), sign: Sign::Box, label: "others".to_owned() }])
             .collect(),
         table,
-        zoom: false,
+        ..Chart::new((rows as f64 * 15.0).max(40.0), x, Axis::rows(rows as f64, ticks))
     }
 }

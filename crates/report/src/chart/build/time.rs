@@ -103,14 +103,11 @@ fn over_time(
         id: format!("time-{}-{index}", id(probe)),
         title: titled(probe, &panel.title),
         caption: format!("{} by time, on a logarithmic axis.", y.label),
-        wide: false,
-        height: 170.0,
-        x: seconds(document),
-        y,
         layers,
         legend,
         table,
         zoom: true,
+        ..Chart::new(170.0, seconds(document), y)
     }
 }
 
@@ -231,14 +228,10 @@ impl Lines<'_> {
                 id: format!("{}-{i}", self.id),
                 title: titled(&self.title, &panel.title),
                 caption: self.caption.clone(),
-                wide: false,
-                height: 120.0,
-                x: seconds(document),
-                y: self.y.clone(),
                 layers,
                 legend,
                 table,
-                zoom: false,
+                ..Chart::new(120.0, seconds(document), self.y.clone())
             }
         });
     }
