@@ -6,7 +6,7 @@ use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, Virt};
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, TaskPlan, VmPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
-use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use vcoop_policy::config::{AdvanceConfig, Budget, Means};
 use vcoop_policy::govern::Kind;
 
 /// What to type for a policy.
@@ -78,86 +78,75 @@ fn plain(policy: &str) -> Option<Plan> {
 
 /// The boosts: `vcoop attach`, and by hand what is for life.
 fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
-    let of = |name: &str, sets: Vec<String>| {
-        let own = |set| format!(" --set {}", quoted(&format!("policy.{name}.{set}")));
-        let sets: String = sets.into_iter().map(own).collect();
-        format!("vcoop attach {} --policy {name}{sets}", quoted(vm))
-    };
-    let default = |name| plain(name).map(|plan| plan.policy);
-    match policy {
-        PolicyPlan::Vanilla => {}
-        PolicyPlan::Static { means } => {
-            let usual =
-                matches!(default("static"), Some(PolicyPlan::Static { means: m }) if m == *means);
-            let set = (!usual).then(|| format!("means={}", words(*means)));
-            found.lines.push(of("static", set.into_iter().collect()));
-            found.lines.extend(by_hand(*means));
-        }
-        PolicyPlan::WakeBoost(own) => {
-            let Some(PolicyPlan::WakeBoost(usual)) = default("wake-boost") else { return };
-            let mut sets = Sets::default();
-            let WakeBoostConfig { means, run_ns, vcpu_budget, vm_budget, .. } = *own;
-            let WakeBoostConfig { boost_on_injection, repay, rest_slice_ns, .. } = *own;
-            sets.add("means", words(means), words(usual.means));
-            sets.add("run", time(run_ns), time(usual.run_ns));
-            sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
-            let injection = boost_on_injection.to_string();
-            sets.add("boost_on_injection", injection, usual.boost_on_injection.to_string());
-            sets.add("repay", repay.to_string(), usual.repay.to_string());
-            sets.rest(rest_slice_ns, usual.rest_slice_ns);
-            found.lines.push(of("wake-boost", sets.0));
-        }
-        PolicyPlan::Dynamic(own) => {
-            let Some(PolicyPlan::Dynamic(usual)) = default("dynamic") else { return };
-            let DynamicConfig { means, vcpu_budget, vm_budget, max_preempt_off_ns, .. } = *own;
-            let mut sets = Sets::default();
-            sets.add("means", words(means), words(usual.means));
-            sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
-            let longest = |config: &DynamicConfig| time(config.longest_boost_ns.unwrap_or(0));
-            sets.add("longest_boost", longest(own), longest(&usual));
-            sets.add("max_preempt_off", time(max_preempt_off_ns), time(usual.max_preempt_off_ns));
-            for (key, own, usual) in [
-                ("boost_on_injection", own.boost_on_injection, usual.boost_on_injection),
-                ("boost_receiver", own.boost_receiver, usual.boost_receiver),
-                ("boost_on_request", own.boost_on_request, usual.boost_on_request),
-                ("boost_across_idle", own.boost_across_idle, usual.boost_across_idle),
-                ("repay", own.repay, usual.repay),
-            ] {
-                sets.add(key, own.to_string(), usual.to_string());
-            }
-            sets.rest(own.rest_slice_ns, usual.rest_slice_ns);
-            let driver = format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(vm));
-            found.lines.extend([driver, of("dynamic", sets.0)]);
-        }
-        PolicyPlan::RatelimitAuto(_) => {
-            let why = "ratelimits are of Xen's scheduler, and vcoop applies nothing there";
-            found.simulation_only.push(why.to_owned());
-        }
+    if matches!(policy, PolicyPlan::RatelimitAuto(_)) {
+        let why = "ratelimits are of Xen's scheduler, and vcoop applies nothing there";
+        found.simulation_only.push(why.to_owned());
+    }
+    let Some(name) = attached(policy) else { return };
+    let Some(usual) = plain(name).map(|plan| keys(&plan.policy)) else { return };
+    if name == "dynamic" {
+        let driver = format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(vm));
+        found.lines.push(driver);
+    }
+    let mut line = format!("vcoop attach {} --policy {name}", quoted(vm));
+    for (key, value) in keys(policy).into_iter().filter(|own| !usual.contains(own)) {
+        line += &format!(" --set {}", quoted(&format!("policy.{name}.{key}={value}")));
+    }
+    found.lines.push(line);
+    if let PolicyPlan::Static { means } = policy {
+        found.lines.extend(by_hand(*means));
     }
 }
 
-/// Keys of a policy that are not as they are built in.
-#[derive(Debug, Default)]
-struct Sets(Vec<String>);
-
-impl Sets {
-    fn add(&mut self, key: &str, own: String, usual: String) {
-        if own != usual {
-            self.0.push(format!("{key}={own}"));
-        }
+/// The policy by the name that `vcoop attach` takes, if it boosts.
+fn attached(policy: &PolicyPlan) -> Option<&'static str> {
+    match policy {
+        PolicyPlan::Static { .. } => Some("static"),
+        PolicyPlan::WakeBoost(_) => Some("wake-boost"),
+        PolicyPlan::Dynamic(_) => Some("dynamic"),
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => None,
     }
+}
 
-    fn budgets(&mut self, vcpu: Budget, vcpu_usual: Budget, vm: Budget, vm_usual: Budget) {
-        for (of, own, usual) in [("vcpu", vcpu, vcpu_usual), ("vm", vm, vm_usual)] {
-            self.add(&format!("{of}_burst"), time(own.burst_ns), time(usual.burst_ns));
-            let percent = |budget: Budget| format!("{}%", f64::from(budget.refill_ppm) / 1e4);
-            self.add(&format!("{of}_refill"), percent(own), percent(usual));
+/// The keys of a policy that boosts and their values, as scenarios have them.
+fn keys(policy: &PolicyPlan) -> Vec<(&'static str, String)> {
+    let percent = |budget: Budget| format!("{}%", f64::from(budget.refill_ppm) / 1e4);
+    let budgets = |vcpu: Budget, vm: Budget| {
+        [
+            ("vcpu_burst", time(vcpu.burst_ns)),
+            ("vcpu_refill", percent(vcpu)),
+            ("vm_burst", time(vm.burst_ns)),
+            ("vm_refill", percent(vm)),
+        ]
+    };
+    match policy {
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => Vec::new(),
+        PolicyPlan::Static { means } => vec![("means", words(*means))],
+        PolicyPlan::WakeBoost(of) => {
+            let mut keys = vec![("means", words(of.means)), ("run", time(of.run_ns))];
+            keys.extend(budgets(of.vcpu_budget, of.vm_budget));
+            keys.extend([
+                ("boost_on_injection", of.boost_on_injection.to_string()),
+                ("repay", of.repay.to_string()),
+                ("rest_slice", time(of.rest_slice_ns.unwrap_or(0))),
+            ]);
+            keys
         }
-    }
-
-    fn rest(&mut self, own: Option<Ns>, usual: Option<Ns>) {
-        let slice = |ns: Option<Ns>| time(ns.unwrap_or(0));
-        self.add("rest_slice", slice(own), slice(usual));
+        PolicyPlan::Dynamic(of) => {
+            let mut keys = vec![("means", words(of.means))];
+            keys.extend(budgets(of.vcpu_budget, of.vm_budget));
+            keys.extend([
+                ("longest_boost", time(of.longest_boost_ns.unwrap_or(0))),
+                ("max_preempt_off", time(of.max_preempt_off_ns)),
+                ("boost_on_injection", of.boost_on_injection.to_string()),
+                ("boost_receiver", of.boost_receiver.to_string()),
+                ("boost_on_request", of.boost_on_request.to_string()),
+                ("boost_across_idle", of.boost_across_idle.to_string()),
+                ("repay", of.repay.to_string()),
+                ("rest_slice", time(of.rest_slice_ns.unwrap_or(0))),
+            ]);
+            keys
+        }
     }
 }
 
@@ -335,12 +324,7 @@ fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
     };
     let by_host = matches!(kind, Kind::Entitlement | Kind::HostHint);
     if by_host {
-        let policy = match &plan.policy {
-            PolicyPlan::Static { .. } => "static",
-            PolicyPlan::WakeBoost(_) => "wake-boost",
-            PolicyPlan::Dynamic(_) => "dynamic",
-            PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => governor,
-        };
+        let policy = attached(&plan.policy).unwrap_or(governor);
         let name = quoted(name);
         let start = format!("vcoop attach {name} --policy {policy}");
         match found.lines.iter_mut().find(|line| line.starts_with(&start)) {

@@ -295,23 +295,21 @@ impl Effect {
 
 /// What others, or the guest's own other work, pay.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cost {
+struct Cost {
     /// In words.
-    pub text: String,
+    text: String,
     /// That of its ratio.
-    pub interval: Option<Interval>,
-    /// Whose cost it is.
-    pub whose: Whose,
+    interval: Option<Interval>,
     /// How bad: the ratio, turned so that more is worse.
-    pub weight: f64,
+    weight: f64,
     /// Whether it differs from the baseline beyond noise.
-    pub beyond_noise: bool,
+    beyond_noise: bool,
     /// How far it is beyond its limit, as a natural logarithm of the ratio; `None`: within it.
-    pub excess: Option<f64>,
+    excess: Option<f64>,
     /// Whether it is beyond its limit and noise could be the reason.
-    pub unsure: bool,
+    unsure: bool,
     /// Whether it is within its limit. A cost that noise can explain probably is.
-    pub held: Held,
+    held: Held,
     /// Whether a verdict may name it: a mean or work always, a p99 only if it is beyond its limit.
     told: bool,
 }
@@ -328,7 +326,7 @@ pub struct Judgement {
     /// What is clearly worse for the guests, in words.
     pub worse: Vec<String>,
     /// Costs, worst first.
-    pub costs: Vec<Cost>,
+    costs: Vec<Cost>,
     /// Whether there is a probe of the host.
     probed: bool,
     /// Quantiles of host probes that are no measure, and why, in words.
@@ -476,7 +474,6 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
                     Whose::Guest | Whose::Own => change.words(),
                 },
                 interval: change.interval,
-                whose,
                 weight,
                 beyond_noise,
                 excess: excessive.then(|| libm::log(weight / most)),
@@ -499,7 +496,6 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
         costs.push(Cost {
             text: effect.misses(baseline),
             interval: None,
-            whose,
             // A share has no ratio where there was none: worse than any that has one.
             weight: f64::INFINITY,
             beyond_noise: true,

@@ -65,23 +65,14 @@ pub struct Applied {
 /// Throttles a second that are worth a note.
 const MANY_THROTTLES: f64 = 1.0;
 
-/// What a policy did in all runs.
-#[derive(Debug, Default)]
-struct Total {
-    throttles: u64,
-    too_long: u64,
-    by_vm: u64,
-    for_ns: Ns,
-    heard_by: Vec<String>,
-}
-
-impl Total {
-    fn add(&mut self, applied: &Applied) {
-        self.throttles += applied.throttles;
-        self.too_long += applied.too_long;
-        self.by_vm += applied.by_vm;
-        self.for_ns += applied.for_ns;
-        self.heard_by.clone_from(&applied.heard_by);
+impl Applied {
+    /// Adds what it did in another run, as far as notes speak of it.
+    fn add(&mut self, run: &Self) {
+        self.throttles += run.throttles;
+        self.too_long += run.too_long;
+        self.by_vm += run.by_vm;
+        self.for_ns += run.for_ns;
+        self.heard_by.clone_from(&run.heard_by);
     }
 
     /// Which budget was too small for what the guest asked for.
@@ -121,7 +112,7 @@ pub struct Vm {
     command: Option<String>,
     notes: Mutex<Vec<Note>>,
     /// What each policy did in all runs, by its name.
-    totals: Mutex<BTreeMap<String, Total>>,
+    totals: Mutex<BTreeMap<String, Applied>>,
 }
 
 impl Vm {
@@ -276,12 +267,12 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::Total;
+    use super::Applied;
 
     #[test]
     fn a_budget_that_was_too_small_is_named() {
         let of = |throttles, too_long, by_vm| {
-            Total { throttles, too_long, by_vm, for_ns: 10_000_000_000, ..Total::default() }
+            Applied { throttles, too_long, by_vm, for_ns: 10_000_000_000, ..Applied::default() }
                 .note("dynamic")
         };
         assert_eq!(of(10, 10, 0), None);
