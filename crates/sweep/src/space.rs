@@ -104,6 +104,10 @@ const fn key(name: &'static str, of: &'static [&'static str], values: Choice) ->
     Key { name, of, part: Part::Policy, needs: None, values }
 }
 
+const fn part(name: &'static str, part: Part, words: &'static [&'static str]) -> Key {
+    Key { name, of: &LINUX, part, needs: None, values: Choice::Words(words) }
+}
+
 const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
     let values = Choice::Words(versions);
     Key { name, of: &PATCHED, part: Part::Patches, needs: None, values }
@@ -135,47 +139,15 @@ pub const KEYS: [Key; 29] = [
     key("rest_slice", &BOOSTING, Choice::Words(&["\"0us\"", "\"300us\"", "\"700us\""])),
     key("interval", &["ratelimit-auto"], Choice::Time(1e7, 1e9)),
     key("confirm", &["ratelimit-auto"], Choice::Words(&["1", "2", "4", "8"])),
-    Key {
-        name: "timer",
-        of: &LINUX,
-        part: Part::Timers,
-        needs: None,
-        values: Choice::Words(&["", "\"lapic\"", "\"hv-timer\"", "\"exitless\""]),
-    },
-    Key {
-        name: "timer_advance",
-        of: &LINUX,
-        part: Part::Timers,
-        needs: None,
-        values: Choice::Words(&["", "\"adaptive\"", "\"5us\"", "\"20us\"", "\"50us\""]),
-    },
-    Key {
-        name: "guest_idle",
-        of: &LINUX,
-        part: Part::Idle,
-        needs: None,
-        values: Choice::Words(&["", "\"hlt\"", "\"haltpoll\"", "\"poll\""]),
-    },
-    Key {
-        name: "halt_poll",
-        of: &LINUX,
-        part: Part::Idle,
-        needs: None,
-        values: Choice::Words(&["", "\"0us\"", "\"50us\"", "\"200us\""]),
-    },
-    Key {
-        name: "governor",
-        of: &LINUX,
-        part: Part::Governors,
-        needs: None,
-        values: Choice::Words(&[
-            "",
-            "\"step\"",
-            "\"proportional\"",
-            "\"entitlement\"",
-            "\"host-hint\"",
-        ]),
-    },
+    part("timer", Part::Timers, &["", "\"lapic\"", "\"hv-timer\"", "\"exitless\""]),
+    part("timer_advance", Part::Timers, &["", "\"adaptive\"", "\"5us\"", "\"20us\"", "\"50us\""]),
+    part("guest_idle", Part::Idle, &["", "\"hlt\"", "\"haltpoll\"", "\"poll\""]),
+    part("halt_poll", Part::Idle, &["", "\"0us\"", "\"50us\"", "\"200us\""]),
+    part(
+        "governor",
+        Part::Governors,
+        &["", "\"step\"", "\"proportional\"", "\"entitlement\"", "\"host-hint\""],
+    ),
     Key {
         name: "governor_interval",
         of: &LINUX,
