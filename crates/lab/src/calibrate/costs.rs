@@ -107,7 +107,7 @@ struct Value {
     origin: Origin,
     formula: Cow<'static, str>,
     /// The measure whose distribution stands for it.
-    of: Option<&'static str>,
+    of: &'static str,
 }
 
 /// What is known, at one quantile of all measures.
@@ -158,6 +158,11 @@ impl At<'_> {
         self.known.base(key)
     }
 
+    /// What these costs come to: as worked out, else as in the base profile.
+    fn sum(&self, v: &Values, keys: &[&str]) -> Ns {
+        keys.iter().map(|key| v.get(key).unwrap_or_else(|| self.base(key))).sum()
+    }
+
     /// Splits a sum: in the median as the base profile does; what it is longer at times is the first's.
     fn split(&self, sum: Ns, first: &str, second: &str) -> (Ns, Ns) {
         let (a, b) = (self.base(first), self.base(second));
@@ -187,22 +192,22 @@ impl At<'_> {
             let apart = switch + program.unwrap_or_else(|| self.base("timer_program"));
             let formula = "sleep-cycle-cpu - context_switch - timer_program";
             let ns = cycle.saturating_sub(apart);
-            v.derived("sleep", ns, formula, Some("sleep-cycle-cpu"));
+            v.derived("sleep", ns, formula, "sleep-cycle-cpu");
             let formula = "as sleep: a Linux guest runs the same code, and none of it exits; not \
                            measured in one";
-            v.derived("guest_sleep", ns, formula, Some("sleep-cycle-cpu"));
+            v.derived("guest_sleep", ns, formula, "sleep-cycle-cpu");
         }
         v.measured("setattr", own("setattr-own", call), "setattr-own - syscall", "setattr-own");
         if let Some(travel) = own("ipi-travel", call / 2) {
             let (send, flight) = self.split(travel, "ipi_send", "ipi_flight");
             let formula = "ipi-travel - syscall / 2, split into send and flight as in xeon-server";
-            v.derived("ipi_send", send, formula, Some("ipi-travel"));
-            v.derived("ipi_flight", flight, formula, Some("ipi-travel"));
+            v.derived("ipi_send", send, formula, "ipi-travel");
+            v.derived("ipi_flight", flight, formula, "ipi-travel");
         }
         if let (Some(msi), Some(irq)) = (own("msi-call-running", call), self.m("timer-interrupt")) {
             let ns = irq + msi.saturating_sub(v.get("ipi_send").unwrap_or(0));
             let formula = "timer_irq + msi-call-running - syscall - ipi_send";
-            v.derived("device_irq", ns, formula, Some("msi-call-running"));
+            v.derived("device_irq", ns, formula, "msi-call-running");
         }
         self.exits(&mut v);
         self.deliveries(&mut v);
@@ -222,7 +227,7 @@ impl At<'_> {
         let gap =
             self.m("exit-interrupt").map(|ns| (ns.saturating_sub(received), "exit-interrupt"));
         // Which way is the cheapest, the medians say.
-        let typical = self.medians.and_then(|medians| medians.find("exit")?.of);
+        let typical = self.medians.and_then(|medians| medians.find("exit")).map(|exit| exit.of);
         let ways = [trap, gap].into_iter().flatten();
         let Some((bare, of)) = ways.filter(|way| typical.is_none_or(|of| of == way.1)).min() else {
             return;
@@ -233,14 +238,14 @@ impl At<'_> {
             _ => "exit-cpuid - guest-gate, split as in xeon-server",
         };
         let (exit, entry) = self.split(bare, "exit", "entry");
-        v.derived("exit", exit, formula, Some(of));
-        v.derived("entry", entry, formula, Some(of));
+        v.derived("exit", exit, formula, of);
+        v.derived("entry", entry, formula, of);
         if let (Some(vcpu), Some(thread)) = (self.m("sleep-late-guest"), self.m("sleep-late-busy"))
         {
             let formula = "sleep-late-guest - sleep-late-busy - exit: what switching from a running \
                            vCPU takes more than from a thread";
             let ns = vcpu.saturating_sub(thread + exit);
-            v.derived("vcpu_put", ns, formula, Some("sleep-late-guest"));
+            v.derived("vcpu_put", ns, formula, "sleep-late-guest");
         }
         // Where ring 0 is emulated, the way there is part of what an exit costs.
         let software = self.known.software;
@@ -266,19 +271,15 @@ impl At<'_> {
     fn deliveries(&self, v: &mut Values) {
         let (Some(own), Some(icr)) = (self.m("self-interrupt"), self.m("exit-icr")) else { return };
         let handled = own.saturating_sub(icr);
-        let get = |v: &Values, key: &str| v.get(key).unwrap_or_else(|| self.base(key));
         if let (Some(running), Some(called)) = (self.m("msi-running"), self.m("msi-call-running")) {
             let way = called.saturating_sub(self.m("syscall").unwrap_or(0) / 2)
-                + get(v, "ipi_flight")
-                + get(v, "ipi_receive")
-                + get(v, "exit")
-                + get(v, "entry");
+                + self.sum(v, &["ipi_flight", "ipi_receive", "exit", "entry"]);
             let ns = running.saturating_sub(way).min(handled);
             let formula = "msi-running less its call, ipi_flight, ipi_receive, exit and entry; at \
                            most self-interrupt - exit-icr";
-            v.derived("inject", ns, formula, Some("msi-running"));
+            v.derived("inject", ns, formula, "msi-running");
         }
-        let inject = get(v, "inject");
+        let inject = self.sum(v, &["inject"]);
         let irq = handled.saturating_sub(inject);
         let own_wake = || Some(self.m("self-wake")?.saturating_sub(icr).saturating_sub(inject));
         let woken = self.m("guest-wake-switch").or_else(own_wake);
@@ -286,51 +287,38 @@ impl At<'_> {
         let irq_ns = woken.map_or(irq, |w| w.min(irq));
         let formula = "self-interrupt less exit-icr and inject, at most guest-wake-switch; with the \
                        end of the interrupt";
-        v.derived("guest_irq", irq_ns, formula, Some("self-interrupt"));
+        v.derived("guest_irq", irq_ns, formula, "self-interrupt");
         if let Some(woken) = woken {
             let sum = woken.saturating_sub(irq_ns);
             let (wakeup, switch) = self.split(sum, "guest_wakeup", "guest_switch");
             let formula = "guest-wake-switch (or self-wake less exit-icr and inject) less guest_irq, \
                            split as in xeon-server; the lab's guest, not Linux";
-            v.derived("guest_wakeup", wakeup, formula, Some("guest-wake-switch"));
-            v.derived("guest_switch", switch, formula, Some("guest-wake-switch"));
+            v.derived("guest_wakeup", wakeup, formula, "guest-wake-switch");
+            v.derived("guest_switch", switch, formula, "guest-wake-switch");
             if let Some(slept) = self.m("guest-sleep-switch") {
                 let formula = "guest-sleep-switch less guest_switch; the lab's guest, not Linux";
                 let ns = slept.saturating_sub(switch);
-                v.derived("lab_sleep", ns, formula, Some("guest-sleep-switch"));
+                v.derived("lab_sleep", ns, formula, "guest-sleep-switch");
             }
         }
     }
 
     /// Into sleep and out of it.
     fn halts(&self, v: &mut Values) {
-        let get = |v: &Values, key: &str| v.get(key).unwrap_or_else(|| self.base(key));
-        let sum = |v: &Values, keys: &[&str]| keys.iter().map(|key| get(v, key)).sum::<Ns>();
         let wake = self.m("wake-polling").or_else(|| self.m("wake-idle"));
         if let (Some(halted), Some(wake)) = (self.m("msi-halted"), wake) {
-            let ns = halted.saturating_sub(wake + sum(v, &["entry", "inject"]));
+            let ns = halted.saturating_sub(wake + self.sum(v, &["entry", "inject"]));
             let formula = "msi-halted - wake-polling - entry - inject: what waking a vCPU takes \
                            more than waking a thread";
-            v.derived("vcpu_load", ns, formula, Some("msi-halted"));
+            v.derived("vcpu_load", ns, formula, "msi-halted");
         }
         if let Some(cycle) = self.m("halt-cycle-cpu") {
-            let rest = sum(
-                v,
-                &[
-                    "context_switch",
-                    "vcpu_load",
-                    "entry",
-                    "inject",
-                    "guest_irq",
-                    "guest_wakeup",
-                    "guest_switch",
-                    "lab_sleep",
-                    "exit",
-                ],
-            );
+            let guest = ["guest_irq", "guest_wakeup", "guest_switch", "lab_sleep"];
+            let rest = self.sum(v, &["context_switch", "vcpu_load", "entry", "inject", "exit"])
+                + self.sum(v, &guest);
             let formula = "halt-cycle-cpu less context_switch, vcpu_load, entry, inject, \
                            guest_irq, guest_wakeup, guest_switch, lab_sleep and exit";
-            v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
+            v.derived("handle_hlt", cycle.saturating_sub(rest), formula, "halt-cycle-cpu");
         }
         if let Some(wake) = self.m("wake-idle") {
             let first = self.known.facts.idle.halting().next();
@@ -342,8 +330,8 @@ impl At<'_> {
                                and context_switch";
                 (&["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"], formula)
             };
-            let ns = wake.saturating_sub(sum(v, less) + self.m("syscall").unwrap_or(0));
-            v.derived(IDLE_EXIT, ns, formula, Some("wake-idle"));
+            let ns = wake.saturating_sub(self.sum(v, less) + self.m("syscall").unwrap_or(0));
+            v.derived(IDLE_EXIT, ns, formula, "wake-idle");
         }
     }
 }
@@ -351,10 +339,9 @@ impl At<'_> {
 impl Known<'_> {
     /// What the source says of a measure.
     fn evidence(&self, value: &Value) -> String {
-        let seen = value.of.and_then(|name| Some((name, self.seen(name)?)));
-        let plain = value.of == Some(value.formula.as_ref());
-        let evidence = seen.map_or_else(String::new, |(name, d)| {
-            let of = if plain { String::new() } else { format!("; {name}") };
+        let plain = value.of == value.formula.as_ref();
+        let evidence = self.seen(value.of).map_or_else(String::new, |d| {
+            let of = if plain { String::new() } else { format!("; {}", value.of) };
             let (n, median, p10, p90) = (d.n, d.median_ns, d.p10_ns, d.p90_ns);
             format!(
                 "{of}: n={n}, median {median} ns, p10..p90 {p10}..{p90} ns, mean {} ns",
@@ -520,17 +507,11 @@ impl Values {
     ) {
         if let Some(ns) = ns {
             let (origin, formula) = (Origin::Measured, formula.into());
-            self.0.push((key, Value { ns, origin, formula, of: Some(of) }));
+            self.0.push((key, Value { ns, origin, formula, of }));
         }
     }
 
-    fn derived(
-        &mut self,
-        key: &'static str,
-        ns: Ns,
-        formula: &'static str,
-        of: Option<&'static str>,
-    ) {
+    fn derived(&mut self, key: &'static str, ns: Ns, formula: &'static str, of: &'static str) {
         self.0.push((key, Value { ns, origin: Origin::Derived, formula: formula.into(), of }));
     }
 }

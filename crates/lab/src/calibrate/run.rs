@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use kvm_ioctls::Kvm;
 use vcoop_model::plan::Ns;
@@ -195,31 +195,5 @@ impl Drop for Locked {
 
 /// The date, UTC, as `2026-11-20`.
 fn today() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    date(seconds / 86_400)
-}
-
-/// The civil date of a day, counted from 1970-01-01: years begin in March, so that the leap day is a
-/// year's last.
-fn date(days: u64) -> String {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (d, m) =
-        (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    format!("{:04}-{m:02}-{d:02}", era * 400 + year + u64::from(m <= 2))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(19_782), "2024-02-29");
-        assert_eq!(date(20_777), "2026-11-20");
-    }
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect()
 }
