@@ -11,26 +11,6 @@ use anyhow::Context as _;
 use vcoop_stock::{Hogs, Kernel, Options, StockError, StockVm, dies_with_caller, guest_program};
 use vcoop_threads::{allowed_cpus, cpu_list};
 
-const USAGE: &str = "\
-usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--out DIR]
-                        [--vcoop PROGRAM]
-  wake-boost  a stock guest that is mostly idle shares a CPU with two hogs: how late its timers are
-              under vanilla, static and wake-boost, and what the hogs lose
-  linux-guest the same with a guest that never sleeps and has vcoop's driver: vanilla, static,
-              wake-boost and dynamic
-  audio       the same with an audio callback as the guest's urgent task: how many glitches it has
-  box         the same on a real KVM host, emulated (see `cargo xtask box`): order and function,
-              not times; wake-boost boosts for interrupts there where vcoop can be built with BPF
-  scx         a guest that is mostly idle, on a KVM host with sched_ext: vanilla, wake-boost, and
-              wake-boost decided in the kernel; vcoop is built with BPF
-  --rounds    rounds, in each of which every policy has its turn (10)
-  --each      time of a turn, with a unit (5s)
-  --vcpus     vCPUs of the guest, all on the CPU of the hogs (1)
-  --set       a key of a policy, as for `vcoop compare`: policy.dynamic.vcpu_refill=25%
-  --json      print one JSON document
-  --out       also write report.html and the data files into this folder
-  --vcoop     this program instead of building one";
-
 /// Processes that share the vCPU's CPU.
 const HOGS: usize = 2;
 
@@ -46,33 +26,73 @@ const BUDGETS: [&str; 4] = ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%"
 /// How long a guest may take for a command that does not measure.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// What an experiment is told.
-#[derive(Debug, Default)]
-struct Args {
-    /// The guest has the driver.
-    driver: bool,
-    name: String,
+/// An experiment on a real VM that it sets up
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    demo: Demo,
+    /// Rounds, in each of which every policy has its turn
+    #[arg(long, default_value = "10")]
+    rounds: String,
+    /// Time of a turn, with a unit
+    #[arg(long, default_value = "5s")]
+    each: String,
+    /// vCPUs of the guest, all on the CPU of the hogs
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     vcpus: u32,
-    /// Passed on to `vcoop compare`.
-    compare: Vec<String>,
+    /// A key of a policy, as for `vcoop compare`: policy.dynamic.vcpu_refill=25%
+    #[arg(long = "set")]
+    sets: Vec<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Also write report.html and the data files into this folder
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// This program instead of building one
+    #[arg(long)]
     vcoop: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Demo {
+    /// A stock guest that is mostly idle shares a CPU with two hogs: how late its timers are under vanilla, static and
+    /// wake-boost, and what the hogs lose
+    WakeBoost,
+    /// The same with a guest that never sleeps and has vcoop's driver: vanilla, static, wake-boost and dynamic
+    LinuxGuest,
+    /// The same with an audio callback as the guest's urgent task: how many glitches it has
+    Audio,
+    /// The same on a real KVM host, emulated (see `cargo xtask box`): order and function, not times; wake-boost boosts
+    /// for interrupts there where vcoop can be built with BPF
+    Box,
+    /// A guest that is mostly idle, on a KVM host with sched_ext: vanilla, wake-boost, and wake-boost decided in the
+    /// kernel; vcoop is built with BPF
+    Scx,
 }
 
 impl Args {
     fn is_audio(&self) -> bool {
-        self.name == "audio"
+        self.demo == Demo::Audio
+    }
+
+    /// Whether the guest has the driver.
+    fn has_driver(&self) -> bool {
+        self.demo != Demo::WakeBoost
+    }
+
+    /// What is passed on to `vcoop compare`, but for `--out`.
+    fn compared(&self) -> Vec<String> {
+        let mut words = vec![format!("--rounds={}", self.rounds), format!("--each={}", self.each)];
+        words.extend(self.sets.iter().map(|set| format!("--set={set}")));
+        words.extend(self.json.then(|| "--json".to_owned()));
+        words
     }
 }
 
-/// Runs an experiment. The exit code is that of `vcoop compare`; 2 for bad usage, 3 if something is
-/// missing here.
-pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
-    let Some(args) = parse(args) else {
-        eprintln!("{USAGE}");
-        return Ok(ExitCode::from(2));
-    };
+/// Runs an experiment. The exit code is that of `vcoop compare`; 3 if something is missing here.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     with_tracefs();
-    unless_missing(demonstrate(&args))
+    unless_missing(demonstrate(args))
 }
 
 /// The exit code 3, and the reason on stderr, if something is missing here.
@@ -104,37 +124,8 @@ fn with_tracefs() {
     }
 }
 
-fn parse(args: &[String]) -> Option<Args> {
-    let mut parsed = Args {
-        compare: vec!["--rounds=10".into(), "--each=5s".into()],
-        vcpus: 1,
-        ..Args::default()
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--json" => parsed.compare.push(arg.clone()),
-            "--vcoop" => parsed.vcoop = Some(args.next()?.into()),
-            "--rounds" | "--each" | "--out" => {
-                parsed.compare.retain(|other| !other.starts_with(arg));
-                parsed.compare.push(format!("{arg}={}", args.next()?));
-            }
-            "--set" => parsed.compare.push(format!("{arg}={}", args.next()?)),
-            "--vcpus" => {
-                parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
-            }
-            "wake-boost" | "linux-guest" | "audio" | "box" | "scx" if parsed.name.is_empty() => {
-                parsed.driver = arg != "wake-boost";
-                parsed.name.clone_from(arg);
-            }
-            _ => return None,
-        }
-    }
-    (!parsed.name.is_empty()).then_some(parsed)
-}
-
 fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.name == "box" || args.name == "scx" {
+    if matches!(args.demo, Demo::Box | Demo::Scx) {
         return demonstrate_in_a_box(args);
     }
     anyhow::ensure!(!args.is_audio() || args.vcpus == 1, "there is one audio task, on one vCPU");
@@ -154,7 +145,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     // The daemon is there before the guest, which gets its window from it.
-    let daemon = args.driver.then(|| Daemon::start(&vcoop)).transpose()?;
+    let daemon = args.has_driver().then(|| Daemon::start(&vcoop)).transpose()?;
     if let Some(daemon) = &daemon {
         options.modules = vec![Kernel::get()?.driver()?];
         if args.is_audio() {
@@ -170,10 +161,10 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         .into();
     }
     let vm = StockVm::start(&options)?;
-    if args.driver {
+    if args.has_driver() {
         keep_awake(&vm, args)?;
     }
-    let load = if args.driver { "never asleep" } else { "mostly idle" };
+    let load = if args.has_driver() { "never asleep" } else { "mostly idle" };
     let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;
     let _hogs = Hogs::start(HOGS, *shared)?;
     eprintln!(
@@ -192,7 +183,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
-    let scx = args.name == "scx";
+    let scx = args.demo == Demo::Scx;
     let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
     let vcoop = args.vcoop.clone().map_or_else(|| build(bpf), Ok)?;
     if scx && !bpf {
@@ -201,7 +192,7 @@ fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(3));
     }
-    crate::emulated::compare(vcoop, bpf, scx, &args.compare)
+    crate::emulated::compare(vcoop, bpf, scx, &args.compared(), args.out.as_deref())
 }
 
 /// Loads the driver and keeps every vCPU of the guest busy, with urgent tasks beside.
@@ -239,7 +230,7 @@ fn compare(
         compare.args(["--set", &format!("policy.{policy}.repay=true")]);
         compare.args(["--set", &format!("policy.{policy}.rest_slice=700us")]);
     }
-    if args.driver {
+    if args.has_driver() {
         // An emulated vCPU takes ten times as long for an interrupt and a switch of tasks as one under KVM.
         for budget in BUDGETS {
             compare.args(["--set", &format!("policy.dynamic.{budget}")]);
@@ -248,12 +239,15 @@ fn compare(
         let longest = if args.is_audio() { "2ms" } else { "1ms" };
         compare.args(["--set", &format!("policy.dynamic.longest_boost={longest}")]);
     }
-    compare.args(&args.compare);
+    compare.args(args.compared());
+    if let Some(folder) = &args.out {
+        compare.arg("--out").arg(folder);
+    }
     let exec = if args.is_audio() {
         Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\""))
     } else {
         // A guest with a driver says its latency itself.
-        (!args.driver).then(|| format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus))
+        (!args.has_driver()).then(|| format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus))
     };
     if let Some(command) = exec {
         // Not through cargo, which would take CPU time from what is measured.
@@ -361,24 +355,7 @@ fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, quoted};
-
-    fn of(args: &str) -> Option<Vec<String>> {
-        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
-        parse(&args).map(|args| args.compare)
-    }
-
-    #[test]
-    fn what_is_asked_for_replaces_the_usual() {
-        assert_eq!(of("wake-boost").unwrap(), ["--rounds=10", "--each=5s"]);
-        let short = of("--json wake-boost --rounds 2 --each 1s").unwrap();
-        assert_eq!(short, ["--json", "--rounds=2", "--each=1s"]);
-        let set = of("wake-boost --set policy.a.b=1 --set policy.a.c=2").unwrap();
-        assert_eq!(set[2..], ["--set=policy.a.b=1", "--set=policy.a.c=2"]);
-        for none in ["", "other", "wake-boost other", "wake-boost --rounds", "wake-boost --x"] {
-            assert_eq!(of(none), None, "{none}");
-        }
-    }
+    use super::quoted;
 
     #[test]
     fn a_word_stays_one() {

@@ -6,79 +6,48 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockError, program};
 
 use crate::demo;
 
-const USAGE: &str = "\
-usage: cargo xtask box [--kernel SERIES] [--append WORDS] [--with PROGRAM]... [--guest] [--limit SECONDS]
-                       [--vcoop PROGRAM] [--] [COMMAND...]
-  boots a real KVM host, emulated by QEMU (SVM, Debian's kernel, kvm-amd), runs a line of shell in it
-  (`vcoop doctor`), and brings the files that it leaves in /out back to target/box
-  --kernel  the host's kernel: 6.12, or 7 for one with sched_ext (6.12)
-  --append  further arguments for the host's kernel, as lockdown=integrity
-  --with    also this program of this machine, by name or path, with its libraries
-  --guest   also QEMU, a kernel and vcoop's driver (/lib/modules/vcoop.ko) for guests:
-            `start-guest NAME [QEMU'S ARGUMENTS]` starts one in the background, `guest NAME COMMAND`
-            runs a line of shell in it
-  --limit   time for the command (300)
-  --vcoop   this program instead of building one, with BPF where that can be built
-  exit code: that of the command; 2 for bad usage, 3 if something is missing on this machine";
-
 /// Where files are brought to.
 const OUT: &str = "target/box";
 
-#[derive(Debug)]
-struct Args {
-    series: String,
+/// A command on a real KVM host, emulated
+///
+/// Boots a KVM host in QEMU (SVM, Debian's kernel, kvm-amd), runs a line of shell in it, and brings the files that it
+/// leaves in /out back to target/box. The exit code is that of the command; 2 for bad usage, 3 if something is missing
+/// on this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The host's kernel: 7 is one with sched_ext
+    #[arg(long, default_value = "6.12", value_parser = PossibleValuesParser::new(KernelTree::series()))]
+    kernel: String,
+    /// Further arguments for the host's kernel, as lockdown=integrity
+    #[arg(long, default_value = "")]
     append: String,
+    /// Also this program of this machine, by name or path, with its libraries
+    #[arg(long)]
     with: Vec<String>,
+    /// Also QEMU, a kernel and vcoop's driver (/lib/modules/vcoop.ko) for guests: `start-guest NAME [QEMU'S ARGUMENTS]`
+    /// starts one in the background, `guest NAME COMMAND` runs a line of shell in it
+    #[arg(long)]
     guest: bool,
-    limit: Duration,
+    /// Seconds for the command
+    #[arg(long, default_value_t = 300)]
+    limit: u64,
+    /// This program instead of building one, with BPF where that can be built
+    #[arg(long)]
     vcoop: Option<PathBuf>,
-    command: String,
+    /// A line of shell
+    #[arg(trailing_var_arg = true, default_value = "vcoop doctor")]
+    command: Vec<String>,
 }
 
 /// Boots the host and runs a command in it.
-pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
-    let Some(args) = parse(args) else {
-        eprintln!("{USAGE}");
-        return Ok(ExitCode::from(2));
-    };
-    demo::unless_missing(in_box(&args))
-}
-
-fn parse(args: &[String]) -> Option<Args> {
-    let mut parsed = Args {
-        series: "6.12".to_owned(),
-        append: String::new(),
-        with: Vec::new(),
-        guest: false,
-        limit: Duration::from_secs(300),
-        vcoop: None,
-        command: "vcoop doctor".to_owned(),
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--kernel" => parsed.series.clone_from(args.next()?),
-            "--append" => parsed.append.clone_from(args.next()?),
-            "--with" => parsed.with.push(args.next()?.clone()),
-            "--guest" => parsed.guest = true,
-            "--limit" => parsed.limit = Duration::from_secs(args.next()?.parse().ok()?),
-            "--vcoop" => parsed.vcoop = Some(args.next()?.into()),
-            option if option.starts_with('-') && option != "--" => return None,
-            first => {
-                let rest: Vec<&str> = args.by_ref().map(String::as_str).collect();
-                let words: Vec<&str> =
-                    (first != "--").then_some(first).into_iter().chain(rest).collect();
-                if !words.is_empty() {
-                    parsed.command = words.join(" ");
-                }
-            }
-        }
-    }
-    KernelTree::series().any(|series| series == parsed.series).then_some(parsed)
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    demo::unless_missing(in_box(args))
 }
 
 fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
@@ -95,9 +64,9 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
         });
     }
     let guest = args.guest.then(guest_image).transpose()?;
-    let (series, append) = (args.series.clone(), args.append.clone());
+    let (series, append) = (args.kernel.clone(), args.append.clone());
     let options = HostOptions { series, append, programs, guest };
-    run_in(&options, &args.command, args.limit, Path::new(OUT))
+    run_in(&options, &args.command.join(" "), Duration::from_secs(args.limit), Path::new(OUT))
 }
 
 /// Keys of policies for a host whose exits take 30 us and interrupts 100 us.
@@ -124,12 +93,13 @@ const SCX_SETS: [&str; 7] = [
 ];
 
 /// `vcoop compare` of a guest with the driver in the box, which has sched_ext if `scx`. `bpf`: the program hears of
-/// interrupts. Files of `--out=DIR` come to that folder.
+/// interrupts. Its files come to the folder `out`.
 pub(crate) fn compare(
     vcoop: PathBuf,
     bpf: bool,
     scx: bool,
     args: &[String],
+    out: Option<&Path>,
 ) -> anyhow::Result<ExitCode> {
     let work = tempfile::tempdir()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("box/demo-box");
@@ -152,16 +122,13 @@ pub(crate) fn compare(
     for set in sets.iter().copied().chain(injection) {
         command += &format!(" --set policy.{set}");
     }
-    let mut out = Path::new(OUT);
     for arg in args {
-        if let Some(folder) = arg.strip_prefix("--out=") {
-            out = Path::new(folder);
-            command += " --out /out/result";
-        } else {
-            command += &format!(" '{arg}'");
-        }
+        command += &format!(" '{arg}'");
     }
-    run_in(&options, &command, Duration::from_secs(3600), out)
+    if out.is_some() {
+        command += " --out /out/result";
+    }
+    run_in(&options, &command, Duration::from_secs(3600), out.unwrap_or(Path::new(OUT)))
 }
 
 /// Runs a command in a box, and brings what it leaves in /out to a folder.
@@ -216,14 +183,19 @@ fn guest_image() -> anyhow::Result<GuestImage> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: super::Args,
+    }
 
     #[test]
     fn what_follows_the_options_is_the_command() {
         let of = |args: &str| {
-            let args: Vec<String> =
-                args.split(' ').filter(|a| !a.is_empty()).map(str::to_owned).collect();
-            parse(&args).map(|args| (args.series, args.guest, args.command))
+            let args = Alone::try_parse_from(["box"].into_iter().chain(args.split_whitespace()));
+            args.ok().map(|Alone { args }| (args.kernel, args.guest, args.command.join(" ")))
         };
         let expected = |series: &str, guest, command: &str| {
             Some((series.to_owned(), guest, command.to_owned()))

@@ -183,22 +183,22 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
     layers
 }
 
-/// The layers that are named; or all others, after `--except`; or all.
+/// The layers that are named; or all others, if `except`; or all, if none is.
 ///
 /// # Errors
 ///
 /// There is none of a name.
-pub(crate) fn chosen(all: Vec<Layer>, args: &[String]) -> Result<Vec<Layer>, String> {
-    let (except, names) = match args.split_first() {
-        Some((first, [])) if first == "--except" => return Err("except which layer?".to_owned()),
-        Some((first, names)) if first == "--except" => (true, names),
-        _ => (args.is_empty(), args),
-    };
+pub(crate) fn chosen(
+    all: Vec<Layer>,
+    except: bool,
+    names: &[String],
+) -> Result<Vec<Layer>, String> {
     if let Some(none) = names.iter().find(|name| all.iter().all(|layer| layer.name != **name)) {
         let there: Vec<&str> = all.iter().map(|layer| &*layer.name).collect();
         return Err(format!("no layer `{none}`; there are {}", there.join(", ")));
     }
-    Ok(all.into_iter().filter(|layer| names.contains(&layer.name) != except).collect())
+    let others = except || names.is_empty();
+    Ok(all.into_iter().filter(|layer| names.contains(&layer.name) != others).collect())
 }
 
 impl Layer {
@@ -363,16 +363,16 @@ mod tests {
 
     #[test]
     fn layers_are_named_or_left_out() {
-        let of = |args: &[&str]| {
-            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let of = |except, names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let all = ["a", "b", "c"].map(|name| Layer::new(name, "true")).into();
-            chosen(all, &args).map(|some| some.into_iter().map(|l| l.name).collect::<String>())
+            let some = chosen(all, except, &names);
+            some.map(|some| some.into_iter().map(|l| l.name).collect::<String>())
         };
-        assert_eq!(of(&[]).unwrap(), "abc");
-        assert_eq!(of(&["c", "a"]).unwrap(), "ac");
-        assert_eq!(of(&["--except", "b"]).unwrap(), "ac");
-        assert!(of(&["--except"]).is_err());
-        assert_eq!(of(&["d"]).unwrap_err(), "no layer `d`; there are a, b, c");
+        assert_eq!(of(false, &[]).unwrap(), "abc");
+        assert_eq!(of(false, &["c", "a"]).unwrap(), "ac");
+        assert_eq!(of(true, &["b"]).unwrap(), "ac");
+        assert_eq!(of(false, &["d"]).unwrap_err(), "no layer `d`; there are a, b, c");
     }
 
     #[test]

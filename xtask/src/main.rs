@@ -14,44 +14,52 @@ mod emulated;
 mod guest;
 mod layers;
 
+use clap::Parser as _;
 use layers::{Layer, Outcome};
 
+/// House chores
+#[derive(Debug, clap::Parser)]
+#[command(bin_name = "cargo xtask")]
+enum Chore {
+    /// Every layer of tests, or some; says what it skips and why
+    Test {
+        /// All layers but those that are named
+        #[arg(long, requires = "layers")]
+        except: bool,
+        layers: Vec<String>,
+    },
+    /// Format check, clippy with warnings denied, docs build, house rules
+    Lint,
+    /// `lint`, then `test`
+    Ci,
+    #[cfg(target_os = "linux")]
+    Demo(demo::Args),
+    #[cfg(target_os = "linux")]
+    Box(emulated::Args),
+    #[cfg(target_os = "linux")]
+    Guest(guest::Args),
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let (command, rest) = match args.split_first() {
-        Some((command, rest)) => (command.as_str(), rest),
-        None => ("", &[][..]),
-    };
     let done = |()| ExitCode::SUCCESS;
-    let result = match command {
-        "test" => match layers::chosen(layers::all(Path::new(".")), rest) {
-            Ok(layers) => test(layers).map(done),
-            Err(why) => {
-                eprintln!("xtask: {why}");
-                return ExitCode::from(2);
+    let result = match Chore::parse() {
+        Chore::Test { except, layers } => {
+            match layers::chosen(layers::all(Path::new(".")), except, &layers) {
+                Ok(layers) => test(layers).map(done),
+                Err(why) => {
+                    eprintln!("xtask: {why}");
+                    return ExitCode::from(2);
+                }
             }
-        },
-        "lint" => lint().map(done),
-        "ci" => lint().and_then(|()| test(layers::all(Path::new(".")))).map(done),
-        #[cfg(target_os = "linux")]
-        "demo" => demo::run(rest),
-        #[cfg(target_os = "linux")]
-        "box" => emulated::run(rest),
-        #[cfg(target_os = "linux")]
-        "guest" => guest::run(rest),
-        _ => {
-            eprintln!("usage: cargo xtask test [LAYER...] | test --except LAYER... | lint | ci |");
-            eprintln!("                   demo NAME | box COMMAND... | guest SOCKET COMMAND...");
-            eprintln!("  test  every layer of tests, or these; says what it skips and why");
-            eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
-            eprintln!("  ci    lint, then test");
-            eprintln!("  demo  an experiment on a real VM that it sets up; without a name, which");
-            eprintln!("  box   a command on a real KVM host, emulated; --help tells more");
-            eprintln!(
-                "  guest a command in the guest of a demo, by the socket of its control line"
-            );
-            return ExitCode::from(2);
         }
+        Chore::Lint => lint().map(done),
+        Chore::Ci => lint().and_then(|()| test(layers::all(Path::new(".")))).map(done),
+        #[cfg(target_os = "linux")]
+        Chore::Demo(args) => demo::run(&args),
+        #[cfg(target_os = "linux")]
+        Chore::Box(args) => emulated::run(&args),
+        #[cfg(target_os = "linux")]
+        Chore::Guest(args) => guest::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");
