@@ -1,7 +1,6 @@
 //! `vcoop calibrate`: what mechanisms cost on this host.
 
 use std::fs;
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -15,9 +14,10 @@ use vcoop_model::plan::Ns;
 use vcoop_model::profile::NoiseBy;
 
 use crate::failure::Failure;
-use crate::folder::place;
+use crate::folder::{cannot_write, place};
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print};
+use crate::progress::line;
 use crate::scenario::time;
 
 #[derive(Debug, clap::Args)]
@@ -74,20 +74,9 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         noise_ns: args.noise.as_deref().map(|text| time("--noise", text)).transpose()?,
         constant: args.constant,
     };
-    let shown = !args.quiet && io::stderr().is_terminal();
-    // One line, written over: as progress bars, it vanishes.
-    let line = |text: &str| {
-        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
-    };
-    let progress = |name: &str| {
-        if shown {
-            line(&format!("measuring {name}"));
-        }
-    };
+    let progress = |name: &str| line(args.quiet, &format!("measuring {name}"));
     let found = calibrate(options, &|| stop.load(Ordering::Relaxed), &progress);
-    if shown {
-        line("");
-    }
+    line(args.quiet, "");
     let found = found.map_err(failure)?;
     let toml = found.profile.to_toml();
     if args.json {
@@ -112,8 +101,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     }
     if let Some(path) = &args.output {
-        let failed = |e| Failure::Run(format!("cannot write {}: {e}", path.display()));
-        fs::write(path, toml).map_err(failed)?;
+        fs::write(path, toml).map_err(|e| cannot_write(path, &e))?;
     }
     if !args.quiet {
         notes(&found, args);

@@ -25,7 +25,6 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// A failed run.
     pub(crate) fn run(why: impl Display) -> Self {
         Self::Run(why.to_string())
     }
@@ -50,16 +49,16 @@ impl Failure {
 
     /// Says why, on stderr; the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        let (code, text) = match self {
-            Self::Run(text) => (1, text),
-            Self::Usage(text) => (2, text),
-            Self::Missing(text) => (3, text),
-            Self::Condition(text) => (4, text),
-            Self::Points(text) => (5, text),
-            Self::Interrupted => (130, "interrupted".to_owned()),
+        let code = match self {
+            Self::Run(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Missing(_) => 3,
+            Self::Condition(_) => 4,
+            Self::Points(_) => 5,
+            Self::Interrupted => 130,
             Self::ClosedPipe => return ExitCode::SUCCESS,
         };
-        note(&format!("vcoop: {text}"));
+        note(&format!("vcoop: {}", self.text()));
         ExitCode::from(code)
     }
 }

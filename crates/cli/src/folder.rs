@@ -123,7 +123,6 @@ impl Folder {
         }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
@@ -225,7 +224,7 @@ fn is_replaced(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |found| found.is_file())
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+pub(crate) fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::run(format!("cannot write {}: {error}", path.display()))
 }
 

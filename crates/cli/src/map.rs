@@ -11,7 +11,7 @@ use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 
 use crate::args::MayCost;
 use crate::failure::Failure;
-use crate::folder::place;
+use crate::folder::{cannot_write, place};
 use crate::output::{note, print, style};
 
 #[derive(Debug, clap::Args)]
@@ -93,8 +93,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     match &args.out {
         None => print(&heat.words(style())),
         Some(path) => {
-            fs::write(path, heat.svg())
-                .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+            fs::write(path, heat.svg()).map_err(|e| cannot_write(path, &e))?;
             note(&format!("wrote {}", path.display()));
             Ok(())
         }

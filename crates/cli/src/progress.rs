@@ -1,10 +1,17 @@
 //! A progress bar for long runs.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vcoop_experiment::runner;
+
+/// One line on stderr, if that is a terminal. It is written over and, as a bar, vanishes at the end, with an empty one.
+pub(crate) fn line(quiet: bool, text: &str) {
+    if !quiet && io::stderr().is_terminal() {
+        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+    }
+}
 
 /// Runs shorter than this show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -2,8 +2,6 @@
 
 mod capacity;
 
-use std::io::{self, IsTerminal, Write};
-
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
 use vcoop_experiment::deploy::{Deployment, deploy};
@@ -19,6 +17,7 @@ use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
 use crate::output::{self, note, print, style};
+use crate::progress::line;
 use crate::run::refuse_twice;
 use crate::scenario::{Overrides, refuse, source, threads};
 
@@ -159,13 +158,6 @@ fn limits(args: &SearchArgs, known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
     args.slo.iter().map(|text| Slo::parse("--slo", text, known).map_err(refuse)).collect()
 }
 
-/// One line, written over.
-fn progress(quiet: bool, text: &str) {
-    if !quiet && io::stderr().is_terminal() {
-        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
-    }
-}
-
 pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
     let stop = stop_flag_of_search();
     let bench = bench(&args.search)?;
@@ -193,9 +185,9 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
         confirm: args.confirm.unwrap_or(repeats.saturating_mul(2).max(10)),
         seed: args.search_seed,
     };
-    let told = |done: usize, total: usize| progress(quiet, &format!("{done}/{total} settings"));
+    let told = |done: usize, total: usize| line(quiet, &format!("{done}/{total} settings"));
     let found = tune(&bench, &goal, stop, &told);
-    progress(quiet, "");
+    line(quiet, "");
     let found = found.map_err(failure)?;
     if !quiet {
         for (policy, why) in &found.unfit {

@@ -16,7 +16,7 @@ use vcoop_report::text_trace::TextTrace;
 
 use crate::args::{BackendArg, Calibration, Single};
 use crate::failure::Failure;
-use crate::folder::place;
+use crate::folder::{cannot_write, place};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::scenario::{self, Overrides};
@@ -82,10 +82,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     }
     let stopped = || stop.load(Ordering::Relaxed);
     let run = Run::new(&plan, plan.seed).until(&stopped);
-    let file = |path: &Path| {
-        let file = File::create(path);
-        file.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
-    };
+    let file = |path: &Path| File::create(path).map_err(|e| cannot_write(path, &e));
     let what = match (&args.output, args.text) {
         (Some(path), false) => {
             let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
@@ -143,10 +140,6 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
 trait Out: Write + Debug {}
 
 impl<T: Write + Debug> Out for T {}
-
-fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::run(format!("cannot write {}: {error}", path.display()))
-}
 
 /// The window asked for, from the start of the measurement.
 fn window(args: &TraceArgs, plan: &Plan) -> Result<(Ns, Ns), Failure> {

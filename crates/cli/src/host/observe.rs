@@ -31,7 +31,7 @@ use vcoop_vmm::Vm;
 
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, can_write};
+use crate::folder::{Folder, can_write, cannot_write};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -165,9 +165,6 @@ impl Asked {
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
         let (here, vm) = (&self.here, &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
-        let failed = |path: &Path, e: &dyn Display| {
-            Failure::run(format!("cannot write {}: {e}", path.display()))
-        };
         let captures = scene.captures();
         for (name, text) in &captures {
             let path = dir.join(format!("{}{name}", self.stem));
@@ -176,7 +173,7 @@ impl Asked {
                 file.write_all(text.as_bytes())?;
                 file.finish()
             };
-            write().map_err(|e| failed(&path, &e))?;
+            write().map_err(|e| cannot_write(&path, &e))?;
         }
         let seconds = plan.duration_ns as f64 / 1e9;
         let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
@@ -214,7 +211,7 @@ impl Asked {
                 && scenario.plans(Some(&[(*policy).to_owned()])).is_ok()
         };
         let policies: Vec<&str> = ASKED.into_iter().filter(can_be).collect();
-        std::fs::write(&self.file, text(&policies)).map_err(|e| failed(&self.file, &e))?;
+        std::fs::write(&self.file, text(&policies)).map_err(|e| cannot_write(&self.file, &e))?;
         let (n, file) = (captures.len(), quoted(&file));
         Ok(format!("vcoop: wrote {file} and {n} captures; vcoop run {file} says what would help"))
     }

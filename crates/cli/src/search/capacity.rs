@@ -10,10 +10,11 @@ use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Reading, Slo, quantities};
 use vcoop_sweep::trial::Bench;
 
-use super::{CapacityArgs, bench, failure, limit_words, limits, look, progress, score_json};
+use super::{CapacityArgs, bench, failure, limit_words, limits, look, score_json};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
 use crate::output::{self, print, style};
+use crate::progress::line;
 use crate::scenario::refuse;
 
 /// What `--vary` calls vCPUs a pCPU.
@@ -135,10 +136,10 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     for policy in &policies {
         let told = |tried: &Tried| {
             let text = format!("{policy}: {} = {}: {}", knob.path, tried.value, tried.score.held);
-            progress(quiet, &text);
+            line(quiet, &text);
         };
         let one = capacity(&bench, policy, &knob, &slos, stop, &told);
-        progress(quiet, "");
+        line(quiet, "");
         found.push(one.map_err(failure)?);
     }
     print(&if args.search.json {

@@ -97,7 +97,6 @@ impl Screen {
         ON.load(Ordering::SeqCst)
     }
 
-    /// Draws a picture.
     pub(super) fn draw(&mut self, board: &Board, elapsed: Duration) -> io::Result<()> {
         self.0.draw(|frame| {
             let [head, bar, table, lines, foot] = Layout::vertical([
