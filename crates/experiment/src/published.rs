@@ -431,7 +431,6 @@ impl Column {
 }
 
 impl Table {
-    /// Unit of the simulated values.
     pub(crate) fn simulated_unit(&self) -> &str {
         self.simulated_unit.as_ref().unwrap_or(&self.unit)
     }

@@ -162,7 +162,6 @@ fn is_event(key: &str, kind: &str) -> bool {
 struct Reader<'f> {
     first: &'f BTreeMap<&'f str, u32>,
     locks: &'f mut BTreeMap<String, u32>,
-    /// Timers of the thread.
     timers: Vec<String>,
     /// Time that a round takes at least, loops of phases not counted.
     ns: Ns,

@@ -11,7 +11,6 @@ const MOST_THREADS: usize = 4096;
 /// Whose CPU time it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// The VM's.
     pub(crate) vm: u64,
     /// Everybody else's.
     pub(crate) others: u64,

@@ -51,7 +51,6 @@ impl Style {
         vcoop_text::wrap(words.split(' '), lead, &rest, width) + "\n"
     }
 
-    /// A heading.
     pub(crate) fn heading(self, text: &str) -> String {
         if self.colour { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
     }
@@ -78,7 +77,6 @@ impl Style {
         table
     }
 
-    /// A cell.
     pub(crate) fn cell(self, text: impl ToString, tone: Tone) -> Cell {
         let cell = Cell::new(text);
         match tone {

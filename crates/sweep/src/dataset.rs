@@ -66,7 +66,6 @@ pub enum DatasetError {
 pub struct Dataset {
     dir: PathBuf,
     manifest: Manifest,
-    /// Complete parts.
     complete: Vec<bool>,
     /// Parts that have a beginning.
     open: BTreeMap<u32, Part>,

@@ -30,7 +30,6 @@ const MIN_ROUND_NS: Ns = 1_000;
 /// A level that workloads are put on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    /// Its CPUs.
     pub(crate) cpus: u32,
     /// A guest, or the host.
     pub(crate) guest: bool,
@@ -45,7 +44,6 @@ impl Place {
 /// Tasks of a level, and the devices they brought along.
 #[derive(Debug, Default)]
 pub(crate) struct Expanded {
-    /// Tasks.
     pub(crate) tasks: Vec<TaskPlan>,
     /// Devices that wake them.
     pub(crate) devices: Vec<DevicePlan>,

@@ -323,7 +323,6 @@ fn linux_group(keys: &VmKeys, shares: &mut Shares, errors: &mut Collector<'_>) -
     u16::try_from(shares.groups.len() - 1).ok()
 }
 
-/// The quota of a group.
 pub(crate) fn quota(
     max: Option<&At<CpuMax>>,
     burst: Option<&At<Time>>,

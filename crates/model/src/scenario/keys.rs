@@ -237,7 +237,6 @@ table! {
 }
 
 impl VmKeys {
-    /// Whether it is dom0.
     pub(crate) fn is_dom0(&self) -> bool {
         self.dom0.as_ref().is_some_and(|k| k.value)
     }

@@ -52,7 +52,6 @@ table! {
 /// A policy under a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
-    /// The policy.
     pub(crate) plan: PolicyPlan,
     /// How VMs are virtualised under it, as far as it says so.
     pub(crate) virt: VirtKeys,

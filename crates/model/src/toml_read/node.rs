@@ -13,18 +13,14 @@ const MAX_SYNTAX_ERRORS: usize = 8;
 /// A value and where it was written.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// The value.
     pub(crate) value: NodeValue,
-    /// Where.
     pub(crate) span: Span,
 }
 
 /// A value read from a file and where it stands (for a default: the table that lacks it).
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
-    /// The value.
     pub(crate) value: T,
-    /// Where.
     pub(crate) span: Span,
 }
 
@@ -60,12 +56,10 @@ pub(crate) struct TableNode {
 }
 
 impl TableNode {
-    /// The value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries.iter().find(|(k, _, _)| k == key).map(|(_, _, node)| node)
     }
 
-    /// The value of a key.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         self.entries.iter_mut().find(|(k, _, _)| k == key).map(|(_, _, node)| node)
     }

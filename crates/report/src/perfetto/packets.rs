@@ -40,13 +40,11 @@ pub(super) struct Packets<W> {
 pub(super) struct Facts<'a> {
     /// Category, in few words.
     pub(super) category: &'static str,
-    /// Name.
     pub(super) name: &'a str,
     /// Arrows that go on from here.
     pub(super) flow: Option<u64>,
     /// Arrow that ends here.
     pub(super) flow_ends: Option<u64>,
-    /// Annotations.
     pub(super) notes: Vec<DebugAnnotation>,
     /// The name is one of its own: it is not kept for others.
     pub(super) single: bool,
@@ -72,7 +70,6 @@ impl<W: Write> Packets<W> {
         self.bundles.resize_with(cpus, || Vec::with_capacity(BUNDLE));
     }
 
-    /// Describes a track.
     pub(super) fn describe(&mut self, track: TrackDescriptor) {
         self.write(TracePacket { data: Some(Data::TrackDescriptor(track)), ..packet() });
     }

@@ -35,7 +35,6 @@ impl Track {
     }
 }
 
-/// The row of a task of a VM.
 pub(super) fn task_row(vm: usize, task: u32) -> u64 {
     Track::Task.of((vm as u64) << 20 | u64::from(task))
 }
@@ -76,7 +75,6 @@ impl Tracks {
         own.count() as u32
     }
 
-    /// The VM of a vCPU.
     pub(super) fn vm_of(&self, thread: ThreadId) -> Option<usize> {
         self.names.threads[thread as usize].vcpu.map(|(vm, _)| vm as usize)
     }

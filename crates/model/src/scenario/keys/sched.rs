@@ -183,9 +183,7 @@ table! {
 /// What a level needs besides its `sched` table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelShape {
-    /// CPUs.
     pub(crate) topology: Topology,
-    /// Tick period.
     pub(crate) tick_ns: Ns,
 }
 

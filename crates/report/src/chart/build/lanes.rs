@@ -96,7 +96,6 @@ pub(crate) fn place_words(document: &Document, backend: &str, params: &Params) -
     }
 }
 
-/// The panels of a document.
 pub(crate) fn panels(document: &Document) -> Vec<Panel> {
     let cells = document.cells();
     let lane = |label: String, n: usize, backend: &str, policy: &str, params: &Params| Lane {

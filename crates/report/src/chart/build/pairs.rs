@@ -2,7 +2,6 @@
 
 use crate::chart::{Axis, Chart, Key, Layer, Sign, Slot, Table};
 
-/// A row.
 pub(super) struct Pair {
     pub(super) label: String,
     /// Its place on the axis of rows.
