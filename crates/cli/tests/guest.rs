@@ -29,6 +29,7 @@ impl Tree {
         let tree = Self(Files::default());
         tree.put("proc/sys/kernel/osrelease", "6.12.1");
         tree.put("sys/devices/system/cpu/online", "0-3");
+        tree.put("sys/bus/cpu/uevent", "");
         tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu");
         tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset");
         for cpu in 1..4 {

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use vcoop_service::FolderError;
 
+/// What to do where a file of the kernel's may not be written.
+pub(crate) const ROOT: &str = "run it as root in the guest, outside of containers";
+
 /// Why a guest cannot fold.
 #[derive(Debug, thiserror::Error)]
 pub enum FoldError {

@@ -43,6 +43,11 @@ impl Roots {
         self.cpus().join(format!("cpu{cpu}/online"))
     }
 
+    /// A file that only root may open, on every Linux: nothing is written to it.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.sys.join("bus/cpu/uevent")
+    }
+
     /// What `/proc/stat` says.
     pub(crate) fn stat(&self) -> io::Result<Vec<u8>> {
         bytes(&self.proc.join("stat"), MOST_STAT)

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Made, Target, Undone, same, undo};
 use crate::cpus::{Cpus, MOST_CPUS};
-use crate::error::FoldError;
+use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, replace};
 
 /// Name of the file, and of its lock.
@@ -261,19 +261,23 @@ impl Journal {
     }
 }
 
-/// The lock of this guest, whose CPUs are one process's to change wherever its journal is: that of the root cgroup's folder,
-/// which containers see as well, or of the CPUs' where there is none.
+/// The lock of this guest, whose CPUs are one process's to change wherever its journal is.
+///
+/// It is a file of the kernel's that only root may open: whoever may read a file or a folder can hold a shared lock on it, and
+/// keep everybody else from an exclusive one.
 fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
-    let folders = [roots.cgroup.clone(), roots.cpus()];
-    let folder = folders.iter().find(|folder| folder.is_dir()).unwrap_or(&folders[1]);
-    let lock = File::open(folder).map_err(FoldError::io(folder))?;
+    let path = roots.lock();
+    let lock = OpenOptions::new().write(true).open(&path).map_err(|e| FoldError::Missing {
+        what: format!("{}: {e}", path.display()),
+        remedy: ROOT,
+    })?;
     let began = Instant::now();
     while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if e != rustix::io::Errno::WOULDBLOCK {
-            return Err(FoldError::io(folder)(e.into()));
+            return Err(FoldError::io(path)(e.into()));
         }
         if began.elapsed() > PATIENCE {
-            return Err(FoldError::Busy { path: folder.clone(), remedy: REMEDY });
+            return Err(FoldError::Busy { path, remedy: REMEDY });
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Change, Changes, Target, Undone, give_back, same};
 use crate::cpus::{self, Cpus};
-use crate::error::FoldError;
+use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read, write};
 use crate::journal::Contents;
 
@@ -74,7 +74,7 @@ pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
         let control = roots.cgroup.join("cgroup.subtree_control");
         may_write(&control).map_err(|e| FoldError::Missing {
             what: format!("{}: {e}", control.display()),
-            remedy: "run it as root in the guest, outside of containers",
+            remedy: ROOT,
         })?;
     }
     Ok(())

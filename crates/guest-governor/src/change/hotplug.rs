@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Change, Changes, Target, Undone, cpuset, give_back};
 use crate::cpus::{self, Cpus};
-use crate::error::FoldError;
+use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
 use crate::journal::Contents;
 
@@ -32,7 +32,7 @@ pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
     if write {
         may_write(&file).map_err(|e| FoldError::Missing {
             what: format!("{}: {e}", file.display()),
-            remedy: "run it as root in the guest, outside of containers",
+            remedy: ROOT,
         })?;
     }
     Ok(())

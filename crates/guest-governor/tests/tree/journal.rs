@@ -1,8 +1,11 @@
 //! What is undone, and by whom.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use vcoop_guest_governor::{By, FoldError, Journal, Layout, cpus, restore};
 use vcoop_service::FolderError;
 
@@ -76,12 +79,27 @@ fn two_refuse_each_other() {
     let why = elsewhere().unwrap_err();
     assert!(matches!(why, FoldError::Busy { .. }) && why.to_string().contains("remedy"), "{why}");
     drop(fold);
-    assert!(tree.journal().is_ok());
-    fs::remove_dir_all(tree.path("sys/fs/cgroup")).unwrap();
-    let held = tree.journal().unwrap();
-    assert!(matches!(elsewhere().unwrap_err(), FoldError::Busy { .. }));
-    drop(held);
     assert!(elsewhere().is_ok());
+}
+
+/// Whoever can open a file can hold a shared lock on it.
+#[test]
+fn who_is_not_root_cannot_hold_the_lock() {
+    let tree = Tree::new(4, 1);
+    let lock = |path: PathBuf, how| {
+        let file = File::open(path).unwrap();
+        flock(&file, how).unwrap();
+        file
+    };
+    let everybodys =
+        ["sys/fs/cgroup", "sys/devices/system/cpu", "sys/fs/cgroup/cgroup.controllers"];
+    let held = everybodys.map(|path| lock(tree.path(path), FlockOperation::LockShared));
+    assert!(tree.journal().is_ok());
+    drop(held);
+    let roots = fs::metadata("/sys/bus/cpu/uevent").unwrap();
+    assert_eq!((roots.uid(), roots.mode() & 0o777), (0, 0o200));
+    let _held = lock(tree.path("sys/bus/cpu/uevent"), FlockOperation::LockShared);
+    assert!(matches!(tree.journal().unwrap_err(), FoldError::Busy { .. }));
 }
 
 /// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.

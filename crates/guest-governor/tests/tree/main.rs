@@ -40,6 +40,7 @@ impl Tree {
         let list = format!("0-{}", cpus - 1);
         tree.put("sys/devices/system/cpu/online", &list);
         tree.put("sys/devices/system/cpu/isolated", "");
+        tree.put("sys/bus/cpu/uevent", "");
         tree.put("proc/sys/kernel/osrelease", "6.12.1-cloud");
         tree.put("proc/sys/kernel/random/boot_id", "boot");
         tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io");
