@@ -264,8 +264,8 @@ impl Fold {
         if matches!(self.mode, Mode::Apply(_)) && is_folded && self.apply(notes)? {
             after = self.in_use()?;
         }
-        if matches!(self.mode, Mode::Apply(_)) && after == self.used && after != self.wanted() {
-            // Nothing came of it: what the governor goes by is what is.
+        if self.decider.width() < before.width() && after == self.used && after != self.wanted() {
+            // Nothing came of folding further: what the governor goes by is what is. Its time goes on where the width stays.
             self.decider = before;
         }
         let why = why(&before, &self.decider, &self.config, steal);

@@ -109,6 +109,18 @@ fn the_width_is_what_the_kernel_has_let_be_done() {
 }
 
 #[test]
+fn a_refusal_that_lasts_does_not_keep_the_guest_folded() {
+    let mut tree = Tree::new(4, 1);
+    tree.cgroup("own.slice", "0-2");
+    refuse(&tree, "sys/fs/cgroup/own.slice/cpuset.cpus");
+    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    assert_eq!(cpus::show(&tree.decide(&mut fold, 50, 50).after), "0-2");
+    assert_eq!(tree.cpus_of("user.slice"), "0-1\n");
+    let looks = (1..9).find(|_| tree.decide(&mut fold, 10, 0).after.len() == 4);
+    assert!(looks.is_some() && tree.cpus_of("user.slice") == "\n");
+}
+
+#[test]
 fn a_cpu_that_does_not_go_offline_is_in_use() {
     let mut tree = Tree::new(4, 2);
     let file = "sys/devices/system/cpu/cpu2/online";
