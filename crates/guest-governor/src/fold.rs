@@ -261,10 +261,15 @@ impl Fold {
         let mut after = self.wanted();
         let is_folded = self.decider.width() < self.layout.counted() || self.is_folded();
         // Also where the width stays: for cgroups that are new.
-        if matches!(self.mode, Mode::Apply(_)) && is_folded && self.apply(notes)? {
-            after = self.in_use()?;
+        let mut refused = false;
+        if matches!(self.mode, Mode::Apply(_)) && is_folded {
+            refused = self.apply(notes)?;
+            if refused || !self.foreign.is_empty() {
+                after = self.in_use()?;
+            }
         }
-        if self.decider.width() < before.width() && after == self.used && after != self.wanted() {
+        let narrower = self.decider.width() < before.width();
+        if refused && narrower && after == self.used && after != self.wanted() {
             // Nothing came of folding further: what the governor goes by is what is. Its time goes on where the width stays.
             self.decider = before;
         }
@@ -288,7 +293,7 @@ impl Fold {
         self.layout.used(self.decider.width())
     }
 
-    /// The CPUs that are in use after changes were refused.
+    /// The CPUs that are in use after changes were refused, or made by others.
     fn in_use(&self) -> Result<Cpus, FoldError> {
         let Mode::Apply(journal) = &self.mode else { return Ok(self.wanted()) };
         self.by.in_use(&self.roots, &journal.contents, &self.wanted(), &self.layout.all())

@@ -216,6 +216,29 @@ fn what_others_set_meanwhile_stays() {
     tree.assert_cpus([("system.slice", "1"), ("user.slice", "0-2")]);
 }
 
+/// As systemd does where a unit asks for cpusets for the first time.
+#[test]
+fn a_cgroup_that_somebody_widens_counts_as_it_is() {
+    let mut tree = Tree::new(4, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(fold.numbers().width, 2);
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "");
+    assert_eq!(cpus::show(&tree.decide(&mut fold, 50, 3).after), "0-3");
+    assert_eq!((tree.cpus_of("system.slice").as_str(), fold.numbers().width), ("0-1\n", 4));
+    // It goes on with the others, and lets them go.
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(tree.cpus_of("system.slice"), "0\n");
+    tree.decide(&mut fold, 50, 3);
+    assert_eq!(tree.cpus_of("system.slice"), "0\n");
+    tree.decide(&mut fold, 50, 0);
+    tree.decide(&mut fold, 50, 0);
+    assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    tree.decide(&mut fold, 50, 0);
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "")]);
+}
+
 #[test]
 fn partitions_are_not_touched() {
     let mut tree = Tree::new(8, 1);
@@ -259,6 +282,7 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
         look.notes.contains(&"cpu6/online was set by somebody else to 1: left alone".to_owned())
     );
     assert_eq!(online(&tree), "1000010");
+    assert_eq!(cpus::show(&look.decision.unwrap().after), "0-1,6");
     drop(fold);
     assert_eq!(tree.get("sys/devices/system/cpu/cpu3/online"), "1\n");
     tree.put("sys/devices/system/cpu/online", "0-7");
