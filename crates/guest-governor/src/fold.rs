@@ -210,7 +210,7 @@ impl Fold {
     ///
     /// # Errors
     ///
-    /// [`FoldError`]: the guest's files or the journal cannot be read or written.
+    /// [`FoldError`]: the guest's files or the journal cannot be read or written, or CPUs cannot be avoided this way any more.
     pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
@@ -223,6 +223,8 @@ impl Fold {
             Mode::Dry => Cpus::new(),
         };
         let layout = Layout::read(&self.roots)?;
+        // What would not be undone may have come since.
+        self.by.check(&self.roots, &layout, false)?;
         if self.layout.differs(&layout, &offline) {
             self.start_anew(clock, &mut look)?;
             return Ok(look);

@@ -53,6 +53,35 @@ fn cpus_that_legacy_cpusets_would_lose_stay_online() {
     }
 }
 
+/// Docker starts later than the service, and units that ask for cpusets come at any time.
+#[test]
+fn what_could_not_be_undone_ends_it_also_when_it_comes_later() {
+    let ends = |tree: &mut Tree, mut fold: Fold, says: &str| {
+        tree.now += SECOND;
+        let why = fold.look(|| tree.now).unwrap_err();
+        assert!(
+            matches!(why, FoldError::Missing { .. }) && why.to_string().contains(says),
+            "{why}"
+        );
+    };
+    let mut tree = Tree::new(4, 1);
+    let before = tree.files();
+    let mut fold = tree.fold(By::Hotplug, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put("sys/devices/system/cpu/online", "0-2");
+    tree.put("proc/cgroups", "cpuset\t4\t3\t1");
+    ends(&mut tree, fold, "cgroup v1");
+    tree.put("sys/devices/system/cpu/online", "0-3");
+    assert_eq!(tree.files(), before);
+
+    let mut tree = Tree::new(4, 1);
+    tree.put("sys/devices/system/cpu/isolated", "1");
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    let fold = tree.fold(By::Hotplug, step());
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
+    ends(&mut tree, fold, "CPUs 1 are isolated");
+}
+
 #[test]
 fn the_root_of_a_cgroup_namespace_is_not_taken_for_the_guests() {
     for file in ["cgroup.type", "cpuset.cpus"] {
