@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Change, Changes, Target, Undone, give_back, same};
+use super::{Change, Changes, Target, Undone, give_back, is_gone, same};
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read, write};
@@ -86,6 +86,15 @@ fn is_partition(cgroup: &Path) -> bool {
     !matches!(says.as_str(), "" | "member")
 }
 
+/// Whether a cgroup is no more, or another one has its name.
+fn is_another(roots: &Roots, target: &Target) -> bool {
+    let Target::Cgroup { name, inode } = target else { return false };
+    match fs::symlink_metadata(roots.cgroup.join(name)) {
+        Ok(meta) => meta.ino() != *inode,
+        Err(e) => is_gone(&e),
+    }
+}
+
 fn children(roots: &Roots) -> Result<Vec<Child>, FoldError> {
     let entries = fs::read_dir(&roots.cgroup).map_err(FoldError::io(&roots.cgroup))?;
     let mut children = Vec::new();
@@ -115,8 +124,7 @@ pub(super) fn changes(
     let unset = unset(roots);
     let children = children(roots)?;
     for (target, _) in contents.targets() {
-        let Target::Cgroup { name, inode } = &target else { continue };
-        if !children.iter().any(|c| c.name == *name && c.inode == *inode) {
+        if is_another(roots, &target) {
             all.gone.push(target);
         }
     }
@@ -253,10 +261,9 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
         }
     }
     for (target, ours) in contents.targets() {
-        let Target::Cgroup { name, inode } = &target else { continue };
+        let Target::Cgroup { name, .. } = &target else { continue };
         let folder = roots.cgroup.join(name);
-        let there = fs::symlink_metadata(&folder);
-        if !there.is_ok_and(|meta| meta.ino() == *inode) {
+        if is_another(roots, &target) {
             undone.gone.push(target.to_string());
         } else if control.is_some() {
             undone.restored.push(target.to_string());

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Change, Changes, Target, Undone, cpuset, give_back};
+use super::{Change, Changes, Target, Undone, cpuset, give_back, is_gone};
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
@@ -52,7 +52,9 @@ pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Cha
             Ok(now) if now != "0" => all.foreign.push((Target::Cpu(*cpu), now)),
             Ok(_) if avoided.contains(cpu) => {}
             Ok(_) => all.changes.push(change(*cpu, "0", "1")),
-            Err(_) => all.gone.push(Target::Cpu(*cpu)),
+            Err(e) if is_gone(&e) => all.gone.push(Target::Cpu(*cpu)),
+            // It is tried again.
+            Err(_) => {}
         }
     }
     for cpu in avoided - &contents.cpus {

@@ -130,3 +130,19 @@ fn a_cpu_that_does_not_go_offline_is_in_use() {
     assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-2"]);
     assert_eq!((fold.numbers().width, fold.numbers().refusals), (3, 1));
 }
+
+/// A file that cannot be read for now is no file that is gone.
+#[test]
+fn what_cannot_be_read_is_given_back_later() {
+    let mut tree = Tree::new(4, 1);
+    let file = "sys/devices/system/cpu/cpu3/online";
+    let mut fold = tree.fold(By::Hotplug, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put("sys/devices/system/cpu/online", "0-2");
+    fs::remove_file(tree.path(file)).unwrap();
+    fs::create_dir(tree.path(file)).unwrap();
+    tree.decide(&mut fold, 50, 3);
+    fs::remove_dir(tree.path(file)).unwrap();
+    tree.put(file, "0");
+    assert_eq!(fold.undo().unwrap().restored, ["cpu3/online"]);
+}
