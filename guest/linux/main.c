@@ -84,10 +84,12 @@ static int on_suspend(struct notifier_block *block, unsigned long action, void *
 	return NOTIFY_OK;
 }
 
-/* Also before a kexec: the next kernel knows nothing of this registration. */
+/* Also before a kexec: the next kernel knows nothing of this registration, and uses the window's pages for something else. */
 static int on_reboot(struct notifier_block *block, unsigned long action, void *data)
 {
 	end(true);
+	if (!vcoop_window_is_free())
+		pr_warn("the host has not let go of the window, and may write to the next kernel's memory\n");
 	return NOTIFY_OK;
 }
 

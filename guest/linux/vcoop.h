@@ -32,6 +32,7 @@ extern struct vcoop_window vcoop_window;
 
 int vcoop_window_open(void);
 void vcoop_window_close(void);
+bool vcoop_window_is_free(void);
 void vcoop_window_register(void);
 void vcoop_window_unregister(void);
 bool vcoop_host_is_there(void);

@@ -231,12 +231,16 @@ int vcoop_window_open(void)
 
 /*
  * A host that has the window in this guest's memory writes to it until it sees that the driver has gone, and says so by its
- * header word. One that does not answer may write still: its pages are not given back.
+ * header word. After the end of the registration: whether the pages may be used for something else. One that does not
+ * answer may write still.
  */
-static bool host_lets_go(struct vcoop_window_header *header)
+bool vcoop_window_is_free(void)
 {
+	struct vcoop_window_header *header = vcoop_window.header;
 	unsigned int tries;
 
+	if (strcmp(vcoop_window.kind, "ram"))
+		return true;
 	for (tries = 0; READ_ONCE(header->host); tries++) {
 		if (tries == 100)
 			return false;
@@ -249,6 +253,7 @@ void vcoop_window_close(void)
 {
 	struct vcoop_window *w = &vcoop_window;
 	void *base = w->header;
+	bool is_free = vcoop_window_is_free();
 
 	/* Parameters can be read until the module is gone. */
 	kernel_param_lock(THIS_MODULE);
@@ -256,7 +261,7 @@ void vcoop_window_close(void)
 	kernel_param_unlock(THIS_MODULE);
 	if (strcmp(w->kind, "ram"))
 		memunmap(base);
-	else if (host_lets_go(base))
+	else if (is_free)
 		free_pages((unsigned long)base, w->order);
 	else
 		pr_warn("the host has not let go of the window: %lu KiB stay allocated\n",

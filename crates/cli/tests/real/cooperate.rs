@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vcoop_abi::Status;
+use vcoop_abi::window::Doorbell;
 use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
     Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
@@ -181,6 +182,12 @@ fn run(vm: &StockVm, command: &str) -> String {
     assert_eq!(output.status, 0, "{command}: {}", output.stderr);
     output.stdout
 }
+
+/// Makes an initrd of what a guest has.
+const PACK: &str = "mkdir /mnt && mount --bind / /mnt && cd /mnt && find . ! -path ./boot/vmlinuz | \
+                    cpio -o -H newc >/tmp/initrd";
+/// Boots the guest's kernel anew, with that.
+const KEXEC: &str = "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"";
 
 /// Has a guest do what ends the registration of its driver; then no boost is left.
 fn leaves(vm: &StockVm, how: &str) {
@@ -382,11 +389,9 @@ test!(
         assert_eq!(run(&vm, "dmesg").matches("suspend exit").count(), 2);
 
         // The next kernel's driver is another one.
-        let root = "mkdir /mnt && mount --bind / /mnt && cd /mnt && find . ! -path ./boot/vmlinuz | \
-             cpio -o -H newc >/tmp/initrd";
-        run(&vm, root);
+        run(&vm, PACK);
         let attached = daemon.dynamic(&vm, &[], || {
-            leaves(&vm, "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"");
+            leaves(&vm, KEXEC);
             until("the next kernel is up", || vm.boots() == 2);
             run(&vm, LOAD);
             run(&vm, URGENT);
@@ -488,7 +493,13 @@ test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome 
     let daemon = Daemon::start();
     let memory = "memory-backend-memfd,id=ram,size=256M,share=on";
     let args = ["-object", memory, "-machine", "memory-backend=ram"];
-    let vm = with_driver("lends", 1, &args.map(str::to_owned))?;
+    let vm = start(Options {
+        name: "lends".to_owned(),
+        modules: vec![driver()?],
+        qemu_args: args.map(str::to_owned).into(),
+        files: vec![(have(Kernel::get())?.image, "/boot/vmlinuz".to_owned())],
+        ..Options::default()
+    })?;
     run(&vm, URGENT);
     let load = format!("{LOAD} ram=1");
     run(&vm, &load);
@@ -501,6 +512,20 @@ test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome 
     });
     assert!(attached["vcpus"][0]["heard"] == true, "{attached}");
     at_rest(&vm);
+
+    // The next kernel has another use for the memory: the one that goes waits until its host has let go of it.
+    let window = vcoop_window::find(vm.pid()).unwrap().unwrap();
+    window.offer(Doorbell::default());
+    run(&vm, "dmesg -n 8");
+    run(&vm, PACK);
+    run(&vm, &format!("(sleep 0.5; {KEXEC}) >/dev/null 2>&1 &"));
+    until("the registration ends", || window.is_returned());
+    let has_gone = || vm.console().contains("Starting new kernel");
+    thread::sleep(SECOND / 2);
+    assert!(!has_gone());
+    window.give_back();
+    until("it goes", has_gone);
+    assert!(!vm.console().contains("has not let go"));
     Ok(())
 });
 
