@@ -196,9 +196,8 @@ pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
     v.accounted = None;
     let outranks = v.outranks();
     call(port, Event::Baseline { outranks }, false)?;
-    if registered {
-        call(port, Event::Registered(true), false)?;
-    }
+    // Also that it does not: it may have gone while there was no thread to act on.
+    call(port, Event::Registered(registered), false)?;
     call(port, Event::Attached(true), false)?;
     let refused = port.with(|v, vm| {
         let wants = matches!(v.policy, HostPolicy::Static { .. }) && vm.is_on() && !outranks;

@@ -228,6 +228,18 @@ fn a_thread_that_goes_has_its_baseline_whatever_it_had() {
     assert_eq!(vcpu.done(), [Call::Fire]);
 }
 
+/// As in a daemon whose policy rested meanwhile.
+#[test]
+fn a_guest_that_left_while_nobody_acted_is_not_registered() {
+    let mut vcpu = Vcpu::dynamic(false);
+    driver::stop(&mut vcpu).unwrap();
+    driver::register(&mut vcpu, false).unwrap();
+    vcpu.done();
+    driver::start(&mut vcpu, false).unwrap();
+    driver::inject(&mut vcpu, Injection::Timer, false).unwrap();
+    assert_eq!(vcpu.done(), [Call::Fire]);
+}
+
 /// A `static` policy that does not hold would make a run of another policy's.
 #[test]
 fn a_static_policy_begins_with_its_means_or_not_at_all() {
