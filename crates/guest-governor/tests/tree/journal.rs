@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use vcoop_guest_governor::{By, FoldError, Journal, Layout, cpus, restore};
 use vcoop_service::FolderError;
 
+use crate::looks::refuse;
 use crate::{SECOND, Tree, step};
 
 #[test]
@@ -59,6 +60,7 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
         ("{", "EOF"),
         (&journal.replace("system.slice", "../../x"), "no name of a cgroup"),
         (&journal.replace("\"cpus\":[]", "\"cpus\":[0]"), "CPU 0 is never taken offline"),
+        (&journal.replace("\"cpus\":[]", "\"cpus\":[99999]"), "never taken offline"),
         (&journal.replace("journal/1", "journal/2"), "does not read"),
     ] {
         put(strange);
@@ -100,6 +102,40 @@ fn who_is_not_root_cannot_hold_the_lock() {
     assert_eq!((roots.uid(), roots.mode() & 0o777), (0, 0o200));
     let _held = lock(tree.path("sys/bus/cpu/uevent"), FlockOperation::LockShared);
     assert!(matches!(tree.journal().unwrap_err(), FoldError::Busy { .. }));
+}
+
+#[test]
+fn a_cgroup_that_comes_in_place_of_another_is_another() {
+    let mut tree = Tree::new(4, 1);
+    tree.cgroup("gone.slice", "");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    // Made before the one that goes, so that it has another number.
+    tree.cgroup("new.slice", "1-3");
+    let path = |name: &str| tree.path(&format!("sys/fs/cgroup/{name}"));
+    fs::remove_dir_all(path("user.slice")).unwrap();
+    fs::rename(path("new.slice"), path("user.slice")).unwrap();
+    fs::remove_dir_all(path("gone.slice")).unwrap();
+    tree.decide(&mut fold, 50, 3);
+    assert_eq!(tree.cpus_of("user.slice"), "1-2\n");
+    let undone = fold.undo().unwrap();
+    assert_eq!((undone.restored.len(), undone.gone.len(), undone.foreign.len()), (2, 0, 0));
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "1-3")]);
+}
+
+#[test]
+fn what_is_ours_stays_so_after_a_change_that_was_refused() {
+    let mut tree = Tree::new(4, 1);
+    let file = "sys/fs/cgroup/user.slice/cpuset.cpus";
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    refuse(&tree, file);
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(fold.numbers().refusals, 1);
+    fs::remove_file(tree.path(file)).unwrap();
+    tree.put(file, "0-2");
+    assert_eq!(fold.undo().unwrap().foreign, Vec::<String>::new());
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "")]);
 }
 
 /// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.

@@ -62,7 +62,7 @@ fn the_time_of_a_look_is_that_of_the_counters() {
 }
 
 /// A file that the kernel does not let be written.
-fn refuse(tree: &Tree, file: &str) {
+pub(crate) fn refuse(tree: &Tree, file: &str) {
     let path = tree.path(file);
     let kept = format!("{file}.kept");
     tree.put(&kept, tree.get(file).trim());
@@ -145,4 +145,41 @@ fn what_cannot_be_read_is_given_back_later() {
     fs::remove_dir(tree.path(file)).unwrap();
     tree.put(file, "0");
     assert_eq!(fold.undo().unwrap().restored, ["cpu3/online"]);
+}
+
+#[test]
+fn what_a_cpu_did_before_it_was_seen_is_not_of_this_look() {
+    let mut tree = Tree::new(4, 1);
+    let stat = |tree: &Tree, of: &dyn Fn(&str) -> bool| {
+        let text = tree.get("proc/stat");
+        let lines: Vec<&str> = text.lines().filter(|line| of(line)).collect();
+        tree.put("proc/stat", &lines.join("\n"));
+    };
+    tree.steal[3] = 1000;
+    tree.stat();
+    stat(&tree, &|line| !line.starts_with("cpu3"));
+    let mut fold = tree.fold(By::Cpuset, step());
+    assert_eq!(tree.decide(&mut fold, 50, 0).steal_bp, 0);
+    // A line that lacks once is made up for by the next one.
+    tree.now += SECOND;
+    tree.steal[2] += 10;
+    tree.stat();
+    stat(&tree, &|line| !line.starts_with("cpu2"));
+    assert_eq!(fold.look(|| tree.now).unwrap().decision.unwrap().steal_bp, 0);
+    assert_eq!(tree.decide(&mut fold, 50, 0).steal_bp, 250);
+    // More than half an interval is enough for a look.
+    tree.now += SECOND * 6 / 10;
+    tree.stat();
+    assert!(fold.look(|| tree.now).unwrap().decision.is_some());
+}
+
+#[test]
+fn the_floor_counts_cpus_where_a_core_lacks_some() {
+    let mut tree = Tree::new(6, 2);
+    tree.put("sys/devices/system/cpu/online", "0,2-5");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0,2-5");
+    tree.stat();
+    let mut fold = tree.fold(By::Cpuset, GovernorConfig { floor: 2, ..step() });
+    let used = (0..4).map(|_| tree.decide(&mut fold, 50, 50).after).last().unwrap();
+    assert_eq!(cpus::show(&used), "0,2-3");
 }

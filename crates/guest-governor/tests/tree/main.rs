@@ -303,6 +303,10 @@ fn other_cpus_start_it_anew() {
         (cpus::show(&decision.after), decision.why.as_str()),
         ("0-3".into(), "the guest's CPUs have changed")
     );
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!(cpus::show(&decision.after), "0-2");
+    assert_eq!((decision.elapsed_ns, decision.time.busy_ns), (1_000_000_000, 4 * 500_000_000));
+    drop(fold);
     tree.put("sys/devices/system/cpu/online", "0-7");
     tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
     assert_eq!(tree.files(), before);
@@ -340,7 +344,8 @@ fn the_controller_is_enabled_only_where_it_is_not() {
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
     let mut fold = tree.fold(By::Cpuset, step());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpu\n");
-    tree.decide(&mut fold, 50, 20);
+    assert_eq!(fold.plan(&fold.layout().all()).unwrap().changes, []);
+    assert_eq!(tree.look(&mut fold, 50, 20).notes, Vec::<String>::new());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
     // As the kernel has it then; and somebody uses it by the end.
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
@@ -371,6 +376,22 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
     // Nothing of what was there before is believed any more: the controller is ours now.
     assert_eq!(fold.undo().unwrap().foreign, Vec::<String>::new());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "-cpuset\n");
+}
+
+#[test]
+fn a_controller_that_nobody_needs_stays_disabled() {
+    let mut tree = Tree::new(4, 1);
+    let control = "sys/fs/cgroup/cgroup.subtree_control";
+    tree.put(control, "cpu");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put(control, "cpu");
+    tree.decide(&mut fold, 50, 0);
+    assert_eq!(tree.get(control), "cpu\n");
+    // Who enables it now has done so for a reason.
+    tree.put(control, "cpuset cpu");
+    fold.undo().unwrap();
+    assert_eq!(tree.get(control), "cpuset cpu\n");
 }
 
 #[test]
