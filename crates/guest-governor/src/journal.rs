@@ -316,3 +316,52 @@ fn read(path: &Path, boot: String) -> Result<Contents, FoldError> {
     }
     Ok(if contents.boot == boot { contents } else { Contents::new(boot) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+
+    use vcoop_testing::Tree;
+
+    use super::Journal;
+    use crate::change::{Change, Made, Target};
+    use crate::files::Roots;
+
+    fn journal(tree: &Tree) -> Journal {
+        tree.put("sys/bus/cpu/uevent", "");
+        Journal::open(&tree.path("run"), &Roots::in_tree(tree.root())).unwrap().0
+    }
+
+    /// A list that is to be empty again.
+    fn emptied() -> Change {
+        Change {
+            target: Target::Cgroup { name: "user.slice".to_owned(), inode: 7 },
+            from: "0-1".to_owned(),
+            to: String::new(),
+            before: String::new(),
+            instead: Some("0-3".to_owned()),
+        }
+    }
+
+    /// As on Linux 6.1, where a cgroup has tasks.
+    #[test]
+    fn what_does_the_same_as_an_empty_list_is_ours_until_the_list_is_empty() {
+        let tree = Tree::default();
+        let mut journal = journal(&tree);
+        journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::Instead)).unwrap();
+        let (_, ours) = journal.contents.targets().pop().unwrap();
+        assert_eq!(["0-3", "", "0-1"].map(|now| ours.is_mine(now)), [true, false, false]);
+        journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::So)).unwrap();
+        assert!(journal.contents.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_changed_that_cannot_be_written_down() {
+        let tree = Tree::default();
+        let mut journal = journal(&tree);
+        fs::create_dir(tree.path("run/guest.journal.new")).unwrap();
+        let made = journal.make::<io::Error>(&[emptied()], |_| unreachable!());
+        assert!(made.is_err() && journal.contents.is_empty());
+    }
+}

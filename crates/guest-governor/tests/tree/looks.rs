@@ -106,6 +106,12 @@ fn the_width_is_what_the_kernel_has_let_be_done() {
     refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
     assert!(!tree.decide(&mut fold, 50, 20).is_change());
     assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
+    // Who enables it then is somebody else.
+    let control = "sys/fs/cgroup/cgroup.subtree_control";
+    fs::remove_file(tree.path(control)).unwrap();
+    tree.put(control, "cpuset cpu");
+    fold.undo().unwrap();
+    assert_eq!(tree.get(control), "cpuset cpu\n");
 }
 
 #[test]

@@ -240,6 +240,17 @@ fn a_cgroup_that_somebody_widens_counts_as_it_is() {
 }
 
 #[test]
+fn who_sets_what_was_ours_before_is_somebody_else() {
+    let mut tree = Tree::new(4, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.decide(&mut fold, 50, 20);
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-2");
+    let notes = tree.look(&mut fold, 50, 3).notes;
+    assert_eq!(notes, ["user.slice/cpuset.cpus was set by somebody else to 0-2: left alone"]);
+}
+
+#[test]
 fn partitions_are_not_touched() {
     let mut tree = Tree::new(8, 1);
     tree.cgroup("rt.slice", "7");
