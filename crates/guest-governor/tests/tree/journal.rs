@@ -68,6 +68,11 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
         assert!(why.contains(says), "{strange}: {why}");
         assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
     }
+    put(&journal);
+    let everybodys = std::os::unix::fs::PermissionsExt::from_mode(0o622);
+    fs::set_permissions(tree.path("run/guest.journal"), everybodys).unwrap();
+    let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
+    assert!(why.contains("others can write it"), "{why}");
 }
 
 #[test]

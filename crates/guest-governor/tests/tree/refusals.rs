@@ -128,6 +128,17 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
 }
 
 #[test]
+fn the_cpus_are_those_that_tasks_may_use() {
+    let tree = Tree::new(4, 2);
+    let all = || cpus::show(&Layout::read(&tree.roots()).unwrap().all());
+    tree.put("sys/devices/system/cpu/isolated", "1");
+    assert_eq!(all(), "0,2-3");
+    // A root cgroup that does not say is not one without CPUs.
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "");
+    assert_eq!(all(), "0,2-3");
+}
+
+#[test]
 fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     let tree = Tree::new(4, 1);
     let thread = |pid: u32, tid: u32, parent: u32, cpus: &str, cgroup: &str| {
