@@ -40,11 +40,14 @@ pub struct Windows {
     pub socket: PathBuf,
     /// Group that may connect, beside root.
     pub group: Option<u32>,
+    /// Windows that are found in memory of guests are used as well. Any user of such a guest can make one, and have this host
+    /// write where it says.
+    pub guest_memory: bool,
 }
 
 impl Default for Windows {
     fn default() -> Self {
-        Self { socket: Place::usual().join("window.sock"), group: None }
+        Self { socket: Place::usual().join("window.sock"), group: None, guest_memory: false }
     }
 }
 
@@ -84,6 +87,8 @@ struct MetricsKeys {
 struct WindowsKeys {
     socket: Option<PathBuf>,
     group: Option<String>,
+    #[serde(default)]
+    guest_memory: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,10 +128,10 @@ impl Config {
             rule(keys).map_err(|wrong| places.said(number, wrong))
         });
         let windows = match file.windows {
-            Some(WindowsKeys { socket, group: name }) => {
+            Some(WindowsKeys { socket, group: name, guest_memory }) => {
                 let socket = socket.unwrap_or_else(|| Windows::default().socket);
                 let group = name.as_deref().map(group).transpose().map_err(of_file)?;
-                Windows { socket, group }
+                Windows { socket, group, guest_memory }
             }
             None => Windows::default(),
         };

@@ -25,6 +25,7 @@ use vcoop_threads::journal::Journal;
 use vcoop_vmm::{Accel, VcpuThread};
 use vcoop_window::Window;
 
+use crate::config::USUAL;
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
@@ -94,12 +95,20 @@ fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 /// A window, and where the VMM has it in its memory.
 type Found = (Arc<Window>, Option<u64>);
 
-/// The window of a VMM that none was served to, if its guest's driver has registered.
-pub(crate) fn found_window(pid: u32) -> Option<Found> {
-    let window = vcoop_window::find(pid).ok().flatten()?;
+/// The window of a VMM that none was served to, if its guest's driver has registered. `guest_memory`: also one in memory of
+/// the guest, which is refused otherwise, and not written to.
+pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<Found>, Refusal> {
+    let Some(window) = vcoop_window::find(pid).ok().flatten() else { return Ok(None) };
+    if window.is_lent() && !guest_memory {
+        return Err(Refusal::missing(format!(
+            "the guest has its window in its own memory, where any user of the guest can put one and have this \
+             host write to memory behind it\n  remedy: give the VM a device for the window, or, if you trust all \
+             users of your guests, run vcoop daemon with `guest_memory = true` in [windows] of {USUAL}"
+        )));
+    }
     window.offer(Doorbell::default());
     let address = vcoop_window::address(pid, &window).ok().flatten();
-    Some((Arc::new(window), address))
+    Ok(Some((Arc::new(window), address)))
 }
 
 /// What the engine is told to do.

@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     proc: Proc,
     /// Serves windows to VMMs, where that was asked for.
     windows: OnceLock<Server>,
+    /// Windows in memory of guests are used.
+    guest_memory: AtomicBool,
     /// Held while a policy is applied or taken back: what is in force on a VM is what its owner wanted. `scx_vcoop` is
     /// loaded with it held, because a host has one.
     changing: Mutex<()>,
@@ -131,7 +133,7 @@ impl Service {
         metrics::serve(&self.shared, listen)
     }
 
-    /// Serves windows to VMMs as long as this lives: see [`Server`].
+    /// Serves windows to VMMs as long as this lives (see [`Server`]), and says whether those in guest memory are used.
     ///
     /// # Errors
     ///
@@ -144,6 +146,7 @@ impl Service {
         }
         // Asked for once.
         let _ = self.shared.windows.set(server);
+        self.shared.guest_memory.store(windows.guest_memory, Ordering::Relaxed);
         Ok(())
     }
 
@@ -264,6 +267,7 @@ impl Shared {
             engine,
             proc: Proc::default(),
             windows: OnceLock::new(),
+            guest_memory: AtomicBool::new(false),
             changing: Mutex::default(),
             owners: Mutex::default(),
             detached: Mutex::default(),
@@ -405,20 +409,19 @@ impl Shared {
                 vm.name
             )));
         }
-        let shares = if policy::needs_driver(&plan) {
-            Some(self.shares(vm.pid).ok_or_else(|| policy::no_driver(&vm.name, policy))?)
-        } else {
-            None
-        };
+        let shares =
+            if policy::needs_driver(&plan) { Some(self.shares(vm, policy)?) } else { None };
         let timers = policy::timers(vm, &plan).map_err(|e| e.to_string())?;
         let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
         Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares })
     }
 
-    /// What the guest of a VMM shares with this host, if its driver has registered.
-    fn shares(&self, pid: u32) -> Option<Shares> {
+    /// What a guest whose driver has registered shares with this host, for a policy that needs it.
+    fn shares(&self, vm: &Vm, policy: &str) -> Result<Shares, Refusal> {
         /// It takes a while to find out.
         static HOST_KHZ: OnceLock<u32> = OnceLock::new();
+        let pid = vm.pid;
+        let none = || policy::no_driver(&vm.name, policy);
         let offer = self.windows.get().and_then(|server| server.offer(pid));
         let (window, address, bell) = match offer {
             Some(Offer { window, bell }) => {
@@ -426,12 +429,14 @@ impl Shared {
                 (window, address, Some(bell))
             }
             None => {
-                let (window, address) = found_window(pid)?;
+                let is_used = self.guest_memory.load(Ordering::Relaxed);
+                let (window, address) = found_window(pid, is_used)?.ok_or_else(none)?;
                 (window, address, None)
             }
         };
         let host_khz = *HOST_KHZ.get_or_init(measured_khz);
-        window.guest_side().is_registered().then_some(Shares { window, address, bell, host_khz })
+        let shares = Shares { window, address, bell, host_khz };
+        if shares.window.guest_side().is_registered() { Ok(shares) } else { Err(none()) }
     }
 }
 

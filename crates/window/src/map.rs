@@ -176,6 +176,11 @@ impl Window {
         Some(unsafe { self.at(offset).cast().as_ref() })
     }
 
+    /// Whether it is in memory of its guest. Any user of the guest can have put it there.
+    pub fn is_lent(&self) -> bool {
+        self.lent
+    }
+
     /// Whether the window is this side's to write. A guest's driver that goes says so in the window, and takes the memory
     /// back once it is told that this has been seen ([`Self::give_back`]).
     fn is_ours(&self) -> bool {

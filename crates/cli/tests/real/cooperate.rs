@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -35,7 +36,13 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With this in its file.
+    fn start_with(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("vcoop.toml"), config).unwrap();
         let process = Self::process(dir.path());
         let daemon = Self { dir, process };
         until("the daemon listens", || daemon.windows().exists());
@@ -44,7 +51,6 @@ impl Daemon {
 
     fn process(dir: &Path) -> Child {
         let config = dir.join("vcoop.toml");
-        fs::write(&config, "").unwrap();
         let mut command = dies_with_caller("KILL", VCOOP);
         command.args(["daemon", "--config"]).arg(config).env("VCOOP_RUN_DIR", dir);
         command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
@@ -490,7 +496,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
 });
 
 test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome {
-    let daemon = Daemon::start();
+    let careful = Daemon::start();
     let memory = "memory-backend-memfd,id=ram,size=256M,share=on";
     let args = ["-object", memory, "-machine", "memory-backend=ram"];
     let vm = start(Options {
@@ -503,6 +509,15 @@ test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome 
     run(&vm, URGENT);
     let load = format!("{LOAD} ram=1");
     run(&vm, &load);
+    // Any user of the guest could have made it: it is not written to unless that was asked for.
+    let pid = vm.pid().to_string();
+    let refused = careful.vcoop(&["attach", &pid, "--policy", "dynamic"]).output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(3) && why.contains("guest_memory = true"), "{why}");
+    let untouched = vcoop_window::find(vm.pid()).unwrap().unwrap();
+    assert_eq!(untouched.host(0).unwrap().header.load(Ordering::Acquire), 0);
+    drop(careful);
+    let daemon = Daemon::start_with("[windows]\nguest_memory = true\n");
     let attached = daemon.dynamic(&vm, &[], || {
         daemon.until_met(&vm, 50);
         run(&vm, "rmmod vcoop");

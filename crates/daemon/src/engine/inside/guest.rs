@@ -174,7 +174,11 @@ impl Inside {
         let Some(link) = &mut vm.link else { return };
         if link.is_sought(now) {
             let (pid, tell) = (vm.id.pid, self.found.0.clone());
-            let search = move || _ = tell.send((number, found_window(pid)));
+            // Only who has had a window in guest memory is searched.
+            let search = move || {
+                let found = found_window(pid, true).ok().flatten();
+                _ = tell.send((number, found));
+            };
             if aside("window", search).is_err() {
                 link.searched(None, now);
             }
