@@ -113,6 +113,9 @@ mod tests {
         assert!(clock.is_pending(Event::Tick(0)), "they still compete");
         assert_eq!(host.schedule(20, CpuId(0), Leave::Blocked), Some(second));
         ticks.handled(0, &host, &mut clock);
+        assert!(clock.is_pending(Event::Tick(0)), "who sleeps in debt is still queued");
+        assert_eq!(host.schedule(5_000_000, CpuId(0), Leave::Yield), Some(second));
+        ticks.handled(0, &host, &mut clock);
         assert!(!clock.is_pending(Event::Tick(0)));
     }
 }
