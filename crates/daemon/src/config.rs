@@ -237,6 +237,8 @@ fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     };
     // A rule that can be applied to no VM is refused before there is one.
     let any = RunningVm { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
+    // What no setting could change is said first.
+    policy::planned(&any, &rule.policy, &[])?;
     policy::planned(&any, &rule.policy, &rule.sets)?;
     Ok(rule)
 }
@@ -276,6 +278,8 @@ mod tests {
         assert!(sets.contains(&"policy.wake-boost.run=\"1ms\"".to_owned()), "{sets:?}");
         assert!(config.rules[0].acts() && !config.rules[1].acts());
         assert_eq!(Config::parse("vcoop.toml", "").unwrap(), Config::default());
+        let of = |text| Config::parse("vcoop.toml", text).unwrap().windows.guest_memory;
+        assert_eq!(["[windows]\n", "[windows]\nguest_memory = true\n"].map(of), [false, true]);
     }
 
     #[test]
@@ -284,6 +288,10 @@ mod tests {
             ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
             ("[[rule]]\npolicy = \"step\"", "vcoop.toml:2: rule 1: step goes by the steal"),
+            (
+                "[[rule]]\npolicy = \"isolated\"\nsettings = { run = \"1ms\" }",
+                "isolated pins vCPUs",
+            ),
             (
                 "[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }",
                 "vcoop.toml:3:14: unknown key `meens`",
