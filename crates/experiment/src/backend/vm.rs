@@ -187,14 +187,20 @@ impl Vm {
         }
         let mut recording = observed.recording;
         recording.latencies.extend(probe.map(HostProbe::end));
+        let own = |note: vcoop_observe::Note| Note { evidence: note.evidence, remedy: note.remedy };
+        let mut said: Vec<Note> = observed.notes.into_iter().map(own).collect();
         if !stop()
             && let Some(exec) = exec
         {
-            recording.scalars.extend(exec.end()?);
+            let (values, passed_over) = exec.end()?;
+            recording.scalars.extend(values);
+            said.extend(passed_over.map(|line| Note {
+                evidence: format!("--exec: {line:?} has no number and was passed over"),
+                remedy: None,
+            }));
         }
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        for note in observed.notes {
-            let note = Note { evidence: note.evidence, remedy: note.remedy };
+        for note in said {
             if !notes.contains(&note) {
                 notes.push(note);
             }

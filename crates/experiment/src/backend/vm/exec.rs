@@ -66,12 +66,13 @@ impl Exec {
         Ok(!over)
     }
 
-    /// What it printed, once it has ended: `NAME=NUMBER`, one a line; other lines are passed over.
+    /// What it printed, once it has ended: `NAME=NUMBER`, one a line, and the first line that looks like one without a
+    /// number. Other lines are passed over.
     ///
     /// # Errors
     ///
     /// It failed, or printed no number.
-    pub(super) fn end(mut self) -> Result<BTreeMap<(String, String), Scalar>, String> {
+    pub(super) fn end(mut self) -> Result<(Values, Option<String>), String> {
         let status = self.child.wait().map_err(|e| e.to_string())?;
         let line = &self.line;
         if !status.success() {
@@ -80,11 +81,12 @@ impl Exec {
             let last = last.map_or_else(String::new, |last| format!(": {last}"));
             return Err(format!("--exec {line:?}: {status}{last}"));
         }
-        let values = values(&text(&mut self.stdout));
+        let (values, passed_over) = values(&text(&mut self.stdout));
         if values.is_empty() {
-            return Err(format!("--exec {line:?} printed no NAME=NUMBER"));
+            let instead = passed_over.map_or_else(String::new, |said| format!(", but {said:?}"));
+            return Err(format!("--exec {line:?} printed no NAME=NUMBER{instead}"));
         }
-        Ok(values)
+        Ok((values, passed_over))
     }
 }
 
@@ -106,15 +108,25 @@ fn text(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The values of a text. The unit is the end of the name.
-fn values(text: &str) -> BTreeMap<(String, String), Scalar> {
+/// By probe and metric.
+type Values = BTreeMap<(String, String), Scalar>;
+
+/// The values of a text, and the first line `NAME=...` that has none. The unit is the end of the name.
+fn values(text: &str) -> (Values, Option<String>) {
     let mut values = BTreeMap::new();
+    let mut passed_over = None;
     for line in text.lines() {
-        let Some((name, number)) = line.trim().split_once('=') else { continue };
+        let Some((name, number)) = line.split_once('=') else { continue };
+        let name = name.trim();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let named = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
         let number = number.trim().parse::<f64>().ok().filter(|n| n.is_finite());
-        let (true, Some(value)) = (named && values.len() < MOST_VALUES, number) else { continue };
+        let (true, Some(value)) = (named && values.len() < MOST_VALUES, number) else {
+            if named && passed_over.is_none() {
+                passed_over = Some(line.trim().chars().take(80).collect());
+            }
+            continue;
+        };
         let unit = ["us", "ns", "ms", "s"].into_iter().find(|unit| {
             name.strip_suffix(unit)
                 .is_some_and(|rest| rest.ends_with('_') && !rest.ends_with("per_"))
@@ -122,7 +134,7 @@ fn values(text: &str) -> BTreeMap<(String, String), Scalar> {
         let scalar = Scalar { unit: unit.unwrap_or("count"), value };
         values.insert((format!("{EXEC}{name}"), EXEC_METRIC.to_owned()), scalar);
     }
-    values
+    (values, passed_over)
 }
 
 #[cfg(test)]
@@ -135,12 +147,13 @@ mod tests {
         while exec.is_running()? {
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(exec.end()?.into_iter().map(|((probe, _), s)| (probe, s.unit, s.value)).collect())
+        let (values, _) = exec.end()?;
+        Ok(values.into_iter().map(|((probe, _), s)| (probe, s.unit, s.value)).collect())
     }
 
     #[test]
     fn what_is_printed_is_taken() {
-        let line = "echo noise; echo p99_us=12.5; echo rate_per_s=3; echo n=2; echo bad=x; \
+        let line = "echo noise; echo p99_us=12.5; echo rate_per_s=3; echo ' n = 2'; echo bad=x; \
                     echo \"$VCOOP_VM-$VCOOP_POLICY-$VCOOP_EACH_S\"; echo inf=inf";
         let own = |name: &str, unit, value| (format!("exec.{name}"), unit, value);
         assert_eq!(
@@ -156,6 +169,8 @@ mod tests {
         assert!(why.contains("exit status: 3") && why.ends_with("it broke"), "{why}");
         assert!(run("exit 3").unwrap_err().ends_with("exit status: 3"), "it said nothing");
         assert!(run("true").unwrap_err().contains("printed no NAME=NUMBER"));
-        assert!(values(&"a=1\n".repeat(3)).len() == 1);
+        assert!(run("echo a=x").unwrap_err().ends_with("printed no NAME=NUMBER, but \"a=x\""));
+        let (taken, passed_over) = values("a=1\na=1\nhttp://x?b=1\nc = nan\nd=\n");
+        assert_eq!((taken.len(), passed_over.as_deref()), (1, Some("c = nan")));
     }
 }
