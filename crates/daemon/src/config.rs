@@ -237,7 +237,7 @@ fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     };
     // A rule that can be applied to no VM is refused before there is one.
     let any = RunningVm { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
-    // What no setting could change is said first.
+    // A policy that no VM can have is refused before its settings are looked at.
     policy::planned(&any, &rule.policy, &[])?;
     policy::planned(&any, &rule.policy, &rule.sets)?;
     Ok(rule)

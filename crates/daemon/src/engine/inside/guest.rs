@@ -174,7 +174,7 @@ impl Inside {
         let Some(link) = &mut vm.link else { return };
         if link.is_sought(now) {
             let (pid, tell) = (vm.id.pid, self.found.0.clone());
-            // Only who has had a window in guest memory is searched.
+            // A window is sought again only where the one before was in guest memory, so that was allowed.
             let search = move || {
                 let found = found_window(pid, true).ok().flatten();
                 _ = tell.send((number, found));
