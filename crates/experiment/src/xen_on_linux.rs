@@ -72,6 +72,7 @@ pub fn xen_on_linux(plan: &Plan) -> Option<(Plan, String)> {
     for vm in &mut out.vms {
         // What was a domain is a process like any other, and a copy a VM of its own.
         vm.group = None;
+        vm.vcpu_groups.clear();
         vm.label.clone_from(&vm.name);
     }
     let guests = out.vms.iter_mut().flat_map(|vm: &mut VmPlan| vm.tasks.iter_mut());

@@ -156,7 +156,7 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
             "they are measured in the simulator only",
         );
     }
-    if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
+    if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some() || !vm.vcpu_groups.is_empty()) {
         return refuse(&format!("the control group of VM {}", vm.name), "the lab makes none");
     }
     if let Some(task) = plan.host_tasks.iter().find(|task| task.group.is_some()) {

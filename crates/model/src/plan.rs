@@ -323,6 +323,9 @@ pub struct VmPlan {
     pub vcpu_means: Vec<Option<Means>>,
     /// Index into the groups of a Linux host, the domains of credit1, or the partitions of a pool.
     pub group: Option<u16>,
+    /// On a Linux host: the groups of the vCPU threads, one a vCPU; empty: all are in `group` itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vcpu_groups: Vec<u16>,
     /// Tasks of the guest.
     pub tasks: Vec<TaskPlan>,
     /// Interrupt sources outside the guest.

@@ -12,6 +12,7 @@ mod credit1;
 mod deadline;
 mod effect;
 mod expand;
+mod group;
 mod host;
 mod keys;
 mod matrix;

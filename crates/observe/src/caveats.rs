@@ -1,9 +1,12 @@
 //! What an observation cannot see, or what makes what it sees mean something else.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use vcoop_model::plan::Ns;
+use vcoop_sources::trace::Tid;
+use vcoop_vmm::Groups;
 
 /// Something to know besides the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,34 +69,22 @@ pub(crate) fn of_blocked(vcpu: u32, part: f64) -> Option<Note> {
 /// A thousandth of the time.
 const WORTH_A_NOTE: f64 = 0.001;
 
-/// How long a control group and those above it were held back by their CPU quota.
+/// How long quotas of control groups held threads back, by the group's folder.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Throttled(Vec<(PathBuf, Ns)>);
+pub(crate) struct Throttled(BTreeMap<PathBuf, Ns>);
 
 impl Throttled {
-    /// So far; `group`: as in `/proc/PID/cgroup`.
-    pub(crate) fn of(root: &Path, group: &str) -> Self {
-        // Version 1, alone or with the accounting, and version 2.
-        let mounts = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup"];
-        let group = Path::new(group.trim_start_matches('/'));
-        let groups = group.ancestors();
-        let read = |path: PathBuf| {
-            let stat = fs::read_to_string(path.join("cpu.stat")).ok()?;
-            let field = |key: &str| -> Option<Ns> {
-                stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
-            };
-            let us = field("throttled_usec ").map(|us: Ns| us.saturating_mul(1000));
-            Some((path, us.or_else(|| field("throttled_time "))?))
-        };
-        let paths = groups.flat_map(|group| mounts.map(|mount| root.join(mount).join(group)));
-        Self(paths.filter_map(read).collect())
+    /// So far, in the groups of these threads.
+    pub(crate) fn of(root: &Path, tids: impl IntoIterator<Item = Tid>) -> Self {
+        let of = |tid: Tid| Groups::under(root, [tid.cast_unsigned()]).throttled();
+        Self(tids.into_iter().flat_map(of).collect())
     }
 
     /// What a quota did since.
     pub(crate) fn note(&self, before: &Self) -> Option<Note> {
         let grown = self.0.iter().filter_map(|(path, ns)| {
-            let (_, old) = before.0.iter().find(|(p, _)| p == path)?;
-            ns.checked_sub(*old).filter(|grown| *grown > 0).map(|grown| (grown, path))
+            let grown = ns.checked_sub(*before.0.get(path)?)?;
+            (grown > 0).then_some((grown, path))
         });
         let (ns, path) = grown.max()?;
         let (ms, path) = (ns as f64 / 1e6, path.display());
@@ -128,24 +119,25 @@ mod tests {
     #[test]
     fn a_quota_of_a_group_above_is_found() {
         let (v2, v1) = ("sys/fs/cgroup/vms/cpu.stat", "sys/fs/cgroup/cpu/old/cpu.stat");
-        let tree = Tree::with(&[(v2, "nr_throttled 3\nthrottled_usec 500\n"), (v1, "")]);
-        let before = Throttled::of(tree.root(), "/vms/web");
+        let tree = Tree::with(&[
+            ("proc/7/cgroup", "0::/vms/web/vcpu0\n"),
+            ("proc/8/cgroup", "4:cpu,cpuacct:/old\n0::/\n"),
+            (v2, "nr_throttled 3\nthrottled_usec 500\n"),
+            (v1, ""),
+        ]);
+        let of = |tids: &[_]| Throttled::of(tree.root(), tids.iter().copied());
+        let before = of(&[7]);
         assert!(before.note(&before).is_none());
         tree.write(v2, "nr_throttled 4\nthrottled_usec 2500\n");
-        let note = Throttled::of(tree.root(), "/vms/web").note(&before).unwrap();
+        let note = of(&[7, 8]).note(&before).unwrap();
         assert!(note.evidence.contains("held threads back for 2.0 ms"), "{}", note.evidence);
         assert!(note.remedy.unwrap().ends_with("sys/fs/cgroup/vms"));
 
-        let before = Throttled::of(tree.root(), "/old");
+        let before = of(&[8]);
         tree.write(v1, "throttled_time 7000000\n");
-        assert!(
-            Throttled::of(tree.root(), "/old").note(&before).is_none(),
-            "it was not counted before"
-        );
-        let before = Throttled::of(tree.root(), "/old");
+        assert!(of(&[8]).note(&before).is_none(), "it was not counted before");
+        let before = of(&[7, 8]);
         tree.write(v1, "throttled_time 8500000\n");
-        assert!(
-            Throttled::of(tree.root(), "/old").note(&before).unwrap().evidence.contains("1.5 ms")
-        );
+        assert!(of(&[7, 8]).note(&before).unwrap().evidence.contains("1.5 ms"));
     }
 }

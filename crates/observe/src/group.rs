@@ -1,24 +1,24 @@
 //! The groups by which the fair class shares CPUs between threads.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::{fs, iter};
 
 use vcoop_sources::trace::Tid;
-use vcoop_vmm::{CpuMax, Groups, Level};
+use vcoop_vmm::{Groups, Level};
 
 /// What a thread of nice 0 weighs, and a control group with the default weight.
 const WEIGHT: u64 = 1024;
 
-/// The control groups that a thread is in, or all vCPUs of a VM, the outermost first; or a session of sched_autogroup.
+/// The control groups that a thread is in, the outermost first; or a session of sched_autogroup.
 /// None is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group(pub(crate) Vec<Level>);
 
 impl Group {
-    /// That of some threads together; `None`: they are in none, or gone.
-    pub(crate) fn of(root: &Path, tids: &[Tid]) -> Option<Self> {
-        let groups = Groups::under(root, tids.iter().map(|tid| tid.cast_unsigned()));
+    /// That of a thread; `None`: it is in none, or gone.
+    pub(crate) fn of(root: &Path, tid: Tid) -> Option<Self> {
+        let groups = Groups::under(root, [tid.cast_unsigned()]);
         // A control group with the CPU controller takes a thread out of its session.
         let levels = groups.levels();
         if !levels.is_empty() {
@@ -26,10 +26,8 @@ impl Group {
         }
         let sessions = fs::read_to_string(root.join("proc/sys/kernel/sched_autogroup_enabled"));
         let on = sessions.is_ok_and(|on| on.trim() == "1");
-        let of = |tid: &Tid| {
-            Self::session(&fs::read_to_string(root.join(format!("proc/{tid}/autogroup"))).ok()?)
-        };
-        on.then(|| of(tids.first()?))?
+        let session = || fs::read_to_string(root.join(format!("proc/{tid}/autogroup"))).ok();
+        on.then(|| Self::session(&session()?))?
     }
 
     /// From `/proc/TID/autogroup`: `/autogroup-79 nice 0`.
@@ -46,86 +44,119 @@ impl Group {
         Self(vec![Level { name: name.to_owned(), weight, quota: None }])
     }
 
-    /// How many of the outermost groups two have in common.
-    fn common(&self, other: &Self) -> usize {
-        self.0.iter().zip(&other.0).take_while(|(one, other)| one.name == other.name).count()
+    /// The groups that all of some threads are in; `None`: none.
+    pub(crate) fn shared<'g>(all: impl IntoIterator<Item = Option<&'g Self>>) -> Option<Self> {
+        let levels = |group: Option<&'g Self>| group.map_or(&[][..], |group| &group.0);
+        let both = |one: &'g [Level], other: &'g [Level]| {
+            let alike = one.iter().zip(other).take_while(|(one, other)| one.name == other.name);
+            &one[..alike.count()]
+        };
+        let shared = all.into_iter().map(levels).reduce(both)?;
+        (!shared.is_empty()).then(|| Self(shared.to_vec()))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|level| &*level.name).collect()
     }
 }
 
-/// A group of a scenario, which has no groups in groups.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Flat {
-    /// Where it is in the hierarchy.
-    path: Vec<String>,
-    pub(crate) name: String,
-    pub(crate) weight: u64,
-    /// Of the VM's own group.
-    pub(crate) quota: Option<CpuMax>,
+/// A group of the hierarchy.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) level: Level,
+    /// The group that it is in, by its number.
+    pub(crate) parent: Option<usize>,
+    /// Threads that are in it and in no group of it, and groups in it.
+    inside: usize,
+    /// It is left out: whoever is in it counts as in the group above.
+    left_out: bool,
 }
 
-/// The groups of a scenario for those that a VM and others are in. `None`: whoever is in no group.
-///
-/// A group of the hierarchy becomes one where it parts from the VM's: those that hold the VM are opened, and others
-/// are not. What is in an opened group has its part of that group's weight, by the weights of all that was seen there.
-/// The VM's own group is the outermost that has nobody else.
-pub(crate) fn flatten<'g>(
-    vm: Option<&'g Group>,
-    others: impl Iterator<Item = Option<&'g Group>>,
-) -> BTreeMap<Option<&'g Group>, Option<Flat>> {
-    let mut flat: BTreeMap<_, _> = others.map(|group| (group, None)).collect();
-    flat.insert(vm, None);
-    let groups: BTreeSet<&Group> = flat.keys().copied().flatten().collect();
-    let none = Group(Vec::new());
-    let own = vm.unwrap_or(&none);
-    // Threads that are in the VM's innermost group, or in groups there, go with it.
-    let parts = |group: &Group| {
-        Some(own.common(group)).filter(|common| *common < own.0.len() || own.0.is_empty())
-    };
-    let opened = groups.iter().filter_map(|group| parts(group)).max().unwrap_or(0);
+/// The groups of some threads. A group without a quota that has nobody beside it in the group above, or on the host, is left
+/// out, as it changes nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Hierarchy<'g> {
+    nodes: Vec<Node>,
+    /// Each group's number, by its name and those of the groups that it is in.
+    numbers: BTreeMap<Vec<&'g str>, usize>,
+}
 
-    // From the top down: what is left of the weight for those that are further in.
-    let mut left = None;
-    for depth in 0..=opened {
-        let here: BTreeSet<(&[Level], &str, u64)> = groups
-            .iter()
-            .filter(|group| parts(group).unwrap_or(own.0.len()) >= depth)
-            .map(|group| match group.0.get(depth) {
-                Some(level) => (&group.0[..=depth], &*level.name, level.weight),
-                // A thread beside groups.
-                None => (&group.0[..], &*group.0[depth - 1].name, WEIGHT),
-            })
-            .collect();
-        let sum: u64 = here.iter().map(|(.., weight)| weight).sum();
-        let part =
-            |weight: u64| left.map_or(weight, |left: u64| (left * weight / sum.max(1)).max(1));
-        for (group, flat) in &mut flat {
-            let Some(group) = *group else { continue };
-            let is_vm = depth == opened && own.common(group) > depth;
-            if !is_vm && parts(group) != Some(depth) {
+impl<'g> Hierarchy<'g> {
+    /// That of threads in these groups. `None`: one in no group.
+    pub(crate) fn of(threads: impl IntoIterator<Item = Option<&'g Group>>) -> Self {
+        let mut hierarchy = Self::default();
+        let mut at_root = 0;
+        for group in threads {
+            let Some(group) = group else {
+                at_root += 1;
                 continue;
+            };
+            let (names, mut parent) = (group.names(), None::<usize>);
+            for (depth, level) in group.0.iter().enumerate() {
+                let number = hierarchy.numbers.get(&names[..=depth]).copied();
+                let number = number.unwrap_or_else(|| {
+                    match parent {
+                        Some(parent) => hierarchy.nodes[parent].inside += 1,
+                        None => at_root += 1,
+                    }
+                    let level = level.clone();
+                    hierarchy.nodes.push(Node { level, parent, inside: 0, left_out: false });
+                    hierarchy.numbers.insert(names[..=depth].to_vec(), hierarchy.nodes.len() - 1);
+                    hierarchy.nodes.len() - 1
+                });
+                parent = Some(number);
             }
-            let path: Vec<String> =
-                group.0.iter().take(depth + 1).map(|l| l.name.clone()).collect();
-            let weight = part(group.0.get(depth).map_or(WEIGHT, |level| level.weight));
-            let limits = own.0.iter().skip(depth).filter_map(|level| level.quota);
-            let quota = limits.filter(|_| is_vm).min_by_key(|quota| quota.each_second());
-            let name = path.last().cloned().unwrap_or_default();
-            *flat = Some(Flat { path, name, weight, quota });
+            if let Some(own) = parent {
+                hierarchy.nodes[own].inside += 1;
+            }
         }
-        left = own.0.get(depth).map(|level| part(level.weight));
+        // From the inside out: what is in a group that is left out counts for the one above.
+        for i in (0..hierarchy.nodes.len()).rev() {
+            let node = &hierarchy.nodes[i];
+            let (parent, inside) = (node.parent, node.inside);
+            let unlimited = node.level.quota.is_none();
+            let beside = match parent {
+                Some(parent) => &mut hierarchy.nodes[parent].inside,
+                None => &mut at_root,
+            };
+            if *beside == 1 && unlimited {
+                *beside = inside;
+                hierarchy.nodes[i].left_out = true;
+            }
+        }
+        hierarchy
     }
-    flat
+
+    /// The groups, an outer one before those in it: the number of each, and what it is. Its parent is one of them.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (usize, Node)> {
+        let kept = self.nodes.iter().enumerate().filter(|(_, node)| !node.left_out);
+        kept.map(|(i, node)| {
+            let parent = node.parent.and_then(|parent| self.kept(parent));
+            (i, Node { level: node.level.clone(), parent, ..*node })
+        })
+    }
+
+    /// The number of the group that a thread in these groups is in.
+    pub(crate) fn number(&self, group: &Group) -> Option<usize> {
+        self.kept(*self.numbers.get(&group.names())?)
+    }
+
+    /// The group itself, or the innermost above it that is not left out.
+    fn kept(&self, number: usize) -> Option<usize> {
+        let parent = |number: &usize| self.nodes[*number].parent;
+        iter::successors(Some(number), parent).find(|number| !self.nodes[*number].left_out)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use vcoop_testing::Tree;
 
-    use super::{Group, flatten};
+    use super::{Group, Hierarchy};
 
     fn of(files: &[(&str, &str)]) -> Option<Vec<(String, u64)>> {
         let levels = |group: Group| group.0.into_iter().map(|level| (level.name, level.weight));
-        Group::of(Tree::with(files).root(), &[7]).map(|group| levels(group).collect())
+        Group::of(Tree::with(files).root(), 7).map(|group| levels(group).collect())
     }
 
     fn one(name: &str, weight: u64) -> Option<Vec<(String, u64)>> {
@@ -146,65 +177,71 @@ mod tests {
         assert_eq!(of(&[on, session, v2, weight]), one("machine.slice", 1024));
     }
 
-    /// Names, weights and quotas of the groups for a VM and for others, each at `path` with the weights of its levels.
-    fn flat(vm: &str, others: &[&str]) -> Vec<String> {
-        let group = |text: &str| {
-            let level = |part: &str| {
-                let mut words = part.split(' ');
-                let name = words.next().unwrap().to_owned();
-                let weight = words.next().unwrap().parse().unwrap();
-                let quota = words.next().map(|quota| vcoop_vmm::CpuMax {
-                    quota_us: quota.parse().unwrap(),
-                    period_us: 100_000,
-                });
-                vcoop_vmm::Level { name, weight, quota }
-            };
-            (!text.is_empty()).then(|| Group(text.split('/').map(level).collect()))
+    /// Groups of which each is its name, weight and quota: `machine 1024/web 512 200000`.
+    fn group(text: &str) -> Option<Group> {
+        let level = |part: &str| {
+            let mut words = part.split(' ');
+            let name = words.next().unwrap().to_owned();
+            let weight = words.next().unwrap().parse().unwrap();
+            let quota = words.next().map(|quota| vcoop_vmm::CpuMax {
+                quota_us: quota.parse().unwrap(),
+                period_us: 100_000,
+            });
+            vcoop_vmm::Level { name, weight, quota }
         };
-        let all: Vec<_> = [vm].iter().chain(others).map(|text| group(text)).collect();
-        let flat = flatten(all[0].as_ref(), all[1..].iter().map(Option::as_ref));
-        let text = |group: &Option<Group>| {
-            flat[&group.as_ref()].as_ref().map_or_else(String::new, |flat| {
-                let quota = flat.quota.map_or_else(String::new, |q| format!(" {}", q.quota_us));
-                format!("{} {}{quota}", flat.name, flat.weight)
-            })
+        (!text.is_empty()).then(|| Group(text.split('/').map(level).collect()))
+    }
+
+    /// For each thread the groups that it is in, of those that are kept, each with its weight.
+    fn kept(threads: &[&str]) -> Vec<String> {
+        let all: Vec<_> = threads.iter().map(|text| group(text)).collect();
+        let hierarchy = Hierarchy::of(all.iter().map(Option::as_ref));
+        let groups: Vec<_> = hierarchy.groups().collect();
+        let path = |group: &Option<Group>| {
+            let (mut at, mut names) = (hierarchy.number(group.as_ref()?), Vec::new());
+            while let Some((_, node)) = groups.iter().find(|(i, _)| Some(*i) == at) {
+                names.insert(0, format!("{} {}", node.level.name, node.level.weight));
+                at = node.parent;
+            }
+            Some(names.join("/"))
         };
-        all.iter().map(text).collect()
+        all.iter().map(|group| path(group).unwrap_or_default()).collect()
     }
 
     #[test]
-    fn a_group_counts_where_it_parts_from_the_vms() {
-        // Top groups, as long as nobody else is in the VM's.
-        let web = "machine 1024/web 1024/libvirt 1024";
-        assert_eq!(flat(web, &["system 512/ssh 1024"]), ["machine 1024", "system 512"]);
-        // The slice is opened for another VM, and each has a part of its weight.
-        let others = ["machine 1024/db 3072/libvirt 1024/vcpu0 1024", "system 512/ssh 1024", ""];
-        assert_eq!(flat(web, &others), ["web 256", "db 768", "system 512", ""]);
-        // Groups inside the VM's own go with it.
-        let inside = ["machine 1024/web 1024/libvirt 1024/emulator 1024", others[0]];
-        assert_eq!(flat(web, &inside), ["web 256", "web 256", "db 768"]);
-        // Two in one group count once; a thread in the opened group itself beside both.
-        let db = "machine 1024/db 1024/vcpu";
-        let (vcpu0, vcpu1) = (format!("{db}0 1024"), format!("{db}1 1024"));
+    fn groups_that_change_nothing_are_left_out() {
+        let (web, web_kept) = ("machine 512/web 100/libvirt 1024", "machine 512/web 100");
+        // The one of all, and the only one in another.
+        assert_eq!(kept(&[web, web]), ["", ""]);
+        assert_eq!(kept(&[web, ""]), ["machine 512", ""]);
+        assert_eq!(kept(&[web, "system 300/ssh 50"]), ["machine 512", "system 300"]);
+        // Two beside each other.
+        let db = "machine 512/db 300/libvirt 1024";
+        assert_eq!(kept(&[web, db]), ["web 100", "db 300"]);
+        assert_eq!(kept(&[web, db, ""]), [web_kept, "machine 512/db 300", ""]);
+        // A thread beside a group.
         assert_eq!(
-            flat(web, &[&vcpu0, &vcpu1, "machine 1024"]),
-            ["web 341", "db 341", "db 341", "machine 341"]
+            kept(&[web, "machine 512/web 100", ""])[..2],
+            ["machine 512/libvirt 1024", "machine 512"]
         );
-        // Further in.
-        assert_eq!(
-            flat("a 1000/b 100/c 300", &["a 1000/b 100/d 100", "a 1000/e 300"]),
-            ["c 187", "d 62", "e 750"]
-        );
-        assert_eq!(flat("", &["a 1000/b 100", "a 1000/c 100"]), ["", "a 1000", "a 1000"]);
+        // A quota counts, and so does the group that it is in.
+        let limited = "machine 512/web 100 70000/libvirt 1024";
+        assert_eq!(kept(&[limited]), ["web 100"]);
+        assert_eq!(kept(&[limited, ""]), [web_kept, ""]);
     }
 
     #[test]
-    fn the_quota_is_that_of_the_vms_own_groups() {
-        let db = "machine 1024 900000/db 1024 300000";
-        assert_eq!(
-            flat("machine 1024 900000/web 1024 400000/libvirt 1024 200000", &[db]),
-            ["web 512 200000", "db 512"]
-        );
-        assert_eq!(flat("machine 1024 900000/web 1024 400000", &[""]), ["machine 1024 400000", ""]);
+    fn threads_share_the_groups_that_all_are_in() {
+        let shared = |threads: &[&str]| {
+            let all: Vec<_> = threads.iter().map(|text| group(text)).collect();
+            Group::shared(all.iter().map(Option::as_ref)).map(|group| group.names().join("/"))
+        };
+        let (one, other) = ("m 1/web 1/vcpu0 1", "m 1/web 1/vcpu1 1");
+        assert_eq!(shared(&[one, other]), Some("m/web".to_owned()));
+        assert_eq!(shared(&[one, "m 1/web 1"]), Some("m/web".to_owned()));
+        assert_eq!(shared(&[one, one]), Some("m/web/vcpu0".to_owned()));
+        assert_eq!(shared(&[one, "s 1/web 1"]), None);
+        assert_eq!(shared(&[one, ""]), None);
+        assert_eq!(shared(&[]), None);
     }
 }

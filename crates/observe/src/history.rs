@@ -107,7 +107,7 @@ impl History {
                 cpus: affinity(tid).ok(),
                 policy: Attributes::get(tid).ok().map(|attributes| attributes.to_policy()),
                 start: Stat::open(tid).ok().and_then(|stat| stat.start()),
-                group: Group::of(Path::new("/"), &[tid]),
+                group: Group::of(Path::new("/"), tid),
             };
             self.people.insert(tid, person);
         }

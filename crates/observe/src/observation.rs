@@ -207,7 +207,7 @@ impl Observation {
         self.window = None;
         self.poll(&mut Nobody);
         let subject = &self.subject;
-        let throttled = subject.cgroup.as_deref().map(|g| Throttled::of(Path::new("/"), g));
+        let throttled = subject.throttled();
         let sliced = (slicing.slices, slicing.duration_ns);
         let (events, lost) = (self.recorder.counts().0, self.recorder.lost());
         // These belong to one moment.
@@ -232,7 +232,7 @@ impl Observation {
             used_ns: own_cpu_time(),
             urgent,
             counted,
-            throttled: throttled.unwrap_or_default(),
+            throttled,
             ticks: ticks(),
             names: None,
             told: false,
@@ -384,6 +384,7 @@ impl Observation {
             cpus: affinity(vcpu.tid).unwrap_or_default(),
             policy: Attributes::get(vcpu.tid).map_or(Policy::NORMAL, |own| own.to_policy()),
             steps: follower.steps.take().unwrap_or_default(),
+            group: Group::of(Path::new("/"), vcpu.tid),
         });
         Some(Scene {
             vm: self.subject.name.clone(),
@@ -395,10 +396,6 @@ impl Observation {
             window: (window.from, to),
             clock: window.clock,
             began: window.ticks,
-            group: {
-                let vcpus: Vec<_> = self.subject.vcpus.iter().map(|v| v.tid).collect();
-                Group::of(Path::new("/"), &vcpus)
-            },
         })
     }
 
@@ -499,9 +496,7 @@ impl Observation {
             notes
                 .push(Note::new(evidence, Some("a KVM whose tracepoints fire, with a busy guest")));
         }
-        if let Some(group) = &subject.cgroup {
-            notes.extend(Throttled::of(Path::new("/"), group).note(&window.throttled));
-        }
+        notes.extend(subject.throttled().note(&window.throttled));
         notes
     }
 }

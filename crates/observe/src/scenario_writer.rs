@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::iter;
 
 use vcoop_model::plan::Ns;
 use vcoop_policy::thread::Policy;
@@ -19,7 +20,7 @@ use vcoop_threads::tsc::Clock;
 use vcoop_vmm::CpuMax;
 
 use crate::follow::Step;
-use crate::group::{Flat, Group, flatten};
+use crate::group::{Group, Hierarchy};
 use crate::history::{Did, Kept, Person};
 use crate::scene_vcpu::SceneVcpu;
 
@@ -48,8 +49,6 @@ pub struct Scene {
     pub(crate) clock: Clock,
     /// The beginning in clock ticks since boot.
     pub(crate) began: u64,
-    /// That of the VM.
-    pub(crate) group: Option<Group>,
 }
 
 /// Threads that are alike.
@@ -71,30 +70,19 @@ struct Others {
 }
 
 impl Others {
-    /// The groups of the scenario, by those of the hierarchy; none, if all that runs is in one without a quota, or
-    /// outside. Their names are such as a scenario takes.
-    fn groups<'g>(&'g self, vm: Option<&'g Group>) -> BTreeMap<Option<&'g Group>, Flat> {
-        let places = self.hogs.keys().map(|hogs| &hogs.place).chain(self.captured.keys());
-        let flat = flatten(vm, places.map(|(_, group)| group.as_ref()));
-        let distinct: BTreeSet<Option<Flat>> = flat.values().cloned().collect();
-        let limited = distinct.iter().flatten().any(|group| group.quota.is_some());
-        if distinct.len() < 2 && !limited {
-            return BTreeMap::new();
-        }
-        let mut names = BTreeSet::new();
-        let named: BTreeMap<&Flat, String> = distinct
-            .iter()
-            .flatten()
-            .map(|group| (group, unlike(&mut names, &group.name)))
-            .collect();
-        flat.into_iter()
-            .filter_map(|(group, flat)| {
-                let mut flat = flat?;
-                flat.name = named[&flat].clone();
-                Some((group, flat))
-            })
-            .collect()
+    /// The groups that each thread is in, and those of the VM's vCPUs.
+    fn groups<'g>(&'g self, vm: Option<&'g Group>) -> Hierarchy<'g> {
+        let hogs = self.hogs.iter().map(|(hogs, count)| (&hogs.place, *count as usize));
+        let captured = self.captured.iter().map(|(place, threads)| (place, threads.len()));
+        let threads = hogs.chain(captured).map(|((_, group), count)| (group.as_ref(), count));
+        let vm = iter::once((vm, 1));
+        Hierarchy::of(vm.chain(threads).flat_map(|(group, count)| iter::repeat_n(group, count)))
     }
+}
+
+/// A quota as a scenario writes it.
+fn max_text(CpuMax { quota_us, period_us }: CpuMax) -> String {
+    format!("cpu_max = \"{quota_us}us/{period_us}us\"\n")
 }
 
 /// A policy as a scenario writes it.
@@ -182,18 +170,25 @@ impl Scene {
             own.sort_unstable();
             (!own.is_empty() && own.len() < all).then(|| cpu_list(&own))
         };
-        let others = self.others();
-        let groups = others.groups(self.group.as_ref());
-        let in_group = |group: &Option<Group>| {
-            let flat = groups.get(&group.as_ref());
-            flat.map_or_else(String::new, |flat| format!("group = \"{}\"\n", flat.name))
+        let (others, vm) = (self.others(), self.group());
+        let groups = others.groups(vm.as_ref());
+        let mut names = BTreeSet::new();
+        let names: BTreeMap<usize, String> = groups
+            .groups()
+            .map(|(group, node)| (group, unlike(&mut names, &node.level.name)))
+            .collect();
+        let named = |group: Option<usize>| {
+            let name = group.and_then(|group| names.get(&group));
+            name.map_or_else(String::new, |name| format!("group = \"{name}\"\n"))
         };
+        let in_group =
+            |group: &Option<Group>| named(group.as_ref().and_then(|group| groups.number(group)));
         let place = |(cpus, group): &Place| {
             let cpus = cpus.as_deref().and_then(list);
             let cpus = cpus.map_or_else(String::new, |cpus| format!("cpus = \"{cpus}\"\n"));
             cpus + &in_group(group)
         };
-        let mut text = self.vm_table(&list) + &in_group(&self.group);
+        let mut text = self.vm_table(&list) + &in_group(&vm) + &self.vcpu_groups(vm.as_ref());
         let kept_off = |cpu: u32| self.vcpus.iter().all(|v| !v.cpus.contains(&cpu));
         if self.is_woken_from_elsewhere() && self.events.iter().any(|event| kept_off(event.cpu)) {
             text += "# Most wake-ups of its vCPUs came from CPUs where they did not run then: another thread has its timers.\n\
@@ -203,12 +198,11 @@ impl Scene {
             text += &task_tables(i, vcpu, stem);
         }
         // Writing to a string does not fail.
-        for Flat { name, weight, quota, .. } in groups.values().collect::<BTreeSet<_>>() {
-            let weight = weight.clamp(&2, &262_144);
+        for (group, node) in groups.groups() {
+            let (name, weight) = (&names[&group], node.level.weight.clamp(2, 262_144));
             let _ = write!(text, "\n[[group]]\nname = \"{name}\"\nweight = {weight}\n");
-            if let Some(CpuMax { quota_us, period_us }) = quota {
-                let _ = writeln!(text, "cpu_max = \"{quota_us}us/{period_us}us\"");
-            }
+            text += &named(node.parent);
+            text += &node.level.quota.map_or_else(String::new, max_text);
         }
         let mut names = BTreeSet::new();
         for (hogs, count) in &others.hogs {
@@ -246,6 +240,38 @@ impl Scene {
             "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
              tick_hz = {GUEST_TICK_HZ}\ncooperative = {cooperates}\nwaits = true\n"
         )
+    }
+
+    /// The groups that all vCPUs are in.
+    fn group(&self) -> Option<Group> {
+        Group::shared(self.vcpus.iter().map(|vcpu| vcpu.group.as_ref()))
+    }
+
+    /// Keys of the VM where each vCPU has a group of its own in that of all.
+    fn vcpu_groups(&self, vm: Option<&Group>) -> String {
+        let depth = vm.map_or(0, |vm| vm.0.len());
+        let own = self.vcpus.iter().map(|vcpu| match &vcpu.group.as_ref()?.0[depth..] {
+            [own] => Some(own),
+            _ => None,
+        });
+        let Some(own) = own.collect::<Option<Vec<_>>>() else { return String::new() };
+        let quotas = own.iter().filter_map(|own| own.quota);
+        match quotas.min_by_key(|quota| quota.each_second()) {
+            Some(quota) => format!("vcpu_{}", max_text(quota)),
+            None => "vcpu_groups = true\n".to_owned(),
+        }
+    }
+
+    /// The groups of a thread, without one that it has for itself and in which it counts as it would outside.
+    fn group_of(&self, person: &Person) -> Option<Group> {
+        let mut own = person.group.clone()?;
+        let groups = self.people.values().filter_map(|other| other.group.as_ref());
+        let inside = groups.filter(|other| other.0.starts_with(&own.0)).count();
+        let is_usual = person.policy.is_none_or(|policy| policy == Policy::NORMAL);
+        if inside == 1 && is_usual {
+            own.0.pop_if(|level| level.is_like_a_thread());
+        }
+        (!own.0.is_empty()).then_some(own)
     }
 
     /// Whether most wake-ups of the vCPUs came from another CPU than the one where they ran then, as where a thread of the
@@ -321,11 +347,12 @@ impl Scene {
             let before = person.start.is_some_and(|start| start <= self.began);
             if !seen.slept && before && seen.ran as f64 >= LEAST_HOG * length {
                 let policy = policy_text(person.policy.unwrap_or(Policy::NORMAL));
-                let place = (person.cpus, person.group);
+                let place = (person.cpus.clone(), self.group_of(&person));
                 let hogs = Hogs { name: person.name, policy, place };
                 *others.hogs.entry(hogs).or_default() += 1;
             } else {
-                others.captured.entry((person.cpus, person.group)).or_default().insert(tid);
+                let place = (person.cpus.clone(), self.group_of(&person));
+                others.captured.entry(place).or_default().insert(tid);
             }
         }
         others
@@ -446,6 +473,7 @@ mod tests {
 
     /// Thread 5 is a vCPU, 7 a hog on CPU 1, 8 and 9 talk to each other, 6 observes.
     fn scene() -> Scene {
+        let own = || Some(Group::one("user.slice", 1024));
         let at = |ms: u64, cpu, did| Kept { time: 1_000 * MS + ms * MS, cpu, did };
         let switch =
             |ms, cpu, prev, runnable, next| at(ms, cpu, Did::Switch { prev, runnable, next });
@@ -455,7 +483,7 @@ mod tests {
             cpus: Some(cpus.to_vec()),
             policy: Some(Policy::Normal { nice: 5, slice_ns: None }),
             start: Some(start),
-            group: Some(Group::one("user.slice", 1024)),
+            group: own(),
         };
         Scene {
             vm: "web".to_owned(),
@@ -466,6 +494,7 @@ mod tests {
                     policy: Policy::Rr(7),
                     steps: vec![Step::Run(2 * MS), Step::Sleep(3 * MS), Step::Run(MS)],
                     urgent: 0,
+                    group: own(),
                 },
                 SceneVcpu {
                     tid: 15,
@@ -473,6 +502,7 @@ mod tests {
                     policy: Policy::NORMAL,
                     steps: vec![Step::Run(MS)],
                     urgent: 0,
+                    group: own(),
                 },
                 SceneVcpu {
                     tid: 16,
@@ -480,6 +510,7 @@ mod tests {
                     policy: Policy::Idle,
                     steps: Vec::new(),
                     urgent: 0,
+                    group: own(),
                 },
             ],
             cooperates: false,
@@ -505,7 +536,6 @@ mod tests {
             window: (1_000 * MS, 1_020 * MS),
             clock: Clock::new(1_000 * MS, 1_000_000),
             began: 4,
-            group: Some(Group::one("user.slice", 1024)),
         }
     }
 
@@ -564,11 +594,16 @@ mod tests {
         }
     }
 
+    /// Puts all vCPUs into a group.
+    fn put(scene: &mut Scene, group: &Option<Group>) {
+        scene.vcpus.iter_mut().for_each(|vcpu| vcpu.group.clone_from(group));
+    }
+
     #[test]
     fn groups_count_where_there_is_more_than_one() {
         let mut scene = scene();
         assert!(!scene.tables("web", 2, &Some).contains("group"), "all are in one");
-        scene.group = Some(Group::one("machine.slice", 512));
+        put(&mut scene, &Some(Group::one("machine.slice", 512)));
         let text = scene.tables("web", 2, &Some);
         for line in [
             "waits = true\ngroup = \"machine_slice\"\n",
@@ -580,7 +615,7 @@ mod tests {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         // Names that a scenario cannot tell apart.
-        scene.group = Some(Group::one("user_slice", 512));
+        put(&mut scene, &Some(Group::one("user_slice", 512)));
         let text = scene.tables("web", 2, &Some);
         for name in ["user_slice", "user_slice-"] {
             assert_eq!(
@@ -590,16 +625,51 @@ mod tests {
             );
         }
         // With a quota even one that has all.
-        let mut limited = scene.people[&7].group.clone().unwrap();
-        limited.0[0].quota = Some(CpuMax { quota_us: 150_000, period_us: 100_000 });
-        scene.group = Some(limited.clone());
-        scene.people.values_mut().for_each(|person| person.group = Some(limited.clone()));
+        let mut limited = scene.people[&7].group.clone();
+        limited.as_mut().unwrap().0[0].quota = Some(MAX);
+        put(&mut scene, &limited);
+        scene.people.values_mut().for_each(|person| person.group.clone_from(&limited));
         let text = scene.tables("web", 2, &Some);
         let group = "name = \"user_slice\"\nweight = 1024\ncpu_max = \"150000us/100000us\"\n";
         assert!(text.contains(group), "{text}");
-        scene.group = None;
+        put(&mut scene, &None);
         let text = scene.tables("web", 2, &Some);
         assert!(!text.contains("machine_slice") && text.contains("user_slice"), "{text}");
+    }
+
+    const MAX: CpuMax = CpuMax { quota_us: 150_000, period_us: 100_000 };
+
+    #[test]
+    fn groups_are_in_groups_and_vcpus_have_their_own() {
+        let mut scene = scene();
+        let group = |names: &[&str]| {
+            let levels = names.iter().map(|name| Group::one(name, 1024).0.remove(0));
+            Some(Group(levels.collect()))
+        };
+        for (vcpu, name) in scene.vcpus.iter_mut().zip(["vcpu0", "vcpu1", "vcpu2"]) {
+            vcpu.group = group(&["machine", "web", name]);
+        }
+        // The hog is a thread of another VM, and another thread.
+        scene.people.get_mut(&7).unwrap().group = group(&["machine", "db", "vcpu0"]);
+        scene.people.get_mut(&8).unwrap().group = group(&["machine", "db", "emulator"]);
+        let text = scene.tables("web", 2, &Some);
+        for line in [
+            "waits = true\ngroup = \"web\"\nvcpu_groups = true\n",
+            "[[group]]\nname = \"machine\"\nweight = 1024\n\n",
+            "[[group]]\nname = \"web\"\nweight = 1024\ngroup = \"machine\"\n",
+            "[[group]]\nname = \"db\"\nweight = 1024\ngroup = \"machine\"\n",
+            "policy = \"nice 5\"\ncpus = \"1\"\ngroup = \"vcpu0\"\n",
+            "slack = \"0us\"\ngroup = \"user_slice\"\n",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        // Alone in its group, a nice value counts for nothing; without one, it counts as it would outside.
+        scene.people.get_mut(&7).unwrap().policy = Some(Policy::NORMAL);
+        let text = scene.tables("web", 2, &Some);
+        assert!(text.contains("cpus = \"1\"\ngroup = \"db\"\n"), "{text}");
+        scene.vcpus[1].group.as_mut().unwrap().0[2].quota = Some(MAX);
+        let text = scene.tables("web", 2, &Some);
+        assert!(text.contains("group = \"web\"\nvcpu_cpu_max = \"150000us/100000us\"\n"), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::Tid;
 
 use crate::follow::Step;
+use crate::group::Group;
 
 /// A vCPU of a scene.
 #[derive(Clone, Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct SceneVcpu {
     pub(crate) steps: Vec<Step>,
     /// How often a timer woke an urgent task of the guest on it, as far as the guest says so.
     pub(crate) urgent: u64,
+    /// The control groups that its thread is in.
+    pub(crate) group: Option<Group>,
 }
 
 /// A vCPU's steps as those of two tasks of its guest.
@@ -95,6 +98,7 @@ mod tests {
             policy: Policy::NORMAL,
             steps: Vec::clone(&steps),
             urgent,
+            group: None,
         };
         let none = vcpu(0).split();
         assert_eq!((none.rest, none.urgent), (vcpu(0).steps, vec![Step::Sleep(165)]));

@@ -1,9 +1,13 @@
 //! Who is observed.
 
+use std::path::Path;
+
 use vcoop_model::running_vm::plain_name;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::Stat;
 use vcoop_vmm::{Accel, Vm};
+
+use crate::caveats::Throttled;
 
 /// What is missing for an observation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +47,6 @@ pub struct Subject {
     pub unplaced: usize,
     /// It runs under KVM.
     pub kvm: bool,
-    /// Control group of its process, as in `/proc/PID/cgroup`.
-    pub cgroup: Option<String>,
 }
 
 impl Subject {
@@ -64,8 +66,12 @@ impl Subject {
             others: vm.others.iter().map(|t| (tid(t.thread.tid), t.thread.comm.clone())).collect(),
             unplaced: vm.unplaced.unwrap_or(0),
             kvm: vm.accel == Accel::Kvm,
-            cgroup: vm.cgroup.clone(),
         }
+    }
+
+    /// What quotas of its vCPUs' control groups have done so far.
+    pub(crate) fn throttled(&self) -> Throttled {
+        Throttled::of(Path::new("/"), self.vcpus.iter().map(|vcpu| vcpu.tid))
     }
 
     /// Name of a vCPU's probe.

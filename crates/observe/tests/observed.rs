@@ -82,7 +82,6 @@ fn subject(vcpus: &[&Worker]) -> Subject {
         others: Vec::new(),
         unplaced: 0,
         kvm: false,
-        cgroup: None,
     }
 }
 

@@ -252,6 +252,14 @@ pub struct LevelConfig {
     pub groups: alloc::vec::Vec<GroupConfig>,
 }
 
+impl LevelConfig {
+    /// A group, and those that it is in, from the inside out.
+    pub fn groups_of(&self, group: Option<u16>) -> impl Iterator<Item = (u16, &GroupConfig)> {
+        let get = |group: u16| Some((group, self.groups.get(usize::from(group))?));
+        core::iter::successors(group.and_then(get), move |(_, of)| get(of.parent?))
+    }
+}
+
 /// A control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -261,12 +269,15 @@ pub struct GroupConfig {
     /// Most time that it may have.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub quota: Option<Quota>,
+    /// The group that it is in, by index, which is less than its own. `None`: the root.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub parent: Option<u16>,
 }
 
 impl GroupConfig {
-    /// A group of this weight, without a quota.
+    /// A group of this weight at the root, without a quota.
     pub fn new(weight: u64) -> Self {
-        Self { weight, quota: None }
+        Self { weight, quota: None, parent: None }
     }
 }
 

@@ -242,6 +242,11 @@ pub enum ConfigError {
         /// Weight asked for.
         weight: u64,
     },
+    /// A group is in one that does not come before it.
+    GroupParent {
+        /// Index of the group.
+        group: usize,
+    },
     /// An entity cannot have the deadline policy it should start with.
     Refused(Refusal),
     /// A field lies outside what it can be.
@@ -300,6 +305,9 @@ impl fmt::Display for ConfigError {
             ),
             Self::GroupWeight { group, weight } => {
                 write!(f, "group {group} has weight {weight}: it takes 2 to 262144")
+            }
+            Self::GroupParent { group } => {
+                write!(f, "group {group} is in a group that does not come before it")
             }
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Range { field, value, min, max } => {

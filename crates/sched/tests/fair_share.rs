@@ -145,6 +145,51 @@ fn a_group_splits_its_weight_over_cpus() {
     }
 }
 
+/// A group in another.
+fn inside(parent: u16, weight: u64) -> GroupConfig {
+    GroupConfig { parent: Some(parent), ..GroupConfig::new(weight) }
+}
+
+#[test]
+fn groups_in_groups_share_what_theirs_has() {
+    // In group 0: a group with one member, one with another group, and a member of its own.
+    for mut cfg in fairs(1) {
+        cfg.groups =
+            vec![GroupConfig::new(1024), inside(0, 1024), inside(0, 2048), inside(2, 1024)];
+        let mut m = Machine::new(&cfg);
+        let of = |g| Attr { policy: nice(0), cpus: CpuSet::EMPTY, group: g };
+        let parts = [(None, 0.5), (Some(0), 0.125), (Some(1), 0.125), (Some(3), 0.25)];
+        let all = parts.map(|(g, part)| (m.start(of(g), 0, HOG), part));
+        m.run_for(40_000 * MS);
+        for (e, part) in all {
+            assert_ratio(m.exec(e), 40_000 * MS, part, 1.0);
+        }
+        // Its nice value is nothing to those outside its group.
+        let before = m.exec(all[3].0);
+        m.set_policy(all[3].0, nice(-20));
+        m.run_for(40_000 * MS);
+        assert_ratio(m.exec(all[3].0) - before, 40_000 * MS, 0.25, 1.0);
+    }
+}
+
+#[test]
+fn a_group_in_a_group_splits_its_weight_over_cpus() {
+    // Group 1 has members on two CPUs, group 2 one on CPU 0, both in group 0: that has 3/2 of 2 there.
+    for mut cfg in fairs(2) {
+        cfg.groups = vec![GroupConfig::new(1024), inside(0, 1024), inside(0, 1024)];
+        cfg.groups.push(GroupConfig::new(1024));
+        let mut m = Machine::new(&cfg);
+        let on = |cpu, g| Attr { policy: nice(0), cpus: CpuSet::one(CpuId(cpu)), group: Some(g) };
+        let parts = [(1, 3.0 / 7.0 / 3.0), (2, 3.0 / 7.0 * 2.0 / 3.0), (3, 4.0 / 7.0)];
+        let all = parts.map(|(g, part)| (m.start(on(0, g), 0, HOG), part));
+        m.start(on(1, 1), 1, HOG);
+        m.run_for(20_000 * MS);
+        for (e, part) in all {
+            assert_ratio(m.exec(e), 20_000 * MS, part, 1.5);
+        }
+    }
+}
+
 #[test]
 fn sleepers_do_not_gain_by_sleeping() {
     // 1 ms of work every 2 ms against a hog: at most half the CPU, and not much less.

@@ -9,7 +9,7 @@ use crate::driver::*;
 fn group(runtime_ms: u64) -> GroupConfig {
     let quota =
         Quota { runtime_ns: runtime_ms * MS, period_ns: 100 * MS, burst_ns: 0, phase_ns: 0 };
-    GroupConfig { weight: 1024, quota: Some(quota) }
+    GroupConfig { quota: Some(quota), ..GroupConfig::new(1024) }
 }
 
 fn machines(cpus: u32, groups: &[GroupConfig]) -> impl Iterator<Item = Machine> {
@@ -70,6 +70,42 @@ fn an_overrun_is_paid_in_the_next_period() {
     m.run_for(3_000 * MS);
     let spent = m.exec(own);
     assert!((350 * MS..=372 * MS).contains(&spent), "{spent} of {}", 360 * MS);
+}
+
+#[test]
+fn a_quota_counts_those_of_groups_in_the_group() {
+    // Group 0 has 60 ms of each 100, of which group 1 may have 10; group 2 has no quota of its own.
+    let inside = |group| GroupConfig { parent: Some(0), ..group };
+    let groups = [group(60), inside(group(10)), inside(GroupConfig::new(1024))];
+    for mut m in machines(1, &groups) {
+        let [few, others] = [1, 2]
+            .map(|g| m.start(Attr { group: Some(g), ..Attr::anywhere(Policy::NORMAL) }, 0, HOG));
+        let root = m.spawn(nice(10), HOG);
+        m.run_for(10_000 * MS);
+        assert_ratio(m.exec(few), 10_000 * MS, 0.10, 1.0);
+        assert_ratio(m.exec(others), 10_000 * MS, 0.50, 1.0);
+        assert_ratio(m.exec(root), 10_000 * MS, 0.40, 1.0);
+        // With both quotas used up, one becomes urgent and fair again: it runs until the CPU schedules.
+        while !m.level.is_throttled(few) || !m.level.is_throttled(others) {
+            m.run_for(MS);
+        }
+        m.set_policy(few, Policy::Fifo(10));
+        assert!(m.level.is_running(few) && !m.level.is_throttled(few));
+        m.set_policy(few, Policy::NORMAL);
+        assert!(m.level.is_throttled(few) && m.level.is_running(root));
+    }
+    // As libvirt limits single vCPUs: each on a CPU of its own has its part, and gives none to the other.
+    let groups = [GroupConfig::new(1024), inside(group(30)), inside(group(50))];
+    for mut m in machines(2, &groups) {
+        let vcpus = [0, 1].map(|cpu| {
+            let cpus = CpuSet::one(CpuId(cpu));
+            m.start(Attr { policy: Policy::NORMAL, cpus, group: Some(cpu as u16 + 1) }, cpu, HOG)
+        });
+        m.run_for(10_000 * MS);
+        for (vcpu, part) in vcpus.into_iter().zip([0.3, 0.5]) {
+            assert_ratio(m.exec(vcpu), 10_000 * MS, part, 1.0);
+        }
+    }
 }
 
 #[test]

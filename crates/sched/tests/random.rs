@@ -52,7 +52,7 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
         6 => (0..cpus, leave).prop_map(|(c, l)| Op::Leave(c, l)),
         3 => (0..ents, policy()).prop_map(|(e, p)| Op::SetPolicy(e, p)),
         2 => (0..ents, any::<u64>()).prop_map(|(e, m)| Op::SetCpus(e, m)),
-        1 => (0u16..2, 2u64..10_000).prop_map(|(g, w)| Op::SetWeight(g, w)),
+        1 => (0..GROUPS, 2u64..10_000).prop_map(|(g, w)| Op::SetWeight(g, w)),
         1 => (0..cpus, 1u64..500).prop_map(|(c, us)| Op::Steal(c, us * US)),
         2 => any::<u64>().prop_map(Op::Avoid),
         1 => any::<u64>().prop_map(Op::Offline),
@@ -88,18 +88,28 @@ fn base() -> impl Strategy<Value = LevelConfig> {
         burst_ns,
         phase_ns,
     });
-    let all = (FAIR, topology, guard, any::<bool>(), dl, proptest::option::of(quota));
-    all.prop_map(|(fair, topology, guard, bal, dl, quota)| {
+    let group = (proptest::option::of(quota), proptest::option::of(0u16..GROUPS), 2u64..3000);
+    let groups = proptest::collection::vec(group, usize::from(GROUPS));
+    let all = (FAIR, topology, guard, any::<bool>(), dl, groups);
+    all.prop_map(|(fair, topology, guard, bal, dl, groups)| {
         let mut cfg = fair_of(fair, topology.cpus());
         cfg.topology = topology;
         cfg.rt_guard = guard;
-        cfg.groups = vec![GroupConfig::new(1024), GroupConfig { weight: 300, quota }];
+        let groups = (0..).zip(groups).map(|(i, (quota, parent, weight))| GroupConfig {
+            weight,
+            quota,
+            parent: parent.filter(|parent| *parent < i),
+        });
+        cfg.groups = groups.collect();
         cfg.balance.newidle = bal;
         cfg.balance.periodic = bal;
         cfg.dl = dl;
         cfg
     })
 }
+
+/// Groups of a level, some in others.
+const GROUPS: u16 = 4;
 
 fn set(mask: u64, cpus: u32) -> CpuSet {
     (0..cpus).filter(|c| mask >> c & 1 != 0).collect()
@@ -111,7 +121,7 @@ type Spec = (Policy, u64, Option<u16>);
 /// Entities in the order of their ids.
 fn entities() -> impl Strategy<Value = Vec<Spec>> {
     let one = (policy(), prop_oneof![3 => Just(0u64), 1 => any::<u64>()]);
-    let group = prop_oneof![2 => Just(None), 1 => (0u16..2).prop_map(Some)];
+    let group = prop_oneof![2 => Just(None), 1 => (0..GROUPS).prop_map(Some)];
     proptest::collection::vec((one, group).prop_map(|((p, m), g)| (p, m, g)), 2..12)
 }
 

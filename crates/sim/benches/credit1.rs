@@ -45,6 +45,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
         vcpu_policy: vec![Policy::NORMAL],
         vcpu_means: vec![None],
         group: u16::try_from(i).ok(),
+        vcpu_groups: Vec::new(),
         tasks: vec![TaskPlan {
             name: "loop".into(),
             label: "loop".into(),

@@ -249,7 +249,8 @@ impl<'p> Setup<'p> {
             let home = home(allowed, first + c, self.plan.host.sched.cpus());
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
             let policy = vm.vcpu_policy[c as usize];
-            let e = self.host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
+            let group = vm.vcpu_groups.get(c as usize).copied().or(vm.group);
+            let e = self.host.try_add(Attr { policy, cpus, group }, home)?;
             match self.plan.host.core_scheduling {
                 CoreScheduling::Off => {}
                 CoreScheduling::Vm => self.host.set_cookie(e, m as u32 + 1),

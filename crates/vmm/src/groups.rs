@@ -1,6 +1,6 @@
 //! Control groups of the CPU controller: the weights and quotas of VMs and other threads.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -63,10 +63,30 @@ impl Groups {
         distinct.then(|| vms.iter().zip(&own).map(weight).collect())?
     }
 
+    /// How long a quota of each of these groups has held threads back so far, in nanoseconds of all of them together, by
+    /// the group's folder.
+    pub fn throttled(&self) -> BTreeMap<PathBuf, u64> {
+        let read = |folder: PathBuf| {
+            let stat = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+            let field = |key: &str| -> Option<u64> {
+                stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+            };
+            let us = field("throttled_usec ").map(|us| us.saturating_mul(1000));
+            Some((folder, us.or_else(|| field("throttled_time "))?))
+        };
+        let groups = self.inner.iter().flat_map(|inner| inner.ancestors());
+        let folders =
+            groups.flat_map(|group| MOUNTS.map(|mount| self.root.join(mount).join(group)));
+        folders.filter_map(read).collect()
+    }
+
     fn level(&self, group: &Path) -> Option<Level> {
         MOUNTS.iter().find_map(|mount| Level::read(&self.root.join(mount).join(group)))
     }
 }
+
+/// What a thread of nice 0 weighs, and a control group with the default weight.
+const WEIGHT: u64 = 1024;
 
 /// A control group with the CPU controller.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +117,11 @@ impl CpuMax {
 }
 
 impl Level {
+    /// Whether one thread of nice 0 in it has as much as it had outside.
+    pub fn is_like_a_thread(&self) -> bool {
+        self.weight == WEIGHT && self.quota.is_none()
+    }
+
     fn read(folder: &Path) -> Option<Self> {
         let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
         let number = |text: &str| text.trim().parse::<u64>().ok();
@@ -105,7 +130,7 @@ impl Level {
             Some(weight) => {
                 let max = read("cpu.max").unwrap_or_default();
                 let quota = max.trim().split_once(' ').map(|(q, p)| (number(q), number(p)));
-                (number(&weight)?.saturating_mul(1024) / 100, quota)
+                (number(&weight)?.saturating_mul(WEIGHT) / 100, quota)
             }
             None => {
                 let number = |file: &str| number(&read(file)?);

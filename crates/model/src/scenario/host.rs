@@ -3,13 +3,14 @@
 use vcoop_credit1::Domain;
 use vcoop_policy::config::Means;
 use vcoop_powervm::Partition;
-use vcoop_sched::config::{GroupConfig, Policy, Quota, Topology};
+use vcoop_sched::config::{GroupConfig, Policy, Topology};
 
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
+use super::group;
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
-use super::keys::texts::{CpuMax, MeansText, PolicyText};
+use super::keys::texts::{MeansText, PolicyText};
 use super::keys::workload::{Kind, Workload};
 use super::keys::{CostsKind, HostKeys, InterruptKeys, VmKeys};
 use super::powervm;
@@ -22,8 +23,8 @@ use crate::plan::{
 };
 use crate::profile::{Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
-use crate::toml_read::units::{Time, Times};
-use crate::toml_read::value::{Name, OneOrEach};
+use crate::toml_read::units::Times;
+use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
 use crate::topology::topology;
 
@@ -190,6 +191,14 @@ pub(crate) struct Shares {
     pub(crate) partitions: Vec<Partition>,
 }
 
+impl Shares {
+    /// Adds a group. Its number.
+    pub(crate) fn add(&mut self, group: GroupConfig) -> Option<u16> {
+        self.groups.push(group);
+        u16::try_from(self.groups.len() - 1).ok()
+    }
+}
+
 /// One VM; its weight joins `shares`.
 pub(crate) fn vm(
     keys: &VmKeys,
@@ -256,14 +265,17 @@ pub(crate) fn vm(
     }
     ClassKind::Linux.only(host.class, "group", At::span_of(&keys.group), errors);
     ClassKind::Linux.only(host.class, "cpu_max", At::span_of(&keys.cpu_max), errors);
+    ClassKind::Linux.only(host.class, "vcpu_cpu_max", At::span_of(&keys.vcpu_cpu_max), errors);
+    let own = Some(keys.vcpu_groups.span).filter(|_| keys.vcpu_groups.value);
+    ClassKind::Linux.only(host.class, "vcpu_groups", own, errors);
     ClassKind::PowerVm.only(host.class, "capped", At::span_of(&keys.capped), errors);
     ClassKind::Credit1.only(host.class, "cap", At::span_of(&keys.cap), errors);
     ClassKind::Credit1.only(host.class, "dom0", At::span_of(&keys.dom0), errors);
-    let group = match host.class {
-        ClassKind::Linux => linux_group(keys, shares, errors),
+    let (group, vcpu_groups) = match host.class {
+        ClassKind::Linux => group::of_vm(keys, shares, errors),
         ClassKind::Credit1 => {
             shares.domains.push(credit1::domain(keys, errors));
-            u16::try_from(shares.domains.len() - 1).ok()
+            (u16::try_from(shares.domains.len() - 1).ok(), Vec::new())
         }
         ClassKind::PowerVm => {
             if vcpu_cpus.iter().any(|cpus| !cpus.is_empty()) {
@@ -271,7 +283,7 @@ pub(crate) fn vm(
                 errors.error_help(keys.pin.span, "a shared pool pins nobody", help);
             }
             shares.partitions.push(powervm::partition(keys, topology, host.threads, errors));
-            u16::try_from(shares.partitions.len() - 1).ok()
+            (u16::try_from(shares.partitions.len() - 1).ok(), Vec::new())
         }
     };
     Some(VmPlan {
@@ -283,74 +295,13 @@ pub(crate) fn vm(
         vcpu_policy,
         vcpu_means,
         group,
+        vcpu_groups,
         tasks,
         devices,
         cooperative: keys.cooperative.value,
         waits: keys.waits.value,
         virt: virt::resolve(keys, host.cpu, errors),
     })
-}
-
-/// The cgroup of a VM on Linux, if it has one.
-fn linux_group(keys: &VmKeys, shares: &mut Shares, errors: &mut Collector<'_>) -> Option<u16> {
-    if let Some(group) = &keys.group {
-        if let Some(weight) = &keys.weight {
-            let help = "the weight is the group's: take this one out";
-            errors.error_help(weight.span, "this VM is in a group that others may be in", help);
-        }
-        if let Some(max) = &keys.cpu_max {
-            let help = "the limit is the group's: take this one out";
-            errors.error_help(max.span, "this VM is in a group that others may be in", help);
-        }
-        return group_of(group, &shares.named, errors);
-    }
-    let entitled = &keys.virt.0.govern.0.entitled;
-    let weight = match (&keys.weight, entitled) {
-        (Some(weight), _) => {
-            if weight.value.get() < 2 {
-                let message = format!("{} is out of range", weight.value.get());
-                errors.error_help(weight.span, message, "write an integer from 2 to 262144");
-            }
-            weight.value.get()
-        }
-        // A pool keeps its promises by weights in proportion to them.
-        (None, Some(entitled)) => entitled.value.get() * 1024,
-        (None, None) if keys.cpu_max.is_some() => 1024,
-        (None, None) => return None,
-    };
-    let quota = quota(keys.cpu_max.as_ref(), keys.cpu_max_burst.as_ref(), errors);
-    shares.groups.push(GroupConfig { weight, quota });
-    u16::try_from(shares.groups.len() - 1).ok()
-}
-
-pub(crate) fn quota(
-    max: Option<&At<CpuMax>>,
-    burst: Option<&At<Time>>,
-    errors: &mut Collector<'_>,
-) -> Option<Quota> {
-    let burst_ns = burst.map_or(0, |burst| burst.value.0);
-    let Some(&CpuMax { runtime_ns, period_ns }) = max.map(|max| &max.value) else {
-        if let Some(burst) = burst.filter(|burst| burst.value.0 > 0) {
-            let help = "write cpu_max as well, or take this out";
-            errors.error_help(burst.span, "`cpu_max_burst` is of a group with `cpu_max`", help);
-        }
-        return None;
-    };
-    if let Some(burst) = burst.filter(|_| burst_ns > runtime_ns) {
-        let message = "the burst is longer than the quota";
-        errors.error_help(burst.span, message, "Linux takes at most the quota");
-    }
-    Some(Quota { runtime_ns, period_ns, burst_ns, phase_ns: 0 })
-}
-
-/// The number of a group that is declared.
-fn group_of(name: &At<Name>, named: &[String], errors: &mut Collector<'_>) -> Option<u16> {
-    let found = named.iter().position(|group| *group == name.value.0);
-    if found.is_none() {
-        let message = format!("there is no [[group]] named `{}`", name.value.0);
-        errors.error_help(name.span, message, nearest(&name.value.0, "groups", named));
-    }
-    found.and_then(|i| u16::try_from(i).ok())
 }
 
 /// Xen and PowerVM know neither policies of vCPU threads nor boosts.
@@ -431,7 +382,7 @@ pub(crate) fn workloads_of(
                 errors.error_help(group.span, "groups are those of the host's threads", help);
             }
             Some(group) => {
-                let group = group_of(group, groups, errors);
+                let group = group::number(group, groups, errors);
                 out.tasks[first..].iter_mut().for_each(|task| task.group = group);
             }
         }

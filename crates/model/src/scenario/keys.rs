@@ -167,10 +167,12 @@ table! {
     pub(crate) struct GroupKeys {
         /// Name.
         name: At<Name>,
-        /// What all its threads on all CPUs weigh together, beside threads without a group (1024: as a
-        /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
+        /// The `[[group]]` that it is in, which stands before it. Default: none.
+        group: Option<At<Name>>,
+        /// What all its threads on all CPUs weigh together, beside threads and groups of the group that it is in, or of
+        /// none (1024: as a thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
         weight: At<Int<2, 262_144>> = "1024",
-        /// Most CPU time of its fair threads, on all CPUs together, in each period. Threads under `fifo`, `rr` and
+        /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads under `fifo`, `rr` and
         /// `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it. Simulated only. Default: no limit.
         cpu_max: Option<At<CpuMax>>,
         /// Part of `cpu_max` that was not used and may be used later, at most.
@@ -192,15 +194,21 @@ table! {
         vcpus: At<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
         pin: At<OneOrEach<CpuList>> = "all",
-        /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`;
+        /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`, and in its `group`;
         /// default: no group. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
         /// powervm: weight in what others leave, 0 (capped) to 255; default: 128.
         weight: Option<At<Int<0, 262_144>>>,
-        /// Linux: the `[[group]]` that its vCPU threads are in, instead of one of its own.
+        /// Linux: the `[[group]]` that its vCPU threads are in, or its own group, if it has `weight` or `cpu_max`.
         group: Option<At<Name>>,
         /// Linux: most CPU time of its vCPU threads, as that of a `[[group]]`; the VM then has a group of its own.
         /// Default: no limit.
         cpu_max: Option<At<CpuMax>>,
+        /// Linux: each vCPU thread is in a group of its own, of weight 1024, in the VM's group, as libvirt makes them. The
+        /// thread's nice value then counts for nothing, as it is alone there.
+        vcpu_groups: At<bool> = "false",
+        /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
+        /// Default: no limit.
+        vcpu_cpu_max: Option<At<CpuMax>>,
         /// Linux: part of `cpu_max` that was not used and may be used later, at most. Default: 0us.
         cpu_max_burst: Option<At<Time>>,
         /// credit1: the VM's cap, its largest CPU time in percent of one pCPU; 0: no cap.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use vcoop_credit1::Patches;
-use vcoop_sched::config::GroupConfig;
 
 use super::calls;
 use super::captures::Captures;
@@ -11,10 +10,11 @@ use super::credit1;
 use super::deadline;
 use super::effect::Effects;
 use super::expand::{Expanded, Place};
-use super::host::{self, HostFacts, Shares, quota, refuse_ext, refuse_slice};
+use super::group;
+use super::host::{self, HostFacts, Shares, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
-use super::keys::{GroupKeys, PolicyKeys, ScenarioKeys};
+use super::keys::{PolicyKeys, ScenarioKeys};
 use super::policies::{Named, Policies};
 use super::storm;
 use super::timeline::timeline;
@@ -81,7 +81,7 @@ pub(crate) fn resolve(
         cpu: profile.cpu,
     };
 
-    let mut shares = groups(&keys.group, facts.class, errors);
+    let mut shares = group::declared(&keys.group, facts.class, errors);
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
         host::workloads_of(&loads, place, sched, &shares.named, outside.captures, errors);
@@ -387,23 +387,6 @@ fn vms(
     complete.then_some(all)
 }
 
-/// The control groups that are declared.
-fn groups(keys: &[GroupKeys], class: ClassKind, errors: &mut Collector<'_>) -> Shares {
-    ClassKind::Linux.only(class, "group", keys.first().map(|group| group.name.span), errors);
-    errors.distinct(keys.iter().map(|group| (group.name.value.0.as_str(), group.name.span)));
-    Shares {
-        named: keys.iter().map(|group| group.name.value.0.clone()).collect(),
-        groups: keys
-            .iter()
-            .map(|group| GroupConfig {
-                weight: group.weight.value.get(),
-                quota: quota(group.cpu_max.as_ref(), Some(&group.cpu_max_burst), errors),
-            })
-            .collect(),
-        ..Shares::default()
-    }
-}
-
 /// The copies of a VM, each with a cgroup, a domain or a partition of its own where it has one.
 fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     if copies == 1 {
@@ -411,20 +394,18 @@ fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     }
     let one = |i: usize| {
         let mut copy = VmPlan { name: format!("{}/{i}", plan.label), ..plan.clone() };
-        let own = plan.group.filter(|group| usize::from(*group) >= shares.named.len());
-        if let (Some(group), 1..) = (own, i) {
-            let group = usize::from(group);
-            let len = if let Some(domain) = shares.domains.get(group).copied() {
-                shares.domains.push(domain);
-                shares.domains.len()
-            } else if let Some(partition) = shares.partitions.get(group).copied() {
-                shares.partitions.push(partition);
-                shares.partitions.len()
-            } else {
-                shares.groups.push(shares.groups[group]);
-                shares.groups.len()
-            };
-            copy.group = u16::try_from(len - 1).ok();
+        if i == 0 {
+            return copy;
+        }
+        let number = plan.group.map_or(usize::MAX, usize::from);
+        if let Some(domain) = shares.domains.get(number).copied() {
+            shares.domains.push(domain);
+            copy.group = u16::try_from(shares.domains.len() - 1).ok();
+        } else if let Some(partition) = shares.partitions.get(number).copied() {
+            shares.partitions.push(partition);
+            copy.group = u16::try_from(shares.partitions.len() - 1).ok();
+        } else {
+            group::copy(&plan, &mut copy, shares);
         }
         copy
     };

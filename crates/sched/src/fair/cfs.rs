@@ -27,7 +27,8 @@ impl FairClass {
             if rq.se == NONE {
                 return slice.max(c.min_granularity_ns);
             }
-            (r, s) = (root, rq.se as usize);
+            s = rq.se as usize;
+            r = self.ses[s].rq as usize;
         }
     }
 
@@ -120,8 +121,10 @@ impl FairClass {
             self.rqs[r].next = p as u32;
         }
         if wins && long && self.ses[s].owns == NONE {
-            for s in [s, self.root_se(s)] {
+            let mut at = Some(s);
+            while let Some(s) = at {
                 self.rqs[self.ses[s].rq as usize].last = s as u32;
+                at = self.above(s);
             }
         }
         wins

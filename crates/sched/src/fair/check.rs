@@ -43,11 +43,11 @@ impl FairClass {
         assert_eq!(on, all.len(), "entities that think they are on the queue");
         if rq.se != NONE {
             let g = &self.ses[rq.se as usize];
-            let throttled = self.is_throttled(rq.group, crate::CpuId(rq.cpu));
-            if rq.nr > 0 && !throttled {
+            assert_eq!(self.rqs[g.rq as usize].depth + 1, rq.depth, "depth");
+            if rq.nr > 0 && !self.is_throttled(r) {
                 assert!(g.on_rq && !g.delayed, "the group of a busy queue is queued");
             }
-            let curr = self.rqs[rq.cpu as usize].curr == rq.se;
+            let curr = self.rqs[g.rq as usize].curr == rq.se;
             assert!(rq.curr == NONE || curr, "the group of a running task runs");
         }
         if let Fair::Eevdf(_) = self.kind

@@ -1,7 +1,7 @@
-//! Groups: one level of cgroups.
+//! Groups: cgroups, which may be in others.
 //!
-//! A group has a weight as a whole. On each CPU an entity of the root queue stands for it, with
-//! that part of the weight which corresponds to the group's load there (`calc_group_shares`):
+//! A group has a weight as a whole. On each CPU an entity stands for it, on the queue of the group that it is in or on
+//! the root queue, with that part of the weight which corresponds to the group's load there (`calc_group_shares`):
 //!
 //! ```text
 //! weight on a CPU = weight * load on that CPU / (load on that CPU + average load on the others)
@@ -20,6 +20,7 @@ use super::queue::Rq;
 use super::quota::Pool;
 use super::{FairClass, weight};
 use crate::CpuId;
+use crate::class::{Dequeue, Enqueue};
 use crate::config::{GroupConfig, Ns};
 use crate::heap::NONE;
 
@@ -37,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) on: Vec<Load>,
     /// Most time that it may have.
     pub(super) quota: Option<Box<Pool>>,
+    /// The group that it is in, or [`NONE`].
+    pub(super) parent: u32,
 }
 
 impl Group {
@@ -46,7 +49,14 @@ impl Group {
             load: Load::default(),
             on: vec![Load::default(); cpus],
             quota: of.quota.map(|quota| Box::new(Pool::new(quota, cpus))),
+            parent: of.parent.map_or(NONE, u32::from),
         }
+    }
+
+    /// Whether its queue on `cpu` is throttled.
+    #[inline]
+    pub(super) fn holds(&self, cpu: u32) -> bool {
+        self.quota.as_ref().is_some_and(|pool| pool.holds(cpu))
     }
 
     /// Another load on `cpu`.
@@ -96,19 +106,47 @@ impl FairClass {
     pub(super) fn group_queue(&mut self, group: u32, cpu: CpuId) -> usize {
         let at = group as usize * self.cpus + cpu.index();
         if self.group_rq[at] == NONE {
+            let above = match self.groups[group as usize].parent {
+                NONE => cpu.index(),
+                parent => self.group_queue(parent, cpu),
+            };
             let r = self.rqs.len();
             let g = self.new_se(NONE, r as u32);
-            self.ses[g].rq = cpu.0;
-            self.rqs.push(Rq::new(cpu.0, g as u32, group));
+            self.ses[g].rq = above as u32;
+            self.rqs.push(Rq::new(cpu.0, g as u32, group, self.rqs[above].depth + 1));
             self.group_rq[at] = r as u32;
         }
         self.group_rq[at] as usize
     }
 
+    /// The entity of the group whose queue an entity is on, if it is not on a root queue.
+    #[inline]
+    pub(super) fn above(&self, s: usize) -> Option<usize> {
+        match self.rqs[self.ses[s].rq as usize].se {
+            NONE => None,
+            g => Some(g as usize),
+        }
+    }
+
+    /// The entities that stand for two of one CPU on the innermost queue where both are (`find_matching_se`).
+    #[inline]
+    pub(super) fn matching(&self, mut s: usize, mut p: usize) -> (usize, usize) {
+        while self.ses[s].rq != self.ses[p].rq {
+            let [s_rq, p_rq] = [s, p].map(|s| &self.rqs[self.ses[s].rq as usize]);
+            if s_rq.depth >= p_rq.depth {
+                s = s_rq.se as usize;
+            }
+            if p_rq.depth >= s_rq.depth {
+                p = p_rq.se as usize;
+            }
+        }
+        (s, p)
+    }
+
     /// Gives the group's entity on the CPU of its queue `r` the weight it should have there.
     /// Nothing to do for a root queue.
     #[inline]
-    pub(super) fn update_group_weight(&mut self, r: usize) {
+    fn update_group_weight(&mut self, r: usize) {
         let rq = &self.rqs[r];
         if rq.se == NONE || rq.nr == 0 {
             return;
@@ -116,19 +154,73 @@ impl FairClass {
         let (g, cpu) = (rq.se as usize, rq.cpu);
         let new = self.groups[rq.group as usize].weight_on(self.clock, cpu);
         if new != self.ses[g].weight {
-            self.reweight(cpu, g, new);
+            self.reweight(g, new);
+        }
+    }
+
+    /// The same for the groups that it is in as well, from the inside out.
+    #[inline]
+    pub(super) fn update_group_weights(&mut self, mut r: usize) {
+        while self.rqs[r].se != NONE {
+            self.update_group_weight(r);
+            r = self.ses[self.rqs[r].se as usize].rq as usize;
         }
     }
 
     /// Gives the group's entity the shortest slice asked for in the group (EEVDF), so that the
     /// group can serve it in time.
-    pub(super) fn update_group_slice(&mut self, r: usize) {
+    fn update_group_slice(&mut self, r: usize) {
         let rq = &self.rqs[r];
         if rq.se == NONE {
             return;
         }
         let (g, min) = (rq.se as usize, self.shortest_slice(r));
         self.set_slice(g, (min != self.base_slice).then_some(min));
+    }
+
+    /// Somebody came onto the queue `r`: the groups that it is in are queued, as far out as none is throttled.
+    pub(super) fn enqueue_groups(&mut self, mut r: usize) {
+        while self.rqs[r].se != NONE && !self.is_throttled(r) {
+            let g = self.rqs[r].se as usize;
+            self.update_group_weight(r);
+            self.update_group_slice(r);
+            r = self.ses[g].rq as usize;
+            if !self.ses[g].on_rq {
+                self.enqueue_se(r, g, Enqueue::Wakeup);
+            } else if self.ses[g].delayed {
+                self.requeue_delayed(r, g);
+            }
+        }
+    }
+
+    /// Somebody left the queue `r`: groups leave theirs, as `how` says, as far out as they are empty. If somebody else is
+    /// there who is to have what is left of the turn, the groups from there on are favoured.
+    pub(super) fn dequeue_groups(&mut self, mut r: usize, how: Dequeue, leaves_turn: bool) {
+        let (mut leaves, mut favoured) = (true, false);
+        while self.rqs[r].se != NONE {
+            let rq = &self.rqs[r];
+            let (g, empty) = (rq.se as usize, rq.nr == 0);
+            if leaves && empty && self.quotas {
+                self.give_back(rq.group, rq.cpu);
+            }
+            if !self.ses[g].on_rq {
+                // It is throttled.
+                return;
+            }
+            favoured |= leaves && !empty && leaves_turn;
+            leaves &= empty;
+            r = self.ses[g].rq as usize;
+            if leaves {
+                leaves = self.dequeue_se(r, g, how);
+                continue;
+            }
+            let own = self.ses[g].owns as usize;
+            self.update_group_weight(own);
+            self.update_group_slice(own);
+            if favoured {
+                self.rqs[r].next = g as u32;
+            }
+        }
     }
 
     /// Changes the weight of a group, on every CPU at once.
@@ -138,7 +230,7 @@ impl FairClass {
         for cpu in 0..self.cpus {
             let r = self.group_rq[g * self.cpus + cpu];
             if r != NONE {
-                self.update_group_weight(r as usize);
+                self.update_group_weights(r as usize);
             }
         }
     }

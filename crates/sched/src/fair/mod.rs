@@ -81,7 +81,7 @@ impl FairClass {
             },
             ses: Vec::new(),
             pos: Vec::new(),
-            rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE)).collect(),
+            rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE, 0)).collect(),
             tasks: Vec::new(),
             groups: cfg.groups.iter().map(|&group| Group::new(group, cpus)).collect(),
             quotas: cfg.groups.iter().any(|group| group.quota.is_some()),
@@ -143,10 +143,9 @@ impl FairClass {
         self.ses[s].idle = policy == Policy::Idle;
         let w = weight::of_policy(policy);
         if w != self.ses[s].weight {
-            let r = self.ses[s].rq;
-            self.reweight(r, s, w);
+            self.reweight(s, w);
             if self.ses[s].on_rq {
-                self.update_group_weight(r as usize);
+                self.update_group_weights(self.ses[s].rq as usize);
             }
         }
     }
@@ -198,15 +197,16 @@ impl FairClass {
         self.rqs[cpu.index()].load
     }
 
-    /// What the entity adds to the load of its CPU: its weight, times its group's share there.
+    /// What the entity adds to the load of its CPU: its weight, times its groups' shares there (`task_h_load`).
     pub(crate) fn load_of(&self, e: EntId) -> u64 {
-        let se = &self.ses[self.se_of(e)];
-        match self.rqs.get(se.rq as usize) {
-            Some(rq) if rq.se != NONE => {
-                weight::share(se.weight, self.ses[rq.se as usize].weight, rq.load.max(se.weight))
-            }
-            _ => se.weight,
+        let mut se = &self.ses[self.se_of(e)];
+        let mut load = se.weight;
+        while let Some(rq) = self.rqs.get(se.rq as usize).filter(|rq| rq.se != NONE) {
+            let of = rq.load.max(se.weight);
+            se = &self.ses[rq.se as usize];
+            load = weight::share(load, se.weight, of);
         }
+        load
     }
 
     /// Runnable entities on `cpu`, without delayed sleepers.
@@ -219,13 +219,20 @@ impl FairClass {
         if !matches!(self.kind, Fair::Eevdf(t) if t.delay_dequeue) {
             return false;
         }
-        let root = &self.rqs[cpu.index()];
-        let curr = (root.curr != NONE).then_some(root.curr);
-        root.heap.nodes().iter().map(|n| n.se).chain(curr).any(|s| {
+        self.any_task(cpu.index(), &mut |se, _| se.delayed)
+    }
+
+    /// Visits the tasks of a queue and of the groups on it, last those of the current entity, until `visit` returns true.
+    /// It is told whether the task is the current one of its queue.
+    fn any_task(&self, r: usize, visit: &mut impl FnMut(&Se, bool) -> bool) -> bool {
+        let rq = &self.rqs[r];
+        let curr = (rq.curr != NONE).then_some(rq.curr);
+        let queued = rq.heap.nodes().iter().rev().map(|n| n.se);
+        queued.chain(curr).any(|s| {
             let se = &self.ses[s as usize];
-            match self.rqs.get(se.owns as usize) {
-                Some(own) => own.heap.nodes().iter().any(|n| self.ses[n.se as usize].delayed),
-                None => se.delayed,
+            match se.owns {
+                NONE => visit(se, s == rq.curr),
+                own => self.any_task(own as usize, visit),
             }
         })
     }
@@ -233,35 +240,26 @@ impl FairClass {
     /// Visits runnable entities that wait on `cpu`, least urgent ones first (roughly), until
     /// `visit` returns true.
     pub(crate) fn any_queued(&self, cpu: CpuId, mut visit: impl FnMut(EntId) -> bool) -> bool {
-        let root = &self.rqs[cpu.index()];
-        let curr = (root.curr != NONE).then_some(root.curr);
-        let queued = root.heap.nodes().iter().rev().map(|n| n.se);
-        queued.chain(curr).any(|s| {
-            let se = &self.ses[s as usize];
-            if se.owns == NONE {
-                return s != root.curr && !se.delayed && visit(EntId(se.ent));
-            }
-            self.rqs[se.owns as usize].heap.nodes().iter().rev().any(|n| {
-                let se = &self.ses[n.se as usize];
-                !se.delayed && visit(EntId(se.ent))
-            })
-        })
+        self.any_task(cpu.index(), &mut |se, runs| !runs && !se.delayed && visit(EntId(se.ent)))
     }
 
-    /// Who of those waiting on `cpu` that satisfy `fits` has had least, by virtual time.
+    /// Who of those waiting on `cpu` that satisfy `fits` has had least, by virtual time where two share a queue.
     pub(crate) fn first(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
-        let mut least = None;
+        let mut least: Option<EntId> = None;
         self.any_queued(cpu, |e| {
-            let had = (self.vruntime(e), self.ses[self.se_of(e)].vruntime);
-            if fits(e) && least.is_none_or(|(other, _)| had < other) {
-                least = Some((had, e));
+            let had_less = |other| {
+                let (s, p) = self.matching(self.se_of(e), self.se_of(other));
+                self.ses[s].vruntime < self.ses[p].vruntime
+            };
+            if fits(e) && least.is_none_or(had_less) {
+                least = Some(e);
             }
             false
         });
-        least.map(|(_, e)| e)
+        least
     }
 
-    /// The virtual time that a queued entity, or its group, has had on its CPU's queue.
+    /// The virtual time that a queued entity, or its outermost group, has had on its CPU's queue.
     pub(crate) fn vruntime(&self, e: EntId) -> i64 {
         self.ses[self.root_se(self.se_of(e))].vruntime
     }
@@ -292,13 +290,17 @@ impl FairClass {
 
     #[inline]
     fn make_current(&mut self, cpu: CpuId, e: EntId, picked: bool) {
-        let s = self.se_of(e);
-        let r = self.ses[s].rq as usize;
-        let g = self.rqs[r].se;
-        if g != NONE && self.rqs[cpu.index()].curr != g {
-            self.set_se(cpu.index(), g as usize, picked);
+        let mut s = self.se_of(e);
+        self.set_se(self.ses[s].rq as usize, s, picked);
+        while let Some(g) = self.above(s) {
+            let r = self.ses[g].rq as usize;
+            if self.rqs[r].curr == g as u32 {
+                return;
+            }
+            self.set_se(r, g, picked);
+            s = g;
         }
-        self.set_se(r, s, picked);
+        debug_assert_eq!(self.ses[s].rq, cpu.0);
     }
 
     /// The queue a task of this group uses on `cpu`.
@@ -315,21 +317,9 @@ impl Class for FairClass {
         let s = self.se_of(e);
         let r = self.rq_for(e, cpu);
         self.ses[s].rq = r as u32;
-        let held = self.is_held(e, cpu);
-        self.rqs[cpu.index()].tasks += u32::from(!held);
+        self.rqs[cpu.index()].tasks += u32::from(!self.is_held(e, cpu));
         self.enqueue_se(r, s, how);
-        let g = self.rqs[r].se;
-        if g == NONE || held {
-            return;
-        }
-        let (g, root) = (g as usize, cpu.index());
-        self.update_group_weight(r);
-        self.update_group_slice(r);
-        if !self.ses[g].on_rq {
-            self.enqueue_se(root, g, Enqueue::Wakeup);
-        } else if self.ses[g].delayed {
-            self.requeue_delayed(root, g);
-        }
+        self.enqueue_groups(r);
     }
 
     fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool {
@@ -367,17 +357,20 @@ impl Class for FairClass {
     }
 
     #[inline]
-    fn put_prev(&mut self, cpu: CpuId, prev: EntId, next: Option<EntId>) {
-        let s = self.se_of(prev);
-        let r = self.ses[s].rq as usize;
-        if self.rqs[r].curr == s as u32 {
-            self.put_se(r, s);
-        }
-        let g = self.rqs[r].se;
+    fn put_prev(&mut self, _: CpuId, prev: EntId, next: Option<EntId>) {
+        let first = self.se_of(prev);
         // A group that keeps the CPU keeps its slice, whichever of its tasks runs.
-        let stays = next.is_some_and(|n| self.ses[self.se_of(n)].rq == r as u32);
-        if g != NONE && !stays && self.rqs[cpu.index()].curr == g {
-            self.put_se(cpu.index(), g as usize);
+        let last = match next.map(|next| self.se_of(next)) {
+            Some(next) => self.matching(first, next).0,
+            None => self.root_se(first),
+        };
+        let mut at = Some(first);
+        while let Some(s) = at {
+            let r = self.ses[s].rq as usize;
+            if self.rqs[r].curr == s as u32 {
+                self.put_se(r, s);
+            }
+            at = self.above(s).filter(|_| s != last);
         }
     }
 
@@ -387,41 +380,36 @@ impl Class for FairClass {
     }
 
     #[inline]
-    fn charge(&mut self, cpu: CpuId, e: EntId, ran: Ns) -> bool {
-        let s = self.se_of(e);
-        let r = self.ses[s].rq as usize;
-        let mut resched = self.charge_se(r, s, ran);
-        let g = self.rqs[r].se;
-        if g != NONE {
-            resched |= self.charge_se(cpu.index(), g as usize, ran);
+    fn charge(&mut self, _: CpuId, e: EntId, ran: Ns) -> bool {
+        let mut s = self.se_of(e);
+        let mut resched = self.charge_se(self.ses[s].rq as usize, s, ran);
+        while let Some(g) = self.above(s) {
+            resched |= self.charge_se(self.ses[g].rq as usize, g, ran);
+            s = g;
         }
         resched
     }
 
-    fn tick(&mut self, cpu: CpuId, e: EntId) -> bool {
+    fn tick(&mut self, _: CpuId, e: EntId) -> bool {
         let s = self.se_of(e);
-        let r = self.ses[s].rq as usize;
-        let g = self.rqs[r].se;
-        if g != NONE {
-            self.update_group_weight(r);
-        }
+        self.update_group_weights(self.ses[s].rq as usize);
         let Fair::Cfs(c) = self.kind else {
             return false;
         };
-        let ends = self.tick_cfs(r, s, &c);
-        ends | (g != NONE && self.tick_cfs(cpu.index(), g as usize, &c))
+        let (mut at, mut ends) = (Some(s), false);
+        while let Some(s) = at {
+            ends |= self.tick_cfs(self.ses[s].rq as usize, s, &c);
+            at = self.above(s);
+        }
+        ends
     }
 
     #[inline]
     fn check_preempt(&mut self, cpu: CpuId, curr: EntId, woken: EntId) -> bool {
-        let (mut s, mut p) = (self.se_of(curr), self.se_of(woken));
+        let (s, p) = (self.se_of(curr), self.se_of(woken));
         let own = self.ses[s].rq as usize;
         let (curr_idle, woken_idle) = (self.ses[s].idle, self.ses[p].idle);
-        // Compare where the two share a queue.
-        if self.ses[s].rq != self.ses[p].rq {
-            s = self.root_se(s);
-            p = self.root_se(p);
-        }
+        let (s, p) = self.matching(s, p);
         let r = self.ses[s].rq as usize;
         debug_assert!(r == cpu.index() || self.rqs[r].cpu == cpu.0);
         if curr_idle && !woken_idle {
@@ -442,15 +430,18 @@ impl Class for FairClass {
         if self.rqs[cpu.index()].tasks == 1 && !self.has_delayed(cpu) {
             return;
         }
-        let s = self.se_of(e);
-        let r = self.ses[s].rq as usize;
-        match self.kind {
-            // The group that it is of is passed over as well (`set_skip_buddy`).
-            Fair::Cfs(_) => {
-                self.rqs[r].skip = s as u32;
-                self.rqs[cpu.index()].skip = self.root_se(s) as u32;
+        let mut s = self.se_of(e);
+        if let Fair::Eevdf(t) = self.kind {
+            return self.yield_eevdf(self.ses[s].rq as usize, s, &t);
+        }
+        // The groups that it is of are passed over as well (`set_skip_buddy`).
+        loop {
+            let r = self.ses[s].rq as usize;
+            self.rqs[r].skip = s as u32;
+            match self.above(s) {
+                Some(g) => s = g,
+                None => return,
             }
-            Fair::Eevdf(t) => self.yield_eevdf(r, s, &t),
         }
     }
 }

@@ -101,16 +101,18 @@ pub(crate) struct Rq {
     pub(crate) sum_w: u64,
     /// Weight of all on the queue, with the current.
     pub(crate) load: u64,
-    /// The group's entity on the root queue; [`NONE`] if this is a root queue.
+    /// The group's entity on the queue above; [`NONE`] if this is a root queue.
     pub(crate) se: u32,
     /// Its group.
     pub(crate) group: u32,
     /// Its CPU.
     pub(crate) cpu: u32,
+    /// Groups in groups that it is: 0 for a root queue.
+    pub(crate) depth: u32,
 }
 
 impl Rq {
-    pub(crate) fn new(cpu: u32, se: u32, group: u32) -> Self {
+    pub(crate) fn new(cpu: u32, se: u32, group: u32, depth: u32) -> Self {
         Self {
             heap: Heap::default(),
             curr: NONE,
@@ -127,30 +129,31 @@ impl Rq {
             se,
             group,
             cpu,
+            depth,
         }
     }
 }
 
 impl FairClass {
-    /// The entity that stands for `s` on the root queue: itself, or its group's.
+    /// The entity that stands for `s` on the root queue: itself, or its outermost group's.
     #[inline]
-    pub(super) fn root_se(&self, s: usize) -> usize {
-        match self.rqs[self.ses[s].rq as usize].se {
-            NONE => s,
-            g => g as usize,
+    pub(super) fn root_se(&self, mut s: usize) -> usize {
+        while let Some(g) = self.above(s) {
+            s = g;
         }
+        s
     }
 
-    /// Makes a waiting entity the next buddy of its queue, and its group's of the root queue.
+    /// Makes a waiting entity the next buddy of its queue, and its groups' of theirs.
     pub(crate) fn favour(&mut self, e: crate::EntId) {
-        let s = self.se_of(e);
-        let root = self.root_se(s);
-        for s in [s, root] {
+        let mut at = Some(self.se_of(e));
+        while let Some(s) = at {
             let r = self.ses[s].rq as usize;
             // A group that runs has its turn already; under CFS it is the one that yields, and goes on for this one.
             if self.rqs[r].curr != s as u32 || !self.is_eevdf() {
                 self.rqs[r].next = s as u32;
             }
+            at = self.above(s);
         }
     }
 
@@ -232,34 +235,15 @@ impl FairClass {
         self.update_min_vruntime(r);
     }
 
-    /// Takes an entity, and its group's if it was the last there, off their queues. False if the
+    /// Takes an entity, and its groups' where it was the last, off their queues. False if the
     /// entity itself stays as a delayed sleeper.
     pub(super) fn dequeue_se_up(&mut self, s: usize, how: Dequeue) -> bool {
         let r = self.ses[s].rq as usize;
-        if !self.dequeue_se(r, s, how) {
-            return false;
+        let left = self.dequeue_se(r, s, how);
+        if left {
+            self.dequeue_groups(r, Dequeue::Sleep, how == Dequeue::Sleep);
         }
-        let rq = &self.rqs[r];
-        let (g, empty) = (rq.se, rq.nr == 0);
-        if g != NONE {
-            if empty && self.quotas {
-                self.give_back(rq.group, rq.cpu);
-            }
-            if !self.ses[g as usize].on_rq {
-                // It is throttled.
-            } else if empty {
-                self.dequeue_se(self.rqs[r].cpu as usize, g as usize, Dequeue::Sleep);
-            } else {
-                self.update_group_weight(r);
-                self.update_group_slice(r);
-                if how == Dequeue::Sleep {
-                    // Another of the group has what is left of its turn.
-                    let root = self.rqs[r].cpu as usize;
-                    self.rqs[root].next = g;
-                }
-            }
-        }
-        true
+        left
     }
 
     pub(super) fn dequeue_se(&mut self, r: usize, s: usize, how: Dequeue) -> bool {
@@ -379,10 +363,10 @@ impl FairClass {
 
     /// Gives an entity another weight. It keeps its place in CFS, its lag in EEVDF: what it is
     /// owed in nanoseconds does not change, so its virtual lag is rescaled.
-    pub(super) fn reweight(&mut self, r: u32, s: usize, new: u64) {
+    pub(super) fn reweight(&mut self, s: usize, new: u64) {
         let old = self.ses[s].weight;
         let on_rq = self.ses[s].on_rq;
-        let r = r as usize;
+        let r = self.ses[s].rq as usize;
         let Fair::Eevdf(t) = self.kind else {
             self.ses[s].weight = new;
             if on_rq {

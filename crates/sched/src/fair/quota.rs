@@ -14,7 +14,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::FairClass;
-use crate::class::{Dequeue, Enqueue};
+use super::group::Group;
+use crate::class::Dequeue;
 use crate::config::{Ns, Quota};
 use crate::dl::NEVER;
 use crate::heap::NONE;
@@ -80,6 +81,12 @@ impl Pool {
             throttled: Vec::new(),
             on: vec![Local::default(); cpus],
         }
+    }
+
+    /// Whether the queue of `cpu` is throttled.
+    #[inline]
+    pub(super) fn holds(&self, cpu: u32) -> bool {
+        self.on[cpu as usize].throttled
     }
 
     /// Gives the queue of `cpu` time until it has `target`, as far as there is any (`__assign_cfs_rq_runtime`).
@@ -161,39 +168,50 @@ impl FairClass {
         self.quotas
     }
 
-    fn pool(&mut self, e: EntId) -> Option<&mut Pool> {
-        let group = self.tasks[e.index()].group;
-        self.groups.get_mut(group as usize)?.quota.as_deref_mut()
+    /// The group of an entity and those that it is in, from the inside out.
+    fn groups_of(&self, e: EntId) -> impl Iterator<Item = (u32, &Group)> {
+        let group = |group| Some((group, self.groups.get(group as usize)?));
+        core::iter::successors(group(self.tasks[e.index()].group), move |(_, of)| group(of.parent))
     }
 
-    /// Whether an entity of a group has a quota.
+    /// Whether an entity is in a group with a quota.
     #[inline]
     pub(crate) fn has_quota(&self, e: EntId) -> bool {
-        self.quotas && {
-            let group = self.groups.get(self.tasks[e.index()].group as usize);
-            group.is_some_and(|group| group.quota.is_some())
-        }
+        self.quotas && self.groups_of(e).any(|(_, group)| group.quota.is_some())
     }
 
-    /// Whether an entity on the queue of `cpu` may not run, because its group has used up its quota.
+    /// Whether an entity on the queue of `cpu` may not run, because a group has used up its quota.
     #[inline]
     pub(crate) fn is_held(&self, e: EntId, cpu: CpuId) -> bool {
-        self.quotas && self.is_throttled(self.tasks[e.index()].group, cpu)
+        self.quotas && self.groups_of(e).any(|(_, group)| group.holds(cpu.0))
     }
 
-    pub(super) fn is_throttled(&self, group: u32, cpu: CpuId) -> bool {
-        let pool = self.groups.get(group as usize).and_then(|group| group.quota.as_ref());
-        pool.is_some_and(|pool| pool.on[cpu.index()].throttled)
+    /// Whether the queue of a group is throttled itself.
+    #[inline]
+    pub(super) fn is_throttled(&self, r: usize) -> bool {
+        let rq = &self.rqs[r];
+        self.quotas && self.groups.get(rq.group as usize).is_some_and(|group| group.holds(rq.cpu))
     }
 
-    /// The current entity of `cpu` executed. Whether its queue has no time left, and gets none.
+    /// Whether a queue of a group that this one is in is throttled.
+    fn is_below_throttled(&self, r: usize) -> bool {
+        let above = |r: &usize| Some(self.ses.get(self.rqs[*r].se as usize)?.rq as usize);
+        core::iter::successors(above(&r), above).any(|r| self.is_throttled(r))
+    }
+
+    /// The current entity of `cpu` executed. Whether one of its queues has no time left, and gets none.
     #[cold]
     pub(crate) fn use_quota(&mut self, cpu: CpuId, e: EntId, ran: Ns) -> bool {
-        let now = self.clock;
-        let Some(pool) = self.pool(e) else { return false };
-        let local = &mut pool.on[cpu.index()];
-        local.left -= ran as i64;
-        local.left <= 0 && !local.throttled && !pool.take(now, cpu.index(), SLICE as i64)
+        let (mut group, mut none_left) = (self.tasks[e.index()].group, false);
+        while let Some(of) = self.groups.get_mut(group as usize) {
+            group = of.parent;
+            let Some(pool) = &mut of.quota else { continue };
+            let local = &mut pool.on[cpu.index()];
+            local.left -= ran as i64;
+            let asks = local.left <= 0 && !local.throttled;
+            none_left |= asks && !pool.take(self.clock, cpu.index(), SLICE as i64);
+        }
+        none_left
     }
 
     /// The queue of an entity's group has become empty.
@@ -205,42 +223,56 @@ impl FairClass {
         }
     }
 
-    /// Throttles the queue of the entity's group on `cpu` if it has no time left and gets none. Returns how many
+    /// Throttles the queues of the entity's groups on `cpu` that have no time left and get none. Returns how many
     /// entities can run no more, and how many of those are SCHED_IDLE.
     #[cold]
     pub(crate) fn throttle(&mut self, cpu: CpuId, e: EntId, wanted: Wanted) -> Option<(u32, u32)> {
-        let now = self.clock;
-        let r = self.group_queue(self.tasks[e.index()].group, cpu);
-        let runs = self.rqs[r].curr != NONE;
-        let pool = self.pool(e)?;
-        let local = pool.on[cpu.index()];
+        let (mut group, mut all) = (self.tasks[e.index()].group, None);
+        while let Some(of) = self.groups.get(group as usize) {
+            let above = of.parent;
+            if let Some((n, idle)) = self.throttle_group(cpu, group, wanted) {
+                let (others, others_idle) = all.unwrap_or((0, 0));
+                all = Some((others + n, others_idle + idle));
+            }
+            group = above;
+        }
+        all
+    }
+
+    fn throttle_group(&mut self, cpu: CpuId, group: u32, wanted: Wanted) -> Option<(u32, u32)> {
+        self.groups[group as usize].quota.as_ref()?;
+        let r = self.group_queue(group, cpu);
         let target = match wanted {
             // Whoever runs asks for more when it is charged.
-            Wanted::Yes if runs => return None,
+            Wanted::Yes if self.rqs[r].curr != NONE => return None,
             Wanted::Yes => SLICE as i64,
             Wanted::No => 1,
         };
-        if local.throttled || local.left > 0 || pool.take(now, cpu.index(), target) {
+        let pool = self.groups[group as usize].quota.as_mut()?;
+        let local = pool.on[cpu.index()];
+        if local.throttled || local.left > 0 || pool.take(self.clock, cpu.index(), target) {
             return None;
         }
         pool.on[cpu.index()].throttled = true;
         pool.throttled.push(cpu.0);
         let held = self.runnable(r);
+        self.rqs[cpu.index()].tasks -= held.0;
         let g = self.rqs[r].se as usize;
         if self.ses[g].on_rq {
-            self.dequeue_se(cpu.index(), g, Dequeue::Exit);
-            self.rqs[cpu.index()].tasks -= held.0;
+            let above = self.ses[g].rq as usize;
+            self.dequeue_se(above, g, Dequeue::Exit);
+            self.dequeue_groups(above, Dequeue::Exit, false);
         }
         Some(held)
     }
 
-    /// The throttled queue of the entity's group on `cpu` is to run again, although it has no time. Returns the group, for
-    /// [`unthrottle`](Self::unthrottle).
-    pub(crate) fn lift(&mut self, cpu: CpuId, e: EntId) -> u32 {
-        if let Some(pool) = self.pool(e) {
-            pool.throttled.retain(|&other| other != cpu.0);
-        }
-        self.tasks[e.index()].group
+    /// A throttled queue of the entity's groups on `cpu`, if there is one, is to run again, although it has no time.
+    /// Returns the group, for [`unthrottle`](Self::unthrottle).
+    pub(crate) fn lift(&mut self, cpu: CpuId, e: EntId) -> Option<u32> {
+        let (group, _) = self.groups_of(e).find(|(_, group)| group.holds(cpu.0))?;
+        let pool = self.groups[group as usize].quota.as_mut()?;
+        pool.throttled.retain(|&other| other != cpu.0);
+        Some(group)
     }
 
     /// The queue of a group on `cpu` may run again. Returns how many entities can, and how many of those are SCHED_IDLE.
@@ -251,22 +283,24 @@ impl FairClass {
         let r = self.group_queue(group, cpu);
         let back = self.runnable(r);
         if self.rqs[r].nr > 0 {
-            self.update_group_weight(r);
-            self.update_group_slice(r);
-            let g = self.rqs[r].se as usize;
-            self.enqueue_se(cpu.index(), g, Enqueue::Wakeup);
+            self.enqueue_groups(r);
             self.rqs[cpu.index()].tasks += back.0;
         }
         back
     }
 
-    /// Entities of a group's queue that do not sleep, and how many of those are SCHED_IDLE.
+    /// Entities of a group's queue, and of the groups on it, that do not sleep and that no group above holds, and how many
+    /// of those are SCHED_IDLE.
     fn runnable(&self, r: usize) -> (u32, u32) {
-        let rq = &self.rqs[r];
-        let curr = (rq.curr != NONE).then_some(rq.curr);
-        let all = rq.heap.nodes().iter().map(|node| node.se).chain(curr);
-        let awake = all.map(|s| &self.ses[s as usize]).filter(|se| !se.delayed);
-        awake.fold((0, 0), |(n, idle), se| (n + 1, idle + u32::from(se.idle)))
+        let mut awake = (0, 0);
+        if !self.is_below_throttled(r) {
+            self.any_task(r, &mut |se, _| {
+                awake.0 += u32::from(!se.delayed);
+                awake.1 += u32::from(!se.delayed && se.idle);
+                false
+            });
+        }
+        awake
     }
 
     /// When a quota's timer fires on `cpu`, or [`NEVER`].

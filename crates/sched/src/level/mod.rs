@@ -550,7 +550,10 @@ fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     if cfg.groups.len() > usize::from(u16::MAX) {
         return Err(ConfigError::TooManyGroups { groups: cfg.groups.len() });
     }
-    for (group, &GroupConfig { weight, quota }) in cfg.groups.iter().enumerate() {
+    for (group, &GroupConfig { weight, quota, parent }) in cfg.groups.iter().enumerate() {
+        if parent.is_some_and(|parent| usize::from(parent) >= group) {
+            return Err(ConfigError::GroupParent { group });
+        }
         if !(weight::MIN_GROUP..=weight::MAX_GROUP).contains(&weight) {
             return Err(ConfigError::GroupWeight { group, weight });
         }

@@ -16,7 +16,7 @@ impl Level {
         self.announce_quotas();
     }
 
-    /// Throttles the queue of an entity's group on `cpu` if it has no time left.
+    /// Throttles the queues of an entity's groups on `cpu` that have no time left.
     #[cold]
     pub(super) fn throttle(&mut self, now: Ns, cpu: CpuId, e: EntId, wanted: Wanted) {
         self.fair.clock = now;
@@ -40,10 +40,9 @@ impl Level {
         }
     }
 
-    /// The current entity of `cpu` becomes fair, and its group is throttled there: it runs until the CPU schedules.
+    /// The current entity of `cpu` becomes fair, and a group of it is throttled there: it runs until the CPU schedules.
     pub(super) fn lift_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
-        if self.fair.is_held(e, cpu) {
-            let group = self.fair.lift(cpu, e);
+        while let Some(group) = self.fair.lift(cpu, e) {
             self.unthrottle(now, cpu, group);
             self.kick(cpu, true);
         }

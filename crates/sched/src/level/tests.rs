@@ -139,6 +139,13 @@ fn impossible_configs_are_refused() {
         refused(|c| c.groups = [9, 1].map(GroupConfig::new).to_vec()),
         ConfigError::GroupWeight { group: 1, weight: 1 }
     );
+    assert_eq!(
+        refused(|c| {
+            let inside = GroupConfig { parent: Some(1), ..GroupConfig::new(1024) };
+            c.groups = vec![GroupConfig::new(1024), inside];
+        }),
+        ConfigError::GroupParent { group: 1 }
+    );
 }
 
 #[test]

@@ -6,10 +6,11 @@
 //! change of a thread's policy costs, which is more work.
 
 use vcoop_model::plan::govern::HOTPLUG_STALL_NS;
-use vcoop_model::plan::{HostSched, TimelineAction};
+use vcoop_model::plan::{HostSched, TimelineAction, VmPlan};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_policy::govern::{CpuTime, Host, Member};
+use vcoop_sched::config::LevelConfig;
 use vcoop_sched::{CpuId, CpuSet, EntId};
 
 use crate::clock::Event;
@@ -38,12 +39,6 @@ impl Host for World<'_> {
 
     fn member(&self, vm: usize) -> Member {
         let linux = self.plan.host.sched.linux();
-        let quota = |group: usize| linux?.groups.get(group)?.quota;
-        let weight = |group: usize| match &self.plan.host.sched {
-            HostSched::Linux(level) => level.groups.get(group).map(|group| group.weight),
-            HostSched::Pool(pool) => pool.partitions.get(group).map(|p| u64::from(p.weight)),
-            HostSched::Credit1(_) => None,
-        };
         let plan = &self.plan.vms[vm];
         let vcpus = plan.level.topology.cpus();
         let govern = &plan.virt.govern;
@@ -51,11 +46,19 @@ impl Host for World<'_> {
             used: (0..vcpus).map(|vcpu| self.cpu_time(vm, vcpu)).sum(),
             width: self.preferred.width(vm as u32),
             vcpus,
-            weight: plan.group.and_then(|g| weight(usize::from(g))),
-            quota_ns: plan
-                .group
-                .and_then(|g| quota(usize::from(g)))
-                .map(|quota| quota.per_second()),
+            weight: match &self.plan.host.sched {
+                HostSched::Linux(level) => self.weight_of_group(level, vm),
+                HostSched::Pool(pool) => plan
+                    .group
+                    .and_then(|partition| pool.partitions.get(usize::from(partition)))
+                    .map(|partition| u64::from(partition.weight)),
+                HostSched::Credit1(_) => None,
+            },
+            quota_ns: linux
+                .into_iter()
+                .flat_map(|level| level.groups_of(plan.group))
+                .filter_map(|(_, group)| Some(group.quota?.per_second()))
+                .min(),
             entitled: govern.entitled.unwrap_or(0),
             folds: govern.kind.is_some() && govern.takes_part,
         }
@@ -63,6 +66,26 @@ impl Host for World<'_> {
 }
 
 impl World<'_> {
+    /// The weight of the VM's group where it competes with those of the others: directly below the innermost group that
+    /// all VMs are in. `None`: it has none there, or shares it with another VM.
+    fn weight_of_group(&self, level: &LevelConfig, vm: usize) -> Option<u64> {
+        let outer_first = |vm: &VmPlan| {
+            let mut groups: Vec<u16> = level.groups_of(vm.group).map(|(group, _)| group).collect();
+            groups.reverse();
+            groups
+        };
+        let own = outer_first(&self.plan.vms[vm]);
+        let others = self.plan.vms.iter().enumerate().filter(|(other, _)| *other != vm);
+        let others: Vec<Vec<u16>> = others.map(|(_, other)| outer_first(other)).collect();
+        let has = |depth: usize, group: u16| move |o: &Vec<u16>| o.get(depth) == Some(&group);
+        let shared = |(depth, group): &(usize, &u16)| {
+            !others.is_empty() && others.iter().all(has(*depth, **group))
+        };
+        let (depth, group) = own.iter().enumerate().find(|at| !shared(at))?;
+        let alone = !others.iter().any(has(depth, *group));
+        alone.then(|| level.groups[usize::from(*group)].weight)
+    }
+
     /// The interval of a VM's governor is over.
     pub(crate) fn govern_due(&mut self, vm: u32) {
         let Some(driver) = &self.governors[vm as usize] else { return };

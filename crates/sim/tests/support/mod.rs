@@ -206,6 +206,7 @@ pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan
         vcpu_policy: vec![Policy::NORMAL; n],
         vcpu_means: vec![None; n],
         group: None,
+        vcpu_groups: Vec::new(),
         tasks,
         devices: vec![],
         cooperative: true,

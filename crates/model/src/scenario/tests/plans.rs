@@ -46,12 +46,48 @@ fn each_vm_has_a_quota_of_its_own() {
     let plans = parse(&text).unwrap().plans(None).unwrap();
     let quota = |runtime_ns, period_ns, burst_ns| {
         let quota = Quota { runtime_ns, period_ns, burst_ns, phase_ns: 0 };
-        GroupConfig { weight: 1024, quota: Some(quota) }
+        GroupConfig { quota: Some(quota), ..GroupConfig::new(1024) }
     };
     let vm = quota(150_000_000, 100_000_000, 0);
     let groups = [quota(5_000_000, 20_000_000, 1_000_000), vm, vm];
     assert_eq!(plans[0].host.sched.linux().unwrap().groups, groups);
     assert_eq!(plans[0].vms.iter().map(|vm| vm.group).collect::<Vec<_>>(), [Some(1), Some(2)]);
+}
+
+#[test]
+fn groups_are_in_groups() {
+    let own = "group = \"machine\"\nweight = 512\nvcpu_cpu_max = \"50ms\"\ncount = 2\n";
+    let text = SMALL.replacen("weight = 2048\n", own, 1);
+    let text = format!(
+        "{text}\n[[group]]\nname = \"all\"\n\n[[group]]\nname = \"machine\"\ngroup = \"all\"\nweight = 300\n"
+    );
+    let plans = parse(&text).unwrap().plans(None).unwrap();
+    let vcpus = plans[0].vms[0].level.topology.cpus();
+    let group = |weight, parent| GroupConfig { parent, ..GroupConfig::new(weight) };
+    let quota = Quota { runtime_ns: 50_000_000, period_ns: 100_000_000, burst_ns: 0, phase_ns: 0 };
+    let vcpu = |of| GroupConfig { quota: Some(quota), ..group(1024, Some(of)) };
+    let mut groups = vec![group(1024, None), group(300, Some(0))];
+    for vm in &plans[0].vms {
+        let own = groups.len() as u16;
+        assert_eq!(vm.group, Some(own));
+        assert!(vm.vcpu_groups.iter().copied().eq(own + 1..=own + vcpus as u16));
+        groups.push(group(512, Some(1)));
+        groups.extend((0..vcpus).map(|_| vcpu(own)));
+    }
+    assert_eq!(plans[0].host.sched.linux().unwrap().groups, groups);
+
+    // Each vCPU in a group of its own, in none or in one that the VM shares.
+    let text = SMALL.replacen("weight = 2048\n", "vcpu_groups = true\ncount = 2\n", 1);
+    let plans = parse(&text).unwrap().plans(None).unwrap();
+    let groups = vec![group(1024, None); 2 * vcpus as usize];
+    assert_eq!(plans[0].host.sched.linux().unwrap().groups, groups);
+    assert_eq!(plans[0].vms[1].vcpu_groups[0], vcpus as u16);
+    let shared = "\n[[group]]\nname = \"a\"\n";
+    let text = text.replacen("vcpu_groups", "group = \"a\"\nvcpu_groups", 1) + shared;
+    let plans = parse(&text).unwrap().plans(None).unwrap();
+    assert!(plans[0].vms.iter().all(|vm| vm.group == Some(0)));
+    let groups = &plans[0].host.sched.linux().unwrap().groups[1..];
+    assert_eq!(groups, vec![group(1024, Some(0)); 2 * vcpus as usize]);
 }
 
 #[test]

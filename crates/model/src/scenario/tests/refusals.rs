@@ -69,24 +69,28 @@ fn quotas() {
     refused(weight, &with(burst), "\"1ms\"", "of a group with `cpu_max`", "take this out");
     let long = with("cpu_max = \"50ms\"\ncpu_max_burst = \"60ms\"");
     refused(weight, &long, "\"60ms\"", "longer than the quota", "at most the quota");
-    let group = format!("{SMALL}\n[[group]]\nname = \"a\"\n");
-    let both = "group = \"a\"\ncpu_max = \"50ms\"";
-    check(&group.replacen(weight, both, 1), "\"50ms\"", "others may be in", "the group's");
 }
 
 #[test]
 fn groups_of_the_host() {
     let weight = "weight = 2048";
-    let both = format!("{weight}\ngroup = \"a\"");
     let group = "\n[[group]]\nname = \"a\"\n";
     let with = |from: &str, to: &str| format!("{}{group}", SMALL.replacen(from, to, 1));
-    check(&with(weight, &both), "2048", "in a group that others may be in", "take this one out");
     check(&with(weight, "group = \"b\""), "\"b\"", "there is no [[group]] named `b`", "groups: a");
     let task = "name = \"background\"";
     let inside = format!("{task}\ngroup = \"a\"");
     check(&with(task, &inside), "\"a\"", "those of the host's threads", "take it out");
     let twice = format!("{SMALL}{group}{group}");
     check(&twice, "\"a\"", "name `a`", "");
+    for (outer, message, help) in [
+        ("a", "group `a` does not stand before this one", "write the outer one first"),
+        ("b", "group `b` does not stand before this one", "write the outer one first"),
+        ("c", "there is no [[group]] named `c`", "groups: a, b"),
+    ] {
+        let inner = format!("{group}group = \"{outer}\"\n");
+        let text = format!("{SMALL}{inner}\n[[group]]\nname = \"b\"\n");
+        check(&text, &format!("\"{outer}\""), message, help);
+    }
 }
 
 #[test]
