@@ -229,6 +229,9 @@ impl<'a> Follower<'a> {
                 if alone > 0 {
                     said += &format!("; {alone} are left alone");
                 }
+                for note in &status.notes {
+                    said += &format!("; {note}");
+                }
                 said
             }
             Err(why) => format!("{}: rule {number} cannot be applied: {why}", id.name),

@@ -222,6 +222,7 @@ mod tests {
             hears: Vec::new(),
             rests: true,
             asked: None,
+            notes: Vec::new(),
             interrupts: Some(heard),
         }];
         metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })

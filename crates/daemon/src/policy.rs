@@ -184,20 +184,14 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
              remedy: leave {key} out, or another means"
         )));
     }
-    let means = match &plan.policy {
-        PolicyPlan::Vanilla => return Ok(()),
-        PolicyPlan::Static { means } => *means,
-        PolicyPlan::WakeBoost(config) => config.means,
-        PolicyPlan::Dynamic(config) => config.means,
-        // A Linux host's scenario refuses it before.
-        PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
-    };
-    match means {
-        Means::Ext if matches!(plan.policy, PolicyPlan::Static { .. }) => Err(Refused(format!(
-            "{name} is not decided in the kernel: the means `ext` is for wake-boost and dynamic\n  remedy: \
+    match plan.policy.means() {
+        Some(Means::Ext) if matches!(plan.policy, PolicyPlan::Static { .. }) => {
+            Err(Refused(format!(
+                "{name} is not decided in the kernel: the means `ext` is for wake-boost and dynamic\n  remedy: \
              another means, or one of these"
-        ))),
-        Means::Fifo(priority) | Means::Rr(priority) if priority > MOST_PRIORITY => {
+            )))
+        }
+        Some(Means::Fifo(priority) | Means::Rr(priority)) if priority > MOST_PRIORITY => {
             Err(Refused(format!(
                 "{name} boosts to real-time priority {priority}; vcoop's own thread has \
                  {ENGINE_PRIORITY} and has to be above\n  remedy: a priority up to {MOST_PRIORITY}"
@@ -225,11 +219,7 @@ fn account_of(policy: &PolicyPlan) -> Option<&'static str> {
 ///
 /// None that a VM's plan can bring about.
 pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refused> {
-    let means = match &of.policy {
-        PolicyPlan::Dynamic(config) => config.means,
-        PolicyPlan::WakeBoost(config) => config.means,
-        _ => return Ok(None),
-    };
+    let Some(means) = of.policy.means().filter(|_| of.policy.boosts()) else { return Ok(None) };
     let main = vm.others.iter().find(|other| other.role == Role::Main);
     let Some(main) = main.filter(|_| vm.accel == Accel::Tcg && vm.vmm == Vmm::Qemu) else {
         return Ok(None);

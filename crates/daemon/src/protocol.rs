@@ -172,6 +172,9 @@ pub struct VmStatus {
     /// How many of its vCPUs its guest is asked to use, where the policy has a governor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<u32>,
+    /// What to know of the policy on this host, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl VmStatus {

@@ -91,6 +91,9 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
             note(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
         }
     }
+    for said in &vm.notes {
+        note(&format!("vcoop: {said}"));
+    }
     if let Some(n @ 1..) = unplaced {
         note(&format!(
             "vcoop: {n} vCPUs are left alone: their threads are not known (`vcoop vms`)"
@@ -100,7 +103,8 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
-    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests, asked } = vm;
+    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests, asked, .. } =
+        vm;
     let shown = |ns: u64| format::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",

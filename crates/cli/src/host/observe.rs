@@ -191,8 +191,7 @@ impl Asked {
              duration = \"{}ms\"\nrepeats = 5\n\
              assumptions = [\n\
              \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
-             \x20   \"A vCPU wakes up when it did; a sleep of another thread stays as long as it was\",\n\
-             \x20   \"Groups are not in groups: one counts where it parts from those of the VM, with its part of the weight\",\n{urgent}\
+             \x20   \"A vCPU wakes up when it did; a sleep of another thread stays as long as it was\",\n{urgent}\
              ]\n\n[compare]\npolicy = [{policies}]\n\n{}\n{tables}",
                 (plan.duration_ns / 1_000_000).max(1),
                 here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),

@@ -89,6 +89,8 @@ struct AttachedVm {
     rests: bool,
     /// How long its vCPUs had waited in all when it was looked at last.
     waited: Ns,
+    /// What to know of the policy on this host.
+    notes: Vec<String>,
 }
 
 impl AttachedVm {
@@ -610,6 +612,7 @@ impl Inside {
             interrupts: self.interrupts_of(vm).or_else(|| self.interrupts_in_kernel(vm)),
             rests: vm.rests,
             asked: vm.governor.as_ref().map(GovernorDriver::width),
+            notes: vm.notes.clone(),
         }
     }
 

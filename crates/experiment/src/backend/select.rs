@@ -220,25 +220,15 @@ fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> 
 fn is_real_time(plan: &Plan) -> bool {
     let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means).copied();
     let above = |means: Means| !matches!(means, Means::Nice(_) | Means::Slice(_) | Means::Ext);
-    means(&plan.policy).is_some_and(|means| {
+    plan.policy.means().is_some_and(|means| {
         let mut own = own.peekable();
         if own.peek().is_none() { above(means) } else { own.any(|own| above(own.unwrap_or(means))) }
     })
 }
 
-/// What a policy boosts by, if it does.
-fn means(policy: &PolicyPlan) -> Option<Means> {
-    match policy {
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => None,
-        PolicyPlan::Static { means } => Some(*means),
-        PolicyPlan::Dynamic(config) => Some(config.means),
-        PolicyPlan::WakeBoost(config) => Some(config.means),
-    }
-}
-
 /// Whether the policy of a plan gives vCPUs a nice value or a slice, boosted or not.
 fn sets_nice_or_slice(plan: &Plan) -> bool {
-    let Some(means) = means(&plan.policy) else { return false };
+    let Some(means) = plan.policy.means() else { return false };
     let at_rest = match &plan.policy {
         PolicyPlan::Dynamic(config) => config.repay || config.rest_slice_ns.is_some(),
         PolicyPlan::WakeBoost(config) => config.repay || config.rest_slice_ns.is_some(),

@@ -50,6 +50,16 @@ impl PolicyPlan {
         matches!(self, Self::Dynamic(_) | Self::WakeBoost(_))
     }
 
+    /// What it boosts by, if it does.
+    pub fn means(&self) -> Option<Means> {
+        match self {
+            Self::Vanilla | Self::RatelimitAuto(_) => None,
+            Self::Static { means } => Some(*means),
+            Self::Dynamic(config) => Some(config.means),
+            Self::WakeBoost(config) => Some(config.means),
+        }
+    }
+
     /// Whether it boosts for interrupts, so that each gets a ticket.
     pub fn boosts_on_injection(&self) -> bool {
         match self {

@@ -1,17 +1,18 @@
 //! How VMs get a policy, and get back what they had.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::HostPolicy;
-use vcoop_policy::config::{AdvanceConfig, Ns};
+use vcoop_policy::config::{AdvanceConfig, Means, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
-use vcoop_vmm::{Accel, VcpuThread};
+use vcoop_vmm::{Accel, Groups, VcpuThread};
 
 use super::ext::decided_there;
 use super::{AttachedVm, Inside, next_check};
@@ -19,6 +20,26 @@ use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
+
+/// That a nice value, if the policy sets one, counts within a control group only, if the vCPUs are in groups.
+pub(super) fn nice_in_group(
+    root: &Path,
+    policy: &PolicyPlan,
+    vcpus: &[VcpuThread],
+) -> Option<String> {
+    if !matches!(policy.means(), Some(Means::Nice(_))) && !policy.repays() {
+        return None;
+    }
+    let groups = Groups::under(root, [vcpus.first()?.thread.tid]).levels();
+    let names: Vec<&str> = groups.iter().map(|level| &*level.name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {})",
+            vcpus[0].index,
+            names.join("/")
+        )
+    })
+}
 
 impl Inside {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
@@ -82,6 +103,7 @@ impl Inside {
             ext: None,
             rests: false,
             waited: 0,
+            notes: nice_in_group(Path::new("/"), &plan.policy, &vcpus).into_iter().collect(),
             id,
             accel,
             plan,
