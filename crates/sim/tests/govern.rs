@@ -4,7 +4,7 @@ use crate::support::*;
 use vcoop_model::plan::{Plan, TimelineAction, TimelineEvent, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_policy::govern::Kind;
-use vcoop_sched::config::{GroupConfig, Policy};
+use vcoop_sched::config::{GroupConfig, Policy, Quota};
 
 /// A guest with a hog for every vCPU.
 fn hogs(name: &str, vcpus: u32) -> VmPlan {
@@ -115,6 +115,28 @@ fn against_a_vm_without_governor_step_gives_its_share_away_and_proportional_does
     assert!(got(&step, "a") < 2.5, "{}", got(&step, "a"));
     assert!(got(&ours, "a") > 3.6, "{}", got(&ours, "a"));
     assert!(got(&hint, "a") > 3.9, "{}", got(&hint, "a"));
+}
+
+#[test]
+fn the_hosts_word_goes_by_all_groups_that_a_vm_is_in() {
+    // Two VMs, in groups of the weights 1024 and 3072, and those of some in an outer one.
+    let two = |outer: GroupConfig, inside: &[usize]| {
+        let mut p = host(8, vec![hogs("a", 8), hogs("b", 8)], true);
+        p.vms[1].virt.govern.kind = Some(Kind::HostHint);
+        let groups = &mut p.host.sched.linux_mut().unwrap().groups;
+        groups[1].weight = 3072;
+        inside.iter().for_each(|group| groups[*group].parent = Some(0));
+        groups.insert(0, outer);
+        p.vms.iter_mut().for_each(|vm| vm.group = vm.group.map(|group| group + 1));
+        let r = governed(p, 0, Kind::HostHint);
+        ["a", "b"].map(|vm| scalar(&r, vm, "vcpus_used"))
+    };
+    let outer = GroupConfig::new(1024);
+    assert_eq!(two(outer, &[]), [2.0, 6.0]);
+    assert_eq!(two(outer, &[0, 1]), [2.0, 6.0], "the outer one has no other beside it");
+    assert_eq!(two(outer, &[1]), [4.0, 4.0], "it is the outer one that competes");
+    let quota = Quota { runtime_ns: 300 * MS, period_ns: 100 * MS, burst_ns: 0, phase_ns: 0 };
+    assert_eq!(two(GroupConfig { quota: Some(quota), ..outer }, &[1]), [5.0, 3.0]);
 }
 
 #[test]

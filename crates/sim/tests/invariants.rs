@@ -445,7 +445,10 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         RtGuard::FairServer(Bandwidth { runtime_ns: 5 * MS, period_ns: 100 * MS }),
                         RtGuard::Both(Bandwidth { runtime_ns: 95 * MS, period_ns: 100 * MS }),
                     ][guard];
-                    host.groups = [1024, 512].map(GroupConfig::new).to_vec();
+                    let inner = GroupConfig { parent: Some(0), ..GroupConfig::new(512) };
+                    host.groups = vec![GroupConfig::new(1024), inner];
+                    // Those of the vCPUs of the second VM.
+                    host.groups.extend([GroupConfig { parent: Some(1), ..inner }; 2]);
                     let mut p = plan(host, if costly { dear() } else { free() });
                     p.host.preemption = [
                         Preemption::None,
@@ -461,6 +464,9 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         let level = if modern { cfs(n) } else { eevdf(n) };
                         let mut vm = vm(&format!("vm{i}"), level, tasks);
                         vm.group = (i < 2).then_some(i as u16);
+                        if i == 1 {
+                            vm.vcpu_groups = (0..n.min(2) as u16).map(|vcpu| 2 + vcpu).collect();
+                        }
                         vm.virt = virt;
                         (vm.virt.ipi, vm.virt.spin, vm.virt.exits_off.pause) = spinning;
                         vm.devices.push(DevicePlan {
