@@ -313,7 +313,17 @@ impl World<'_> {
         if !vm.spins {
             return;
         }
+        self.yield_returns(v);
         self.looks_at_vcpu(v);
+    }
+
+    /// A vCPU that yielded when it spun goes on. Only now it says to whom it yielded (`yield_to` calls the scheduler before
+    /// it returns to `kvm_vcpu_on_spin`), so whoever spins meanwhile searches from where it did.
+    fn yield_returns(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if let Some(to) = vcpu.spin.leaves_loop() {
+            self.vms[vcpu.vm as usize].sync.yielded_to(to);
+        }
     }
 
     /// In guests that look at it, who is next in line for a pv lock behind the task of a vCPU sees whether that is preempted.
@@ -403,8 +413,11 @@ impl World<'_> {
             }
             match self.yield_to(p, vm, c) {
                 DirectedYield::Done => {
-                    self.vms[vm].sync.yielded_to(c - first);
-                    self.vcpus[v as usize].spin.yielded();
+                    self.vcpus[v as usize].spin.yielded(c - first);
+                    if self.vcpus[v as usize].pcpu == p {
+                        // The scheduler chose it again.
+                        self.yield_returns(v);
+                    }
                     return true;
                 }
                 DirectedYield::Alone => {

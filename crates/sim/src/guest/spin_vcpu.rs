@@ -51,8 +51,8 @@ pub(crate) struct SpinVcpu {
     preempted: bool,
     /// Its guest is told that it is preempted.
     told: bool,
-    /// It yielded when it spun, and has not run since.
-    in_loop: bool,
+    /// vCPU (of the VM) to which it yielded when it spun, if it has not run since.
+    in_loop: Option<u32>,
     /// Such a one is yielded to every other time.
     eligible: bool,
     /// When it last got or lost a pCPU.
@@ -121,16 +121,21 @@ impl SpinVcpu {
         self.told
     }
 
-    /// It yielded its pCPU when it spun.
-    pub(crate) fn yielded(&mut self) {
-        self.in_loop = true;
+    /// It yielded to a vCPU (of the VM) when it spun.
+    pub(crate) fn yielded(&mut self, to: u32) {
+        self.in_loop = Some(to);
+    }
+
+    /// It goes on after a yield: to which vCPU (of the VM).
+    pub(crate) fn leaves_loop(&mut self) -> Option<u32> {
+        self.eligible = false;
+        self.in_loop.take()
     }
 
     /// It has a pCPU: what its being away meant is over.
     pub(crate) fn loaded(&mut self, now: Ns, window: Ns) {
         (self.window, self.switched_at) = (window, now);
         (self.preempted, self.told) = (false, false);
-        (self.in_loop, self.eligible) = (false, false);
     }
 
     /// A PAUSE loop has used up its window: the next one is longer.
@@ -154,8 +159,8 @@ impl SpinVcpu {
 
     /// Whether it is its turn, if it could be yielded to: one that spun itself is every other time.
     pub(crate) fn takes_turn(&mut self) -> bool {
-        let eligible = !self.in_loop || self.eligible;
-        self.eligible ^= self.in_loop;
+        let eligible = self.in_loop.is_none() || self.eligible;
+        self.eligible ^= self.in_loop.is_some();
         eligible
     }
 
@@ -210,11 +215,23 @@ mod tests {
 
     #[test]
     fn one_that_spun_itself_is_yielded_to_every_other_time() {
-        let mut spin = SpinVcpu { in_loop: true, ..SpinVcpu::default() };
+        let mut spin = SpinVcpu::default();
+        spin.yielded(3);
         let turns: Vec<bool> = (0..4).map(|_| spin.takes_turn()).collect();
         assert_eq!(turns, [false, true, false, true]);
-        spin.loaded(0, 1);
+        assert_eq!([spin.leaves_loop(), spin.leaves_loop()], [Some(3), None]);
         assert!(spin.takes_turn() && spin.takes_turn());
+    }
+
+    #[test]
+    fn a_yield_is_known_when_it_returns() {
+        let mut spin = SpinVcpu::default();
+        spin.yielded(3);
+        spin.preempted(0, false);
+        assert!(!spin.takes_turn(), "it is in the loop while it has no pCPU");
+        spin.loaded(1, 1);
+        assert_eq!([spin.leaves_loop(), spin.leaves_loop()], [Some(3), None]);
+        assert!(spin.takes_turn());
     }
 
     #[test]
