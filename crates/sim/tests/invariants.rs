@@ -122,8 +122,12 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
     (path, any::<[bool; 3]>(), 0u64..300, 1u64..50, 1u32..4).prop_map(
         |(path, [pv_tlb, pv_yield, pause], threshold, window, ple_grow)| {
             let spin = SpinVirt {
-                locks: [SpinLocks::Queued, SpinLocks::TestAndSet, SpinLocks::Pv]
-                    [ple_grow as usize - 1],
+                locks: [
+                    SpinLocks::Queued,
+                    SpinLocks::TestAndSet,
+                    SpinLocks::Pv,
+                    SpinLocks::PvTicket,
+                ][threshold as usize % 4],
                 threshold_ns: Some(threshold * US),
                 ple_window_ns: Some(window * US),
                 ple_grow,

@@ -410,6 +410,22 @@ fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
 }
 
 #[test]
+fn a_lock_with_tickets_waits_for_its_next_one_even_if_that_is_halted() {
+    // Four want a lock, for a millisecond each: a waiter spins for its threshold and halts, and is kicked at its turn.
+    let mut p = machine(4, &[0, 1, 2, 3], vec![locker(MS); 4]);
+    p.vms[0].virt.spin.locks = SpinLocks::PvTicket;
+    p.vms[0].virt.spin.threshold_ns = Some(100 * US);
+    p.vms[0].virt.exits_off.pause = true;
+    let r = run(&p);
+    for t in ["guest.t0", "guest.t1", "guest.t2", "guest.t3"] {
+        assert!((mean(&r, t) - 4e6).abs() < 1e5, "in order, {t}: {}", mean(&r, t));
+    }
+    assert!(scalar(&r, "guest", "pv_kicks") > 400.0, "a turn ends a halt");
+    let cpu = scalar(&r, "guest", "cpu");
+    assert!(cpu < 2.0, "waiters sleep: {cpu}");
+}
+
+#[test]
 fn a_pv_waiter_behind_a_halted_one_halts_at_once() {
     let mut p = machine(6, &[0, 1, 2, 3, 4, 5], vec![locker(MS); 6]);
     p.vms[0].virt.spin.locks = SpinLocks::Pv;

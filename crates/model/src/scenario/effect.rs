@@ -11,7 +11,7 @@ use super::keys::VmKeys;
 use super::keys::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{GuestIdle, GuestTimer, SpinLocks, SpinVirt, TimerMode, Virt};
+use crate::plan::virt::{GuestIdle, GuestTimer, SpinVirt, TimerMode, Virt};
 
 /// What is wrong, and what to do.
 type Reason = (&'static str, &'static str);
@@ -56,7 +56,7 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
     idle(host.max_ns == 0, &adapts, ("the host does not poll for halted vCPUs", "set `halt_poll`"));
     let usual = SpinVirt::default();
     idle(
-        virt.spin.locks != SpinLocks::Pv,
+        !virt.spin.locks.halts(),
         &[("spin_threshold", virt.spin.threshold_ns.is_some())],
         ("only waiters for paravirtual spinlocks stop to spin", "set spinlocks = \"pv\""),
     );

@@ -1,6 +1,6 @@
 //! Spinlocks of a guest: who holds which, and who waits for it.
 //!
-//! They are queued: waiters get one in the order in which they came (MCS). The head of a paravirtual lock's queue
+//! They are queued: waiters get one in the order in which they came (MCS, tickets). The head of a paravirtual lock's queue
 //! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
 //! not run since it became the head, does not: then who comes spins *outside* the queue, never halts, and takes the lock as
 //! soon as it is free. They join the queue when its head claims the lock, or nobody is left in it. All who wait for a test-and-set
@@ -54,7 +54,7 @@ impl Locks {
     /// A task takes a spinlock: true if it has it, else it wants it from now on.
     pub(crate) fn take(&mut self, l: u32, t: u32, kind: SpinLocks) -> bool {
         let lock = &mut self.0[l as usize];
-        let (open, empty) = (kind != SpinLocks::Queued && !lock.claimed, lock.queue.is_empty());
+        let (open, empty) = (!kind.in_order() && !lock.claimed, lock.queue.is_empty());
         let free = lock.holder == NONE && (empty || open);
         if free {
             lock.holder = t;
@@ -154,6 +154,7 @@ mod tests {
 
     const FAIR: SpinLocks = SpinLocks::Queued;
     const PV: SpinLocks = SpinLocks::Pv;
+    const PV_TICKET: SpinLocks = SpinLocks::PvTicket;
 
     #[test]
     fn a_spinlock_goes_from_one_to_the_next_in_line() {
@@ -168,6 +169,16 @@ mod tests {
         assert_eq!(locks.hand_over(0).0, Some(9));
         assert!(!locks.is_next(0, 8), "it has it");
         assert_eq!(locks.release(0, 8), Some(9));
+    }
+
+    #[test]
+    fn a_halted_head_keeps_its_ticket() {
+        let mut locks = Locks::new(1);
+        assert!(locks.take(0, 1, PV_TICKET) && !locks.take(0, 2, PV_TICKET));
+        locks.halts(0, 2);
+        assert_eq!(locks.release(0, 1), Some(2));
+        assert!(!locks.take(0, 3, PV_TICKET) && !locks.is_outside(0, 3));
+        assert!(locks.is_next(0, 2));
     }
 
     #[test]

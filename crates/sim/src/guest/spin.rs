@@ -85,7 +85,7 @@ impl World<'_> {
         }
         let sync = &self.vms[vm].sync;
         // A head that has not run since it became that finds the lock free when it does, if nobody was faster.
-        if sync.spin.locks == SpinLocks::Queued || sync.locks.is_claimed(l) {
+        if sync.spin.locks.in_order() || sync.locks.is_claimed(l) {
             self.hand_over(vm, l, head);
         }
     }
@@ -190,7 +190,7 @@ impl World<'_> {
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
-            Spin::Lock(l) if sync.spin.locks == SpinLocks::Pv && !sync.locks.is_outside(l, t) => {
+            Spin::Lock(l) if sync.spin.locks.halts() && !sync.locks.is_outside(l, t) => {
                 Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
             }
             Spin::Sleeping(l) => {
@@ -219,9 +219,11 @@ impl World<'_> {
     }
 
     /// Whether the vCPU before the one of a task in line for a pv lock has halted, or is preempted in guests that look at that.
+    /// Who has a ticket does not know the one before it.
     fn has_reason_to_halt_early(&self, vm: usize, t: u32, l: u32) -> bool {
         let sync = &self.vms[vm].sync;
-        sync.locks.before(l, t).is_some_and(|before| {
+        let before = (sync.spin.locks == SpinLocks::Pv).then(|| sync.locks.before(l, t)).flatten();
+        before.is_some_and(|before| {
             let before = self.home_of(vm, before);
             self.vcpus[before as usize].spin.parks()
                 || sync.spin.early_if_preempted && self.is_told_away(before)

@@ -72,6 +72,7 @@ impl VmSync {
             spin: SpinVirt {
                 locks: match vm.virt.spin.locks {
                     SpinLocks::Pv if vm.virt.exits_off.hlt => SpinLocks::TestAndSet,
+                    SpinLocks::PvTicket if vm.virt.exits_off.hlt => SpinLocks::Queued,
                     locks => locks,
                 },
                 ..vm.virt.spin

@@ -114,6 +114,22 @@ choice! {
         TestAndSet = "test-and-set",
         /// Paravirtual.
         Pv = "pv",
+        /// Paravirtual, and in the order in which waiters came, as in guests from Linux 3.12 to 4.1.
+        // `__ticket_lock_spinning` and `__ticket_unlock_slowpath` of `arch/x86/kernel/kvm.c` (`kvm_lock_spinning`,
+        // `kvm_unlock_kick`).
+        PvTicket = "pv-ticket",
+    }
+}
+
+impl SpinLocks {
+    /// Whether nobody has a lock before those who came earlier.
+    pub fn in_order(self) -> bool {
+        matches!(self, Self::Queued | Self::PvTicket)
+    }
+
+    /// Whether waiters halt after a while, and are kicked.
+    pub fn halts(self) -> bool {
+        matches!(self, Self::Pv | Self::PvTicket)
     }
 }
 

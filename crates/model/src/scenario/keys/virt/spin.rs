@@ -60,7 +60,8 @@ shared_keys! {
         ipi_shorthand: bool,
         /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first that sees the
         /// lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated hint); or waiters halt
-        /// after a while and are kicked (`pv`). Default: native, or as `hints` says.
+        /// after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as in guests from Linux 3.12 to 4.1).
+        /// Default: native, or as `hints` says.
         spinlocks: SpinLocks,
         /// Longest that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
         spin_threshold: Span1,
@@ -90,7 +91,7 @@ shared_keys! {
         /// KVM knows. Default: true.
         yield_interrupted: bool,
         /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
-        /// 5.4; with spinlocks = "pv". Default: true.
+        /// 5.4; with spinlocks = "pv" or "pv-ticket". Default: true.
         yield_queue_heads: bool,
         /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is alone on its pCPU,
         /// as before Linux 5.13. Default: false.
