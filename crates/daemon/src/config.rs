@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use glob::Pattern;
 use serde::Deserialize;
 use toml::Spanned;
-use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::file;
 use vcoop_model::running_vm::RunningVm;
 use vcoop_service::metrics::Listen;
@@ -121,7 +121,7 @@ impl Config {
     /// What is wrong with it, for people.
     pub fn parse(name: &str, text: &str) -> Result<Self, Refused> {
         let of_file = |Refused(why)| Refused(format!("{name}: {why}"));
-        let file: File = toml::from_str(text).map_err(|e| of_file(Refused(e.to_string())))?;
+        let file: File = toml::from_str(text).map_err(|e| said(name, text, &e))?;
         let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose().map_err(of_file)?;
         let rules = (1..).zip(file.rule).map(|(number, keys)| {
             let places = Places::of(&keys, name, text);
@@ -142,6 +142,21 @@ impl Config {
     pub fn rule(&self, vm: &Vm) -> Option<(usize, &Rule)> {
         (1..).zip(&self.rules).find(|(_, rule)| rule.fits(vm))
     }
+}
+
+/// What keeps the text of the file of this name from being read, with its place.
+fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
+    // serde names the key that is unknown, and then those that are known.
+    let mut quoted = error.message().split('`').skip(1).step_by(2);
+    let (message, help) = match quoted.next() {
+        Some(key) if error.message().starts_with("unknown field") => {
+            let known: Vec<&str> = quoted.collect();
+            (format!("unknown key `{key}`"), Some(nearest(key, "keys", &known)))
+        }
+        _ => (error.message().to_owned(), None),
+    };
+    let place = error.span().unwrap_or_default();
+    Refused(Diagnostics(vec![Diagnostic::at(name, text, place, message, help)]).to_string())
 }
 
 /// The number of a group of this host's own.
@@ -285,7 +300,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_refused_with_its_place() {
         for (text, says) in [
-            ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
+            (
+                "[[rule]]\nnane = \"x\"\npolicy = \"static\"",
+                "vcoop.toml:2:1: unknown key `nane`\n 2 | nane = \"x\"\n   | ^^^^\n   = did you mean `name`? keys: name,",
+            ),
+            ("[[rules]]\n", "did you mean `rule`? keys: metrics, windows, rule"),
+            ("[metrics]\nlisen = \"x\"", "unknown key `lisen`"),
+            ("[[rule]]\npolicy = 3", "vcoop.toml:2:10: invalid type"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
             ("[[rule]]\npolicy = \"step\"", "vcoop.toml:2: rule 1: step goes by the steal"),
             (
