@@ -70,7 +70,10 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
             ("yield_woken", !to.woken),
             ("yield_interrupted", !to.interrupted),
         ],
-        ("PAUSE loops do not exit", "take \"pause\" out of `disable_exits`"),
+        (
+            "PAUSE loops do not exit, so the host does not yield for a vCPU that spins",
+            "take it out, or \"pause\" out of `disable_exits`",
+        ),
     );
     let timer = &virt.timer;
     idle(

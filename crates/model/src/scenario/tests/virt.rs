@@ -156,7 +156,7 @@ fn keys_that_would_do_nothing_are_refused() {
         ("halt_poll = '50us'\nguest_idle = 'haltpoll'\n", "halt_poll = '50us'", "not poll"),
         ("halt_poll = '50us'\nhints = 'dedicated'\n", "halt_poll = '50us'", "not poll"),
         ("spin_threshold = '3us'\n", "spin_threshold", "only waiters for paravirtual"),
-        ("ple_grow = 1\ndisable_exits = ['pause']\n", "ple_grow", "PAUSE loops do not exit"),
+        ("ple_grow = 1\ndisable_exits = ['pause']\n", "ple_grow", "so the host does not yield"),
         ("timer_advance = '2us'\ntimer_mode = 'oneshot'\n", "timer_advance", "TSC deadlines"),
         ("timer_advance = '2us'\ntimer_mode = 'periodic'\n", "timer_advance", "TSC deadlines"),
     ] {
