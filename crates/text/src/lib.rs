@@ -15,7 +15,8 @@ pub fn show(c: char, out: &mut String) {
 }
 
 /// Sets words in lines of at most `width` characters. The first line starts with `lead`, the others with `rest`, which
-/// is ASCII. A single word that is wider stays whole.
+/// is ASCII. A single word that is wider stays whole. A number stays with the word after it, which may be its unit, where
+/// both fit a line.
 pub fn wrap<'a>(
     words: impl Iterator<Item = &'a str>,
     lead: &str,
@@ -24,9 +25,13 @@ pub fn wrap<'a>(
 ) -> String {
     let mut out = lead.to_owned();
     let (mut used, mut fresh) = (lead.chars().count(), true);
-    for word in words {
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
         let size = word.chars().count();
-        if !fresh && used + 1 + size > width {
+        let unit =
+            words.peek().filter(|_| is_number(word)).map_or(0, |unit| unit.chars().count() + 1);
+        let together = if rest.len() + size + unit > width { size } else { size + unit };
+        if !fresh && used + 1 + together > width {
             out.push('\n');
             out.push_str(rest);
             (used, fresh) = (rest.len(), true);
@@ -40,4 +45,25 @@ pub fn wrap<'a>(
         fresh = false;
     }
     out
+}
+
+/// Whether it ends in a digit and has no letter, as `12`, `~3.4`, `(1` and `8/16`.
+fn is_number(word: &str) -> bool {
+    word.ends_with(|c: char| c.is_ascii_digit()) && !word.contains(char::is_alphabetic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        let lines = |text: &str, width| wrap(text.split(' '), "", "  ", width);
+        assert_eq!(lines("it took 12 us at most", 10), "it took\n  12 us at\n  most");
+        assert_eq!(lines("it took (1.5 s)", 12), "it took\n  (1.5 s)");
+        // Without a unit after it, or one that fits, the line is filled as ever.
+        assert_eq!(lines("it is in part 12.", 10), "it is in\n  part 12.");
+        assert_eq!(lines("12 interruptions", 10), "12\n  interruptions");
+        assert_eq!(lines("at CPU2 and 3", 9), "at CPU2\n  and 3");
+    }
 }
