@@ -13,29 +13,45 @@ table! {
     pub(crate) struct TopologyTable = "{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }" {
         /// Hardware threads a core.
         threads_per_core: At<Int<1, 8>> = "1",
-        /// Cores that share a last-level cache.
-        cores_per_llc: At<Int<1, MAX_PCPUS>>,
+        /// Cores that share a last-level cache. Default: as many as the number of CPUs needs.
+        cores_per_llc: Option<At<Int<1, MAX_PCPUS>>>,
         /// Last-level caches (sockets, here).
         llcs: At<Int<1, MAX_PCPUS>> = "1",
     }
 }
 
-/// The topology, if it has a possible number of CPUs, and this one where one is given.
+/// The topology, if it has a possible number of CPUs, and this one where the key of this path gives one.
 pub(crate) fn topology(
     keys: &At<TopologyTable>,
-    cpus: Option<u32>,
+    cpus: Option<(u32, &str)>,
     errors: &mut Collector<'_>,
 ) -> Option<Topology> {
     let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value;
-    let (threads, cores, llcs) =
-        (threads_per_core.value.get32(), cores_per_llc.value.get32(), llcs.value.get32());
+    let (threads, llcs) = (threads_per_core.value.get32(), llcs.value.get32());
+    // What a core in each LLC has.
+    let one = threads * llcs;
+    let cores = match (cores_per_llc, cpus) {
+        (Some(given), _) => given.value.get32(),
+        (None, Some((cpus, _))) if cpus.is_multiple_of(one) => cpus / one,
+        (None, Some((cpus, _))) => {
+            let message = format!("{cpus} CPUs are no multiple of {threads} threads x {llcs} LLCs");
+            errors.error_help(keys.span, message, "change the topology or the number of CPUs");
+            return None;
+        }
+        (None, None) => {
+            let help = "add `cores_per_llc`";
+            errors.error_help(keys.span, "nothing says how many CPUs it has", help);
+            return None;
+        }
+    };
     // Each factor is at most 1024: the product of three fits.
-    let product = threads * cores * llcs;
+    let product = one * cores;
     let formula = format!("{threads} threads x {cores} cores x {llcs} LLCs = {product} CPUs");
     match cpus {
-        Some(cpus) if cpus != product => {
+        Some((cpus, path)) if cpus != product => {
             let message = format!("{formula}, but there are {cpus}");
-            errors.error_help(keys.span, message, "change the topology or the number of CPUs");
+            let help = format!("take out `cores_per_llc`, and it follows from {path}");
+            errors.error_help(keys.span, message, help);
             None
         }
         _ if i64::from(product) > MAX_PCPUS => {

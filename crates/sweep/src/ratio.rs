@@ -15,13 +15,13 @@ pub fn size(plan: &Plan) -> (u32, u32) {
     (plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum(), plan.host.sched.cpus())
 }
 
-/// What a scenario says that does not take `n` of `by`, in the words of a ratio: a host with a topology, say, has as
-/// many pCPUs as that.
+/// What a scenario says that does not take `n` of `by`, in the words of a ratio: a topology with
+/// `cores_per_llc`, say, has as many pCPUs as that.
 pub fn refused(by: &str, n: i64, found: Diagnostics) -> Diagnostics {
     let whole = |d: Diagnostic| {
         let message = format!("`{by}` cannot be {n} in this scenario: {}", d.message);
         let help = "reach the ratio by another number, as { by = \"vm.NAME.count\", values = [1, 2] }, or \
-                    vary a copy of the scenario without what fixes this one (a topology)";
+                    vary a copy of the scenario without what fixes this one (a topology's `cores_per_llc`)";
         Diagnostic::whole(RATIO, message, Some(help.to_owned()))
     };
     Diagnostics(found.0.into_iter().map(whole).collect())

@@ -78,7 +78,7 @@ impl Vary {
                     .filter(|d| d.file == RATIO)
                     .for_each(|d| d.file.clone_from(&asked));
                 let message = format!("{value} vCPUs a pCPU cannot be reached by `{by}` here");
-                let help = "take another end, a host without a topology of its own, or another \
+                let help = "take another end, a topology without `cores_per_llc`, or another \
                             field: --by vm.NAME.count"
                     .to_owned();
                 found.0.push(Diagnostic::whole(&asked, message, Some(help)));

@@ -37,7 +37,7 @@ pub(crate) fn host(
     let host = &keys.value;
     let pcpus = host.pcpus.as_ref().map(|p| p.value.get32());
     let topology = match &host.topology {
-        Some(given) => topology(given, pcpus, errors)?,
+        Some(given) => topology(given, pcpus.map(|n| (n, "host.pcpus")), errors)?,
         None => fit(profile.topology, pcpus.unwrap_or_else(|| profile.topology.cpus())),
     };
     powervm::refuse_unused(host, errors);
@@ -210,7 +210,10 @@ pub(crate) fn vm(
     let vcpus = keys.vcpus.value.get32();
     let place = Place { cpus: vcpus, guest: true };
     let topology = match &keys.topology {
-        Some(given) => topology(given, Some(vcpus), errors)?,
+        Some(given) => {
+            let path = format!("vm.{}.vcpus", keys.name.value.0);
+            topology(given, Some((vcpus, &path)), errors)?
+        }
         None if host.class == ClassKind::PowerVm => powervm::topology(vcpus, host.threads),
         None => Topology::flat(vcpus),
     };

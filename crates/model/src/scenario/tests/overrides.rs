@@ -31,6 +31,14 @@ fn every_documented_form_works() {
 }
 
 #[test]
+fn a_topology_follows_the_number_of_cpus() {
+    let smt = "host.topology={ threads_per_core = 2, llcs = 2 }";
+    let plans = small_plans(&[smt, "host.pcpus=12"]);
+    let topology = plans[0].host.sched.topology();
+    assert_eq!((topology.threads_per_core, topology.cores_per_llc, topology.llcs), (2, 3, 2));
+}
+
+#[test]
 fn later_ones_win_and_list_items_have_an_index() {
     let plans = small_plans(&["seed=7", "seed=8", "vm.guest.pin.0=3"]);
     assert_eq!(plans[0].seed, 8);

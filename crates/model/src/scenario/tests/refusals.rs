@@ -353,6 +353,14 @@ fn machines_and_schedulers_that_contradict() {
     let topology = "{ threads_per_core = 2, cores_per_llc = 4 }";
     let to = with(&format!("pcpus = 4\ntopology = {topology}"));
     refused(host, &to, topology, "2 threads x 4 cores x 1 LLCs = 8 CPUs, but there are 4", "");
+    refused(host, &to, topology, "", "take out `cores_per_llc`, and it follows from host.pcpus");
+    let vm = format!("vcpus = 4\ntopology = {topology}");
+    refused("vcpus = 2", &vm, topology, "8 CPUs, but there are 4", "follows from vm.");
+    let smt = "{ threads_per_core = 2 }";
+    let to = with(&format!("pcpus = 3\ntopology = {smt}"));
+    refused(host, &to, smt, "3 CPUs are no multiple of 2 threads x 1 LLCs", "number of CPUs");
+    let to = with(&format!("topology = {smt}"));
+    refused(host, &to, smt, "nothing says how many CPUs", "add `cores_per_llc`");
     let topology = "{ threads_per_core = 2, cores_per_llc = 1024 }";
     let to = with(&format!("topology = {topology}"));
     refused(host, &to, topology, "more than 1024", "");
