@@ -186,8 +186,8 @@ fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
         baseline: scenario.baseline.clone(),
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
-        notes: Vec::new(),
         limits: args.may_cost.limits(),
+        ..About::default()
     }
 }
 

@@ -49,6 +49,8 @@ pub struct About {
     pub notes: Vec<Note>,
     /// What policies may cost others.
     pub limits: Limits,
+    /// How long turns on a running VM took, where that is not what was planned: see [`Document::measured_s`].
+    pub measured_s: Option<[f64; 2]>,
 }
 
 /// Makes the document of an experiment.
@@ -98,6 +100,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         policies,
         repeats: first.map_or(0, |p| p.repeats),
         duration_s: first.map_or(0.0, |p| seconds(p.duration_ns)),
+        measured_s: about.measured_s,
         warmup_s: first.map_or(0.0, |p| seconds(p.warmup_ns)),
         interrupted: measured.interrupted,
         hosts,

@@ -74,8 +74,12 @@ pub struct Document {
     pub policies: Vec<String>,
     /// Repeats planned.
     pub repeats: u32,
-    /// Measured time of a repeat, in seconds.
+    /// Measured time of a repeat, in seconds; as planned, where `measured_s` is there.
     pub duration_s: f64,
+    /// The shortest and the longest measured time of a turn on a running VM, in seconds; left out where turns took as
+    /// long as planned.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub measured_s: Option<[f64; 2]>,
     /// Time at the start that is not measured, in seconds.
     pub warmup_s: f64,
     /// Ended early: some series have fewer repeats than planned, or none.

@@ -122,12 +122,21 @@ pub(crate) fn setting(document: &Document) -> String {
         _ => ("repeat", format!(", seed {}", document.seed)),
     };
     format!(
-        "{}; {} of {} s after {} s of warm-up{seed}",
+        "{}; {} of {} after {} s of warm-up{seed}",
         document.backends.join(" and "),
         format::count(document.repeats.into(), turn),
-        document.duration_s,
+        duration(document),
         document.warmup_s,
     )
+}
+
+/// How long each repeat was measured.
+pub(crate) fn duration(document: &Document) -> String {
+    match document.measured_s {
+        Some([least, most]) if least < most => format!("{least} to {most} s"),
+        Some([least, _]) => format!("{least} s"),
+        None => format!("{} s", document.duration_s),
+    }
 }
 
 /// The hosts that were simulated, if any was.

@@ -86,6 +86,22 @@ fn the_shares_of_a_turn_that_lasted_longer_than_planned_add_up() {
 }
 
 #[test]
+fn the_length_of_turns_is_what_was_measured() {
+    let mut document = document("web");
+    // A comparison has several policies.
+    document.policies.push("dynamic".to_owned());
+    for (measured_s, says) in [
+        (None, "1 round of 4 s after"),
+        (Some([4.0, 5.25]), "1 round of 4 to 5.25 s after"),
+        (Some([5.25, 5.25]), "1 round of 5.25 s after"),
+    ] {
+        document.measured_s = measured_s;
+        let (text, page) = (render(&document, Style::default()), render_html(&document));
+        assert!(text.contains(says) && page.contains(says), "{says:?} in\n{text}");
+    }
+}
+
+#[test]
 fn long_names_fit() {
     let text = render(&document(&"long-name-".repeat(20)), Style::default());
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

@@ -77,6 +77,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         environment: vm.environment(),
         notes: vm.notes(),
         limits: args.may_cost.limits(),
+        measured_s: plans.first().and_then(|plan| vm.measured_s(plan.duration_ns)),
         ..About::default()
     };
     let result = document(&plans, &measured, about);

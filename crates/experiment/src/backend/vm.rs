@@ -113,6 +113,8 @@ pub struct Vm {
     notes: Mutex<Vec<Note>>,
     /// What each policy did in all runs, by its name.
     totals: Mutex<BTreeMap<String, Applied>>,
+    /// How long turns took that came to their end: at least as planned, and as long as the command.
+    lengths: Mutex<Vec<Ns>>,
 }
 
 impl Vm {
@@ -124,8 +126,8 @@ impl Vm {
         probes: bool,
         command: Option<String>,
     ) -> Self {
-        let (notes, totals) = (Mutex::default(), Mutex::default());
-        Self { found, applies: Mutex::new(applies), probes, command, notes, totals }
+        let (notes, totals, lengths) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { found, applies: Mutex::new(applies), probes, command, notes, totals, lengths }
     }
 
     /// What could not be seen, what looking took, and which budgets were too small; each once.
@@ -134,6 +136,11 @@ impl Vm {
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         notes.extend(totals.iter().filter_map(|(policy, total)| total.note(policy)));
         notes
+    }
+
+    /// The shortest and the longest measured time of the turns, in seconds, if any took longer than planned.
+    pub fn measured_s(&self, planned: Ns) -> Option<[f64; 2]> {
+        range(&self.lengths.lock().unwrap_or_else(PoisonError::into_inner), planned)
     }
 
     /// The sets of CPUs that its vCPUs may use, each once.
@@ -185,6 +192,10 @@ impl Vm {
         if !observation.is_there() {
             return Err(format!("{name} has ended"));
         }
+        if !stop() {
+            let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+            lengths.push(observed.window_ns);
+        }
         let mut recording = observed.recording;
         recording.latencies.extend(probe.map(HostProbe::end));
         let own = |note: vcoop_observe::Note| Note { evidence: note.evidence, remedy: note.remedy };
@@ -207,6 +218,18 @@ impl Vm {
         }
         Ok(recording)
     }
+}
+
+/// The shortest and the longest of these lengths, in seconds, unless all are as planned. Less than a hundredth of a second
+/// more is as planned.
+fn range(lengths: &[Ns], planned: Ns) -> Option<[f64; 2]> {
+    const HUNDREDTH: Ns = 10_000_000;
+    let seconds = |ns: Ns| match ns.saturating_sub(planned) {
+        0..HUNDREDTH => planned as f64 / 1e9,
+        _ => ((ns + HUNDREDTH / 2) / HUNDREDTH) as f64 / 100.0,
+    };
+    let (least, most) = (lengths.iter().min()?, lengths.iter().max()?);
+    (most.saturating_sub(planned) >= HUNDREDTH).then(|| [seconds(*least), seconds(*most)])
 }
 
 impl Backend for Vm {
@@ -273,7 +296,15 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::Applied;
+    use super::{Applied, range};
+
+    #[test]
+    fn turns_that_took_longer_than_planned_are_told() {
+        assert_eq!(range(&[], 1), None);
+        assert_eq!(range(&[1_000_050_000, 1_009_999_999], 1_000_000_000), None);
+        let [least, most] = range(&[1_234_567_890, 1_000_400_000], 1_000_000_000).unwrap();
+        assert_eq!((least, most), (1.0, 1.23));
+    }
 
     #[test]
     fn a_budget_that_was_too_small_is_named() {

@@ -13,7 +13,7 @@ use crate::compare::{Judged, judged, mark, with_interval};
 use crate::cost;
 use crate::parts::named_parts;
 use crate::style::Tone;
-use crate::text::by_chance;
+use crate::text::{by_chance, duration};
 
 fn bounds(bounded: Bounded) -> String {
     match bounded {
@@ -230,7 +230,7 @@ pub(super) fn provenance(document: &Document) -> String {
     let mut facts: Vec<(String, String)> = vec![
         ("schema".to_owned(), document.schema.clone()),
         ("repeats".to_owned(), document.repeats.to_string()),
-        ("measured".to_owned(), format!("{} s each", document.duration_s)),
+        ("measured".to_owned(), format!("{} each", duration(document))),
         ("warm-up".to_owned(), format!("{} s", document.warmup_s)),
         ("seed".to_owned(), document.seed.to_string()),
     ];
