@@ -34,9 +34,14 @@ use host::{
 };
 
 const EXIT: &str = "\
-Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
-4 a condition of --fail-if is true; 5 some points of a sweep failed (their rows say why);
-130 interrupted (what was measured until then is still printed; tune and capacity have nothing).";
+Exit codes:
+    0  done
+    1  the run failed
+    2  bad usage or bad scenario
+    3  a needed facility is missing
+    4  a condition of --fail-if is true
+    5  some points of a sweep failed; their rows say why
+  130  interrupted; what was measured is printed (tune and capacity have nothing)";
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
 #[derive(Debug, Parser)]

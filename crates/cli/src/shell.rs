@@ -29,7 +29,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
-    let command = Args::command();
+    // There is no page of `vcoop help`.
+    let command = Args::command().disable_help_subcommand(true);
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page).map_err(Failure::run)?;

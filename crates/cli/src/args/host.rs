@@ -53,6 +53,9 @@ pub(crate) struct ObserveArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "vcoop conformance [OPTIONS] <VM>\n       vcoop conformance [OPTIONS] --window <FILE>"
+)]
 pub(crate) struct ConformanceArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     #[arg(required_unless_present = "window", conflicts_with = "window")]
@@ -106,6 +109,7 @@ pub(crate) struct ScxArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "vcoop detach <VM>\n       vcoop detach --all")]
 pub(crate) struct DetachArgs {
     /// The VM: its name or the process id of its VMM
     #[arg(required_unless_present = "all")]

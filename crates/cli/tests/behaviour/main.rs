@@ -402,6 +402,8 @@ fn schema_completions_man_and_doctor_print_something_sound() {
     let dir = folder("man");
     assert!(run(&["man", dir.to_str().unwrap()]).status.success());
     assert!(fs::read_to_string(dir.join("vcoop-run.1")).unwrap().contains("SCENARIO"));
+    let first = fs::read_to_string(dir.join("vcoop.1")).unwrap();
+    assert!(first.contains("vcoop\\-guest(1)") && !first.contains("vcoop\\-help(1)"));
     let doctor = run(&["doctor"]);
     assert!(doctor.status.success());
     for line in text(&doctor.stdout).lines() {
