@@ -168,7 +168,8 @@ impl fmt::Display for Losses {
         write!(f, ", {} by timers and devices", self.wakes_by_interrupt)?;
         write!(f, ", {} by unknown threads", self.unknown_wakers)?;
         if self.sleeps_without_wake > 0 {
-            write!(f, "; {} sleeps ended without one", self.sleeps_without_wake)?;
+            let sleeps = if self.sleeps_without_wake == 1 { "sleep" } else { "sleeps" };
+            write!(f, "; {} {sleeps} ended without one", self.sleeps_without_wake)?;
         }
         if self.out_of_order > 0 {
             write!(f, "\nout of order: {} events", self.out_of_order)?;

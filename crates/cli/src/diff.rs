@@ -62,8 +62,11 @@ fn document(path: &Path) -> Result<Document, Failure> {
     let file = if path.is_dir() { path.join(RESULT) } else { path.to_owned() };
     let (dir, name) = (file.parent().unwrap_or(Path::new("")), file.file_name());
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
-    let value = read(dir, name)?
-        .ok_or_else(|| Failure::usage(format!("{}: there is no result there", file.display())))?;
+    let value = read(dir, name)?.ok_or_else(|| {
+        let file = file.display();
+        let remedy = "name a result.json, or a folder that --out wrote";
+        Failure::usage(format!("{file}: there is no such file\n  remedy: {remedy}"))
+    })?;
     known(value, result::SCHEMA, &file)
 }
 

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{self, Reproduction};
 use vcoop_experiment::result::{self, Document};
 use vcoop_experiment::validate::{self, Validation};
 use vcoop_model::file;
 use vcoop_report::{pictures, render_html, render_reproduction_html, render_validation_html};
+use vcoop_sweep::manifest::MANIFEST;
 
 use crate::failure::Failure;
 use crate::folder::{REPORT, REPRODUCTION, RESULT, VALIDATION, make, put};
@@ -17,8 +19,8 @@ use crate::output::note;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReportArgs {
-    /// A folder that --out of `vcoop run`, `vcoop reproduce` or `vcoop validate` wrote, or one with a
-    /// result.json that `vcoop run --json --detail` printed
+    /// A folder that --out of `vcoop run`, `vcoop compare`, `vcoop observe`, `vcoop reproduce` or
+    /// `vcoop validate` wrote, or one with a result.json that `vcoop run --json --detail` printed
     pub(crate) dir: PathBuf,
     /// Write every chart as a picture of its own into this folder, too
     #[arg(long, value_name = "DIR")]
@@ -27,9 +29,10 @@ pub(crate) struct ReportArgs {
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let dir = &args.dir;
-    if dir.exists() && !dir.is_dir() {
+    if !dir.is_dir() {
+        let what = if dir.exists() { "it is no folder" } else { "there is no such folder" };
         let dir = dir.display();
-        return Err(Failure::usage(format!("{dir}: it is no folder; name one that --out wrote")));
+        return Err(Failure::usage(format!("{dir}: {what}; name one that --out wrote")));
     }
     if let Some(pictures) = &args.svg {
         make("--svg ", pictures)?;
@@ -58,7 +61,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             put(pictures, name, picture)?;
         }
     }
-    note(&format!("wrote {}", dir.join(REPORT).display()));
+    let beside = args.svg.as_ref().map_or_else(String::new, |pictures| {
+        let count = format::count(charts.len() as u64, "picture");
+        format!(", and {count} into {}", pictures.display())
+    });
+    note(&format!("wrote {}{beside}", dir.join(REPORT).display()));
     Ok(())
 }
 
@@ -80,11 +87,17 @@ fn other(args: &ReportArgs) -> Result<String, Failure> {
     for (name, page) in pages {
         match read(dir, name)? {
             Some(_) if args.svg.is_some() => {
-                return Err(Failure::usage("--svg is for results of `vcoop run`"));
+                let no = format!("--svg: {name} is drawn as one page; --svg is for a {RESULT}");
+                return Err(Failure::usage(no));
             }
             Some(value) => return page(value, &dir.join(name)),
             None => {}
         }
+    }
+    if dir.join(MANIFEST).exists() {
+        let dir = dir.display();
+        let map = format!("vcoop map {dir} --rows AXIS --columns AXIS");
+        return Err(Failure::usage(format!("{dir} is of a sweep\n  remedy: {map}")));
     }
     Err(Failure::usage(format!(
         "{} has neither {RESULT} nor {REPRODUCTION} nor {VALIDATION}: name a folder that --out wrote",

@@ -165,7 +165,8 @@ fn settings(first: &Document, second: &Document) -> Vec<[String; 3]> {
     };
     let (a, b) = (of(first), of(second));
     let value = |all: &[(String, String)], name: &str| {
-        all.iter().find(|(n, _)| n == name).map_or("none".to_owned(), |(_, value)| value.clone())
+        let found = all.iter().find(|(n, value)| n == name && !value.is_empty());
+        found.map_or("none".to_owned(), |(_, value)| value.clone())
     };
     let names = distinct(a.iter().chain(&b).map(|(name, _)| name));
     let both = names.into_iter().map(|name| [name.clone(), value(&a, name), value(&b, name)]);

@@ -15,7 +15,7 @@ use vcoop_model::limits::MAX_POINTS;
 pub const SCHEMA: &str = "vcoop.sweep/1";
 
 /// Its file in the folder.
-pub(crate) const MANIFEST: &str = "manifest.json";
+pub const MANIFEST: &str = "manifest.json";
 
 /// Points of a part: enough for few files, few enough to hold in memory.
 const PART_POINTS: (u32, u32) = (16, 1024);

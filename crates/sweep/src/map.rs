@@ -123,7 +123,10 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     };
     let (down, across) = (axis(&ask.rows)?, axis(&ask.columns)?);
     if down == across {
-        return Err(Unreadable(format!("`{}` cannot be down and across", ask.rows)));
+        let names = names.join(", ");
+        let why =
+            format!("`{}` cannot be down and across: a map has two axes; axes: {names}", ask.rows);
+        return Err(Unreadable(why));
     }
     let only: Vec<(usize, &str)> = ask
         .only

@@ -119,6 +119,8 @@ fn a_report_is_drawn_again_from_its_result() {
     assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
     let pictures = fs::read_dir(&svg).unwrap().count();
     assert_eq!(pictures, page.matches("<figure").count());
+    let wrote = text(&output.stderr);
+    assert!(wrote.contains(&format!(", and {pictures} pictures into ")), "{wrote}");
 }
 
 #[test]

@@ -256,3 +256,22 @@ fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
         assert!(said.contains(why) && !said.contains("measuring on"), "{said}");
     }
 }
+
+#[test]
+fn what_is_no_result_is_told_with_the_way_out() {
+    let dir = folder("no-result");
+    fs::create_dir_all(&dir).unwrap();
+    let dir = dir.to_str().unwrap();
+    let told = |args: &[&str]| {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        text(&output.stderr).to_owned()
+    };
+    assert!(told(&["report", "nowhere"]).contains("there is no such folder; name one"));
+    assert!(told(&["report", dir]).contains("has neither result.json nor"));
+    fs::write(format!("{dir}/manifest.json"), "{}").unwrap();
+    assert!(told(&["report", dir]).contains("remedy: vcoop map "));
+    assert!(told(&["diff", dir, dir]).contains("remedy: name a result.json"));
+    assert!(told(&["detach"]).contains("vcoop detach --all"));
+    assert!(told(&["conformance"]).contains("--window <FILE>"));
+}

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use parquet::errors::ParquetError;
 use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{Observer, SampleEvent};
@@ -51,7 +52,7 @@ impl Spools {
         let name = format!(".samples-{}-{}-{}.part", run.backend, run.plan, run.repeat);
         let path = self.folder.join(name);
         let writer = Writer::new(&path, run, plan)
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            .map_err(|e| format!("cannot write {}: {}", path.display(), said(e)))?;
         Ok(Spool { all: self, run, path, writer: Some(writer), failed: None })
     }
 
@@ -71,9 +72,17 @@ impl Spools {
         }
         let half = path.with_extension("part");
         join(&half, parts.into_iter())
-            .map_err(|e| e.to_string())
+            .map_err(said)
             .and_then(|()| std::fs::rename(&half, path).map_err(|e| e.to_string()))
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
+    }
+}
+
+/// What went wrong, without the name of its kind before it.
+fn said(error: ParquetError) -> String {
+    match error {
+        ParquetError::External(cause) => cause.to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -91,7 +100,7 @@ impl Observer for Spool<'_> {
             && let Err(error) = writer.push(sample)
         {
             // What comes later is dropped: the file is of no use.
-            self.failed = Some(error.to_string());
+            self.failed = Some(said(error));
             self.writer = None;
         }
     }
@@ -99,7 +108,7 @@ impl Observer for Spool<'_> {
     fn ends(&mut self) {
         let ended = match (self.failed.take(), self.writer.take()) {
             (Some(why), _) => Err(why),
-            (None, writer) => writer.map_or(Ok(()), Writer::close).map_err(|e| e.to_string()),
+            (None, writer) => writer.map_or(Ok(()), Writer::close).map_err(said),
         };
         let spooled = Spooled { run: self.run, path: self.path.clone(), ended };
         self.all.runs.lock().unwrap_or_else(PoisonError::into_inner).push(spooled);
