@@ -17,13 +17,15 @@
 set -eu
 
 seconds=5 method=tracefs out=capture.txt.gz buffer_kb=65536
+usage() { sed -n '2,18s/^# \{0,1\}//p' "$0"; }
 while getopts s:m:o:b:h opt; do
     case $opt in
     s) seconds=$OPTARG ;;
     m) method=$OPTARG ;;
     o) out=$OPTARG ;;
     b) buffer_kb=$OPTARG ;;
-    *) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    h) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
     esac
 done
 
@@ -32,6 +34,14 @@ events="sched_switch sched_waking sched_wakeup_new sched_process_fork sched_proc
         sched_process_exit sched_pi_setprio"
 
 fail() { echo "record.sh: $*" >&2; exit 1; }
+
+case $seconds in
+*[!0-9.]* | *.*.* | '' | .) fail "-s takes seconds, like 5 or 0.5, not '$seconds'" ;;
+esac
+case $buffer_kb in
+*[!0-9]* | '') fail "-b takes a number of KiB, like 65536, not '$buffer_kb'" ;;
+esac
+(: >>"$out") 2>/dev/null || fail "cannot write $out"
 
 # Drops padding, and the directories of executables, which are nobody's business.
 tidy() { sed -e 's/^ *//' -e 's,filename=[^ ]*/,filename=,'; }

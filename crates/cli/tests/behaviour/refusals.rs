@@ -257,6 +257,22 @@ fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
     }
 }
 
+/// The script that records captures.
+#[test]
+fn recording_nothing_is_refused() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures/record.sh");
+    for (args, says) in [
+        (["-s", "abc"], "-s takes seconds, like 5 or 0.5, not 'abc'"),
+        (["-s", "1.2.3"], "-s takes seconds"),
+        (["-b", "64M"], "-b takes a number of KiB"),
+        (["-o", "/dev/null/x"], "cannot write /dev/null/x"),
+    ] {
+        let output = std::process::Command::new("sh").arg(script).args(args).output().unwrap();
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && told.contains(says), "{args:?}: {told}");
+    }
+}
+
 #[test]
 fn what_is_no_result_is_told_with_the_way_out() {
     let dir = folder("no-result");
