@@ -27,13 +27,13 @@ use vcoop_sweep::job::Job;
 use vcoop_sweep::point;
 
 pyo3::create_exception!(
-    _native,
+    vcoop,
     ScenarioError,
     pyo3::exceptions::PyValueError,
     "A scenario, a sweep or an override that cannot be; the message has line, column and help."
 );
 pyo3::create_exception!(
-    _native,
+    vcoop,
     FolderError,
     pyo3::exceptions::PyValueError,
     "A folder that is not this sweep's; nothing in it was changed."

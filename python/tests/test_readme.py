@@ -29,7 +29,7 @@ def test_the_tutorial_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = runpy.run_path(str(HERE / "tutorial.py"))
+    names = runpy.run_path(str(HERE / "examples" / "tutorial.py"))
     assert "dynamic" in capsys.readouterr().out
     # What its text says of the numbers.
     p99 = names["p99"]

@@ -54,8 +54,33 @@ def test_limits_of_the_verdict_are_those_of_the_command() -> None:
 def test_mistakes_are_told_with_their_place() -> None:
     with pytest.raises(vcoop.ScenarioError, match="did you mean `pcpus`"):
         vcoop.run("busy-host-1", set={"host.pcpu": 2})
-    with pytest.raises(vcoop.ScenarioError, match="built-in scenarios: busy-host"):
+    with pytest.raises(vcoop.ScenarioError, match="did you mean `busy-host`.*built-in scenarios"):
         vcoop.run("busy-hots")
+    assert vcoop.ScenarioError.__module__ == vcoop.MissingError.__module__ == "vcoop"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"policies": "vanilla"}, "give a list of names"),
+        ({"policies": []}, "give a list of names"),
+        ({"set": "host.pcpus=8"}, "give a dict"),
+        ({"set": {"host.pcpus": None}}, "host.pcpus is None"),
+        ({"may_cost": "p99=2x"}, "give a dict"),
+        ({"seed": None}, "seed is None"),
+        ({"jobs": "2"}, "give a whole number"),
+        ({"jobs": 0}, "give 1 or more"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_told(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        vcoop.run("busy-host-1", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_table_is_a_dict() -> None:
+    changes = {"matrix": {"load.hog.count": [1, 2]}}
+    result = vcoop.run("busy-host-1", policies=["vanilla"], set=changes, **SHORT)
+    assert {row["hog_count"] for row in result.rows()} == {1, 2}
 
 
 def test_python_goes_on_while_it_simulates() -> None:

@@ -1,8 +1,8 @@
 """Cooperative vCPU scheduling: run scenarios and sweeps on the simulator.
 
 ``run`` gives one scenario's `Result`, ``sweep`` the `SweepResult` of a scenario at many points. Both
-have views as Arrow tables and as pandas and polars frames, in which a row is one series: one policy and
-one probe (at one point).
+have views as Arrow tables and as pandas and polars frames, in which a row is one series: one policy, one
+probe and one metric (at one point).
 
 Every row has a ``unit`` for its numbers: ``us`` for latencies, ``1/s``, ``%``, ``cpu`` (CPU time a
 second) and others for the rest. Ratios have none. The same scenario, seed and version give the same
@@ -11,7 +11,8 @@ numbers on every machine.
 >>> import vcoop
 >>> result = vcoop.run("busy-host-1", policies=["vanilla", "dynamic"], duration="1s", repeats=5)
 >>> frame = result.to_pandas()
->>> frame[frame.probe == "guest.cyclictest"][["policy", "unit", "mean", "p99"]]  # doctest: +SKIP
+>>> late = frame[(frame.probe == "guest.cyclictest") & (frame.metric == "latency")]
+>>> late[["policy", "unit", "mean", "p99"]]  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ class MissingError(RuntimeError):
     """A package, a cluster or another facility that is needed is not there; the message has the remedy."""
 
 
+MissingError.__module__ = "vcoop"
+
+
 def need(module: str, extra: str) -> object:
     """Import an optional package, or say how to get it."""
     import importlib
@@ -25,6 +28,8 @@ def threads(jobs: int | None) -> int:
     """So many threads, or one a CPU."""
     if jobs is None:
         return os.cpu_count() or 1
+    if not isinstance(jobs, int):
+        raise TypeError(f"jobs={jobs!r}: give a whole number")
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: nothing would run; give 1 or more")
     return jobs

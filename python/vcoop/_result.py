@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,9 @@ def _toml(value: object) -> str:
     """A value as an override has it; words need no quotes there."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        entries = (f"{json.dumps(key)} = {_item(item)}" for key, item in value.items())
+        return "{ " + ", ".join(entries) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_item(v) for v in value) + "]"
     return str(value)
@@ -41,11 +46,36 @@ def _text(scenario: str | os.PathLike[str]) -> tuple[str, str]:
         if text is not None:
             return name, text
         if not Path(name).exists():
-            known = ", ".join(_native.scenarios())
+            known = _native.scenarios()
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean `{near[0]}`? " if near else ""
             raise _native.ScenarioError(
-                f"no scenario and no file `{name}`; built-in scenarios: {known}"
+                f"no scenario and no file `{name}`; {meant}built-in scenarios: {', '.join(known)}"
             )
     return name, _native.read_text(name)
+
+
+def _changes(name: str, given: object) -> Mapping[str, object]:
+    """An argument that has names and values."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name}={given!r}: give a dict, as {{{_EXAMPLES[name]}}}")
+    for path, value in given.items():
+        if value is None:
+            raise _native.ScenarioError(f"{name}: {path} is None; leave it out, or give a value")
+    return given
+
+
+_EXAMPLES = {"set": '"host.pcpus": 8', "may_cost": '"p99": "2x"', "overrides": '"seed": 2'}
+
+
+def _policies(given: Iterable[str] | None) -> list[str] | None:
+    """Names of policies."""
+    if given is None:
+        return None
+    names = [] if isinstance(given, str) else list(given)
+    if not names:
+        raise TypeError(f'policies={given!r}: give a list of names, as ["vanilla", "dynamic"]')
+    return names
 
 
 def run(
@@ -76,12 +106,13 @@ def run(
 
     Raises:
         ScenarioError: The scenario or a change is wrong; the message says where, and what is allowed.
+        FileNotFoundError: There is no such file.
     """
     name, text = _text(scenario)
-    changes = {**(set or {}), **overrides}
+    changes = {**_changes("set", set or {}), **_changes("overrides", overrides)}
     sets = [f"{path}={_toml(value)}" for path, value in changes.items()]
-    limits = [f"{name}={limit}" for name, limit in (may_cost or {}).items()]
-    document = _native.run(name, text, sets, policies, limits, threads(jobs))
+    limits = [f"{key}={limit}" for key, limit in _changes("may_cost", may_cost or {}).items()]
+    document = _native.run(name, text, sets, _policies(policies), limits, threads(jobs))
     return Result(json.loads(document))
 
 
