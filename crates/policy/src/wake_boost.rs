@@ -281,12 +281,14 @@ mod tests {
     fn a_throttled_vcpu_is_not_lowered() {
         let (mut w, mut now, mut vm) = indebted();
         let lowered = w.control.rest();
+        let mut out = Actions::new();
         while w.control.status() != Status::Throttled {
-            w.on(now, Event::Injected(Injection::Timer), &mut vm);
-            now += 125_000;
             w.on(now, Event::Timer, &mut vm);
+            out = w.on(now, Event::Injected(Injection::Timer), &mut vm);
+            now += 125_000;
         }
         assert_eq!(w.control.rest(), Rest::default());
+        assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
         while w.control.status() == Status::Throttled {
             now += 1_000_000;
             let out = w.on(now, Event::Timer, &mut vm);

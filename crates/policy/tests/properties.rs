@@ -223,6 +223,7 @@ impl Rig {
         let shown =
             (t.calls > 0 && d.policy().reads_guest()).then(|| d.policy().budget_left(self.now));
         assert_eq!(t.budget, shown, "the budget as it is after the last call");
+        assert!(t.calls == 0 || t.exists, "a policy is asked that has no thread");
         if armed.is_some() && d.timer().is_none() {
             assert_eq!(t.timer, None, "nobody waits for it any more");
         }
@@ -592,26 +593,62 @@ fn vcpus_that_are_heard_of_late_are_each_charged_from_their_begin() {
 /// neither a debt nor a credit when it comes.
 #[test]
 fn what_a_thread_did_before_the_policy_is_not_its_debt() {
-    let ran = |ms: u64, of_ms: u64| CpuTime {
-        busy_ns: ms * 1_000_000,
-        steal_ns: (of_ms - ms) * 1_000_000,
-    };
     for before in [ran(60_000, 60_000), ran(0, 60_000)] {
         let mut rig = rig(Budget { burst_ns: 1 << 40, refill_ppm: 0 }, true);
         rig.op(0, Op::Account(before));
-        // A third of a CPU, as beside two equals, and a tenth by boosts on top of it.
-        for ms in (100..=500).step_by(100) {
-            rig.op(0, Op::Exit);
-            rig.advance(ms * 1_000_000 - 90_000_000);
-            rig.words = GuestWords::SILENT;
-            rig.op(0, Op::Notify { running: false });
-            rig.words = GuestWords::from_raw(0, 0, 2, 0);
-            rig.advance(ms * 1_000_000);
-            rig.op(0, Op::Account(ran(40, 100)));
-        }
-        let lowered = rig.drivers[0].policy().rest().levels;
+        let lowered = borrow(&mut rig);
         assert!((1..=4).contains(&lowered), "{lowered} levels after {before:?}");
+        // The thread goes, and another comes that has done as much elsewhere.
+        rig.op(0, Op::ComeOrGo { registered: true });
+        rig.op(0, Op::ComeOrGo { registered: true });
+        rig.op(0, Op::Account(before));
+        rig.op(0, Op::Account(CpuTime::default()));
+        assert_eq!(rig.drivers[0].policy().rest().levels, lowered, "after {before:?}");
     }
+}
+
+fn ran(ms: u64, of_ms: u64) -> CpuTime {
+    CpuTime { busy_ns: ms * 1_000_000, steal_ns: (of_ms - ms) * 1_000_000 }
+}
+
+/// Five intervals with a third of a CPU, as beside two equals, and a tenth by boosts on top of it. Levels afterwards.
+fn borrow(rig: &mut Rig) -> u8 {
+    for _ in 0..5 {
+        rig.op(0, Op::Exit);
+        rig.advance(rig.now + 10_000_000);
+        rig.words = GuestWords::SILENT;
+        rig.op(0, Op::Notify { running: false });
+        rig.words = GuestWords::from_raw(0, 0, 2, 0);
+        rig.advance(rig.now + 90_000_000);
+        rig.op(0, Op::Account(ran(40, 100)));
+    }
+    rig.drivers[0].policy().rest().levels
+}
+
+/// Throttled, it has its full weight and more than its share. So it does not pay, and learns nothing of the others.
+#[test]
+fn who_is_throttled_owes_what_it_owed() {
+    let mut rig = rig(Budget { burst_ns: 60_000_000, refill_ppm: 10_000 }, true);
+    rig.op(0, Op::Account(CpuTime::default()));
+    let lowered = borrow(&mut rig);
+    assert!(lowered > 0);
+    rig.op(0, Op::Exit);
+    rig.advance(rig.now + 60_000_000);
+    assert!(rig.drivers[0].policy().is_throttled());
+    let before = rig.drivers[0].policy().stats().lowered_ns;
+    let mut intervals = 0;
+    while rig.drivers[0].policy().is_throttled() {
+        rig.op(0, Op::Account(ran(45, 100)));
+        rig.advance(rig.now + 100_000_000);
+        intervals += 1;
+    }
+    assert!(intervals > 10, "{intervals}");
+    assert_eq!(rig.drivers[0].policy().stats().lowered_ns, before);
+    let levels = rig.drivers[0].policy().rest().levels;
+    assert!(levels >= lowered, "{levels} levels, {lowered} before");
+    rig.op(0, Op::Account(ran(45, 100)));
+    let more = rig.drivers[0].policy().stats().lowered_ns - before;
+    assert_eq!(more, 100_000_000 * u64::from(levels));
 }
 
 /// Registering again does not wipe a debt out.

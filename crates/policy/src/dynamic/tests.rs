@@ -327,6 +327,7 @@ fn the_vm_bucket_throttles_too() {
         rig.on(now, Event::Timer);
     }
     assert!((1_000_000..1_200_000).contains(&now), "{now}");
+    assert_eq!(rig.d.control.stats().by_vm, 1);
     assert!(rig.on(now, Event::Exit(asks())).contains(&Action::Denied(Reason::VmBudget)));
 }
 
@@ -345,6 +346,66 @@ fn disabling_restores_and_registering_again_does_not_end_throttling() {
     assert_eq!(rig.d.control.status(), Status::Throttled);
     rig.on(4_200_000, Event::Registered(false));
     assert_eq!(rig.status_after(4_300_000, Event::Registered(true)), Status::Throttled);
+}
+
+#[test]
+fn nothing_but_time_ends_a_throttling() {
+    let mut rig = Rig::new();
+    rig.on(0, Event::Exit(asks()));
+    assert_eq!(rig.status_after(4_000_000, Event::Timer), Status::Throttled);
+    let counted = PolicyStats {
+        boosts: 1,
+        boosted_ns: 4_000_000,
+        throttles: 1,
+        denied: 1,
+        ..PolicyStats::default()
+    };
+    assert_eq!(rig.d.control.stats(), counted);
+    for event in [
+        Event::Exit(QUIET),
+        Event::Exit(section(1)),
+        Event::Notify(QUIET),
+        Event::NotifySampled(QUIET),
+        Event::Recheck(QUIET),
+        Event::Halted(QUIET),
+        Event::Woken,
+        Event::Baseline { outranks: true },
+        Event::Baseline { outranks: false },
+        Event::Refused,
+        Event::Registered(true),
+        Event::Enable,
+        INJECT,
+    ] {
+        assert_eq!(rig.status_after(4_100_000, event), Status::Throttled, "{event:?}");
+    }
+    // Time that passes while it is off counts as well, and what is over does not come back with the next switch.
+    for (off, on) in [(5_000_000, 20_000_000), (23_000_000, 23_100_000)] {
+        rig.vm.set_vm(false);
+        assert_eq!(rig.status_after(off, Event::Enable), Status::Disabled);
+        assert_eq!(rig.status_after(off, Event::Baseline { outranks: true }), Status::Disabled);
+        rig.on(off, Event::Baseline { outranks: false });
+        rig.vm.set_vm(true);
+        assert_eq!(rig.status_after(on, Event::Enable), Status::Normal);
+        // It uses more than half of its budget.
+        assert_eq!(rig.status_after(on, Event::Exit(asks())), Status::Boosted);
+    }
+}
+
+/// A ticket that the guest's driver will not acknowledge, because it was off or came later.
+#[test]
+fn an_interrupt_from_before_holds_no_boost() {
+    let mut rig = Rig::new();
+    rig.on(10, INJECT);
+    rig.on(11, Event::Enable);
+    assert_eq!(rig.status_after(12, Event::Exit(QUIET)), Status::Boosted, "nothing was off");
+    for on in [false, true] {
+        rig.vm.set_vm(on);
+        rig.on(20, Event::Enable);
+    }
+    assert_eq!(rig.status_after(30, Event::Exit(QUIET)), Status::Normal);
+    rig.on(40, INJECT);
+    rig.on(50, Event::Registered(true));
+    assert_eq!(rig.status_after(60, Event::Exit(QUIET)), Status::Normal);
 }
 
 #[test]
