@@ -249,25 +249,25 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
         ..Claim::default()
     };
     let given = |capacity, mut claims: Vec<Claim>| {
-        let contended = share(capacity, &mut claims);
-        (contended, claims.iter().map(|c| c.given_ns).collect::<Vec<_>>())
+        share(capacity, &mut claims);
+        claims.iter().map(|c| c.given_ns).collect::<Vec<_>>()
     };
     // The machine of paravirt-cpus, in cores: 94, of which 60 and 32 are guaranteed; both want all they can.
-    assert_eq!(given(94, vec![claim(90, 1, 60), claim(64, 1, 32)]), (true, vec![61, 33]));
-    assert_eq!(given(94, vec![claim(90, 1, 60), claim(0, 1, 32)]), (false, vec![90, 0]));
-    assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), (true, vec![75, 25]));
-    assert_eq!(given(100, vec![claim(90, 3, 0), claim(10, 1, 0)]), (false, vec![90, 10]));
-    assert_eq!(given(50, vec![claim(90, 1, 60), claim(90, 1, 40)]), (true, vec![30, 20]));
+    assert_eq!(given(94, vec![claim(90, 1, 60), claim(64, 1, 32)]), [61, 33]);
+    assert_eq!(given(94, vec![claim(90, 1, 60), claim(0, 1, 32)]), [90, 0]);
+    assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), [75, 25]);
+    assert_eq!(given(100, vec![claim(90, 3, 0), claim(10, 1, 0)]), [90, 10]);
+    assert_eq!(given(50, vec![claim(90, 1, 60), claim(90, 1, 40)]), [30, 20]);
     // What a quota keeps from one is the others'.
     let limited = Claim { quota_ns: Some(20), ..claim(90, 3, 0) };
-    assert_eq!(given(100, vec![limited, claim(90, 1, 0)]), (true, vec![20, 80]));
+    assert_eq!(given(100, vec![limited, claim(90, 1, 0)]), [20, 80]);
     // What one leaves goes to the others, and what the next one leaves as well.
     let wants = |wanted_ns| claim(wanted_ns, 1, 0);
-    assert_eq!(given(150, vec![wants(10), wants(999), wants(60)]), (true, vec![10, 80, 60]));
+    assert_eq!(given(150, vec![wants(10), wants(999), wants(60)]), [10, 80, 60]);
     // Who has no weight has what it is entitled to; the others leave it nothing.
     let all = vec![claim(90, 0, 20), claim(90, 1, 20), claim(10, 1, 0)];
-    assert_eq!(given(100, all), (true, vec![20, 70, 10]));
-    assert_eq!(given(10, vec![claim(90, 0, 2)]), (true, vec![2]));
+    assert_eq!(given(100, all), [20, 70, 10]);
+    assert_eq!(given(10, vec![claim(90, 0, 2)]), [2]);
 }
 
 #[test]
@@ -532,20 +532,22 @@ fn a_tick_of_steal_is_no_contention() {
     assert!(folded(250_000_000, 30) > 80, "contended: {}", folded(250_000_000, 30));
 }
 
+/// A governor's look at an interval in which each vCPU in use was busy, and was kept waiting, for so many percent of the
+/// time.
+fn look(g: &mut Governor, busy_pct: u64, steal_pct: u64) -> (u32, State) {
+    let time = CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct };
+    g.on(&seen(&vec![Some(time); g.width() as usize]));
+    let width = g.width();
+    match g {
+        Governor::Proportional(p) => (width, p.state()),
+        _ => unreachable!("it is proportional"),
+    }
+}
+
 #[test]
 fn states_are_as_the_table_says() {
     let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
-    let state = |g: &Governor| match g {
-        Governor::Proportional(p) => p.state(),
-        _ => unreachable!("it is proportional"),
-    };
-    let mut look = |busy_pct: u64, steal_pct: u64| {
-        let width = g.width() as usize;
-        let mut cpus = [CpuTime::default(); 8];
-        cpus[..width].fill(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
-        g.on(&seen(&every(&cpus)));
-        (g.width(), state(&g))
-    };
+    let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
     assert_eq!(look(96, 4), (8, State::Open), "under the threshold");
     assert_eq!(look(50, 50), (4, State::Folded));
     assert_eq!(look(97, 3), (4, State::Folded), "between the thresholds: hold");
@@ -560,18 +562,98 @@ fn states_are_as_the_table_says() {
 #[test]
 fn a_guest_that_had_room_and_is_saturated_since_is_measured_again() {
     let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
-    let mut look = |busy_pct: u64, steal_pct: u64| {
-        let width = g.width() as usize;
-        let mut cpus = [CpuTime::default(); 8];
-        cpus[..width].fill(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
-        g.on(&seen(&every(&cpus)));
-        g.width()
-    };
+    let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct).0;
     assert_eq!(look(45, 15), 6, "3.6 CPUs with room");
     assert_eq!(look(66, 34), 6, "the first look at this width");
     assert_eq!(look(66, 34), 8, "4 CPUs, and it wants more than it did");
     assert_eq!([look(50, 50), look(50, 50)], [8, 6], "it saturates all of them");
     assert_eq!([look(66, 34), look(66, 34)], [6, 4], "so four do, at once");
+}
+
+/// 1.6 CPUs of 16, of which three leave room.
+#[test]
+fn a_guest_that_is_crowded_gets_room_and_keeps_it() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 16, 1);
+    let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
+    assert_eq!([look(10, 30).0, look(40, 30).0, look(40, 30).0], [4, 4, 3]);
+    assert_eq!(
+        [look(53, 30).0, look(53, 30).0],
+        [3, 3],
+        "two are enough for it, and leave no room"
+    );
+    assert_eq!(look(81, 0), (5, State::Folded), "2.43 CPUs want 4.05");
+    for _ in 0..9 {
+        // Enough for its tasks, and nothing that it could do without.
+        assert_eq!(look(50, 10), (5, State::Folded));
+    }
+}
+
+/// Folding costs CPU time at any width where each thread has its own share.
+#[test]
+fn what_lost_is_not_folded_again_until_nobody_competes() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+    let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
+    assert_eq!([look(50, 50).0, look(25, 75).0, look(25, 75).0], [4, 4, 8]);
+    assert_eq!([look(50, 50), look(97, 3), look(50, 50)], [(8, State::Open); 3]);
+    // What was learned is forgotten.
+    assert_eq!(look(100, 0), (8, State::Open));
+    assert_eq!(look(50, 50), (4, State::Folded));
+    assert_eq!([look(100, 0).0, look(100, 0).0], [4, 5], "after the first hold, not a longer one");
+}
+
+/// The neighbour was away only while it tried.
+#[test]
+fn an_opening_that_was_wrong_is_a_try_that_failed() {
+    for (idle, widths) in [(false, [4, 4, 4, 5]), (true, [4, 5, 8, 8])] {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+        let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct).0;
+        assert_eq!([look(50, 50), look(100, 0), look(100, 0)], [4, 4, 5]);
+        assert_eq!([look(100, 0), look(100, 0)], [8, 8]);
+        if idle {
+            assert_eq!(look(100, 0), 8);
+        }
+        assert_eq!(look(50, 50), 4);
+        assert_eq!([(); 4].map(|()| look(100, 0)), widths, "idle before: {idle}");
+    }
+}
+
+/// Folding has lost, and then costs less and less.
+#[test]
+fn it_narrows_in_steps_and_takes_back_what_loses() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 16, 1);
+    let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
+    // 8 of 16 CPUs; four of eight would be lost.
+    assert_eq!([look(50, 50).0, look(50, 50).0, look(50, 50).0], [8, 8, 16]);
+    let narrows = (0..9).map(|_| look(50, 50)).find(|(width, _)| *width < 16);
+    assert_eq!(narrows, Some((15, State::Narrowing)));
+    assert_eq!([look(54, 46), look(54, 46)], [(15, State::Narrowing), (15, State::Folded)]);
+    assert_eq!(look(51, 49), (15, State::Folded), "7.65 CPUs: less than all that it had");
+    assert_eq!(look(54, 46), (13, State::Narrowing), "two at once");
+    assert_eq!([look(50, 50), look(50, 50)], [(13, State::Narrowing), (15, State::Folded)]);
+    let narrows = (0..33).map(|_| look(54, 46)).find(|(width, _)| *width != 15);
+    assert_eq!(narrows, Some((14, State::Narrowing)), "one again");
+}
+
+/// All it can see while folded is that its four vCPUs are busy. On eight it would have more.
+#[test]
+fn cpu_time_that_folding_costs_opens_for_good() {
+    for folded in [(100, 0), (60, 20)] {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+        let first = if folded == (60, 20) { (30, 10) } else { (50, 50) };
+        look(&mut g, first.0, first.1);
+        let mut widths = Vec::new();
+        for _ in 0..70 {
+            let (busy_pct, steal_pct) = match g.width() {
+                8 => (80, 20),
+                5 => (folded.0 * 4 / 5, 20),
+                _ => folded,
+            };
+            widths.push(look(&mut g, busy_pct, steal_pct).0);
+        }
+        let opened = widths.iter().position(|width| *width == 8).unwrap();
+        assert!(widths[..opened].contains(&4), "{widths:?}");
+        assert!(widths[opened..opened + 30].iter().all(|width| *width == 8), "{widths:?}");
+    }
 }
 
 #[test]
@@ -585,11 +667,18 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
         quota_ns: None,
         folds: true,
     };
-    let mut claims = [Claim::default(); 2];
-    let mut of = |members: [Member; 2], capacity| {
-        let grant = grant(&members, 0, capacity, S, &mut claims);
+    let mut claims = [Claim::default(); 3];
+    let mut all = |members: &[Member], capacity| {
+        let grant = grant(members, 0, capacity, S, &mut claims);
         (grant.contended, grant.cpu_ns)
     };
+    let few = Member { vcpus: 4, width: 4, weight: None, ..busy };
+    let folds = [Member { weight: None, ..busy }, few, few];
+    assert_eq!(all(&folds, 8 * S), (true, 4 * S), "as many as both of the others together");
+    let idle = Member { used: CpuTime::default(), folds: false, ..few };
+    assert_eq!(all(&[few, few, idle], 4 * S), (true, 2 * S), "who does nothing takes nothing");
+    assert_eq!(all(&[few, few, Member { folds: false, ..few }], 4 * S), (false, 4 * S));
+    let mut of = |members: [Member; 2], capacity| all(&members, capacity);
     assert_eq!(of([busy, busy], 8 * S), (true, 4 * S));
     assert_eq!(of([busy, Member { weight: Some(3072), ..busy }], 8 * S), (true, 2 * S));
     // Folded to four, which are busy: it still wants all of its eight.

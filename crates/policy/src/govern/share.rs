@@ -48,10 +48,10 @@ impl Claim {
 
 /// Divides `capacity_ns` of CPU time: first to everybody what it is entitled to (together at most the
 /// capacity, else cut in proportion), then the rest by weight, and what one does not want to the others
-/// again. Nobody gets more than it wants, or than its quota. True if somebody gets less.
+/// again. Nobody gets more than it wants, or than its quota.
 ///
-/// Takes at most one round for each claim, each *O*(claims).
-pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
+/// Takes at most one round for each claim and one more, each *O*(claims).
+pub fn share(capacity_ns: Ns, claims: &mut [Claim]) {
     let owed: u128 = claims.iter().map(|c| u128::from(c.entitled_ns)).sum();
     let capacity = u128::from(capacity_ns);
     let mut left = capacity;
@@ -63,20 +63,16 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
     }
     loop {
         let total: u128 = claims.iter().filter(|c| c.wants()).map(Claim::parts).sum();
+        // A round in which nobody has all that it wants leaves less than a nanosecond for each.
         if total == 0 || left < total {
-            return claims.iter().any(Claim::wants);
+            return;
         }
         let round = left;
-        let mut satisfied = false;
-        for claim in claims.iter_mut().filter(|c| c.wants() && c.weight > 0) {
+        for claim in claims.iter_mut().filter(|c| c.wants()) {
             let more = u64::try_from(round * claim.parts() / total).unwrap_or(u64::MAX);
-            let lacks = claim.usable_ns() - claim.given_ns;
-            satisfied |= more >= lacks;
-            claim.given_ns += more.min(lacks);
-            left -= u128::from(more.min(lacks));
-        }
-        if !satisfied {
-            return claims.iter().any(Claim::wants);
+            let more = more.min(claim.usable_ns() - claim.given_ns);
+            claim.given_ns += more;
+            left -= u128::from(more);
         }
     }
 }
