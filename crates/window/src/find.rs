@@ -196,21 +196,21 @@ mod tests {
         file
     }
 
-    /// Looks at what this process has mapped of some files, with so many reads: how many there were, and whether a window
-    /// was found. Needs the capability to follow `map_files`.
-    fn looked(files: &[Window], most: usize) -> (usize, bool) {
+    /// Looks at what this process has mapped of some files, with so many reads: how many there were, and whether the window
+    /// that was found is in guest memory. Needs the capability to follow `map_files`.
+    fn looked(files: &[Window], most: usize) -> (usize, Option<bool>) {
         looked_for(files, most, Duration::from_secs(60))
     }
 
     /// The same for so long.
-    fn looked_for(files: &[Window], most: usize, time: Duration) -> (usize, bool) {
+    fn looked_for(files: &[Window], most: usize, time: Duration) -> (usize, Option<bool>) {
         let (me, until) = (std::process::id(), Instant::now() + time);
         let mut search = Search { pid: me, seen: BTreeSet::new(), reads: most, until };
         let found = first(me, |mapping| {
             let ours = files.iter().any(|window| window.place().0 == mapping.file);
             ours.then(|| search.look(mapping)).flatten()
         });
-        (most - search.reads, found.unwrap().is_some())
+        (most - search.reads, found.unwrap().map(|window| window.is_lent()))
     }
 
     fn is_root() -> bool {
@@ -226,17 +226,19 @@ mod tests {
         let files = [4 << 40; 3].map(memory);
         let map = |vcpus| files.each_ref().map(|file| Window::of_vcpus(file, 0, vcpus).unwrap());
         let few = map(1);
-        assert_eq!(looked(&few, 1_000), (3 * (OPENING + 1), false));
-        assert_eq!(looked(&few, 2 * OPENING + 1), (2 * OPENING + 1, false));
-        drop(few);
+        assert_eq!(looked(&few, 1_000), (3 * (OPENING + 1), None));
+        assert_eq!(looked(&few, 2 * OPENING + 1), (2 * OPENING + 1, None));
+        let again = map(1);
+        assert_eq!(looked(&few, 1_000), (3 * (OPENING + 1), None), "once");
+        drop((few, again));
         // Just over 4 MiB of each.
         let more = map(512);
-        assert_eq!(looked(&more, 1_000), (3 * (OPENING + 3), false));
+        assert_eq!(looked(&more, 1_000), (3 * (OPENING + 3), None));
         let write = |at, word: u64| files[1].write_all_at(&word.to_le_bytes(), at).unwrap();
         write(RAM_ALIGNMENT + GUEST_HEADER, Header::OURS.to_word());
         write(RAM_ALIGNMENT + GUEST_VCPUS, 1);
-        assert!(looked(&more, 1_000).1);
-        assert_eq!(looked_for(&more, 1_000, Duration::ZERO), (0, false), "there is no time left");
+        assert_eq!(looked(&more, 1_000).1, Some(true));
+        assert_eq!(looked_for(&more, 1_000, Duration::ZERO), (0, None), "there is no time left");
     }
 
     #[test]
@@ -247,7 +249,7 @@ mod tests {
         if !is_root() || rustix::fs::fstatfs(&disk).unwrap().f_type == libc::TMPFS_MAGIC {
             return Skip::because("needs root, and a target folder on a disk").tell();
         }
-        for (file, found) in [(memory(1 << 16), true), (disk, false)] {
+        for (file, found) in [(memory(1 << 16), Some(false)), (disk, None)] {
             file.set_len(1 << 16).unwrap();
             let write = |at, word: u64| file.write_all_at(&word.to_le_bytes(), at).unwrap();
             write(GUEST_HEADER, Header::OURS.to_word());
@@ -300,14 +302,20 @@ mod tests {
 
     #[test]
     fn a_window_is_found_in_the_memory_of_who_has_mapped_it() {
+        let at = |window: &Window| {
+            let page: *const vcoop_abi::window::GuestPage = window.guest(2).unwrap();
+            page as u64 - vcoop_abi::window::guest_page(2)
+        };
+        let me = std::process::id();
         let file = memory(1 << 16);
-        let window = Window::map(&file, 1 << 12).unwrap();
-        let own = address(std::process::id(), &window).unwrap().unwrap();
-        let page: *const vcoop_abi::window::GuestPage = window.guest(2).unwrap();
-        assert_eq!(own + vcoop_abi::window::guest_page(2), page as u64);
-        let other = memory(1 << 16);
+        let window = Window::map(&file, 1 << 13).unwrap();
+        // The file may be mapped from its begin as well, and another's at the same place.
+        let (all, other) = (Window::map(&file, 0).unwrap(), memory(1 << 16));
         let other = Window::map(&other, 0).unwrap();
-        assert_ne!(address(std::process::id(), &other).unwrap(), Some(own));
+        let first = at(&window).min(at(&all) + (1 << 13));
+        assert_eq!(address(me, &window).unwrap(), Some(first));
+        assert_eq!(address(me, &all).unwrap(), Some(at(&all)));
+        assert_eq!(address(me, &other).unwrap(), Some(at(&other)));
         assert_eq!(address(1, &window).unwrap_or(None), None);
     }
 

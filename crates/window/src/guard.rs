@@ -117,3 +117,38 @@ extern "C" fn on_sigbus(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::ptr;
+
+    use super::Guard;
+
+    /// Also where a window was before, and by the handler that was there before.
+    #[test]
+    fn a_fault_that_no_window_made_ends_the_process_as_ever() {
+        let file = tempfile::tempfile().unwrap();
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice, which stays.
+        let map = unsafe {
+            libc::mmap(ptr::null_mut(), 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        drop(Guard::new(map as usize, 4096));
+        // SAFETY: the child does nothing but to read of its mapping, and ends.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                ptr::read_volatile(map.cast::<u8>());
+                libc::_exit(0);
+            }
+            child
+        };
+        let mut status = 0;
+        // SAFETY: a child of this process, and room for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status), "{status:#x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGBUS);
+    }
+}

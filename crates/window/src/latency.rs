@@ -52,3 +52,41 @@ impl Latencies {
         slot.map_or(0, |counts| counts.iter().fold(0, |sum, count| sum.wrapping_add(*count)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::atomic::Ordering;
+
+    use super::Latencies;
+    use crate::map::Window;
+    use vcoop_abi::window::{WindowHeader, latency_from};
+    use vcoop_abi::{Header, Word};
+
+    #[test]
+    fn what_came_since_is_counted_by_latency_and_by_vcpu() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let window = Window::map(&file, 0).unwrap();
+        assert_eq!(Latencies::read(&window), None, "no driver");
+        let write =
+            |at: usize, word: u64| file.write_all_at(&word.to_le_bytes(), at as u64).unwrap();
+        write(std::mem::offset_of!(WindowHeader, guest), Header::OURS.to_word());
+        write(std::mem::offset_of!(WindowHeader, vcpus), 2);
+        let count = |slot, bucket: usize, more| {
+            window.guest(slot).unwrap().report.latency[bucket].fetch_add(more, Ordering::Relaxed);
+        };
+        // It has counted before, nearly as far as it can.
+        count(0, 40, u64::MAX - 1);
+        let before = Latencies::read(&window).unwrap();
+        count(0, 40, 3);
+        count(1, 40, 2);
+        count(1, 7, 4);
+        let now = Latencies::read(&window).unwrap();
+        let middle = |bucket| u64::midpoint(latency_from(bucket), latency_from(bucket + 1));
+        assert_eq!(now.since(&before), Some(vec![(middle(7), 4), (middle(40), 5)]));
+        assert_eq!([now.of_slot(0), now.of_slot(1), now.of_slot(2)], [1, 6, 0]);
+        write(std::mem::offset_of!(WindowHeader, registration), 1);
+        assert_eq!(Latencies::read(&window).unwrap().since(&before), None, "loaded anew");
+    }
+}

@@ -342,22 +342,35 @@ mod tests {
         let _one = crate::registered();
         let (file, host) = window(1 << 16);
         assert_eq!(host.slots(), 7);
-        assert!(host.host(7).is_none() && host.guest(u64::MAX).is_none());
+        assert!([7, u64::MAX].iter().all(|slot| host.guest(*slot).is_none()));
+        assert!([7, u64::MAX].iter().all(|slot| host.host(*slot).is_none()));
         let guest = Window::map(&file, 0).unwrap();
-        host.offer(Doorbell { valid: true, peer: 0, vector: 0 });
-        assert!(guest.host(6).unwrap().is_compatible());
+        // What a host has left that was killed.
+        let left = guest.host(2).unwrap();
+        for word in [&left.status, &left.ticket, &left.hints] {
+            word.store(2, Ordering::Release);
+        }
+        let doorbell = Doorbell { valid: true, peer: 0, vector: 0 };
+        host.offer(doorbell);
+        assert_eq!((left.status(), left.ticket()), (Status::Disabled, 0));
+        assert_eq!(left.hints.load(Ordering::Acquire), 0);
+        assert_eq!(guest.header().doorbell.load(Ordering::Acquire), doorbell.to_word());
+        assert!(guest.host(6).unwrap().is_compatible() && !guest.is_in_use());
         host.host(3).unwrap().status.store(Status::Boosted.to_word(), Ordering::Release);
+        host.host(3).unwrap().hints.store(1, Ordering::Release);
         assert_eq!(guest.host(3).unwrap().status(), Status::Boosted);
+        assert!(guest.is_in_use());
 
         let vcpu = Identity { online: true, apic_id: 5 };
         guest.guest(2).unwrap().report.vcpu.store(vcpu.to_word(), Ordering::Release);
-        assert_eq!(host.online(), [], "not registered");
         // It says that it has more vCPUs than fit.
         guest.header().vcpus.store(u64::MAX, Ordering::Release);
+        assert_eq!(host.online(), [], "not registered");
         guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
         assert_eq!(host.online(), [(2, 5)]);
         drop(host);
         assert_eq!(guest.host(3).unwrap().status(), Status::Disabled);
+        assert_eq!(guest.host(3).unwrap().hints.load(Ordering::Acquire), 0);
         assert_eq!(guest.header().host.load(Ordering::Acquire), 0);
     }
 
@@ -423,6 +436,11 @@ mod tests {
         assert_eq!(window.guest(6).unwrap().area.read_deadline_tsc().bounded(9), 0);
         assert!(!window.guest_side().is_registered());
         assert!(!other.is_torn());
+        // However many come and go, none of them is taken for that one.
+        drop(window);
+        for _ in 0..10_000 {
+            assert!(!self::window(1 << 14).1.is_torn());
+        }
     }
 
     #[test]

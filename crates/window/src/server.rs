@@ -217,6 +217,7 @@ mod tests {
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::Ordering;
 
@@ -239,6 +240,8 @@ mod tests {
     fn a_client_gets_a_window_that_cannot_shrink_and_a_bell_that_is_heard() {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start(&dir.path().join("window.sock")).unwrap();
+        let mode = std::fs::metadata(dir.path().join("window.sock")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "nobody else's guest has a window");
         let me = std::process::id();
         assert!(server.offer(me).is_none());
         let client = UnixStream::connect(dir.path().join("window.sock")).unwrap();
@@ -267,6 +270,8 @@ mod tests {
             assert!(began.elapsed().as_secs() < 10, "it is gone");
             std::thread::yield_now();
         }
+        drop(server);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     fn of(pid: Pid, user: u32) -> UCred {
