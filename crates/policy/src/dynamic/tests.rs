@@ -378,16 +378,21 @@ fn nothing_but_time_ends_a_throttling() {
     ] {
         assert_eq!(rig.status_after(4_100_000, event), Status::Throttled, "{event:?}");
     }
-    // Time that passes while it is off counts as well, and what is over does not come back with the next switch.
-    for (off, on) in [(5_000_000, 20_000_000), (23_000_000, 23_100_000)] {
-        rig.vm.set_vm(false);
-        assert_eq!(rig.status_after(off, Event::Enable), Status::Disabled);
-        assert_eq!(rig.status_after(off, Event::Baseline { outranks: true }), Status::Disabled);
-        rig.on(off, Event::Baseline { outranks: false });
-        rig.vm.set_vm(true);
-        assert_eq!(rig.status_after(on, Event::Enable), Status::Normal);
-        // It uses more than half of its budget.
-        assert_eq!(rig.status_after(on, Event::Exit(asks())), Status::Boosted);
+    // Time that passes while it is off counts as well.
+    rig.vm.set_vm(false);
+    assert_eq!(rig.status_after(5_000_000, Event::Enable), Status::Disabled);
+    assert_eq!(rig.status_after(5_000_000, Event::Baseline { outranks: true }), Status::Disabled);
+    rig.on(5_000_000, Event::Baseline { outranks: false });
+    rig.vm.set_vm(true);
+    assert_eq!(rig.status_after(20_000_000, Event::Enable), Status::Normal);
+    // What is over does not come back with the next switch, however little budget there is.
+    assert_eq!(rig.status_after(20_000_000, Event::Exit(asks())), Status::Boosted);
+    assert_eq!(rig.status_after(24_000_000, Event::Timer), Status::Throttled);
+    assert_eq!(rig.status_after(30_000_000, Event::Timer), Status::Normal);
+    assert_eq!(rig.status_after(30_000_000, Event::Exit(asks())), Status::Boosted);
+    for (on, status) in [(false, Status::Disabled), (true, Status::Normal)] {
+        rig.vm.set_vm(on);
+        assert_eq!(rig.status_after(31_000_000, Event::Enable), status);
     }
 }
 
