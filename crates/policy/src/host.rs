@@ -184,6 +184,16 @@ mod tests {
     }
 
     #[test]
+    fn static_boosts_each_thread_that_a_vcpu_gets() {
+        let (means, mut vm) = (Means::Fifo(1), VmShared::unbudgeted(0));
+        let mut p = HostPolicy::fixed(means);
+        assert_eq!(*p.on(0, Event::Enable, &mut vm), [Action::Boost(means)]);
+        assert_eq!(*p.on(1, Event::Attached(false), &mut vm), [Action::Restore]);
+        assert!(p.on(2, Event::Enable, &mut vm).is_empty());
+        assert_eq!(*p.on(3, Event::Attached(true), &mut vm), [Action::Boost(means)]);
+    }
+
+    #[test]
     fn refused_means_are_not_in_force() {
         let means =
             Means::Deadline { runtime_ns: 1_000_000, deadline_ns: 4_000_000, period_ns: 4_000_000 };

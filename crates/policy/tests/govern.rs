@@ -582,6 +582,7 @@ fn a_guest_that_is_crowded_gets_room_and_keeps_it() {
         "two are enough for it, and leave no room"
     );
     assert_eq!(look(81, 0), (5, State::Folded), "2.43 CPUs want 4.05");
+    assert_eq!([look(60, 40).0, look(60, 40).0], [5, 5], "all are not tried at once");
     for _ in 0..9 {
         // Enough for its tasks, and nothing that it could do without.
         assert_eq!(look(50, 10), (5, State::Folded));

@@ -540,7 +540,7 @@ fn what_else_a_policy_wants_is_done_where_its_thread_cannot_be_set() {
     let mut rig = rig(Budget { burst_ns: 3_000_000, refill_ppm: 100_000 }, false);
     rig.words = GuestWords::from_raw(0, 0, 2, 0);
     rig.op(0, Op::Exit);
-    assert_eq!(rig.threads[0].status, Status::Boosted);
+    assert_eq!((rig.threads[0].status, rig.threads[0].budget), (Status::Boosted, Some(3_000_000)));
     let ends = rig.threads[0].timer.unwrap();
     // The check that a restore comes first is for threads that can be set.
     rig.threads[0].policy = BASELINES[0];
@@ -669,6 +669,16 @@ fn a_guest_that_registers_again_still_owes() {
         rig.op(0, Op::Account(ran));
     }
     assert!(rig.drivers[0].policy().rest().levels >= 3);
+}
+
+/// The guest answers an interrupt before its boost lands, and does not look again.
+#[test]
+fn a_boost_that_comes_too_late_is_taken_back_at_once() {
+    let mut rig = rig(Budget { burst_ns: 3_000_000, refill_ppm: 0 }, false);
+    rig.words = GuestWords::from_raw(0, 0, 0, 1);
+    rig.op(0, Op::Inject { asked: false });
+    assert_eq!(rig.drivers[0].policy().stats().raced, 1);
+    assert_eq!(rig.threads[0].policy, rig.threads[0].baseline);
 }
 
 /// Interrupts come more often than a late timer: each of them would begin a new wait for it.
