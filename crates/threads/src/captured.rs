@@ -219,6 +219,7 @@ fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
     use std::thread;
 
     use super::{Captured, Restored, nice};
@@ -311,16 +312,61 @@ mod tests {
     }
 
     #[test]
+    fn what_others_have_changed_since_is_given_back() {
+        let thread = Waiting::start();
+        let tid = thread.tid;
+        let mut captured = Captured::of(tid).unwrap();
+        let (before, _, cpus) = has(tid);
+        let boost = || boosted(Policy::NORMAL, Means::Fifo(50)).set(tid);
+        if let Err(e) = boost() {
+            eprintln!("skipped: {e}");
+            return;
+        }
+        // The flag of the boost is still there.
+        let flags = Attributes::get(tid).unwrap().flags;
+        assert_ne!(flags, before.flags);
+        Attributes { nice: 5, flags, ..before }.set(tid).unwrap();
+        captured.renew().unwrap();
+        boost().unwrap();
+        assert_eq!(captured.restore().unwrap(), Restored::Done);
+        assert_eq!(has(tid), (Attributes { nice: 5, ..before }, 5, cpus.clone()));
+        boost().unwrap();
+        captured.renice(-3);
+        assert_eq!(captured.restore().unwrap(), Restored::Done);
+        assert_eq!(has(tid), (Attributes { nice: -3, ..before }, -3, cpus.clone()));
+        // A real-time thread has a nice value beside its priority.
+        let rt = Attributes::from_policy(&Policy::Rr(3));
+        rt.set(tid).unwrap();
+        captured.renew().unwrap();
+        captured.renice(4);
+        boost().unwrap();
+        assert_eq!(captured.restore().unwrap(), Restored::Done);
+        let (attributes, nice, _) = has(tid);
+        assert_eq!((attributes.to_policy(), nice), (rt.to_policy(), 4));
+    }
+
+    #[test]
     fn a_thread_that_has_ended_is_gone_and_its_number_is_nobody() {
         let thread = Waiting::start();
         let tid = thread.tid;
         let captured = Captured::of(tid).unwrap();
+        let me = Captured::of(crate::gettid()).unwrap();
+        until("it waits", || captured.is_asleep());
+        assert!(!me.is_asleep());
+        let ends = |captured: &Captured| {
+            let fd = captured.ends()?.as_raw_fd();
+            let mut fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            Some(unsafe { libc::poll(&raw mut fd, 1, 0) } > 0)
+        };
+        assert!(ends(&captured) != Some(true));
         let mut other = captured.baseline().clone();
         other.start += 1;
         assert!(Captured::again(other).unwrap().is_none(), "another thread of this number");
         assert!(Captured::again(captured.baseline().clone()).unwrap().is_some());
         thread.end();
         until("it is gone", || !captured.is_alive());
+        assert!(ends(&captured) != Some(false));
         assert_eq!(captured.restore().unwrap(), Restored::Gone);
         assert!(Captured::again(captured.baseline().clone()).unwrap().is_none());
         assert!(

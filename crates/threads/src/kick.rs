@@ -71,7 +71,9 @@ impl Kick {
 #[cfg(test)]
 mod tests {
     use super::Kick;
-    use crate::clock::monotonic;
+    use crate::clock::{monotonic, sleep_until};
+    use crate::stats::Stat;
+    use vcoop_testing::until;
 
     #[test]
     fn a_kick_before_the_wait_is_not_lost() {
@@ -81,5 +83,27 @@ mod tests {
         let start = monotonic();
         kick.wait_until(armed, start + 60_000_000_000);
         assert!(monotonic() - start < 30_000_000_000);
+    }
+
+    #[test]
+    fn a_kick_wakes_who_sleeps() {
+        let kick = Kick::default();
+        let (armed, start) = (kick.arm(), monotonic());
+        std::thread::scope(|scope| {
+            let (send, tid) = std::sync::mpsc::channel();
+            let kick = &kick;
+            let sleeper = scope.spawn(move || {
+                send.send(crate::gettid()).unwrap();
+                kick.wait_until(armed, start + 60_000_000_000);
+            });
+            let stat = Stat::open(tid.recv().unwrap()).unwrap();
+            until("it sleeps", || kick.is_waiting() && stat.is_asleep());
+            kick.kick();
+            sleeper.join().unwrap();
+        });
+        assert!(monotonic() - start < 30_000_000_000 && !kick.is_waiting());
+        let at = monotonic() + 2_000_000;
+        sleep_until(at);
+        assert!(monotonic() >= at);
     }
 }
