@@ -612,6 +612,23 @@ mod tests {
     }
 
     #[test]
+    fn half_a_percent_is_no_gain_and_a_guest_that_starves_has_none() {
+        let judged = |interval: Interval, now| {
+            let mean = change(interval[0], interval);
+            let guest =
+                Effect { mean, missed: [0.0, now], ..Effect::new("rt".into(), Whose::Guest, 10) };
+            Judgement::new(&[guest], "vanilla", &Limits::default())
+        };
+        assert!(judged([0.98, 0.994], 0.0).improves && !judged([0.98, 0.996], 0.0).improves);
+        assert!(!judged([1.006, 1.01], 0.0).worse.is_empty());
+        assert!(judged([1.004, 1.01], 0.0).worse.is_empty());
+        assert!(judged([0.4, 0.5], 0.0).gain.is_some());
+        let starved = judged([0.4, 0.5], 0.9);
+        assert_eq!((starved.gain, starved.improves), (None, false));
+        assert!(starved.worse[0].contains("starved: it misses 90.0 %"), "{starved:?}");
+    }
+
+    #[test]
     fn each_experiment_counts_by_its_own_statistic() {
         // Only the second has samples enough for a p99; in the first the guest gains.
         let guest = || Effect::new("guest.rt".to_owned(), Whose::Guest, 10);

@@ -69,6 +69,33 @@ fn the_interval_of_a_mean_is_students() {
     // On the logarithm both ends are as far as factors, and above zero.
     let [lo, hi] = of_mean(&[1.0, 1.0, 1.0, 20.0]).unwrap();
     assert!(lo > 0.0 && (lo * hi / (5.75 * 5.75) - 1.0).abs() < 1e-9, "{lo} {hi}");
+    // Without one of them the means are 3, 2.5 and 1.5.
+    let logs = [3.0f64, 2.5, 1.5].map(f64::ln);
+    let mean = logs.iter().sum::<f64>() / 3.0;
+    let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() * 2.0 / 3.0;
+    let factor = (4.3027 * variance.sqrt()).exp();
+    let [lo, hi] = of_mean(&[1.0, 2.0, 4.0]).unwrap();
+    assert!((hi * 3.0 / 7.0 / factor - 1.0).abs() < 1e-9, "{lo} {hi}");
+}
+
+/// By hand: of four repeats 48, 52, 49 and 51 % of the samples are up to the median, with a standard error of 0.91 %.
+#[test]
+fn the_interval_of_a_quantile_is_woodruffs() {
+    let one = |low: u64| {
+        let (low, high) = ((0..low).map(|i| i * 1000 / low), (low..1000).map(|i| (i, low)));
+        let high = high.map(|(i, low)| 1000 + (i - low) * 1000 / (1000 - low));
+        block(&low.chain(high).collect::<Vec<_>>())
+    };
+    let [lo, hi] = Pool::new(&[480, 520, 490, 510].map(one)).interval(500_000).unwrap();
+    // 3.18 standard errors on the logit are 47.1 and 52.9 %.
+    assert!((938.0..946.0).contains(&lo) && (1054.0..1062.0).contains(&hi), "{lo} {hi}");
+}
+
+#[test]
+fn the_middle_of_unsorted_values_is_their_median() {
+    assert_eq!([median(&mut [3.0, 1.0, 2.0]), median(&mut [9.0, 1.0])], [Some(2.0), Some(5.0)]);
+    assert!(quotient(0.0, 0.0).is_nan());
+    assert_eq!([quotient(0.0, 2.0), quotient(2.0, 0.0)], [0.0, f64::INFINITY]);
 }
 
 #[test]
@@ -87,6 +114,8 @@ fn few_events_are_bounded_by_chance() {
     assert!((4.8..5.3).contains(&(lo * 5.0)) && (17.2..18.4).contains(&(hi * 5.0)), "{lo} {hi}");
     // The same ten at once say less.
     let [bunched, more] = interval_of_counts(&[0.0, 0.0, 10.0, 0.0, 0.0]).unwrap();
+    // A variance of ten times the mean: one event of ten. (sqrt(1.375) -+ 0.98)^2 * 10 / 5.
+    assert!((bunched - 0.0742).abs() < 1e-4 && (more - 9.267).abs() < 1e-3, "{bunched} {more}");
     assert!(bunched < lo / 4.0 && more > hi * 2.0);
     assert!(are_few(&[7.0; 5]) && !are_few(&[8.0; 5]) && are_few(&[0.0, 50.0, 80.0]));
 }
@@ -95,6 +124,11 @@ fn few_events_are_bounded_by_chance() {
 fn a_ratio_of_few_events_is_open_towards_none() {
     let [lo, hi] = interval_of_count_ratio(&[0.0; 5], &[20.0; 5]).unwrap();
     assert!(lo == 0.0 && (0.02..0.12).contains(&hi), "{hi}");
+    // log(8.5 / 24.5) -+ 1.96 * sqrt(1 / 8.5 + 1 / 24.5); with a variance of eight times the mean, 8 / 8.5.
+    for (mine, ends) in [([3.0, 5.0], [0.1590, 0.7570]), ([0.0, 8.0], [0.0497, 2.4197])] {
+        let [lo, hi] = interval_of_count_ratio(&mine, &[10.0, 14.0]).unwrap();
+        assert!((lo - ends[0]).abs() < 1e-4 && (hi - ends[1]).abs() < 1e-4, "{lo} {hi}");
+    }
     assert_eq!(interval_of_count_ratio(&[0.0; 5], &[0.0; 5]), None);
     assert_eq!(interval_of_count_ratio(&[1.0; 5], &[0.0; 5]), None, "to zero");
 }
