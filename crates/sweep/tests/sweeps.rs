@@ -210,7 +210,9 @@ fn what_a_ratio_a_means_or_a_list_cannot_be_is_told() {
     assert!(far.contains("0.2 vCPUs a pCPU") && far.starts_with("s.toml:4:"), "{far}");
     let still = of("[axes]\nvcpus_per_pcpu = { by = \"load.hog.count\", values = [1] }\n");
     assert!(still.contains("changes neither"), "{still}");
-    let fixed = of("[axes]\nvcpus_per_pcpu = [1, 2]\n");
+    let all = of("[axes]\nvcpus_per_pcpu = [1, 2]\n");
+    assert!(all.contains("no `host.pcpus` makes it 2 vCPUs a pCPU"), "{all}");
+    let fixed = of("set.\"host.topology.cores_per_llc\" = 2\n[axes]\nvcpus_per_pcpu = [1]\n");
     assert!(fixed.contains("`host.pcpus` cannot be 3 in this scenario"), "{fixed}");
     assert!(fixed.contains("vm.NAME.count") && fixed.matches("s.toml:").count() == 1, "{fixed}");
     let none = of("[axes]\nvcpus_per_pcpu = { by = \"vm.gust.count\", values = [1] }\n");
