@@ -360,8 +360,16 @@ impl Scene {
 
     /// The events of some threads, as the kernel's tracer prints them. To them the others are not
     /// there: where one of them runs, the CPU idles, and whom one of them wakes is woken by an interrupt.
+    /// All captures last from the first event of anybody to the last one: what a thread did once is not to be repeated at once.
     fn trace(&self, members: &BTreeSet<Tid>) -> String {
         let mut text = String::from("# tracer: nop\n");
+        let mark = |event: Option<&Kept>, word: &str| {
+            event.map_or_else(String::new, |event| {
+                let (cpu, at) = (event.cpu, Stamp(self.clock.ns_at(event.time)));
+                format!("vcoop-0 [{cpu:03}] ..... {at}: tracing_mark_write: {word}\n")
+            })
+        };
+        text += &mark(self.events.first(), "begin");
         let own = |tid: Tid| if members.contains(&tid) { tid } else { 0 };
         let who = |tid: Tid| {
             let person = self.people.get(&tid);
@@ -388,7 +396,7 @@ impl Scene {
                 }
             }
         }
-        text
+        text + &mark(self.events.last(), "end")
     }
 }
 
@@ -700,6 +708,7 @@ mod tests {
             others.threads.iter().map(|t| (t.name.as_str(), t.demand_ns, t.policy)).collect();
         let nice = vcoop_sched::config::Policy::Normal { nice: 5, slice_ns: None };
         assert_eq!(demands, [("a", 3 * MS, nice), ("b", 2 * MS, nice)]);
+        assert_eq!(others.span_ns, 11 * MS, "from the first event of anybody to the last");
         // The second waits for the first.
         let replay = others.replay(&Shape::default());
         assert!(replay.threads[1].steps.iter().any(|s| matches!(s, Replayed::Wait(_))));
