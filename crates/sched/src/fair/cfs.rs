@@ -121,11 +121,7 @@ impl FairClass {
             self.rqs[r].next = p as u32;
         }
         if wins && long && self.ses[s].owns == NONE {
-            let mut at = Some(s);
-            while let Some(s) = at {
-                self.rqs[self.ses[s].rq as usize].last = s as u32;
-                at = self.above(s);
-            }
+            self.on_each_queue(s, |rq, s| rq.last = s);
         }
         wins
     }

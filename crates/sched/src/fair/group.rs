@@ -143,12 +143,22 @@ impl FairClass {
         (s, p)
     }
 
+    /// Does something with each queue that an entity or a group of it is on, and that one's number, from the inside out.
+    pub(super) fn on_each_queue(&mut self, mut s: usize, mut act: impl FnMut(&mut Rq, u32)) {
+        loop {
+            act(&mut self.rqs[self.ses[s].rq as usize], s as u32);
+            match self.above(s) {
+                Some(g) => s = g,
+                None => return,
+            }
+        }
+    }
+
     /// Gives the group's entity on the CPU of its queue `r` the weight it should have there.
-    /// Nothing to do for a root queue.
     #[inline]
     fn update_group_weight(&mut self, r: usize) {
         let rq = &self.rqs[r];
-        if rq.se == NONE || rq.nr == 0 {
+        if rq.nr == 0 {
             return;
         }
         let (g, cpu) = (rq.se as usize, rq.cpu);
@@ -170,11 +180,7 @@ impl FairClass {
     /// Gives the group's entity the shortest slice asked for in the group (EEVDF), so that the
     /// group can serve it in time.
     fn update_group_slice(&mut self, r: usize) {
-        let rq = &self.rqs[r];
-        if rq.se == NONE {
-            return;
-        }
-        let (g, min) = (rq.se as usize, self.shortest_slice(r));
+        let (g, min) = (self.rqs[r].se as usize, self.shortest_slice(r));
         self.set_slice(g, (min != self.base_slice).then_some(min));
     }
 

@@ -430,18 +430,11 @@ impl Class for FairClass {
         if self.rqs[cpu.index()].tasks == 1 && !self.has_delayed(cpu) {
             return;
         }
-        let mut s = self.se_of(e);
-        if let Fair::Eevdf(t) = self.kind {
-            return self.yield_eevdf(self.ses[s].rq as usize, s, &t);
-        }
-        // The groups that it is of are passed over as well (`set_skip_buddy`).
-        loop {
-            let r = self.ses[s].rq as usize;
-            self.rqs[r].skip = s as u32;
-            match self.above(s) {
-                Some(g) => s = g,
-                None => return,
-            }
+        let s = self.se_of(e);
+        match self.kind {
+            // The groups that it is of are passed over as well (`set_skip_buddy`).
+            Fair::Cfs(_) => self.on_each_queue(s, |rq, s| rq.skip = s),
+            Fair::Eevdf(t) => self.yield_eevdf(self.ses[s].rq as usize, s, &t),
         }
     }
 }

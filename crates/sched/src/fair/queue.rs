@@ -146,15 +146,13 @@ impl FairClass {
 
     /// Makes a waiting entity the next buddy of its queue, and its groups' of theirs.
     pub(crate) fn favour(&mut self, e: crate::EntId) {
-        let mut at = Some(self.se_of(e));
-        while let Some(s) = at {
-            let r = self.ses[s].rq as usize;
+        let eevdf = self.is_eevdf();
+        self.on_each_queue(self.se_of(e), |rq, s| {
             // A group that runs has its turn already; under CFS it is the one that yields, and goes on for this one.
-            if self.rqs[r].curr != s as u32 || !self.is_eevdf() {
-                self.rqs[r].next = s as u32;
+            if rq.curr != s || !eevdf {
+                rq.next = s;
             }
-            at = self.above(s);
-        }
+        });
     }
 
     /// Into the heap.

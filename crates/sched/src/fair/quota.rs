@@ -168,10 +168,15 @@ impl FairClass {
         self.quotas
     }
 
-    /// The group of an entity and those that it is in, from the inside out.
+    /// A group and those that it is in, from the inside out.
+    fn groups_from(&self, group: u32) -> impl Iterator<Item = (u32, &Group)> {
+        let get = |group| Some((group, self.groups.get(group as usize)?));
+        core::iter::successors(get(group), move |(_, of)| get(of.parent))
+    }
+
+    /// Those of an entity.
     fn groups_of(&self, e: EntId) -> impl Iterator<Item = (u32, &Group)> {
-        let group = |group| Some((group, self.groups.get(group as usize)?));
-        core::iter::successors(group(self.tasks[e.index()].group), move |(_, of)| group(of.parent))
+        self.groups_from(self.tasks[e.index()].group)
     }
 
     /// Whether an entity is in a group with a quota.
@@ -191,12 +196,6 @@ impl FairClass {
     pub(super) fn is_throttled(&self, r: usize) -> bool {
         let rq = &self.rqs[r];
         self.quotas && self.groups.get(rq.group as usize).is_some_and(|group| group.holds(rq.cpu))
-    }
-
-    /// Whether a queue of a group that this one is in is throttled.
-    fn is_below_throttled(&self, r: usize) -> bool {
-        let above = |r: &usize| Some(self.ses.get(self.rqs[*r].se as usize)?.rq as usize);
-        core::iter::successors(above(&r), above).any(|r| self.is_throttled(r))
     }
 
     /// The current entity of `cpu` executed. Whether one of its queues has no time left, and gets none.
@@ -293,7 +292,8 @@ impl FairClass {
     /// of those are SCHED_IDLE.
     fn runnable(&self, r: usize) -> (u32, u32) {
         let mut awake = (0, 0);
-        if !self.is_below_throttled(r) {
+        let rq = &self.rqs[r];
+        if !self.groups_from(rq.group).skip(1).any(|(_, above)| above.holds(rq.cpu)) {
             self.any_task(r, &mut |se, _| {
                 awake.0 += u32::from(!se.delayed);
                 awake.1 += u32::from(!se.delayed && se.idle);
