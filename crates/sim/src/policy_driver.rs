@@ -2,7 +2,7 @@
 //! guest's half of the protocol on a simulated page.
 
 pub(crate) mod event_counts;
-mod govern;
+pub(crate) mod govern;
 pub(crate) mod page;
 pub(crate) mod page_checks;
 pub(crate) mod preferred;

@@ -29,6 +29,7 @@ use crate::messages::call::{Calls, probed_servers};
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::spans::Spans;
 use crate::policy_driver::event_counts::EventCounts;
+use crate::policy_driver::govern;
 use crate::policy_driver::page::Page;
 use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
@@ -104,6 +105,7 @@ pub(crate) fn build(
         ratelimits: RatelimitDriver::of(plan),
         event_counts: EventCounts::new(plan),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
+        weights: govern::weights(plan),
         preferred: PreferredVcpus::new(plan),
         spans: Spans::off(),
         fault: None,

@@ -58,6 +58,8 @@ pub(crate) struct World<'p> {
     // Policies; those of a vCPU are with the vCPU.
     /// Of each VM: what decides how many vCPUs it uses.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
+    /// The weight of each VM beside the others, for governors.
+    pub(crate) weights: Vec<Option<u64>>,
     pub(crate) preferred: PreferredVcpus<'p>,
     pub(crate) next_timeline: usize,
     pub(crate) page_checks: PageChecks,

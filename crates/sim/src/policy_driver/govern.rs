@@ -5,8 +5,10 @@
 //! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
 //! change of a thread's policy costs, which is more work.
 
+use std::collections::BTreeMap;
+
 use vcoop_model::plan::govern::HOTPLUG_STALL_NS;
-use vcoop_model::plan::{HostSched, TimelineAction, VmPlan};
+use vcoop_model::plan::{HostSched, Plan, TimelineAction, VmPlan};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_policy::govern::{CpuTime, Host, Member};
@@ -46,14 +48,7 @@ impl Host for World<'_> {
             used: (0..vcpus).map(|vcpu| self.cpu_time(vm, vcpu)).sum(),
             width: self.preferred.width(vm as u32),
             vcpus,
-            weight: match &self.plan.host.sched {
-                HostSched::Linux(level) => self.weight_of_group(level, vm),
-                HostSched::Pool(pool) => plan
-                    .group
-                    .and_then(|partition| pool.partitions.get(usize::from(partition)))
-                    .map(|partition| u64::from(partition.weight)),
-                HostSched::Credit1(_) => None,
-            },
+            weight: self.weights[vm],
             quota_ns: linux
                 .into_iter()
                 .flat_map(|level| level.groups_of(plan.group))
@@ -65,27 +60,44 @@ impl Host for World<'_> {
     }
 }
 
-impl World<'_> {
-    /// The weight of the VM's group where it competes with those of the others: directly below the innermost group that
-    /// all VMs are in. `None`: it has none there, or shares it with another VM.
-    fn weight_of_group(&self, level: &LevelConfig, vm: usize) -> Option<u64> {
-        let outer_first = |vm: &VmPlan| {
-            let mut groups: Vec<u16> = level.groups_of(vm.group).map(|(group, _)| group).collect();
-            groups.reverse();
-            groups
-        };
-        let own = outer_first(&self.plan.vms[vm]);
-        let others = self.plan.vms.iter().enumerate().filter(|(other, _)| *other != vm);
-        let others: Vec<Vec<u16>> = others.map(|(_, other)| outer_first(other)).collect();
-        let has = |depth: usize, group: u16| move |o: &Vec<u16>| o.get(depth) == Some(&group);
-        let shared = |(depth, group): &(usize, &u16)| {
-            !others.is_empty() && others.iter().all(has(*depth, **group))
-        };
-        let (depth, group) = own.iter().enumerate().find(|at| !shared(at))?;
-        let alone = !others.iter().any(has(depth, *group));
-        alone.then(|| level.groups[usize::from(*group)].weight)
+/// The weight of each VM beside the others, as [`Member`] has it.
+pub(crate) fn weights(plan: &Plan) -> Vec<Option<u64>> {
+    match &plan.host.sched {
+        HostSched::Linux(level) => weights_of_groups(level, &plan.vms),
+        HostSched::Pool(pool) => {
+            let partition = |vm: &VmPlan| pool.partitions.get(usize::from(vm.group?));
+            plan.vms.iter().map(|vm| Some(u64::from(partition(vm)?.weight))).collect()
+        }
+        HostSched::Credit1(_) => vec![None; plan.vms.len()],
     }
+}
 
+/// The weights of the VMs' groups where these compete: directly below the innermost group that all VMs are in. `None`: a VM
+/// has no group there, or shares it with another VM.
+fn weights_of_groups(level: &LevelConfig, vms: &[VmPlan]) -> Vec<Option<u64>> {
+    let outer_first = |vm: &VmPlan| {
+        let mut groups: Vec<u16> = level.groups_of(vm.group).map(|(group, _)| group).collect();
+        groups.reverse();
+        groups
+    };
+    let all: Vec<Vec<u16>> = vms.iter().map(outer_first).collect();
+    let is_shared = |depth: &usize| {
+        let first = all.first().and_then(|groups| groups.get(*depth));
+        all.len() > 1 && first.is_some() && all.iter().all(|groups| groups.get(*depth) == first)
+    };
+    let depth = (0..).take_while(is_shared).count();
+    let mut members = BTreeMap::new();
+    for group in all.iter().filter_map(|groups| groups.get(depth)) {
+        *members.entry(*group).or_insert(0) += 1;
+    }
+    let weight = |groups: &Vec<u16>| {
+        let group = groups.get(depth).filter(|group| members[group] == 1)?;
+        Some(level.groups[usize::from(*group)].weight)
+    };
+    all.iter().map(weight).collect()
+}
+
+impl World<'_> {
     /// The interval of a VM's governor is over.
     pub(crate) fn govern_due(&mut self, vm: u32) {
         let Some(driver) = &self.governors[vm as usize] else { return };
