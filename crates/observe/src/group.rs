@@ -7,9 +7,6 @@ use std::{fs, iter};
 use vcoop_sources::trace::Tid;
 use vcoop_vmm::{Groups, Level};
 
-/// What a thread of nice 0 weighs, and a control group with the default weight.
-const WEIGHT: u64 = 1024;
-
 /// The control groups that a thread is in, the outermost first; or a session of sched_autogroup.
 /// None is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +32,7 @@ impl Group {
         let mut words = text.split_whitespace();
         let name = words.next()?.trim_start_matches('/');
         let nice: i32 = words.nth(1)?.parse().ok()?;
-        let weight = (WEIGHT as f64 * 1.25_f64.powi(-nice)) as u64;
+        let weight = (Level::WEIGHT as f64 * 1.25_f64.powi(-nice)) as u64;
         Some(Self::one(name, weight))
     }
 

@@ -43,6 +43,7 @@ mod scenario_writer;
 mod scene_vcpu;
 mod subject;
 mod told;
+mod trace_text;
 mod urgent;
 
 pub use caveats::Note;

@@ -12,26 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::iter;
 
-use vcoop_model::plan::Ns;
 use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::cpu_list;
 use vcoop_threads::tsc::Clock;
-use vcoop_vmm::CpuMax;
+use vcoop_vmm::{CpuMax, Level};
 
-use crate::follow::Step;
 use crate::group::{Group, Hierarchy};
 use crate::history::{Did, Kept, Person};
 use crate::scene_vcpu::SceneVcpu;
+use crate::trace_text::{Stamp, mark, priority, script, switch, waking};
 
 /// A thread that used less than this share of the window is no hog.
 const LEAST_HOG: f64 = 0.01;
 
 /// Ticks a second of the simulated guest. Those of the real one are in what its vCPUs did.
 const GUEST_TICK_HZ: u32 = 100;
-
-/// Kernel priority of a fair thread with nice 0.
-const NICE_0: i32 = 120;
 
 /// A VM, and the load beside it, in a window.
 #[derive(Clone, Debug)]
@@ -97,18 +93,6 @@ fn policy_text(policy: Policy) -> String {
         Policy::Deadline { runtime_ns, deadline_ns, period_ns } => {
             format!("deadline {runtime_ns}ns/{deadline_ns}ns/{period_ns}ns")
         }
-    }
-}
-
-/// A policy as the kernel's priority in a trace.
-fn priority(policy: Option<Policy>) -> i32 {
-    match policy {
-        None => NICE_0,
-        Some(Policy::Fifo(priority) | Policy::Rr(priority)) => 99 - i32::from(priority),
-        Some(Policy::Normal { nice, .. }) => NICE_0 + i32::from(nice),
-        // The least that a fair thread can have.
-        Some(Policy::Idle) => NICE_0 + 19,
-        Some(Policy::Deadline { .. }) => -1,
     }
 }
 
@@ -262,13 +246,22 @@ impl Scene {
         }
     }
 
+    /// How many threads are in each group, or in groups in it.
+    fn crowds(&self) -> BTreeMap<&[Level], u32> {
+        let mut crowds = BTreeMap::new();
+        for group in self.people.values().filter_map(|person| person.group.as_ref()) {
+            for depth in 1..=group.0.len() {
+                *crowds.entry(&group.0[..depth]).or_insert(0) += 1;
+            }
+        }
+        crowds
+    }
+
     /// The groups of a thread, without one that it has for itself and in which it counts as it would outside.
-    fn group_of(&self, person: &Person) -> Option<Group> {
+    fn group_of(person: &Person, crowds: &BTreeMap<&[Level], u32>) -> Option<Group> {
         let mut own = person.group.clone()?;
-        let groups = self.people.values().filter_map(|other| other.group.as_ref());
-        let inside = groups.filter(|other| other.0.starts_with(&own.0)).count();
         let is_usual = person.policy.is_none_or(|policy| policy == Policy::NORMAL);
-        if inside == 1 && is_usual {
+        if crowds.get(&*own.0) == Some(&1) && is_usual {
             own.0.pop_if(|level| level.is_like_a_thread());
         }
         (!own.0.is_empty()).then_some(own)
@@ -339,19 +332,18 @@ impl Scene {
             }
         }
         let length = self.window.1.saturating_sub(self.window.0).max(1) as f64;
-        let mut others = Others::default();
+        let (mut others, crowds) = (Others::default(), self.crowds());
         let vcpus: BTreeSet<Tid> = self.vcpus.iter().map(|v| v.tid).collect();
         let is_other = |tid: &Tid| *tid != 0 && *tid != self.observer && !vcpus.contains(tid);
         for (tid, seen) in seen.into_iter().filter(|(tid, _)| is_other(tid)) {
             let person = self.people.get(&tid).cloned().unwrap_or_default();
             let before = person.start.is_some_and(|start| start <= self.began);
+            let place = (person.cpus.clone(), Self::group_of(&person, &crowds));
             if !seen.slept && before && seen.ran as f64 >= LEAST_HOG * length {
                 let policy = policy_text(person.policy.unwrap_or(Policy::NORMAL));
-                let place = (person.cpus.clone(), self.group_of(&person));
                 let hogs = Hogs { name: person.name, policy, place };
                 *others.hogs.entry(hogs).or_default() += 1;
             } else {
-                let place = (person.cpus.clone(), self.group_of(&person));
                 others.captured.entry(place).or_default().insert(tid);
             }
         }
@@ -363,13 +355,10 @@ impl Scene {
     /// All captures last from the first event of anybody to the last one: what a thread did once is not to be repeated at once.
     fn trace(&self, members: &BTreeSet<Tid>) -> String {
         let mut text = String::from("# tracer: nop\n");
-        let mark = |event: Option<&Kept>, word: &str| {
-            event.map_or_else(String::new, |event| {
-                let (cpu, at) = (event.cpu, Stamp(self.clock.ns_at(event.time)));
-                format!("vcoop-0 [{cpu:03}] ..... {at}: tracing_mark_write: {word}\n")
-            })
-        };
-        text += &mark(self.events.first(), "begin");
+        let place = |event: &Kept| (event.cpu, Stamp(self.clock.ns_at(event.time)));
+        if let Some(first) = self.events.first() {
+            mark(&mut text, place(first), "begin");
+        }
         let own = |tid: Tid| if members.contains(&tid) { tid } else { 0 };
         let who = |tid: Tid| {
             let person = self.people.get(&tid);
@@ -377,7 +366,7 @@ impl Scene {
             (name.to_owned(), priority(person.and_then(|person| person.policy)))
         };
         for event in &self.events {
-            let (cpu, at) = (event.cpu, Stamp(self.clock.ns_at(event.time)));
+            let (cpu, at) = place(event);
             match event.did {
                 Did::Switch { prev, runnable, next } => {
                     let (prev, next) = (own(prev), own(next));
@@ -396,72 +385,11 @@ impl Scene {
                 }
             }
         }
-        text + &mark(self.events.last(), "end")
-    }
-}
-
-/// A time of a trace, in seconds.
-#[derive(Clone, Copy, Debug)]
-struct Stamp(Ns);
-
-impl std::fmt::Display for Stamp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
-    }
-}
-
-/// A thread's number, name and priority.
-type Who = (Tid, (String, i32));
-
-fn name_of((tid, (name, priority)): &Who, cpu: u32) -> (String, i32) {
-    if *tid == 0 { (format!("swapper/{cpu}"), NICE_0) } else { (name.clone(), *priority) }
-}
-
-fn switch(text: &mut String, (cpu, at): (u32, Stamp), prev: Who, state: &str, next: Who) {
-    let ((prev_name, prev_prio), (next_name, next_prio)) =
-        (name_of(&prev, cpu), name_of(&next, cpu));
-    let (prev, next) = (prev.0, next.0);
-    // Writing to a string does not fail.
-    let _ = writeln!(
-        text,
-        "{prev_name}-{prev} [{cpu:03}] d..2. {at}: sched_switch: prev_comm={prev_name} \
-         prev_pid={prev} prev_prio={prev_prio} prev_state={state} ==> next_comm={next_name} \
-         next_pid={next} next_prio={next_prio}"
-    );
-}
-
-/// `by`: 0 for an interrupt.
-fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: Who) {
-    let (tid, (name, priority)) = who;
-    let flags = if by == 0 { "d.h2." } else { "d..2." };
-    // Writing to a string does not fail.
-    let _ = writeln!(
-        text,
-        "waker-{by} [{cpu:03}] {flags} {at}: sched_waking: comm={name} pid={tid} prio={priority} \
-         target_cpu={cpu:03}"
-    );
-}
-
-/// A task's steps as a trace of a CPU that it has to itself.
-fn script(task: &str, steps: &[Step]) -> String {
-    let mut text = String::from("# tracer: nop\n");
-    let idle = || (0, (String::new(), NICE_0));
-    let own = || (1, (task.to_owned(), NICE_0));
-    let mut at = 0;
-    for step in steps {
-        match step {
-            Step::Run(ns) => {
-                switch(&mut text, (0, Stamp(at)), idle(), "R", own());
-                at += ns;
-                switch(&mut text, (0, Stamp(at)), own(), "S", idle());
-            }
-            Step::Sleep(ns) => {
-                at += ns;
-                waking(&mut text, (0, Stamp(at)), 0, own());
-            }
+        if let Some(last) = self.events.last() {
+            mark(&mut text, place(last), "end");
         }
+        text
     }
-    text
 }
 
 #[cfg(test)]

@@ -85,9 +85,6 @@ impl Groups {
     }
 }
 
-/// What a thread of nice 0 weighs, and a control group with the default weight.
-const WEIGHT: u64 = 1024;
-
 /// A control group with the CPU controller.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level {
@@ -117,9 +114,12 @@ impl CpuMax {
 }
 
 impl Level {
+    /// What a thread of nice 0 weighs, and a control group with the default weight.
+    pub const WEIGHT: u64 = 1024;
+
     /// Whether one thread of nice 0 in it has as much as it had outside.
     pub fn is_like_a_thread(&self) -> bool {
-        self.weight == WEIGHT && self.quota.is_none()
+        self.weight == Self::WEIGHT && self.quota.is_none()
     }
 
     fn read(folder: &Path) -> Option<Self> {
@@ -130,7 +130,7 @@ impl Level {
             Some(weight) => {
                 let max = read("cpu.max").unwrap_or_default();
                 let quota = max.trim().split_once(' ').map(|(q, p)| (number(q), number(p)));
-                (number(&weight)?.saturating_mul(WEIGHT) / 100, quota)
+                (number(&weight)?.saturating_mul(Self::WEIGHT) / 100, quota)
             }
             None => {
                 let number = |file: &str| number(&read(file)?);

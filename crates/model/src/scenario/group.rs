@@ -54,7 +54,7 @@ pub(crate) fn of_vm(
             Some(weight.value.get())
         }
         // A pool keeps its promises by weights in proportion to them.
-        (None, Some(entitled)) if outer.is_none() => Some(entitled.value.get() * 1024),
+        (None, Some(entitled)) if outer.is_none() => Some(entitled.value.get() * DEFAULT_WEIGHT),
         _ => keys.cpu_max.as_ref().map(|_| DEFAULT_WEIGHT),
     };
     let quota_of_vm = quota(keys.cpu_max.as_ref(), keys.cpu_max_burst.as_ref(), errors);
