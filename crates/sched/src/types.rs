@@ -94,6 +94,12 @@ pub enum Note {
         /// entity should give way to another, which lazy preemption may leave to the next tick.
         eager: bool,
     },
+    /// Woken entities are on the wake list of `cpu`, which was empty: interrupt it. It calls
+    /// [`Level::take_woken`](crate::Level::take_woken) in the interrupt's handler, or when it is out of its idle state.
+    Woken {
+        /// The CPU to interrupt.
+        cpu: CpuId,
+    },
     /// An entity changed its CPU: woken elsewhere, pushed, pulled or balanced.
     Moved {
         /// The entity.

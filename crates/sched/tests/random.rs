@@ -19,6 +19,8 @@ enum Op {
     Avoid(u64),
     Offline(u64),
     Cookie(usize, u32),
+    /// Whether interrupts about wake lists are late.
+    Late(bool),
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -56,6 +58,7 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
         1 => (0..cpus, 1u64..500).prop_map(|(c, us)| Op::Steal(c, us * US)),
         2 => any::<u64>().prop_map(Op::Avoid),
         1 => any::<u64>().prop_map(Op::Offline),
+        1 => any::<bool>().prop_map(Op::Late),
         2 => (0..ents, 0u32..4).prop_map(|(e, cookie)| Op::Cookie(e, cookie)),
     ]
 }
@@ -187,6 +190,7 @@ proptest! {
                     cookies[i] = cookie;
                     m.set_cookie(ids[i], cookie);
                 }
+                Op::Late(late) => m.delays_wake_lists(late),
                 Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
                 Op::Steal(c, ns) => {
                     m.level.set_away(CpuId(c), ns % 2 == 0);
@@ -212,7 +216,8 @@ proptest! {
                 }
             }
             for (i, &e) in ids.iter().enumerate() {
-                prop_assert_eq!(m.level.is_queued(e) || m.level.is_running(e), awake[i]);
+                let on_queue = m.level.is_queued(e) || m.level.is_running(e);
+                prop_assert_eq!(on_queue || m.level.is_waking(e), awake[i]);
                 if m.level.is_running(e) {
                     let (own, cpu) = (m.level.cpus(e), m.level.cpu_of(e));
                     prop_assert!(!m.level.offline().contains(cpu));

@@ -1,8 +1,8 @@
 //! Where woken fair entities go, and who fetches those that wait.
 
 use crate::driver::{HOG, MS, Machine, US, Work, fairs, nice};
-use vcoop_sched::config::{LevelConfig, Topology};
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId};
+use vcoop_sched::config::{LevelConfig, Policy, Topology};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Note};
 
 /// It runs for 50 us whenever it is woken.
 const BRIEF: Work = Work { run: 50 * US, sleep: 1_000_000 * MS };
@@ -111,5 +111,104 @@ fn who_is_about_to_sleep_brings_the_other_to_its_llc() {
         // Both find an idle CPU in the LLC that was chosen.
         assert_eq!(pulled(false), Some(CpuId(5)));
         assert_eq!(pulled(true), Some(CpuId(1)));
+    }
+}
+
+/// Four CPUs in two LLCs, and interrupts about wake lists that are late.
+fn two_llcs(cfg: &LevelConfig) -> Machine {
+    let topology = Topology { threads_per_core: 1, cores_per_llc: 2, llcs: 2 };
+    let mut m = Machine::new(&LevelConfig { topology, ..cfg.clone() });
+    m.delays_wake_lists(true);
+    m
+}
+
+#[test]
+fn nobody_pulls_who_was_woken_for_a_cpu_that_is_not_up_yet() {
+    for cfg in fairs(4) {
+        let mut m = two_llcs(&cfg);
+        let waker = m.pinned(nice(0), 0, HOG);
+        let other = m.pinned(nice(0), 2, HOG);
+        let woken = m.start(Attr::anywhere(nice(0)), 1, BRIEF);
+        m.run_for(MS);
+        m.wake(woken, Some(0));
+        assert_eq!((m.level.cpu_of(woken), m.level.is_waking(woken)), (CpuId(1), true));
+        assert_eq!(m.level.nr_running(CpuId(1)), 0);
+        // A CPU that goes idle would take a thread that waits on a queue.
+        m.run_for(MS);
+        m.set_cpus(other, CpuSet::one(CpuId(3)));
+        m.run_for(10 * MS);
+        assert!(m.level.is_waking(woken) && m.current(2).is_none());
+        // Nor does a wake-up go to a CPU that has somebody on its list: both of the LLC have.
+        let second = m.add(Attr::anywhere(nice(0)), 1, BRIEF);
+        m.wake(second, None);
+        assert_eq!(m.level.cpu_of(second), CpuId(2));
+        // It begins to wait when the CPU has taken it.
+        assert_eq!(m.level.waits_for(m.now, woken), 0);
+        m.delays_wake_lists(false);
+        assert_eq!(m.current(1), Some(woken));
+        assert_eq!(m.level.stats(woken).wait_ns, 0);
+        assert!(m.level.is_running(waker));
+    }
+}
+
+#[test]
+fn a_cpu_of_another_llc_queues_the_woken_itself() {
+    for cfg in fairs(4) {
+        let mut m = two_llcs(&cfg);
+        m.pinned(nice(0), 0, HOG);
+        let busy = m.pinned(nice(0), 3, HOG);
+        let attr = |policy| Attr { policy, cpus: CpuSet::one(CpuId(3)), group: None };
+        let woken = [m.start(attr(nice(0)), 3, BRIEF), m.start(attr(nice(0)), 3, BRIEF)];
+        m.run_for(50 * MS);
+        assert!(m.level.is_running(busy));
+        let notes = |m: &mut Machine, e, by| {
+            m.level.wake(m.now, e, Some(CpuId(by)));
+            core::iter::from_fn(|| m.level.pop_note()).collect::<Vec<_>>()
+        };
+        // The first on the list has the CPU interrupted, the second does not.
+        assert_eq!(notes(&mut m, woken[0], 0), [Note::Woken { cpu: CpuId(3) }]);
+        assert_eq!(notes(&mut m, woken[1], 0), []);
+        assert!(woken.iter().all(|e| m.level.is_waking(*e)));
+        assert_eq!(m.level.wake(m.now, woken[0], Some(CpuId(0))), None, "it has been woken");
+        // In their order.
+        assert_eq!(m.level.take_woken(m.now, CpuId(3)), Some(woken[0]));
+        assert_eq!(m.level.take_woken(m.now, CpuId(3)), Some(woken[1]));
+        assert_eq!(m.level.take_woken(m.now, CpuId(3)), None);
+        m.serve();
+        assert!(woken.iter().all(|e| !m.level.is_waking(*e)));
+        assert_eq!(m.level.nr_running(CpuId(3)), 3);
+    }
+}
+
+#[test]
+fn a_busy_cpu_of_the_same_llc_needs_no_wake_list() {
+    for cfg in fairs(4) {
+        let mut m = two_llcs(&cfg);
+        m.pinned(nice(0), 2, HOG);
+        m.pinned(nice(0), 3, HOG);
+        let cpus = CpuSet::one(CpuId(3));
+        let woken = m.start(Attr { policy: nice(0), cpus, group: None }, 3, BRIEF);
+        m.run_for(50 * MS);
+        m.wake(woken, Some(2));
+        assert!(!m.level.is_waking(woken));
+        assert_eq!(m.level.nr_running(CpuId(3)), 2);
+    }
+}
+
+#[test]
+fn what_is_changed_of_one_on_a_wake_list_holds_when_it_is_taken() {
+    for cfg in fairs(4) {
+        let mut m = two_llcs(&cfg);
+        m.pinned(nice(0), 0, HOG);
+        m.pinned(nice(0), 3, HOG);
+        let woken = m.start(Attr::anywhere(nice(0)), 2, BRIEF);
+        m.run_for(MS);
+        m.wake(woken, Some(0));
+        m.set_policy(woken, Policy::Fifo(1));
+        assert!(m.level.is_waking(woken));
+        // It may not stay, and is on a queue at once.
+        m.set_cpus(woken, CpuSet::one(CpuId(3)));
+        assert!(!m.level.is_waking(woken) && !m.level.has_woken(CpuId(2)));
+        assert_eq!(m.current(3), Some(woken));
     }
 }

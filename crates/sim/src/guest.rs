@@ -273,6 +273,7 @@ impl World<'_> {
             vector::DEVICE => return self.guest_device(v),
             vector::IPI => {
                 self.calls_done(v);
+                self.guest_takes_woken(v);
                 if self.vms[self.vcpus[v as usize].vm as usize].nohz {
                     // Its tick may have come back.
                     self.guest_program(v);
@@ -382,15 +383,35 @@ impl World<'_> {
             self.tracks.event(sampler, track, self.clock.now());
         }
         self.server_is(first + to.0, t, false);
-        // Without a policy nobody asks how urgent the task is.
-        let urgent = self.vcpus[v as usize].has_policy && self.vms[vm].level.is_urgent(EntId(t));
-        if to == cpu && urgent {
-            let intent = crate::policy_driver::page::intent(self.vms[vm].level.policy(EntId(t)));
-            self.guest_event(v, GuestEvent::RtEnqueued(intent));
-        }
+        self.tells_of_urgent(v, EntId(t));
         self.guest_notes(v);
-        if to != cpu && urgent {
+        let has_policy = self.vcpus[v as usize].has_policy;
+        if to != cpu && has_policy && self.vms[vm].level.is_urgent(EntId(t)) {
             self.notify_again(v, first + to.0);
+        }
+    }
+
+    /// A vCPU puts those tasks on its queue that others woke for it.
+    fn guest_takes_woken(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
+        while let Some(e) = self.vms[vm].level.take_woken(self.clock.now(), cpu) {
+            if self.vms[vm].nohz {
+                self.guest_queue_grew(v, v);
+            }
+            self.tells_of_urgent(v, e);
+            self.guest_notes(v);
+        }
+    }
+
+    /// The guest's kernel on vCPU `v` has put a task on its queue: its half of the policy hears of urgent ones.
+    fn tells_of_urgent(&mut self, v: u32, e: EntId) {
+        let vcpu = &self.vcpus[v as usize];
+        let level = &self.vms[vcpu.vm as usize].level;
+        // Without a policy nobody asks how urgent the task is.
+        if vcpu.has_policy && level.is_urgent(e) && level.cpu_of(e) == vcpu.cpu {
+            let intent = crate::policy_driver::page::intent(level.policy(e));
+            self.guest_event(v, GuestEvent::RtEnqueued(intent));
         }
     }
 
@@ -420,13 +441,10 @@ impl World<'_> {
                     // Nobody is sent an interrupt for a lazy flag (`__resched_curr`).
                     let lazy = !eager && self.vms[vm].preemption == Preemption::Lazy;
                     if target != v && !lazy {
-                        if self.guest_watches(target) {
-                            self.guest_flags(v, target);
-                        } else {
-                            self.resched_ipi(v, target);
-                        }
+                        self.guest_interrupts(v, target);
                     }
                 }
+                Note::Woken { cpu } => self.guest_interrupts(v, first + cpu.0),
                 Note::Moved { ent, from, to } => {
                     let sampler = self.vms[vm].tasks[ent.index()].sampler;
                     if sampler != NONE {
@@ -461,8 +479,20 @@ impl World<'_> {
         }
     }
 
+    /// The guest's kernel on vCPU `v` has another one look at its run queue, by an IPI or by a flag that it watches.
+    fn guest_interrupts(&mut self, v: u32, to: u32) {
+        match self.guest_watches(to) {
+            true => self.guest_flags(v, to),
+            false => self.resched_ipi(v, to),
+        }
+    }
+
     /// Runs the guest's scheduler; true when a context switch was begun.
     fn guest_reschedule(&mut self, v: u32, leave: Leave) -> bool {
+        if self.vcpus[v as usize].current == NONE {
+            // The idle loop looks at its wake list without an IPI, too.
+            self.guest_takes_woken(v);
+        }
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.resched = false;
         vcpu.eager = false;

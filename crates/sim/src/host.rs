@@ -476,7 +476,8 @@ impl World<'_> {
                 self.host_notes();
                 self.ticks.handled(p, &self.host, &mut self.clock);
             }
-            Irq::Ipi | Irq::Host(_) => {}
+            Irq::Ipi => self.take_woken(p),
+            Irq::Host(_) => {}
             Irq::Sched => {
                 self.host.on_deadline(self.clock.now(), CpuId(p));
                 self.host_notes();

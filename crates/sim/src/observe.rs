@@ -148,7 +148,7 @@ impl World<'_> {
             Note::Parked { ent } => Event::Park { thread: ent.0, on: true },
             Note::Unparked { ent } => Event::Park { thread: ent.0, on: false },
             Note::Decision { what, ent, cpu } => Event::Credit { what, thread: ent.0, pcpu: cpu.0 },
-            Note::Kick { .. } | Note::DeadlineChanged { .. } => return,
+            Note::Kick { .. } | Note::Woken { .. } | Note::DeadlineChanged { .. } => return,
         };
         self.spans.tell(self.clock.now(), event);
     }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, IpiTo, Mode, Ns, Plan, Program};
+use vcoop_model::plan::{Act, IpiTo, Mode, Ns, Plan, Program, Room};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
@@ -239,4 +239,26 @@ fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
     // To be woken is another thing than to be preempted.
     let woken = run_with(true, sleeper.clone(), false);
     assert!(!woken.scalars.contains_key(&tried), "an idle vCPU is no target");
+}
+
+#[test]
+fn a_wake_up_on_a_busy_vcpu_of_another_llc_is_an_ipi() {
+    // vCPU 0 sends 50 messages a second to a task of vCPU 1 that often preempts nobody there.
+    let wait = Act::Timer { period_ns: 20 * MS, busy: false, interrupt: false };
+    let post = Act::Post { peer: 1, room: Room::Pipe(640) };
+    let post = routine(vec![wait, user(10), post, Act::Done]);
+    let take = routine(vec![Act::Receive { sample: false }, user(10), Act::Done]);
+    let rates = |llcs| {
+        let mut p = machine(2, &[0, 1], vec![post.clone(), take.clone()]);
+        let vm = &mut p.vms[0];
+        vm.level.topology = Topology { threads_per_core: 1, cores_per_llc: 2 / llcs, llcs };
+        vm.tasks.push(task("batch", hog(), Policy::NORMAL, &[1]));
+        vm.tasks[1].policy = Policy::Normal { nice: 19, slice_ns: None };
+        let r = run(&p);
+        (scalar(&r, "guest.t", "rate"), scalar_or_zero(&r, "guest", "exits.msr_icr"))
+    };
+    let ((near, without), (far, with)) = (rates(1), rates(2));
+    assert!(near > 90.0 && far > 90.0, "{near} and {far} messages sent and taken");
+    // Within an LLC only those that preempt; else all, because the wake list is empty again each time.
+    assert!(without < 35.0 && (45.0..55.0).contains(&with), "{without} and {with} IPIs");
 }

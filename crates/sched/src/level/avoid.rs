@@ -81,6 +81,7 @@ impl Level {
                     self.transfer(now, e, to);
                 }
                 State::Running => self.kick(cpu, true),
+                State::Waking => self.unlist(now, e),
                 State::Blocked | State::Dead => {}
             }
         }

@@ -46,7 +46,7 @@ impl Level {
         }
         let cpu = self.ents[e.index()].cpu;
         match self.ents[e.index()].state {
-            State::Blocked | State::Dead => {
+            State::Blocked | State::Waking | State::Dead => {
                 if !fair && ClassId::of(&old) == ClassId::Fair {
                     self.fair.leave_asleep(e);
                 }
@@ -266,6 +266,7 @@ impl Level {
                 self.transfer(now, e, to);
             }
             State::Running => self.kick(cpu, true),
+            State::Waking => self.unlist(now, e),
             State::Blocked | State::Dead => {}
         }
         Ok(())

@@ -52,6 +52,11 @@ impl Level {
                     ent.cpu,
                     self.masks[i]
                 ),
+                State::Waking => assert!(
+                    self.wake_lists[ent.cpu.index()].contains(&id) && self.may_stay(id, ent.cpu),
+                    "{id} is on the wake list of {}",
+                    ent.cpu
+                ),
                 State::Blocked | State::Dead => {}
             }
         }
@@ -81,6 +86,10 @@ impl Level {
         assert_eq!(idle, c.nr_idle, "{cpu}: SCHED_IDLE entities");
         assert_eq!(here().filter(|e| e.state == State::Running).count(), (c.curr != NONE).into());
 
+        let list = &self.wake_lists[cpu.index()];
+        let waking = |e: &crate::EntId| self.ents[e.index()].state == State::Waking;
+        assert!(list.iter().all(waking) && c.has_woken != list.is_empty(), "{cpu}: wake list");
+
         let waiting = self.rt.check(cpu);
         let curr_rt = self.current(cpu).is_some_and(|e| self.policy(e).is_rt());
         assert_eq!(waiting.len() as u32 + u32::from(curr_rt), rt, "{cpu}: RT lists");
@@ -96,7 +105,7 @@ impl Level {
             assert!(c.curr != NONE || nr == 0 || self.is_kicked(cpu), "{cpu} idles beside work");
             return;
         }
-        assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
+        assert_eq!(self.sets.idle.contains(cpu), nr == 0 && !c.has_woken, "{cpu}: idle set");
         assert_eq!(
             self.sets.crowded.contains(cpu),
             nr >= 2 && c.nr_fair > 0 && !c.spared,

@@ -14,9 +14,11 @@ mod rt_move;
 mod run;
 #[cfg(test)]
 mod tests;
+mod woken;
 mod yield_to;
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -35,6 +37,8 @@ use core_sched::CoreSched;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Blocked,
+    /// Placed on a CPU, and on its wake list.
+    Waking,
     Queued,
     Running,
     Dead,
@@ -89,12 +93,10 @@ struct Cpu {
     /// To be kept off, or offline.
     spared: bool,
     nohz_full: bool,
+    /// Woken entities are on its wake list.
+    has_woken: bool,
     /// Up to when the current entity is charged.
     charged_to: Ns,
-    /// When it last left an idle state.
-    up_at: Ns,
-    /// When it last began to idle.
-    idle_since: Ns,
     /// Reported stolen, not yet seen by a charge.
     stolen: Ns,
     /// Runnable entities, the running one included.
@@ -178,27 +180,14 @@ pub struct Level {
     dl: DlClass,
     /// Room for the entities a timer brings back.
     back: Vec<EntId>,
+    /// Of each CPU: entities that are to be put on its queue when it looks.
+    wake_lists: Vec<VecDeque<EntId>>,
     avoided: CpuSet,
     offline: CpuSet,
     /// CPUs that have none of the level below, where somebody tells so.
     away: Option<Box<CpuSet>>,
     /// First CPU of every core with a CPU that is neither; `None`: all of them.
     open_cores: Option<CpuSet>,
-}
-
-impl Cpu {
-    /// Whether an entity that waits since then was left waiting when the CPU began to idle: it is throttled, or may not
-    /// run beside what the CPU's core runs.
-    #[inline]
-    fn keeps(&self, queued_at: Ns) -> bool {
-        queued_at <= self.idle_since && self.idle_since > 0
-    }
-
-    /// From when its wait counts.
-    #[inline]
-    fn waits_since(&self, queued_at: Ns) -> Ns {
-        if self.keeps(queued_at) { queued_at } else { queued_at.max(self.up_at) }
-    }
 }
 
 impl Level {
@@ -212,9 +201,8 @@ impl Level {
         let cpu = Cpu {
             curr: NONE,
             kicked: Kicked::No,
+            has_woken: false,
             charged_to: 0,
-            up_at: 0,
-            idle_since: 0,
             stolen: 0,
             nr_rt: 0,
             nr_dl: 0,
@@ -258,6 +246,7 @@ impl Level {
             pri: CpuPri::new(n),
             notes: Notes::default(),
             back: Vec::new(),
+            wake_lists: vec![VecDeque::new(); n as usize],
             avoided: CpuSet::EMPTY,
             offline: CpuSet::EMPTY,
             away: None,
@@ -405,6 +394,12 @@ impl Level {
         self.ents[e.index()].state == State::Queued
     }
 
+    /// Whether the entity is on the wake list of its CPU: it can run, but is on no queue yet.
+    #[inline]
+    pub fn is_waking(&self, e: EntId) -> bool {
+        self.ents[e.index()].state == State::Waking
+    }
+
     /// Whether the entity has a CPU.
     #[inline]
     pub fn is_running(&self, e: EntId) -> bool {
@@ -428,12 +423,6 @@ impl Level {
     pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
         let own = self.class(e) == ClassId::Dl;
         own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
-    }
-
-    /// `cpu` has left an idle state. Those that wait there count as waiting from now on: an idle CPU puts wake-ups on its
-    /// queue itself, when it is up (`ttwu_queue_wakelist` of `kernel/sched/core.c`, Linux 6.0).
-    pub fn left_idle(&mut self, now: Ns, cpu: CpuId) {
-        self.cpus[cpu.index()].up_at = now;
     }
 
     /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps
@@ -483,10 +472,7 @@ impl Level {
     /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
     pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
         let ent = &self.ents[e.index()];
-        let c = &self.cpus[ent.cpu.index()];
-        // A CPU that leaves an idle state has nobody wait until it is up.
-        let waits = ent.state == State::Queued && (c.curr != NONE || c.keeps(ent.queued_at));
-        if waits { now.saturating_sub(c.waits_since(ent.queued_at)) } else { 0 }
+        if ent.state == State::Queued { now.saturating_sub(ent.queued_at) } else { 0 }
     }
 
     fn topology(&self) -> &Topology {

@@ -22,11 +22,6 @@ impl Level {
         self.fair.clock = now;
         if let Some((tasks, idle)) = self.fair.throttle(cpu, e, wanted) {
             self.remove_fair(cpu, tasks, idle);
-            let c = &mut self.cpus[cpu.index()];
-            if c.curr == NONE {
-                // It is left waiting on an idle CPU.
-                c.idle_since = now;
-            }
             self.notes.push_back(Note::Throttled { cpu });
         }
         self.announce_quotas();

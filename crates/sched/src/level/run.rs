@@ -13,7 +13,8 @@ impl Level {
     /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not
     /// blocked (or is gone). `waker` is the CPU that did it; `None` if none of this level did.
     ///
-    /// An idle CPU, or one whose current entity should give way, gets a [`Note::Kick`].
+    /// A CPU whose current entity should give way gets a [`Note::Kick`]. An idle CPU, and one that shares no cache with the
+    /// waker, queues the entity itself ([`Level::take_woken`]).
     pub fn wake(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
         self.wake_up(now, e, waker, false)
     }
@@ -40,30 +41,38 @@ impl Level {
             self.check_preempt(cpu, e);
             return Some(cpu);
         }
-        let class = self.class(e);
-        if class == ClassId::Dl {
-            self.dl.wake(now, e);
-        }
         let to = self.place(now, e, by, sync);
         let ent = &mut self.ents[e.index()];
-        let from = ent.cpu;
-        let how = if ent.fresh { Enqueue::Initial } else { Enqueue::Wakeup };
-        ent.fresh = false;
-        ent.queued_at = now;
+        let (from, fresh) = (ent.cpu, core::mem::replace(&mut ent.fresh, false));
         if from != to {
             self.fair.migrate_blocked(e);
             self.moved(e, from, to);
         }
-        self.charge(now, to);
-        self.activate(now, e, to, how);
-        self.ask_quota(now, to, e);
-        self.check_preempt(to, e);
+        if !fresh && by.is_some_and(|by| self.hands_over(by, to)) {
+            self.list_woken(e, to);
+            return Some(to);
+        }
+        let how = if fresh { Enqueue::Initial } else { Enqueue::Wakeup };
+        self.enqueue_woken(now, e, to, how);
+        Some(self.ents[e.index()].cpu)
+    }
+
+    /// Puts a woken entity on the queue of the CPU where it was placed.
+    pub(super) fn enqueue_woken(&mut self, now: Ns, e: EntId, cpu: CpuId, how: Enqueue) {
+        let class = self.class(e);
+        if class == ClassId::Dl {
+            self.dl.wake(now, e);
+        }
+        self.ents[e.index()].queued_at = now;
+        self.charge(now, cpu);
+        self.activate(now, e, cpu, how);
+        self.ask_quota(now, cpu, e);
+        self.check_preempt(cpu, e);
         match class {
             ClassId::Fair => {}
-            ClassId::Rt => self.push_woken(now, to, e),
-            ClassId::Dl => self.push_woken_dl(now, to, e),
+            ClassId::Rt => self.push_woken(now, cpu, e),
+            ClassId::Dl => self.push_woken_dl(now, cpu, e),
         }
-        Some(self.ents[e.index()].cpu)
     }
 
     /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and
@@ -128,7 +137,7 @@ impl Level {
         }
         let mut next = self.pick(cpu);
         let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
-        let pulls = pulls && !self.cpus[i].spared;
+        let pulls = pulls && !self.cpus[i].spared && !self.cpus[i].has_woken;
         if pulls && self.pull_newidle(now, cpu) {
             next = self.pick(cpu);
         }
@@ -269,16 +278,13 @@ impl Level {
             self.guard.charge_idle(now, cpu, now - c.charged_to);
         }
         c.curr = next.map_or(NONE, |n| n.0);
-        if next.is_none() && prev.is_some() {
-            c.idle_since = now;
-        }
         c.charged_to = now;
         c.stolen = 0;
         if let Some(n) = next {
             let ent = &mut self.ents[n.index()];
             ent.state = State::Running;
             ent.stats.switches_in += 1;
-            ent.stats.wait_ns += now - c.waits_since(ent.queued_at);
+            ent.stats.wait_ns += now - ent.queued_at;
             match ent.class {
                 ClassId::Fair => self.fair.set_next(cpu, n),
                 ClassId::Rt => self.rt.set_next(cpu, n),
@@ -362,7 +368,7 @@ impl Level {
         }
     }
 
-    fn moved(&mut self, ent: EntId, from: CpuId, to: CpuId) {
+    pub(super) fn moved(&mut self, ent: EntId, from: CpuId, to: CpuId) {
         self.ents[ent.index()].cpu = to;
         self.ents[ent.index()].stats.migrations += 1;
         self.notes.push_back(Note::Moved { ent, from, to });
@@ -495,11 +501,12 @@ impl Level {
         let c = &self.cpus[cpu.index()];
         let rt = if c.nr_rt == 0 || self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
         let nr = rt + c.nr_dl + c.nr_fair;
-        let idle = nr == 0;
         if self.core.is_some() {
-            self.core_changed(cpu, idle);
+            self.core_changed(cpu, nr == 0);
         }
         let c = &self.cpus[cpu.index()];
+        // Who is on its wake list will run there.
+        let idle = nr == 0 && !c.has_woken;
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0 && !c.spared);
         put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);
         if idle != self.sets.idle.contains(cpu) {

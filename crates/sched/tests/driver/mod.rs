@@ -24,6 +24,10 @@ pub struct Machine {
     /// Every switch: when, where, to whom.
     pub log: Vec<(Ns, CpuId, Option<EntId>)>,
     pub throttles: u32,
+    /// Whether CPUs are told late of their wake lists: at the end of this.
+    late: bool,
+    /// CPUs that are to look at their wake lists.
+    woken: Vec<CpuId>,
 }
 
 pub fn cfs(cpus: u32) -> LevelConfig {
@@ -69,6 +73,8 @@ impl Machine {
             tick_ns: cfg.tick_ns,
             log: Vec::new(),
             throttles: 0,
+            late: false,
+            woken: Vec::new(),
         }
     }
 
@@ -230,6 +236,13 @@ impl Machine {
         }
     }
 
+    /// Interrupts about wake lists take a while from now on, or arrive at once; those under way are there then.
+    pub fn delays_wake_lists(&mut self, late: bool) {
+        self.late = late;
+        self.account();
+        self.serve();
+    }
+
     pub fn serve(&mut self) {
         let mut kicked = Vec::new();
         for served in 0.. {
@@ -237,6 +250,7 @@ impl Machine {
             while let Some(note) = self.level.pop_note() {
                 match note {
                     Note::Kick { cpu, .. } => kicked.push(cpu),
+                    Note::Woken { cpu } => self.woken.push(cpu),
                     Note::Moved { ent, from, to } => {
                         assert_ne!(from, to);
                         let lost = self.level.cpus(ent).without(self.level.offline()).is_empty();
@@ -248,6 +262,14 @@ impl Machine {
                 }
             }
             self.level.check();
+            if !self.late && !self.woken.is_empty() {
+                let cpu = self.woken.remove(0);
+                // Whatever else is to be done then, the rest of its list has another turn.
+                if self.level.take_woken(self.now, cpu).is_some() {
+                    self.woken.push(cpu);
+                }
+                continue;
+            }
             if kicked.is_empty() {
                 return;
             }

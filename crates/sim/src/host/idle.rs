@@ -1,7 +1,5 @@
 //! The pCPU at rest: idle states and their governor.
 
-use vcoop_sched::CpuId;
-
 use crate::attribution::track::State;
 use crate::clock::Event;
 use crate::machine::{Irq, Segment};
@@ -59,7 +57,7 @@ impl World<'_> {
     pub(crate) fn awake(&mut self, p: u32) {
         let pc = &mut self.pcpus[p as usize];
         pc.idle_ns += self.clock.now() - pc.since;
-        self.host.left_idle(self.clock.now(), CpuId(p));
+        self.take_woken(p);
         let waking = self.pcpus[p as usize].waking;
         if self.tracks.is(waking, State::IdleExit) {
             self.tracks.set(waking, State::HostIrq, self.clock.now());

@@ -118,11 +118,18 @@ impl Scheduler {
         }
     }
 
-    /// [`Level::left_idle`]; the others count from the wake-up.
-    pub(crate) fn left_idle(&mut self, now: Ns, cpu: CpuId) {
-        if let Self::Linux(s) = self {
-            s.left_idle(now, cpu);
+    /// [`Level::take_woken`]; the others have no wake lists.
+    #[inline]
+    pub(crate) fn take_woken(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {
+        match self {
+            Self::Linux(s) => s.take_woken(now, cpu),
+            Self::Credit1(_) | Self::Pool(_) => None,
         }
+    }
+
+    /// [`Level::has_woken`].
+    pub(crate) fn has_woken(&self, cpu: CpuId) -> bool {
+        matches!(self, Self::Linux(s) if s.has_woken(cpu))
     }
 
     /// [`Level::tick`]; the others have timers of their own.

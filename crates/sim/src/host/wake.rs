@@ -122,6 +122,18 @@ impl World<'_> {
         }
     }
 
+    /// A pCPU puts those on its queue whom others woke for it.
+    pub(crate) fn take_woken(&mut self, p: u32) {
+        while let Some(e) = self.host.take_woken(self.clock.now(), CpuId(p)) {
+            self.host_notes();
+            self.queue_grew(p);
+            let track = self.threads[e.index()].track;
+            if track != NONE && self.host.is_throttled(e) {
+                self.tracks.set(track, State::Throttled, self.clock.now());
+            }
+        }
+    }
+
     /// A tracked thread begins to wait on its run queue.
     pub(crate) fn queued(&mut self, thread: u32) {
         let track = self.threads[thread as usize].track;
@@ -150,6 +162,7 @@ impl World<'_> {
                         self.send_ipi(cpu.0);
                     }
                 }
+                Note::Woken { cpu } => self.send_ipi(cpu.0),
                 Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
                 Note::Throttled { cpu } => self.throttle(cpu, true),
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
@@ -252,6 +265,7 @@ impl World<'_> {
             Segment::User | Segment::Guest | Segment::Poll if pc.resched => {
                 self.interrupt(p, Irq::Ipi);
             }
+            _ if self.host.has_woken(CpuId(p)) => self.interrupt(p, Irq::Ipi),
             _ => {}
         }
     }
