@@ -53,6 +53,7 @@ impl Level {
         self.moved(e, from, to);
         self.enqueue_woken(now, e, to, Enqueue::Wakeup);
     }
+
     fn list_shrank(&mut self, cpu: CpuId) {
         if self.wake_lists[cpu.index()].is_empty() {
             self.cpus[cpu.index()].has_woken = false;
