@@ -49,7 +49,7 @@ fn of_tree(tree: &Tree) -> (Value, String) {
 
 #[test]
 fn the_document_has_a_place_for_what_is_not_known() {
-    let (json, text) = of_tree(&Tree::new("cli-tcg", "qemu-tcg"));
+    let (json, text) = of_tree(&Tree::new("qemu-tcg"));
     let vcpu = |index: u32| {
         json!({
             "index": index, "tid": 16830 + index, "start_ticks": 184_431, "source": "thread name",
@@ -100,7 +100,7 @@ fn every_vmm_is_shown_with_its_vcpus() {
         ("crosvm", "arcvm", "crosvm", "KVM", 2),
         ("kvmtool", "tiny", "kvmtool", "KVM", 2),
     ] {
-        let (json, text) = of_tree(&Tree::new(&format!("cli-{fixture}"), fixture));
+        let (json, text) = of_tree(&Tree::new(fixture));
         let vm = &json["vms"][0];
         let found = (&vm["name"], &vm["vmm"], &vm["accel"]);
         assert_eq!(found, (&json!(name), &json!(vmm), &json!(accel)), "{fixture}");
@@ -111,7 +111,7 @@ fn every_vmm_is_shown_with_its_vcpus() {
 
 #[test]
 fn vms_of_one_name_are_told_apart_by_process() {
-    let (json, text) = of_tree(&Tree::new("cli-twins", "twins"));
+    let (json, text) = of_tree(&Tree::new("twins"));
     let pids: Vec<_> = json["vms"].as_array().unwrap().iter().map(|vm| &vm["pid"]).collect();
     assert_eq!(pids, [110, 120]);
     assert!(text.contains("process 110\n") && text.contains("\n\ntwin: "), "{text}");
@@ -119,7 +119,7 @@ fn vms_of_one_name_are_told_apart_by_process() {
 
 #[test]
 fn threads_that_are_not_known_have_a_remedy() {
-    let tree = Tree::new("cli-unnamed", "qemu-kvm-unnamed");
+    let tree = Tree::new("qemu-kvm-unnamed");
     assert_eq!(of_tree(&tree).0["vms"][0]["unplaced_vcpus"], 0);
     tree.remove("debugfs");
     let (json, text) = of_tree(&tree);
@@ -136,13 +136,13 @@ fn threads_that_are_not_known_have_a_remedy() {
 
 #[test]
 fn nothing_of_a_hostile_vmm_reaches_the_terminal_as_it_is() {
-    let (_, text) = of_tree(&Tree::new("cli-hostile", "hostile"));
+    let (_, text) = of_tree(&Tree::new("hostile"));
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
 }
 
 #[test]
 fn a_host_without_vms_says_so() {
-    let tree = Tree::new("cli-none", "qemu-tcg");
+    let tree = Tree::new("qemu-tcg");
     tree.remove("proc/16825");
     let (json, text) = of_tree(&tree);
     assert_eq!(json["vms"], json!([]));
@@ -158,7 +158,7 @@ fn a_host_without_proc_is_a_missing_facility() {
 
 #[test]
 fn a_socket_that_cannot_be_asked_fails_after_the_result() {
-    let tree = Tree::new("cli-qmp", "qemu-tcg");
+    let tree = Tree::new("qemu-tcg");
     let path = tree.path("");
     let output = vcoop(&["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"]);
     assert_eq!(output.status.code(), Some(1));

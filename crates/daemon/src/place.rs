@@ -126,17 +126,12 @@ mod tests {
     use super::{FolderError, Left, Place, PlaceError, restore};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
-
-    fn dir(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("vcoop-place-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        dir
-    }
+    use vcoop_testing::Tree;
 
     #[test]
     fn one_owner_at_a_time_and_the_second_is_told_who() {
-        let dir = dir("two");
+        let tree = Tree::default();
+        let dir = tree.path("run");
         let first = Place::take(&dir).unwrap();
         let second = Place::take(&dir);
         let why = second.unwrap_err();
@@ -148,25 +143,24 @@ mod tests {
         assert!(matches!(restore(&dir), Err(PlaceError::Folder(FolderError::Busy(..)))));
         drop(first);
         assert!(Place::take(&dir).is_ok());
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn a_folder_that_others_can_write_in_is_refused() {
-        let dir = dir("open");
+        let tree = Tree::default();
+        let dir = tree.path("run");
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(Place::take(&dir), Err(PlaceError::Folder(FolderError::Untrusted(_)))));
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn where_nothing_is_left_nothing_is_restored() {
-        let dir = dir("none");
+        let tree = Tree::default();
+        let dir = tree.path("run");
         assert_eq!(restore(&dir).unwrap(), Left::default());
         assert!(!dir.exists());
         drop(Place::take(&dir).unwrap());
         assert_eq!(restore(&dir).unwrap(), Left::default());
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

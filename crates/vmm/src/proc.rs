@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_thread_id_that_means_another_thread_by_now_is_dropped() {
-        let tree = Tree::new("reused-thread", "qemu-kvm");
+        let tree = Tree::new("qemu-kvm");
         let (proc, process) = read(&tree, 16548);
         // Thread of vCPU 2 ends, and that of vCPU 3 too, whose id another thread gets.
         tree.remove("proc/16548/task/16559");
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn who_ran_no_vm_some_times_is_not_looked_at_until_all_are_again() {
-        let tree = Tree::new("passed", "qemu-kvm");
+        let tree = Tree::new("qemu-kvm");
         let proc = tree.proc();
         let found = |passed: &mut Passed| proc.scan_again(passed).unwrap().vms.len();
         let mut passed = Passed::default();
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_process_id_that_means_another_process_by_now_is_dropped() {
-        let tree = Tree::new("reused-process", "qemu-kvm");
+        let tree = Tree::new("qemu-kvm");
         let (proc, process) = read(&tree, 16548);
         assert_eq!(proc.vms(&process, None).len(), 1);
         tree.replace("proc/16548/stat", " 183692 ", " 190000 ");
@@ -386,7 +386,7 @@ mod tests {
             ("qemu-kvm-unnamed", 16693, None, 0),
             ("lab", 19471, None, 0),
         ] {
-            let tree = Tree::new(&format!("denied-{name}"), name);
+            let tree = Tree::new(name);
             let (_, mut process) = read(&tree, pid);
             process.kvm = None;
             let vms = Proc::at("nowhere").folders(&process);

@@ -171,7 +171,7 @@ fn a_conversation_ends_in_time() {
 
 /// Asks about the VM of a fixture, with these threads as its vCPUs'.
 fn ask(test: &str, fixture: &str, tids: &[u32]) -> (vcoop_vmm::Vm, Result<(), QmpError>) {
-    let tree = Tree::new(test, fixture);
+    let tree = Tree::new(fixture);
     let proc: Proc = tree.proc_alone();
     let mut vm = proc.scan().unwrap().vms.remove(0);
     let cpu = |(i, tid)| format!(r#"{{"cpu-index": {i}, "thread-id": {tid}}}"#);

@@ -9,12 +9,12 @@ use vcoop_vmm::{Accel, Proc, Role, Source, Vm, Vmm};
 
 /// The VMs of a fixture, with all that can be read.
 fn vms(fixture: &str) -> Vec<Vm> {
-    scan(&Tree::new(&format!("all-{fixture}"), fixture).proc())
+    scan(&Tree::new(fixture).proc())
 }
 
 /// The VMs of a fixture, by what is in `/proc` alone.
 fn vms_of_proc(fixture: &str) -> Vec<Vm> {
-    scan(&Tree::new(&format!("alone-{fixture}"), fixture).proc_alone())
+    scan(&Tree::new(fixture).proc_alone())
 }
 
 fn scan(proc: &Proc) -> Vec<Vm> {
@@ -173,7 +173,7 @@ fn two_vms_of_one_name_stay_two() {
 
 #[test]
 fn two_vms_of_one_process_and_name_are_told_apart() {
-    let tree = Tree::new("siblings", "firecracker");
+    let tree = Tree::new("firecracker");
     let write = |path: &str, tid: &str| {
         std::fs::create_dir_all(tree.path(path)).unwrap();
         std::fs::write(tree.path(path).join("pid"), tid).unwrap();
@@ -192,7 +192,7 @@ fn two_vms_of_one_process_and_name_are_told_apart() {
 
 #[test]
 fn processes_that_lie_get_no_further_than_their_own_threads() {
-    let tree = Tree::new("hostile", "hostile");
+    let tree = Tree::new("hostile");
     let vms = scan(&tree.proc());
     let [loud, box_] = &vms[..] else { panic!("{vms:#?}") };
 

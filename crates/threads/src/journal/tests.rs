@@ -1,35 +1,16 @@
-use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process;
+use std::path::Path;
 use std::thread;
 
 use proptest::prelude::*;
 use vcoop_policy::thread::Policy;
-use vcoop_testing::Waiting;
+use vcoop_testing::{Tree, Waiting};
 
 use super::{Contents, Journal, JournalError, MOST_THREADS, Origin, Restored};
 use crate::Attributes;
 use crate::affinity::{MOST_CPUS, affinity, set_affinity};
 use crate::captured::{Baseline, Captured};
-
-/// A folder of its own, gone on drop.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = env::temp_dir().join(format!("vcoop-journal-{name}-{}", process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs `body` while that many other threads wait, and gives it their numbers.
 fn beside(threads: usize, body: impl FnOnce(&[i32])) {
@@ -44,10 +25,10 @@ fn read(dir: &Path) -> Result<Journal, JournalError> {
 
 #[test]
 fn a_later_process_gives_back_what_the_first_has_changed() {
-    let dir = Dir::new("later");
+    let dir = Tree::default();
     beside(3, |tids| {
         let before: Vec<_> = tids.iter().map(|tid| Attributes::get(*tid).unwrap()).collect();
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         for tid in tids {
             let captured = Captured::of(*tid).unwrap();
             journal.record(&captured).unwrap();
@@ -59,9 +40,9 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
         journal.forget(&first).unwrap();
         // The writer dies here, without a word.
         drop(journal);
-        let already = Journal::create(&dir.0).unwrap_err();
+        let already = Journal::create(dir.root()).unwrap_err();
         assert!(already.to_string().contains("exists"), "{already}");
-        let mut journal = read(&dir.0).unwrap();
+        let mut journal = read(dir.root()).unwrap();
         assert_eq!((journal.contents().threads.len(), journal.contents().damaged), (2, 0));
         let (outcomes, written) = journal.restore_all();
         written.unwrap();
@@ -71,25 +52,25 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
             assert_eq!(Attributes::get(*tid).unwrap(), *before);
         }
         assert_ne!(Attributes::get(tids[0]).unwrap(), before[0], "it was forgotten");
-        let mut again = read(&dir.0).unwrap();
+        let mut again = read(dir.root()).unwrap();
         assert!(again.contents().threads.is_empty() && again.restore_all().0.is_empty());
         again.remove().unwrap();
-        Journal::create(&dir.0).unwrap();
+        Journal::create(dir.root()).unwrap();
     });
 }
 
 #[test]
 fn cpus_that_were_not_written_down_stay_as_somebody_has_set_them() {
-    let dir = Dir::new("any");
+    let dir = Tree::default();
     beside(1, |tids| {
         let tid = tids[0];
         let before = Attributes::get(tid).unwrap();
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         journal.record(&Captured::of(tid).unwrap().without_cpus()).unwrap();
         Attributes::from_policy(&Policy::Fifo(1)).set(tid).unwrap();
         let one = &affinity(tid).unwrap()[..1];
         set_affinity(tid, one).unwrap();
-        let (outcomes, _) = read(&dir.0).unwrap().restore_all();
+        let (outcomes, _) = read(dir.root()).unwrap().restore_all();
         assert!(matches!(outcomes[..], [(_, Ok(Restored::Done))]), "{outcomes:?}");
         assert_eq!((Attributes::get(tid).unwrap(), affinity(tid).unwrap()), (before, one.to_vec()));
     });
@@ -97,39 +78,39 @@ fn cpus_that_were_not_written_down_stay_as_somebody_has_set_them() {
 
 #[test]
 fn a_baseline_that_has_changed_is_written_again() {
-    let dir = Dir::new("rewrite");
+    let dir = Tree::default();
     beside(1, |tids| {
         let captured = Captured::of(tids[0]).unwrap();
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         journal.record(&captured).unwrap();
         let other = Baseline { nice: 7, ..captured.baseline().clone() };
         journal.rewrite(&other).unwrap();
         assert_eq!(journal.contents().threads[&tids[0]].nice, 7);
-        assert_eq!(read(&dir.0).unwrap().contents().threads[&tids[0]].nice, 7);
+        assert_eq!(read(dir.root()).unwrap().contents().threads[&tids[0]].nice, 7);
     });
 }
 
 #[test]
 fn a_thread_that_could_not_be_written_down_is_not_in_it() {
-    let dir = Dir::new("unwritten");
+    let dir = Tree::default();
     beside(1, |tids| {
         let captured = Captured::of(tids[0]).unwrap();
-        let mut journal = Journal::create(&dir.0).unwrap();
-        fs::remove_dir_all(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
+        fs::remove_dir_all(dir.root()).unwrap();
         assert!(matches!(journal.record(&captured), Err(JournalError::Io { .. })));
         assert!(journal.contents().threads.is_empty());
-        fs::create_dir(&dir.0).unwrap();
+        fs::create_dir(dir.root()).unwrap();
         journal.record(&captured).unwrap();
-        assert_eq!(read(&dir.0).unwrap().contents().threads.len(), 1);
+        assert_eq!(read(dir.root()).unwrap().contents().threads.len(), 1);
     });
 }
 
 #[test]
 fn a_journal_has_room_for_so_many_threads() {
-    let dir = Dir::new("full");
+    let dir = Tree::default();
     beside(1, |tids| {
         let captured = Captured::of(tids[0]).unwrap();
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         let others = (1..).filter(|tid| *tid != tids[0]).take(MOST_THREADS);
         for tid in others {
             let thread = Baseline { tid, ..captured.baseline().clone() };
@@ -146,13 +127,13 @@ fn a_journal_has_room_for_so_many_threads() {
 /// Its writer may be killed at any moment, and an owner that finds a part of a journal does not begin.
 #[test]
 fn a_journal_is_there_as_a_whole_or_not_at_all() {
-    let dir = Dir::new("whole");
+    let dir = Tree::default();
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            (0..2_000).for_each(|_| Journal::create(&dir.0).unwrap().remove().unwrap());
+            (0..2_000).for_each(|_| Journal::create(dir.root()).unwrap().remove().unwrap());
         });
         while !writer.is_finished() {
-            let read = read(&dir.0);
+            let read = read(dir.root());
             assert!(!matches!(read, Err(JournalError::Unknown(_))), "a part of it");
         }
     });
@@ -160,16 +141,16 @@ fn a_journal_is_there_as_a_whole_or_not_at_all() {
 
 #[test]
 fn a_number_that_another_thread_has_now_is_left_alone() {
-    let dir = Dir::new("reused");
+    let dir = Tree::default();
     beside(1, |tids| {
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         let captured = Captured::of(tids[0]).unwrap();
         journal.record(&captured).unwrap();
-        let path = Journal::path_in(&dir.0);
+        let path = Journal::path_in(dir.root());
         let start = format!(" {} policy", captured.baseline().start);
         let text = fs::read_to_string(&path).unwrap().replace(&start, " 7 policy=1 policy");
         fs::write(&path, text.replace("policy=1 policy=0", "policy=1")).unwrap();
-        let mut journal = read(&dir.0).unwrap();
+        let mut journal = read(dir.root()).unwrap();
         assert_eq!(journal.contents().threads[&tids[0]].start, 7);
         let before = Attributes::get(tids[0]).unwrap();
         let (outcomes, _) = journal.restore_all();
@@ -180,43 +161,43 @@ fn a_number_that_another_thread_has_now_is_left_alone() {
 
 #[test]
 fn what_cannot_be_restored_stays_in_the_journal() {
-    let dir = Dir::new("refused");
+    let dir = Tree::default();
     beside(1, |tids| {
-        let mut journal = Journal::create(&dir.0).unwrap();
+        let mut journal = Journal::create(dir.root()).unwrap();
         journal.record(&Captured::of(tids[0]).unwrap()).unwrap();
-        let path = Journal::path_in(&dir.0);
+        let path = Journal::path_in(dir.root());
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("policy=0", "policy=42")).unwrap();
-        let mut journal = read(&dir.0).unwrap();
+        let mut journal = read(dir.root()).unwrap();
         let (outcomes, written) = journal.restore_all();
         written.unwrap();
         assert!(outcomes[0].1.as_ref().unwrap_err().attributes.is_some());
-        assert_eq!(read(&dir.0).unwrap().contents(), journal.contents());
+        assert_eq!(read(dir.root()).unwrap().contents(), journal.contents());
         assert_eq!(journal.contents().threads.len(), 1);
     });
 }
 
 #[test]
 fn journals_of_others_are_refused() {
-    let dir = Dir::new("others");
-    let path = Journal::path_in(&dir.0);
-    assert!(matches!(read(&dir.0), Err(JournalError::Io { .. })));
-    Journal::create(&dir.0).unwrap();
+    let dir = Tree::default();
+    let path = Journal::path_in(dir.root());
+    assert!(matches!(read(dir.root()), Err(JournalError::Io { .. })));
+    Journal::create(dir.root()).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
-    assert!(matches!(read(&dir.0), Err(JournalError::Untrusted(_))));
+    assert!(matches!(read(dir.root()), Err(JournalError::Untrusted(_))));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&path, text.replace("journal 1", "journal 2")).unwrap();
-    assert!(matches!(read(&dir.0), Err(JournalError::Unknown(_))));
+    assert!(matches!(read(dir.root()), Err(JournalError::Unknown(_))));
     fs::write(&path, text.replace("pidns=", "pidns=1")).unwrap();
-    assert!(matches!(read(&dir.0), Err(JournalError::Elsewhere(_))));
+    assert!(matches!(read(dir.root()), Err(JournalError::Elsewhere(_))));
     let line = "thread 1 1 policy=1 flags=0 priority=9 runtime=0 deadline=0 period=0 util=0-0 nice=0 \
                 cpus=0 .\n";
     fs::write(&path, text.replace("boot=", "boot=1") + line).unwrap();
-    assert!(read(&dir.0).unwrap().contents().threads.is_empty(), "its threads are gone");
+    assert!(read(dir.root()).unwrap().contents().threads.is_empty(), "its threads are gone");
     fs::write(&path, text + line).unwrap();
-    assert_eq!(read(&dir.0).unwrap().contents().threads.len(), 1);
-    let link = dir.0.join("link");
+    assert_eq!(read(dir.root()).unwrap().contents().threads.len(), 1);
+    let link = dir.path("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(matches!(Journal::read(&link), Err(JournalError::Io { .. })));
 }

@@ -11,57 +11,48 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// A tree, written out in a folder of its own until it is dropped.
-pub(crate) struct Tree {
-    root: PathBuf,
-}
+pub(crate) struct Tree(vcoop_testing::Tree);
 
 impl Tree {
-    /// Writes `fixtures/{fixture}.tree` out for a test called `test`.
-    pub(crate) fn new(test: &str, fixture: &str) -> Self {
+    /// Writes `fixtures/{fixture}.tree` out.
+    pub(crate) fn new(fixture: &str) -> Self {
         // The command's tests use this module, too.
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vmm/tests/fixtures");
         let text = fs::read_to_string(fixtures.join(format!("{fixture}.tree"))).unwrap();
-        let root = std::env::temp_dir().join(format!("vcoop-vmm-{}-{test}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let tree = Self { root };
+        let tree = vcoop_testing::Tree::default();
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
             if line.starts_with('#') {
                 continue;
             }
             if let Some((path, target)) = line.split_once(" -> ") {
-                symlink(OsStr::from_bytes(&bytes(target)), tree.new_path(path)).unwrap();
+                let path = tree.path(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                symlink(OsStr::from_bytes(&bytes(target)), path).unwrap();
             } else if let Some((path, content)) = line.split_once(" = ") {
-                fs::write(tree.new_path(path), bytes(content)).unwrap();
+                tree.write(path, bytes(content));
             } else {
                 let path = line.strip_suffix(" <<END").unwrap_or_else(|| panic!("{line:?}"));
                 let content: Vec<_> = lines.by_ref().take_while(|line| *line != "END").collect();
-                fs::write(tree.new_path(path), content.join("\n")).unwrap();
+                tree.write(path, content.join("\n"));
             }
         }
-        tree
+        Self(tree)
     }
 
     /// What reads this tree, debugfs and libvirt's files in it too.
     pub(crate) fn proc(&self) -> crate::Proc {
-        self.proc_alone().debugfs(self.root.join("debugfs")).libvirt(self.root.join("libvirt"))
+        self.proc_alone().debugfs(self.path("debugfs")).libvirt(self.path("libvirt"))
     }
 
     /// What reads this tree's processes and nothing else.
     pub(crate) fn proc_alone(&self) -> crate::Proc {
-        crate::Proc::at(self.root.join("proc"))
+        crate::Proc::at(self.path("proc"))
     }
 
     /// A path in this tree.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    /// A path in this tree, in a folder that is there.
-    fn new_path(&self, path: &str) -> PathBuf {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        path
+        self.0.path(path)
     }
 
     /// Changes a file.
@@ -75,12 +66,6 @@ impl Tree {
     /// Removes a folder.
     pub(crate) fn remove(&self, path: &str) {
         fs::remove_dir_all(self.path(path)).unwrap();
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
     }
 }
 
