@@ -5,57 +5,36 @@
 //! by the EEVDF slice that the first has while it is not real-time.
 //!
 //!     cargo run --release -p vcoop-lab --example unboost
-#![allow(unsafe_code, reason = "scheduling attributes have no safe wrapper")]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, iter, thread};
 
+use vcoop_policy::thread::Policy;
+use vcoop_threads::{Attributes, gettid, run_time, set_timer_slack};
+
 const PERIOD: Duration = Duration::from_millis(1);
 const BOOST: Duration = Duration::from_micros(60);
 const LONG_BOOST: Duration = Duration::from_micros(100);
-const FAIR: (i32, Duration) = (0, Duration::ZERO);
 const PERIODS: u32 = 2_000;
 /// A period that meets every phase of the other.
 const OTHER: Duration = Duration::from_micros(1037);
 
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// Pins the calling thread, and takes the slack from its sleeps.
-fn pin(cpu: usize) {
-    // SAFETY: a cpu_set_t is plain bits, the index is far below its size; prctl takes numbers.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::CPU_SET(cpu, &mut set);
-        let rc = libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-        assert_eq!(rc, 0, "CPU {cpu} cannot be had");
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64);
-    }
+/// Pins the calling thread to a CPU, and takes the slack from its sleeps.
+fn pin(cpu: u32) {
+    vcoop_threads::pin(&[cpu]).unwrap_or_else(|e| panic!("CPU {cpu} cannot be had: {e}"));
+    set_timer_slack(1);
 }
 
-/// FIFO with a priority, or fair with 0: then with this nice value and slice, the kernel's if it is zero.
-fn schedule(tid: i32, priority: u32, (nice, slice): (i32, Duration)) {
-    // SAFETY: a sched_attr is plain numbers.
-    let mut attr = unsafe { std::mem::zeroed::<libc::sched_attr>() };
-    attr.size = size_of::<libc::sched_attr>() as u32;
-    attr.sched_nice = nice;
-    attr.sched_runtime = slice.as_nanos() as u64;
-    if priority > 0 {
-        attr.sched_policy = libc::SCHED_FIFO as u32;
-        attr.sched_priority = priority;
-        // Threads that it starts are fair.
-        attr.sched_flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
-    }
-    // SAFETY: reads one structure, whose size it says.
-    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
-    assert_eq!(rc, 0, "real-time scheduling is not permitted");
+fn schedule(tid: i32, policy: Policy) {
+    Attributes::from_policy(&policy).set(tid).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// CPU time of a thread of this process.
 fn cpu_time(tid: i32) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat"));
-    let text = text.unwrap_or_default();
-    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0.0)
+    run_time(tid).ran_ns as f64
 }
 
 fn spin_until(end: Instant) {
@@ -83,17 +62,15 @@ struct Seen {
     waits: Vec<Duration>,
 }
 
-/// `wakes`: when in the boosted thread's period, and how often. `rest`: nice value and slice of the boosted
-/// thread while it is fair.
-fn watch(boost: Duration, wakes: (Duration, Duration), rest: (i32, Duration)) -> Seen {
+/// `wakes`: when in the boosted thread's period, and how often. `rest`: what the boosted thread has between its boosts.
+fn watch(boost: Duration, wakes: (Duration, Duration), rest: Policy) -> Seen {
     OVER.store(false, Ordering::Relaxed);
     let tids = [const { AtomicI32::new(0) }; 3];
     thread::scope(|s| {
         for tid in &tids {
             s.spawn(move || {
                 pin(0);
-                // SAFETY: no arguments.
-                tid.store(unsafe { libc::gettid() }, Ordering::Release);
+                tid.store(gettid(), Ordering::Release);
                 while !OVER.load(Ordering::Relaxed) {
                     hint::spin_loop();
                 }
@@ -114,13 +91,13 @@ fn watch(boost: Duration, wakes: (Duration, Duration), rest: (i32, Duration)) ->
             waits
         });
         let tids = tids.each_ref().map(|tid| tid.load(Ordering::Acquire));
-        schedule(tids[0], 0, rest);
+        schedule(tids[0], rest);
         let before = tids.map(cpu_time);
         periodically(start, PERIOD, |_| {
             if !boost.is_zero() {
-                schedule(tids[0], 8, FAIR);
+                schedule(tids[0], Policy::Fifo(8));
                 spin_until(Instant::now() + boost);
-                schedule(tids[0], 0, rest);
+                schedule(tids[0], rest);
             }
         });
         let used: Vec<f64> = tids.iter().zip(before).map(|(tid, b)| cpu_time(*tid) - b).collect();
@@ -132,20 +109,21 @@ fn watch(boost: Duration, wakes: (Duration, Duration), rest: (i32, Duration)) ->
 
 fn main() {
     pin(1);
-    schedule(0, 95, FAIR);
-    let never = watch(Duration::ZERO, (Duration::ZERO, PERIOD), FAIR);
+    schedule(0, Policy::Fifo(95));
+    let never = watch(Duration::ZERO, (Duration::ZERO, PERIOD), Policy::NORMAL);
     println!("never boosted: {:.2}", never.share);
     for us in [0, 20, 40, 60, 80, 100, 120, 140, 160, 200, 300, 500, 700, 900] {
-        let seen = watch(BOOST, (Duration::from_micros(us), PERIOD), FAIR);
+        let seen = watch(BOOST, (Duration::from_micros(us), PERIOD), Policy::NORMAL);
         println!("the other wakes up {us} us after: {:.2}", seen.share);
     }
     println!(
         "the other wakes up every {OTHER:?}; boosts of {LONG_BOOST:?}, at nice 2 between them"
     );
-    let unboosted = ("never boosted, nice 0".to_owned(), Duration::ZERO, FAIR);
+    let unboosted = ("never boosted, nice 0".to_owned(), Duration::ZERO, Policy::NORMAL);
     let slices = [0, 1400, 700, 300, 100].map(|us| {
         let name = if us == 0 { "the kernel's slice".to_owned() } else { format!("slice {us} us") };
-        (name, LONG_BOOST, (2, Duration::from_micros(us)))
+        let slice_ns = (us > 0).then_some(us * 1_000);
+        (name, LONG_BOOST, Policy::Normal { nice: 2, slice_ns })
     });
     for (name, boost, rest) in iter::once(unboosted).chain(slices) {
         let Seen { share, waits } = watch(boost, (Duration::ZERO, OTHER), rest);
