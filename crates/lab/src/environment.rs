@@ -18,30 +18,35 @@ pub fn environment() -> BTreeMap<String, String> {
             facts.insert(name.to_owned(), value);
         }
     };
+    let root = Root::new(Path::new("/"));
+    let read = |path: &str| root.text(path);
     put("kvm", Some(flavour().to_owned()));
-    put("kernel", read("/proc/sys/kernel/osrelease"));
-    put("kernel_build", read("/proc/sys/kernel/version"));
-    put("cpu", cpuinfo("model name"));
-    put("hypervisor", Some(if is_guest() { "yes: this host is a guest" } else { "no" }.to_owned()));
-    put("clocksource", read("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
-    put("sched_rt_runtime_us", read("/proc/sys/kernel/sched_rt_runtime_us"));
-    put("sched_rt_period_us", read("/proc/sys/kernel/sched_rt_period_us"));
-    let loaded = sched_ext::read(&Root::new(Path::new("/")));
+    put("kernel", read("proc/sys/kernel/osrelease"));
+    put("kernel_build", read("proc/sys/kernel/version"));
+    put("cpu", root.cpuinfo("model name"));
+    put(
+        "hypervisor",
+        Some(if root.is_guest() { "yes: this host is a guest" } else { "no" }.to_owned()),
+    );
+    put("clocksource", read("sys/devices/system/clocksource/clocksource0/current_clocksource"));
+    put("sched_rt_runtime_us", read("proc/sys/kernel/sched_rt_runtime_us"));
+    put("sched_rt_period_us", read("proc/sys/kernel/sched_rt_period_us"));
+    let loaded = sched_ext::read(&root);
     put("sched_ext", loaded.map(|loaded| loaded.to_string()));
-    put("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
-    put("cpuidle_driver", read("/sys/devices/system/cpu/cpuidle/current_driver"));
+    put("governor", read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    put("cpuidle_driver", read("sys/devices/system/cpu/cpuidle/current_driver"));
     for name in
         ["halt_poll_ns", "halt_poll_ns_grow", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"]
     {
-        put(name, read(&format!("/sys/module/kvm/parameters/{name}")));
+        put(name, read(&format!("sys/module/kvm/parameters/{name}")));
     }
     // Newer kernels have a switch, older ones a time.
     for name in ["lapic_timer_advance", "lapic_timer_advance_ns"] {
-        put(name, read(&format!("/sys/module/kvm/parameters/{name}")));
+        put(name, read(&format!("sys/module/kvm/parameters/{name}")));
     }
-    put("preemption_timer", read("/sys/module/kvm_intel/parameters/preemption_timer"));
-    put("load_average", read("/proc/loadavg"));
-    put("cpu_cgroup", cgroup("cpu"));
+    put("preemption_timer", read("sys/module/kvm_intel/parameters/preemption_timer"));
+    put("load_average", read("proc/loadavg"));
+    put("cpu_cgroup", root.cgroup(|controllers| controllers.split(',').any(|c| c == "cpu")));
     put("trace", Some(vcoop_sources::trace::describe()));
     let cpus = vcoop_threads::allowed_cpus().map(|c| c.len().to_string());
     put("cpus", cpus.ok());
@@ -63,35 +68,12 @@ pub(crate) fn flavour() -> &'static str {
     }
 }
 
-fn is_guest() -> bool {
-    cpuinfo("flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor"))
-}
-
-fn cpuinfo(key: &str) -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-fn cgroup(controller: &str) -> Option<String> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let of = |line: &str| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let named = fields.next()?.split(',').any(|c| c == controller);
-        if named { fields.next().map(str::to_owned) } else { None }
-    };
-    text.lines().find_map(of)
-}
-
-fn read(path: &str) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned()).filter(|s| !s.is_empty())
-}
-
 /// Whether the TSC is the kernel's own clock: then it is synchronous and constant, and times taken
 /// on different CPUs can be compared.
 pub(crate) fn has_reliable_tsc() -> bool {
-    read("/sys/devices/system/clocksource/clocksource0/current_clocksource").as_deref()
-        == Some("tsc")
+    let clock =
+        fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    clock.is_ok_and(|clock| clock.trim() == "tsc")
 }
 
 /// Keeps CPUs out of deep idle states while it lives, where the kernel lets us.
@@ -116,20 +98,6 @@ impl NoDeepIdle {
 pub(crate) fn find_in_path(program: &str) -> Option<PathBuf> {
     let paths = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&paths).map(|dir| dir.join(program)).find(|path| path.is_file())
-}
-
-/// `/proc/loadavg`.
-pub(crate) fn load_average() -> String {
-    read("/proc/loadavg").unwrap_or_default()
-}
-
-/// Stolen and all time of all CPUs since boot, in ticks of user space's clock.
-pub(crate) fn steal() -> Option<(u64, u64)> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
-    let numbers = text.lines().next()?.strip_prefix("cpu ")?;
-    // user nice system idle iowait irq softirq steal; guest time is in user time already.
-    let n: Vec<u64> = numbers.split_whitespace().take(8).map_while(|w| w.parse().ok()).collect();
-    Some((*n.get(7)?, n.iter().sum()))
 }
 
 #[cfg(test)]

@@ -93,9 +93,7 @@ impl HostFacts {
         let n = u32::try_from(cpus.len()).unwrap_or(1);
         Self {
             cpu_model: root.cpuinfo("model name"),
-            is_guest: root
-                .cpuinfo("flags")
-                .is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor")),
+            is_guest: root.is_guest(),
             cpus,
             topology,
             tick_ns: kernel::tick(tick_ns, &config),
@@ -156,9 +154,35 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    fn cpuinfo(&self, key: &str) -> Option<String> {
+    pub(crate) fn cpuinfo(&self, key: &str) -> Option<String> {
         let text = fs::read_to_string(self.path("proc/cpuinfo")).ok()?;
         let line = text.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
         Some(line.split_once(':')?.1.trim().to_owned())
+    }
+
+    /// Whether this host is a guest itself.
+    pub(crate) fn is_guest(&self) -> bool {
+        let flags = self.cpuinfo("flags");
+        flags.is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
+    }
+
+    /// Where this process is in the hierarchy whose list of controllers is wanted.
+    pub(crate) fn cgroup(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let text = self.text("proc/self/cgroup")?;
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            fields.next().filter(|controllers| wanted(controllers))?;
+            fields.next().map(str::to_owned)
+        })
+    }
+
+    /// Stolen and all time of all CPUs since boot, in ticks of user space's clock.
+    pub(crate) fn steal(&self) -> Option<(u64, u64)> {
+        let text = self.text("proc/stat")?;
+        let numbers = text.lines().next()?.strip_prefix("cpu ")?;
+        // user nice system idle iowait irq softirq steal; guest time is in user time already.
+        let n: Vec<u64> =
+            numbers.split_whitespace().take(8).map_while(|w| w.parse().ok()).collect();
+        Some((*n.get(7)?, n.iter().sum()))
     }
 }

@@ -17,7 +17,7 @@ use super::bench::Bench;
 use super::costs::{BASE_PROFILE, Known};
 use super::settle::Interruptions;
 use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host, noise};
-use crate::environment::{self, NoDeepIdle, has_reliable_tsc};
+use crate::environment::{NoDeepIdle, flavour, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::{HostFacts, Root, host_facts, timers};
 use crate::run::{available, one_at_a_time, tsc_khz};
@@ -72,8 +72,9 @@ fn measure(
         None => measured_khz(),
     };
     let locked = Locked::all();
-    let load_average = environment::load_average();
-    let steal_before = environment::steal();
+    let root = Root::new(Path::new("/"));
+    let load_average = root.text("proc/loadavg").unwrap_or_default();
+    let steal_before = root.steal();
     let (cpu, other) = cpus(&facts);
     let fifo = Attributes::from_policy(&Policy::Fifo(1)).set(0).is_ok();
     host::prepare(cpu, fifo, 0)?;
@@ -103,7 +104,7 @@ fn measure(
         held = idle.is_held();
         guest::measure(&mut bench, kvm)?;
     }
-    let steal = environment::steal().zip(steal_before);
+    let steal = root.steal().zip(steal_before);
     let conditions = Conditions {
         fifo,
         memory_locked: locked.0,
@@ -120,7 +121,7 @@ fn measure(
     let complete = !stop();
     let base = Profile::load(BASE_PROFILE).map_err(|e| unreadable(&e.to_string()))?;
     let cpu_model = facts.cpu_model.as_deref().unwrap_or("an unknown CPU");
-    let flavour = kvm.as_ref().map(|_| environment::flavour().to_owned());
+    let flavour = kvm.as_ref().map(|_| flavour().to_owned());
     let place = format!("{cpu_model}, Linux {}, {}", facts.release, today());
     let software = flavour.as_deref().is_some_and(|f| f != "vmx" && f != "svm");
     let cpu = timers::cpu(&Root::new(Path::new("/")), khz, &place);

@@ -109,18 +109,8 @@ fn guest(root: &Root, facts: &HostFacts) -> Finding {
     if !facts.is_guest {
         return Finding::ok("bare metal", "this host is no guest");
     }
-    let stat = root.text("proc/stat").unwrap_or_default();
-    let fields: Vec<u64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(1)
-        .take(8)
-        .map_while(|n| n.parse().ok())
-        .collect();
-    let all = fields.iter().sum::<u64>().max(1);
-    let stolen = fields.get(7).map_or(0, |steal| steal * 1000 / all);
+    let (steal, all) = root.steal().unwrap_or_default();
+    let stolen = steal * 1000 / all.max(1);
     Finding::limited(
         "bare metal",
         format!(
@@ -172,13 +162,8 @@ fn idle(facts: &HostFacts) -> Finding {
 /// Where the process is in the hierarchy of the `cpu` controller, and what limits it there.
 fn cgroup(root: &Root) -> Finding {
     const NAME: &str = "cgroup CPU limits";
-    let text = root.text("proc/self/cgroup").unwrap_or_default();
     let path = |wanted: fn(&str) -> bool| {
-        text.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            fields.next().filter(|c| wanted(c))?;
-            fields.next().map(|p| p.trim_matches('/').to_owned())
-        })
+        root.cgroup(wanted).map(|path| path.trim_matches('/').to_owned())
     };
     if let Some(path) = path(|c| c.split(',').any(|c| c == "cpu")) {
         let file = |file: &str| root.text(&format!("sys/fs/cgroup/cpu/{path}/{file}"));

@@ -31,7 +31,6 @@ fn two_sockets() -> Vec<(String, String)> {
 #[test]
 fn cpus_are_renumbered_core_by_core() {
     let files = two_sockets();
-    let files: Vec<(&str, &str)> = files.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
     let facts = read(&Tree::with(&files), &[0, 1, 2, 3, 4, 5, 6, 7], None);
     let shape = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 };
     assert_eq!((facts.topology.value, facts.topology.read), (shape, true));
@@ -133,9 +132,9 @@ fn idle_states_keep_their_order() {
         (state(1, "residency"), "600"),
         (state(1, "disable"), "1"),
     ];
-    let mut files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), *t)).collect();
-    files.push(("sys/devices/system/cpu/cpuidle/current_driver", "intel_idle"));
-    let idle = read(&Tree::with(&files), &[0], None).idle;
+    let tree = Tree::with(&files);
+    tree.put("sys/devices/system/cpu/cpuidle/current_driver", "intel_idle");
+    let idle = read(&tree, &[0], None).idle;
     assert_eq!(idle.driver.as_deref(), Some("intel_idle"));
     assert!(idle.states[0].is_poll() && !idle.states[0].disabled);
     let c6 = &idle.states[1];

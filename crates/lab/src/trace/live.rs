@@ -66,6 +66,17 @@ impl Live {
         let own = |name: &str| ThreadName { name: name.to_owned(), vcpu: None };
         names.threads.extend([own("injector"), own("collector"), own("others")]);
         let others = names.threads.len() as ThreadId - 1;
+        Self::of(clock, ids, others, names, cpus, window)
+    }
+
+    fn of(
+        clock: Clock,
+        ids: BTreeMap<Tid, ThreadId>,
+        others: ThreadId,
+        names: ThreadNames,
+        cpus: u32,
+        window: (Ns, Ns),
+    ) -> Self {
         let has = vec![None; cpus as usize];
         Self {
             clock,
@@ -198,9 +209,7 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use super::{Live, Tids};
+    use super::Live;
     use crate::policy_log::Note;
     use vcoop_model::plan::Ns;
     use vcoop_model::trace_event::{Event as Told, Observer, ThreadNames};
@@ -227,25 +236,9 @@ mod tests {
     }
 
     fn live(window: (Ns, Ns)) -> Live {
+        let ids = [(7, 0), (8, 1)].into();
         let clock = Clock::new(0, 1_000_000);
-        let tids = Tids { tasks: &[], vcpus: &[], injector: 7, collector: 8 };
-        let mut live = Live {
-            clock,
-            ids: [(7, 0), (8, 1)].into_iter().collect(),
-            others: 2,
-            names: ThreadNames::default(),
-            window,
-            events: Vec::new(),
-            notes: Vec::new(),
-            boosted: BTreeMap::new(),
-            in_use: BTreeMap::new(),
-            last: 0,
-            has: vec![None; 1],
-            shown: vec![None; 1],
-            open: false,
-            over: false,
-        };
-        assert_eq!((tids.injector, tids.collector), (7, 8));
+        let mut live = Live::of(clock, ids, 2, ThreadNames::default(), 1, window);
         for (time, prev, next) in [(10, 0, 7), (20, 7, 99), (25, 99, 98), (30, 8, 0), (40, 0, 7)] {
             let what =
                 What::Switch { prev, leaves: Leaves::Asleep, next, comm: Default::default() };
