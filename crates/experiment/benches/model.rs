@@ -8,22 +8,15 @@
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group};
-use vcoop_capture::Loader;
-use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::plan::virt::SpinLocks;
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::run::Run;
-use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::HostPollConfig;
+use vcoop_testing::rig::builtin;
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
-    let text = builtin_scenario(scenario).expect("a built-in scenario");
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).expect("a path and a value")).collect();
-    Scenario::parse(scenario, text, &sets, &Loader::default())
-        .and_then(|s| s.plans(Some(&[policy.to_owned()])))
-        .unwrap_or_else(|e| panic!("{e}"))
-        .remove(0)
+    builtin(scenario, &[policy], sets).remove(0)
 }
 
 /// Runs once: events, CPU nanoseconds.

@@ -366,7 +366,7 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_model::scenario::Set;
+    use vcoop_testing::rig::plans;
 
     #[test]
     fn words_are_quoted_where_a_shell_would_split_them() {
@@ -376,14 +376,11 @@ mod tests {
         assert_eq!(quoted(""), "''");
     }
 
-    /// The policy that the `--set` options of a line make, as `vcoop attach` reads them.
-    fn read_again(name: &str, line: &str) -> PolicyPlan {
-        let sets = line.split(" --set ").skip(1);
-        let sets = sets.map(|set| Set::parse(set.trim_matches('\'')).unwrap()).collect::<Vec<_>>();
+    /// The plan of a VM under a policy with these settings.
+    fn of<'a>(name: &str, sets: impl Iterator<Item = &'a str>) -> Plan {
         let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
         let text = living.scenario(&[name.to_owned()]);
-        let scenario = Scenario::parse("again", &text, &sets, &NoCaptures).unwrap();
-        scenario.plans(None).unwrap().remove(0).policy
+        plans(&text, &[], &sets.collect::<Vec<_>>()).remove(0)
     }
 
     #[test]
@@ -394,18 +391,17 @@ mod tests {
             ("wake-boost", &["run=1ms", "vcpu_burst=1500us", "vm_refill=50%", "means=fifo 50"]),
             ("dynamic", &["repay=true", "rest_slice=700us", "boost_on_request=false"]),
         ] {
-            let sets = sets.iter().map(|set| Set::parse(&format!("policy.{name}.{set}")).unwrap());
-            let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
-            let text = living.scenario(&[name.to_owned()]);
-            let sets: Vec<Set> = sets.collect();
-            let scenario = Scenario::parse("own", &text, &sets, &NoCaptures).unwrap();
-            let plan = scenario.plans(None).unwrap().remove(0);
+            let sets: Vec<String> = sets.iter().map(|set| format!("policy.{name}.{set}")).collect();
+            let plan = of(name, sets.iter().map(String::as_str));
             let found = deploy(&plan, None, Some("web"));
             let start = format!("vcoop attach web --policy {name} --set ");
             let line = found.lines.iter().find(|line| line.starts_with(&start));
             let line = line.unwrap_or_else(|| panic!("{found:?}"));
-            assert_eq!(line.matches(" --set ").count(), sets.len(), "{line}");
-            assert_eq!(read_again(name, line), plan.policy, "{line}");
+            // As `vcoop attach` reads them.
+            let again: Vec<&str> = line.split(" --set ").skip(1).collect();
+            assert_eq!(again.len(), sets.len(), "{line}");
+            let again = of(name, again.into_iter().map(|set| set.trim_matches('\'')));
+            assert_eq!(again.policy, plan.policy, "{line}");
         }
     }
 
@@ -434,9 +430,7 @@ vcpus = 2
 base = "vanilla"
 pin = "2-3"
 "#;
-        let scenario = Scenario::parse("pins", text, &[], &NoCaptures).unwrap();
-        let plans = ["vanilla", "isolated", "some"].map(str::to_owned);
-        let plans = scenario.plans(Some(&plans)).unwrap();
+        let plans = plans(text, &["vanilla", "isolated", "some"], &[]);
         let lines = |plan: usize, base| deploy(&plans[plan], Some(&plans[base]), None).lines;
         assert_eq!(
             lines(1, 0)[..5],

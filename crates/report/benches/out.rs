@@ -6,16 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use vcoop_capture::Loader;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, RunId, Watch};
-use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
-use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spools};
 use vcoop_report::{Style, render, render_html};
+use vcoop_testing::rig::builtin;
 
 /// Somebody who watches and does nothing about it.
 #[derive(Debug)]
@@ -65,10 +63,7 @@ fn once(plans: &[Plan], eyes: &Eyes<'_>, folder: Option<&Path>) {
 
 fn main() {
     let rounds = if std::env::args().any(|a| a == "--bench") { 5 } else { 1 };
-    let text = builtin_scenario("busy-host").expect("a built-in scenario");
-    let mut plans = Scenario::parse("busy-host", text, &[], &Loader::default())
-        .and_then(|s| s.plans(None))
-        .unwrap_or_else(|e| panic!("{e}"));
+    let mut plans = builtin("busy-host", &[], &[]);
     // As many repeats as the flagship has: the report is written once, whatever their number.
     if rounds == 1 {
         plans.iter_mut().for_each(|plan| plan.repeats = 1);

@@ -1,7 +1,7 @@
 //! The host that most live tests run, plans of it, and what they read from a recording.
 
+use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
-use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_model::scenario::{Scenario, Set};
@@ -63,7 +63,7 @@ kind = "hog"
 /// It has none: the text or an override is wrong.
 pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = Scenario::parse("test", text, &sets, &NoCaptures);
+    let scenario = Scenario::parse("test", text, &sets, &Loader::default());
     let scenario = scenario.unwrap_or_else(|errors| panic!("{errors}"));
     let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
     let policies = (!policies.is_empty()).then_some(&policies[..]);

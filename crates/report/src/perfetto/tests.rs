@@ -1,26 +1,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
-use vcoop_capture::Loader;
-use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
 use vcoop_model::run::Run;
-use vcoop_model::scenario::{Scenario, Set};
 use vcoop_model::trace_event::{
     Event, GuestWork, Left, Observer, SampleEvent, ThreadName, ThreadNames, Work,
 };
+use vcoop_testing::rig::builtin;
 
 use super::Trace;
 use super::schema::{Data, KernelEvent as Kernel, Trace as File, Type};
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
-    let text = builtin_scenario(scenario).expect("it is built in");
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).expect("a path and a value")).collect();
-    Scenario::parse(scenario, text, &sets, &Loader::default())
-        .and_then(|s| s.plans(Some(&[policy.to_owned()])))
-        .unwrap_or_else(|e| panic!("{e}"))
-        .remove(0)
+    builtin(scenario, &[policy], sets).remove(0)
 }
 
 fn traced(plan: &Plan, window: (Ns, Ns)) -> Vec<u8> {
