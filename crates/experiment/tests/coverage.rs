@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
+use crate::common::measured;
 use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::backend::Sim;
 use vcoop_experiment::result::{Document, Interval, Series};
-use vcoop_experiment::runner::{Control, Experiment, Measured, PlanRuns};
+use vcoop_experiment::runner::{Measured, PlanRuns};
 use vcoop_model::plan::Plan;
 use vcoop_testing::rig;
 
@@ -221,11 +221,8 @@ fn tally(plans: &[Plan], all: &Measured, size: usize) -> Tally {
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
     let plans = rig::plans(SCENARIO, &["vanilla", "dynamic"], &[]);
-    let stop = AtomicBool::new(false);
-    let control = Control { stop: &stop, progress: &|_| () };
-    let columns = [Column::all(&Sim, plans.len())];
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let all = Experiment { plans: &plans, columns: &columns, jobs }.run(control).unwrap();
+    let all = measured(&plans, &Sim, jobs).unwrap();
     let tallies = SIZES.map(|size| tally(&plans, &all, size));
     let mut table = String::from("| 95 % intervals of |");
     SIZES.iter().for_each(|size| _ = write!(table, " {size} repeats |"));

@@ -1,8 +1,7 @@
 //! Boot storms from the file to the document: curves, views, and what is left out.
 
-use vcoop_experiment::analysis::About;
+use crate::common::simulated;
 use vcoop_experiment::result::{Curve, Document};
-use vcoop_experiment::simulate;
 use vcoop_testing::rig::plans;
 
 /// Four VMs come one by one and boot in some 20 ms; the host pings the first one.
@@ -67,8 +66,7 @@ length = "5ms"
 "#;
 
 fn run(text: &str, sets: &[&str], jobs: usize) -> Document {
-    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
-    simulate(&plans(text, &[], sets), jobs, about).unwrap()
+    simulated(&plans(text, &[], sets), jobs)
 }
 
 fn curve<'d>(d: &'d Document, policy: &str, event: &str) -> &'d Curve {

@@ -2,7 +2,7 @@
 
 use crate::common::{Fake, plans, run};
 use vcoop_experiment::backend::Backend;
-use vcoop_experiment::result::{Document, Series};
+use vcoop_experiment::result::{Document, Series, Verdict};
 use vcoop_experiment::verdict::verdicts;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::run::Run;
@@ -11,14 +11,6 @@ use vcoop_model::run::Run;
 fn around(level: u64, seed: u64) -> Vec<u64> {
     let drift = seed % 7;
     (0..2000).map(|i| level + level * (i % 10) / 100 + level * drift / 100).collect()
-}
-
-fn no_miss(_: &str) -> u64 {
-    0
-}
-
-fn same_load(_: &str) -> f64 {
-    1.5
 }
 
 /// `dynamic` helps the guest; `static` helps it more, but hurts the host.
@@ -34,17 +26,25 @@ fn usual(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
     around(level, seed)
 }
 
-fn of(backend: &'static dyn Backend, repeats: u32) -> Document {
+/// A machine on which nobody misses a period, and the load of the host is done whatever the policy.
+const USUAL: Fake = Fake { law: usual, missed: |_| 0, load: |_| 1.5 };
+
+/// What so many repeats on a machine come to.
+fn of(backend: impl Backend + 'static, repeats: u32) -> Document {
     let repeats = format!("repeats={repeats}");
     let sets = ["duration=100ms", "warmup=0s", repeats.as_str()];
-    run(&plans("busy-host-1", &sets, &["vanilla", "dynamic", "static"]), backend, 2)
+    let plans = plans("busy-host-1", &sets, &["vanilla", "dynamic", "static"]);
+    run(&plans, Box::leak(Box::new(backend)), 2)
+}
+
+/// What is said of ten repeats.
+fn verdict(backend: impl Backend + 'static) -> Verdict {
+    of(backend, 10).verdicts.remove(0)
 }
 
 #[test]
 fn the_best_is_the_one_the_host_can_pay() {
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
-    let document = of(&FAKE, 10);
-    let verdict = &document.verdicts[0];
+    let verdict = verdict(USUAL);
     assert_eq!(verdict.best.as_deref(), Some("dynamic"), "{}", verdict.text);
     assert!(verdict.text.contains("guest.cyclictest p99"), "{}", verdict.text);
     assert!(verdict.text.contains(
@@ -54,8 +54,7 @@ fn the_best_is_the_one_the_host_can_pay() {
 
 #[test]
 fn few_repeats_carry_no_verdict() {
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
-    let mut document = of(&FAKE, 3);
+    let mut document = of(USUAL, 3);
     let verdict = document.verdicts.remove(0);
     assert_eq!(verdict.best, None);
     let said = "no verdict from 3 repeats: a verdict takes 5 (--repeats), 10 are better";
@@ -77,37 +76,25 @@ fn few_repeats_carry_no_verdict() {
 
 #[test]
 fn equal_policies_do_not_differ() {
-    fn law(_: &str, _: &str, seed: u64) -> Vec<u64> {
-        around(30_000, seed)
-    }
-    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
-    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    let verdict = verdict(Fake { law: |_, _, seed| around(30_000, seed), ..USUAL });
     assert_eq!(verdict.best, None);
     assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
 }
 
 #[test]
-fn a_load_that_loses_a_tenth_is_too_much() {
-    fn load(policy: &str) -> f64 {
-        if policy == "dynamic" { 1.35 } else { 1.5 }
+fn a_load_that_loses_a_tenth_or_all_is_too_much() {
+    let tenth: fn(&str) -> f64 = |policy| if policy == "dynamic" { 1.35 } else { 1.5 };
+    let all: fn(&str) -> f64 = |policy| if policy == "vanilla" { 1.5 } else { 0.0 };
+    for (load, says) in
+        [(tenth, "(--may-cost): a host probe's mean 1.10x"), (all, "1.50 CPU -> 0 CPU (0x)")]
+    {
+        let Verdict { best, text, .. } = verdict(Fake { load, ..USUAL });
+        assert_eq!(best, None);
+        assert!(
+            text.starts_with("none within the limits: static") && text.contains(says),
+            "{text}"
+        );
     }
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
-    let verdict = of(&FAKE, 10).verdicts.remove(0);
-    assert_eq!(verdict.best, None);
-    assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
-    assert!(verdict.text.contains("(--may-cost): a host probe's mean 1.10x"), "{}", verdict.text);
-}
-
-#[test]
-fn a_load_that_has_nothing_left_is_too_much() {
-    fn load(policy: &str) -> f64 {
-        if policy == "vanilla" { 1.5 } else { 0.0 }
-    }
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
-    let verdict = of(&FAKE, 10).verdicts.remove(0);
-    assert_eq!(verdict.best, None);
-    assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
-    assert!(verdict.text.contains("1.50 CPU -> 0 CPU (0x)"), "{}", verdict.text);
 }
 
 #[test]
@@ -116,8 +103,7 @@ fn a_latency_of_which_nothing_is_left_is_better() {
         let gone = policy == "dynamic" && !probe.starts_with("host.");
         if gone { vec![0; 2000] } else { usual("vanilla", probe, seed) }
     }
-    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
-    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    let verdict = verdict(Fake { law, ..USUAL });
     assert_eq!(verdict.best.as_deref(), Some("dynamic"), "{}", verdict.text);
 }
 
@@ -128,19 +114,15 @@ fn policies_that_are_worse_are_told() {
         let times = if policy == "static" { 3 } else { 1 };
         law.into_iter().map(|ns| ns * times).collect()
     }
-    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
-    let text = of(&FAKE, 10).verdicts.remove(0).text;
+    let text = verdict(Fake { law, ..USUAL }).text;
     let told = "no policy helps the guest beyond noise; static makes it worse: guest.";
     assert!(text.starts_with(told) && !text.contains("dynamic"), "{text}");
 }
 
 #[test]
 fn missing_more_periods_is_not_better() {
-    fn missed(policy: &str) -> u64 {
-        if policy == "vanilla" { 1 } else { 500 }
-    }
-    static FAKE: Fake = Fake { law: usual, missed, load: same_load };
-    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    let verdict =
+        verdict(Fake { missed: |policy| if policy == "vanilla" { 1 } else { 500 }, ..USUAL });
     assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
 }
 
@@ -151,8 +133,7 @@ fn statistics_of_a_known_law() {
         let factor = if policy == "vanilla" { 2 } else { 1 };
         (1..=1000).map(|i| i * 1000 * factor * (1 + seed % 5)).collect()
     }
-    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
-    let document = of(&FAKE, 10);
+    let document = of(Fake { law, ..USUAL }, 10);
     let find = |policy: &str| {
         document.latencies().find(|s| s.key.policy == policy && s.key.probe == "guest.cyclictest")
     };
@@ -200,15 +181,10 @@ impl Backend for WithCommand {
 #[test]
 fn times_that_a_command_printed_count_in_place_of_waits() {
     // By the waits of its vCPUs dynamic is best; by what the guest's benchmark says nobody is.
-    static SAME: WithCommand =
-        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |_| 700.0);
-    let verdict = of(&SAME, 10).verdicts.remove(0);
-    assert_eq!(verdict.best, None, "{}", verdict.text);
-    static BETTER: WithCommand =
-        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |policy| {
-            if policy == "dynamic" { 70.0 } else { 700.0 }
-        });
-    let verdict = of(&BETTER, 10).verdicts.remove(0);
+    let same = verdict(WithCommand(USUAL, |_| 700.0));
+    assert_eq!(same.best, None, "{}", same.text);
+    let times: fn(&str) -> f64 = |policy| if policy == "dynamic" { 70.0 } else { 700.0 };
+    let verdict = verdict(WithCommand(USUAL, times));
     assert_eq!(verdict.best.as_deref(), Some("dynamic"));
     assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
     assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
@@ -249,11 +225,8 @@ fn a_series_without_samples_stays_and_is_a_cost() {
             _ => usual(policy, probe, seed),
         }
     }
-    fn missed(policy: &str) -> u64 {
-        if policy == "dynamic" { 1 } else { 0 }
-    }
-    static FAKE: Fake = Fake { law, missed, load: same_load };
-    let document = of(&FAKE, 10);
+    let missed: fn(&str) -> u64 = |policy| u64::from(policy == "dynamic");
+    let document = of(Fake { law, missed, ..USUAL }, 10);
     let host = |s: &&vcoop_experiment::result::LatencySeries| {
         s.key.policy == "dynamic" && s.key.probe.starts_with("host.")
     };
@@ -271,7 +244,7 @@ fn a_series_without_samples_stays_and_is_a_cost() {
 /// Two cells in which `dynamic` helps, and one number that says so of both.
 #[test]
 fn a_matrix_has_a_verdict_over_its_cells() {
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    static FAKE: Fake = USUAL;
     let mut plans = plans(
         "busy-host-1",
         &["duration=100ms", "warmup=0s", "repeats=10"],
@@ -295,8 +268,7 @@ fn a_matrix_has_a_verdict_over_its_cells() {
 /// What others did to a live measurement stands in its verdict, and in no other.
 #[test]
 fn a_live_verdict_says_what_others_used() {
-    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
-    let text = serde_json::to_string(&of(&FAKE, 10)).unwrap();
+    let text = serde_json::to_string(&of(USUAL, 10)).unwrap();
     let said = |backend: &str, cpus| {
         let text = text.replace("\"fake\"", &format!("{backend:?}"));
         let document: Document = serde_json::from_str(&text).unwrap();

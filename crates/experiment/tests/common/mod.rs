@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column};
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Control, Experiment};
+use vcoop_experiment::runner::{Control, Experiment, Measured, RunError};
+use vcoop_experiment::simulate;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
 use vcoop_model::run::Run;
@@ -17,14 +18,28 @@ pub(crate) fn plans(name: &str, sets: &[&str], policies: &[&str]) -> Vec<Plan> {
     rig::builtin(name, policies, sets)
 }
 
+/// Simulates plans and makes the document.
+pub(crate) fn simulated(plans: &[Plan], jobs: usize) -> Document {
+    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    simulate(plans, jobs, about).unwrap()
+}
+
 /// Runs plans and makes the document.
 pub(crate) fn run(plans: &[Plan], backend: &'static dyn Backend, jobs: usize) -> Document {
+    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    document(plans, &measured(plans, backend, jobs).unwrap(), about)
+}
+
+/// Runs plans.
+pub(crate) fn measured(
+    plans: &[Plan],
+    backend: &dyn Backend,
+    jobs: usize,
+) -> Result<Measured, RunError> {
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
     let columns = [Column::all(backend, plans.len())];
-    let measured = Experiment { plans, columns: &columns, jobs }.run(control).unwrap();
-    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
-    document(plans, &measured, about)
+    Experiment { plans, columns: &columns, jobs }.run(control)
 }
 
 /// What the fake machine measures, by policy, probe and number of the repeat.

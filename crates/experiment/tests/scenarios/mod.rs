@@ -8,21 +8,15 @@ mod pinning;
 mod rogues;
 mod xen;
 
-use vcoop_capture::Loader;
-use vcoop_experiment::analysis::About;
 use vcoop_experiment::result::{Document, LatencySeries};
-use vcoop_experiment::simulate;
 use vcoop_model::builtin::builtin_scenario;
-use vcoop_model::scenario::{Scenario, Set};
+use vcoop_testing::rig::plans;
+
+use crate::common::simulated;
 
 /// Runs a scenario's text with overrides and some of its policies (none: all it compares).
 fn run_text(text: &str, sets: &[&str], policies: &[&str], jobs: usize) -> Document {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = Scenario::parse("test", text, &sets, &Loader::default()).unwrap();
-    let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
-    let plans = scenario.plans((!policies.is_empty()).then_some(&policies)).unwrap();
-    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
-    simulate(&plans, jobs, about).unwrap()
+    simulated(&plans(text, policies, sets), jobs)
 }
 
 /// The same for a built-in one, with as many jobs as these tests can expect to have.
