@@ -165,26 +165,14 @@ fn patches_are_searched_on_hosts_of_xen() {
 /// At a fixed real-time priority the guest is served at once, and the host's probe never.
 #[test]
 fn a_policy_that_starves_a_probe_holds_no_limit() {
-    let sets = ["repeats=2"];
-    let bench = Bench {
-        name: "starving".to_owned(),
-        text: vcoop_testing::rig::one_cpu(),
-        sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
-        jobs: 2,
-        limits: Limits::default(),
-        loader: Loader::default(),
-    };
+    let sets = vec![Set::parse("repeats=2").unwrap()];
+    let (name, text) = ("starving".to_owned(), vcoop_testing::rig::one_cpu());
+    let bench = Bench { name, text, sets, ..bench(2) };
     let (look, stop) = (look(&bench), AtomicBool::new(false));
-    let slo = || Slo::parse("--slo", "guest.cyclictest.mean < 20us", &quantities(&look)).unwrap();
-    let goal = Goal {
-        slos: vec![slo()],
-        cost: Objective::find("--minimize", "host.switches", &look).unwrap(),
-        bases: vec!["vanilla".to_owned(), "static".to_owned()],
-        parts: Parts::default(),
-        trials: 4,
-        confirm: 2,
-        seed: 1,
-    };
+    let slo = "guest.cyclictest.mean < 20us";
+    let bases = vec!["vanilla".to_owned(), "static".to_owned()];
+    let goal = Goal { bases, trials: 4, confirm: 2, ..goal(&bench, slo, "host.switches") };
+    let slo = || Slo::parse("--slo", slo, &quantities(&look)).unwrap();
     let found = tune(&bench, &goal, &stop, &|_, _| ()).unwrap();
     let real_time =
         |c: &&Confirmed| c.tried.setting.keys.is_empty() && c.tried.setting.base == "static";
