@@ -97,11 +97,8 @@ impl Dashboard {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-    use std::thread::sleep;
-    use std::time::Duration;
-
     use super::Dashboard;
+    use vcoop_testing::Terminal;
 
     #[test]
     #[ignore = "run by the test below, on a terminal of its own"]
@@ -114,39 +111,17 @@ mod tests {
 
     #[test]
     fn a_panic_gives_the_terminal_back() {
-        let own = std::env::current_exe().expect("this test has a file");
-        let socket = format!("vcoop-panic-{}", std::process::id());
-        let tmux = |args: &[&str]| {
-            let mut command = Command::new("tmux");
-            command.args(["-L", &socket]).args(args).env("TERM", "xterm-256color");
-            let output = command.output().ok()?;
-            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        let terminal = match Terminal::new("panic") {
+            Ok(terminal) => terminal,
+            Err(skip) => return skip.tell(),
         };
-        let session = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "sh"];
-        if tmux(&session).is_none() {
-            return vcoop_testing::Skip::because("no tmux here").tell();
-        }
+        let own = std::env::current_exe().expect("this test has a file");
         let test = "watch::tests::panics_on_a_screen --ignored --exact --nocapture";
-        let line = format!("{} {test}; echo ENDED", own.display());
-        tmux(&["send-keys", &line, "Enter"]);
-        let mut seen = false;
-        for _ in 0..600 {
-            sleep(Duration::from_millis(50));
-            let modes = tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
-            if !seen && modes.as_deref().map(str::trim) == Some("1 0") {
-                seen = true;
-                tmux(&["send-keys", "Enter"]);
-            }
-            let shown = tmux(&["capture-pane", "-p"]).unwrap_or_default();
-            if shown.contains("as planned") && shown.lines().any(|l| l.trim() == "ENDED") {
-                break;
-            }
-        }
-        let modes = tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
-        let shown = tmux(&["capture-pane", "-p"]).unwrap_or_default();
-        tmux(&["kill-server"]);
-        assert!(seen, "the picture was there:\n{shown}");
-        assert_eq!(modes.as_deref().map(str::trim), Some("0 1"), "and is gone:\n{shown}");
+        terminal.types(&format!("{} {test}; echo ENDED $?", own.display()));
+        // The picture is there.
+        terminal.waits_for_in("1 0", "");
+        terminal.presses("Enter");
+        let shown = terminal.waits_for_in("0 1", "ENDED 101");
         assert!(shown.contains("as planned"), "the panic can be read:\n{shown}");
     }
 }
