@@ -6,12 +6,7 @@ use vcoop_testing::{Outcome, Terminal, main, test};
 
 const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 
-test!(
-    "tmux",
-    the_dashboard_shows_percentiles_and_gives_the_terminal_back,
-    the_dashboard_shows_percentiles_and_gives_the_terminal_back
-);
-fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() -> Outcome {
+test!("tmux", the_dashboard_shows_percentiles_and_gives_the_terminal_back, || -> Outcome {
     let terminal = Terminal::new("end")?;
     let run = "run busy-host --backend sim --duration 1s --repeats 40 --watch";
     terminal.types(&format!("{VCOOP} {run} > /dev/null; echo ENDED $?"));
@@ -24,14 +19,9 @@ fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() -> Outcome {
     assert!(!shown.contains("p99 by repeat"), "the picture is gone:\n{shown}");
     assert_eq!(terminal.modes(), "0 1");
     Ok(())
-}
+});
 
-test!(
-    "tmux",
-    ctrl_c_ends_the_run_and_gives_the_terminal_back,
-    ctrl_c_ends_the_run_and_gives_the_terminal_back
-);
-fn ctrl_c_ends_the_run_and_gives_the_terminal_back() -> Outcome {
+test!("tmux", ctrl_c_ends_the_run_and_gives_the_terminal_back, || -> Outcome {
     let terminal = Terminal::new("stop")?;
     let run = "run busy-host --backend sim --repeats 500 --watch";
     terminal.types(&format!("{VCOOP} {run}; echo ENDED $?"));
@@ -40,14 +30,13 @@ fn ctrl_c_ends_the_run_and_gives_the_terminal_back() -> Outcome {
     terminal.waits_for("ENDED 130");
     assert_eq!(terminal.modes(), "0 1");
     Ok(())
-}
+});
 
-test!("", without_a_terminal_the_run_goes_on_without, without_a_terminal_the_run_goes_on_without);
-fn without_a_terminal_the_run_goes_on_without() {
+test!("", without_a_terminal_the_run_goes_on_without, || {
     let args = ["run", "busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--watch"];
     let output = Command::new(VCOOP).args(args).env("VCOOP_BACKEND", "sim").output().unwrap();
     assert!(output.status.success());
     let note = String::from_utf8(output.stderr).unwrap();
     assert!(note.contains("--watch: stderr is no terminal"), "{note}");
     assert!(!note.contains('\u{1b}'), "{note}");
-}
+});

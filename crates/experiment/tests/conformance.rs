@@ -123,8 +123,7 @@ fn counts_are_complete_and_parts_add_up(backend: &dyn Backend) -> Result<(), Str
     Ok(())
 }
 
-test!("kvm", both_speak_of_the_same_things, both_speak_of_the_same_things);
-fn both_speak_of_the_same_things() -> Outcome {
+test!("kvm", both_speak_of_the_same_things, || -> Outcome {
     need_kvm(vcoop_lab::available())?;
     let said = |backend: &dyn Backend| {
         let r = run(backend, "dynamic", &["duration=300ms"]).unwrap();
@@ -143,4 +142,4 @@ fn both_speak_of_the_same_things() -> Outcome {
     let missing: Vec<_> = sim.difference(&kvm).filter(|(_, m)| !of_kvm(m)).collect();
     assert!(missing.is_empty(), "only simulated: {missing:?}");
     Ok(())
-}
+});

@@ -7,8 +7,7 @@ use vcoop_model::run::Run;
 use vcoop_testing::rig::{plans, scalar};
 use vcoop_testing::{Outcome, Skip, main, need_kvm, test, twice};
 
-test!("kvm", governors_run_on_real_vcpus, governors_run_on_real_vcpus);
-fn governors_run_on_real_vcpus() -> Outcome {
+test!("kvm", governors_run_on_real_vcpus, || -> Outcome {
     need_kvm(vcoop_lab::available())?;
     let policies = ["vanilla", "entitlement", "step", "host-hint"];
     // The neighbour computes all the time: what is compared does not hang on when a run began.
@@ -52,4 +51,4 @@ fn governors_run_on_real_vcpus() -> Outcome {
         }
         Ok(())
     })
-}
+});

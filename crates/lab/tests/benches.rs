@@ -36,8 +36,7 @@ gap = "1ms"
 cpus = "0"
 "#;
 
-live!(a_timer_bench_takes_a_sample_each_period);
-fn a_timer_bench_takes_a_sample_each_period() -> Outcome {
+live!(a_timer_bench_takes_a_sample_each_period, || -> Outcome {
     let text = "[[vm.task]]\nname = 'timer'\nkind = 'timer-bench'\ninterval = '1ms'\ncpus = '0'";
     twice(|| {
         let r = run(&guest(text));
@@ -54,10 +53,9 @@ fn a_timer_bench_takes_a_sample_each_period() -> Outcome {
     let busy = guest(&text.replace("cpus", "wait = 'busy'\ncpus"));
     assert_refused(&busy, "", "guest_idle");
     Ok(())
-}
+});
 
-live!(an_ipi_reaches_all_and_a_multicast_takes_one_exit);
-fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
+live!(an_ipi_reaches_all_and_a_multicast_takes_one_exit, || {
     let mut icr = guest(IPI);
     let mut pv = icr.clone();
     pv.vms[0].virt.ipi.path = IpiPath::Pv;
@@ -76,10 +74,9 @@ fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
     }
     icr.vms[0].virt.ipi.path = IpiPath::Posted;
     assert_refused(&icr, "ipi", "");
-}
+});
 
-live!(a_request_that_goes_with_a_multicast_boosts_its_receivers);
-fn a_request_that_goes_with_a_multicast_boosts_its_receivers() -> Outcome {
+live!(a_request_that_goes_with_a_multicast_boosts_its_receivers, || -> Outcome {
     let text = format!("{IPI}\n[[vm.task]]\nname = 'hog'\nkind = 'hog'\ncount = 2\ncpus = '1-2'");
     twice(|| {
         let boosts = |receiver: bool| {
@@ -103,10 +100,9 @@ fn a_request_that_goes_with_a_multicast_boosts_its_receivers() -> Outcome {
         let most = 2.0 * multicasts + throttles + 5.0;
         if off == 0.0 && on > 10.0 && on <= most { Ok(()) } else { Err(told) }
     })
-}
+});
 
-live!(a_client_calls_its_server_again_and_again);
-fn a_client_calls_its_server_again_and_again() -> Outcome {
+live!(a_client_calls_its_server_again_and_again, || -> Outcome {
     let text = "[[vm.task]]\nname = 'client'\nkind = 'client'\nserver = 'guest.serve'\nwork = '5us'\n\
                 cpus = '0'\n[[vm.task]]\nname = 'serve'\nkind = 'server'\nwork = '5us'\ncpus = '1'";
     twice(|| {
@@ -119,10 +115,9 @@ fn a_client_calls_its_server_again_and_again() -> Outcome {
         assert!((rate / l.hist.len() as f64 - 1.0).abs() < 0.2, "{rate} of {}", l.hist.len());
         if l.hist.len() > 200 { Ok(()) } else { Err(format!("{} round trips", l.hist.len())) }
     })
-}
+});
 
-live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own);
-fn a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own() {
+live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own, || {
     // Haltpoll learns from waits of at most 200 us, and from no longer ones.
     let text = "[[vm.task]]\nname = 't'\nkind = 'cyclictest'\ninterval = '150us'\ncpus = '0'";
     let dedicated = guest(&text.replace("[[vm.task]]", "hints = 'dedicated'\n[[vm.task]]"));
@@ -132,4 +127,4 @@ fn a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own() {
     let polls = scalar(&r, "guest", "guest_polls.won") + scalar(&r, "guest", "guest_polls.lost");
     assert!(polls > 1.0, "it did not find the hint in CPUID: {polls}");
     assert_eq!(scalar_if(&run(&guest(text)), "guest", "guest_polls.won"), None);
-}
+});

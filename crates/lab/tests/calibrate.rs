@@ -13,10 +13,7 @@ fn median(found: &Calibration, name: &str) -> Option<u64> {
     found.measures.iter().find(|m| m.name == name).map(|m| m.distribution.median_ns)
 }
 
-live!(what_takes_more_takes_longer);
-fn what_takes_more_takes_longer() -> Outcome {
-    judge(false)
-}
+live!(what_takes_more_takes_longer, || -> Outcome { judge(false) });
 
 test!("", what_takes_more_takes_longer_on_the_host_alone, || judge(true));
 
@@ -90,8 +87,7 @@ fn pairs(found: &Calibration) -> Vec<(&'static str, &'static str)> {
     pairs.into_iter().filter(less).collect()
 }
 
-test!("", the_callers_wish_ends_it, the_callers_wish_ends_it);
-fn the_callers_wish_ends_it() -> Outcome {
+test!("", the_callers_wish_ends_it, || -> Outcome {
     let asked = AtomicU32::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
     let host_only = vcoop_lab::available().is_err();
@@ -100,4 +96,4 @@ fn the_callers_wish_ends_it() -> Outcome {
     assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
     assert!(found.costs.iter().all(|c| !c.source.is_empty()));
     Ok(())
-}
+});

@@ -104,8 +104,7 @@ fn complete<'r>(r: &'r Recording, probe: &str, periods: u64) -> Result<&'r Laten
     Ok(l)
 }
 
-live!(everybody_reaches_everybody);
-fn everybody_reaches_everybody() -> Outcome {
+live!(everybody_reaches_everybody, || -> Outcome {
     for policy in ["vanilla", "dynamic", "wake-boost"] {
         twice(|| {
             let r = run(&plan(MESH, policy, &[]));
@@ -128,10 +127,9 @@ fn everybody_reaches_everybody() -> Outcome {
         })?;
     }
     Ok(())
-}
+});
 
-live!(a_boost_answers_the_ping_of_a_busy_guest);
-fn a_boost_answers_the_ping_of_a_busy_guest() -> Outcome {
+live!(a_boost_answers_the_ping_of_a_busy_guest, || -> Outcome {
     let text = builtin_scenario("vmping").unwrap();
     twice(|| {
         let sets = ["duration=1500ms", "warmup=200ms"];
@@ -147,10 +145,9 @@ fn a_boost_answers_the_ping_of_a_busy_guest() -> Outcome {
         let told = format!("p99 {a} ns, then {b} ns, {boosts} boosts a second");
         if b <= a && boosts > 100.0 { Ok(()) } else { Err(Trouble::Wrong(told)) }
     })
-}
+});
 
-live!(vcpus_ping_each_other);
-fn vcpus_ping_each_other() -> Outcome {
+live!(vcpus_ping_each_other, || -> Outcome {
     let text = builtin_scenario("ipi-ping").unwrap();
     for policy in ["vanilla", "dynamic", "static"] {
         twice(|| {
@@ -159,12 +156,11 @@ fn vcpus_ping_each_other() -> Outcome {
         })?;
     }
     Ok(())
-}
+});
 
-live!(calls_between_vms_are_refused_with_a_reason);
-fn calls_between_vms_are_refused_with_a_reason() {
+live!(calls_between_vms_are_refused_with_a_reason, || {
     let other = "[[vm]]\nname = \"other\"\nvcpus = 1\n[[vm.task]]\nname = \"p\"\nkind = \"ping\"\n\
                  server = \"guest.pong\"\n";
     let plan = plan(&format!("{MESH}{other}"), "vanilla", &[]);
     assert_refused(&plan, "other.p", "from one VM to another");
-}
+});

@@ -116,27 +116,21 @@ fn more(what: &str, n: f64, least: f64) -> Result<(), String> {
     if n > least { Ok(()) } else { Err(format!("{what}: {n}, at least {least} expected")) }
 }
 
-live!(asking_for_ever_is_throttled);
-fn asking_for_ever_is_throttled() -> Outcome {
+live!(asking_for_ever_is_throttled, || -> Outcome {
     is_contained("forever", &[], |r| more("throttles", guest(r, "throttles"), 0.0))
-}
+});
 
-live!(toggling_is_contained);
-fn toggling_is_contained() -> Outcome {
-    is_contained("toggle", &[], |_| Ok(()))
-}
+live!(toggling_is_contained, || -> Outcome { is_contained("toggle", &[], |_| Ok(())) });
 
-live!(words_that_change_while_they_are_read_are_contained);
-fn words_that_change_while_they_are_read_are_contained() -> Outcome {
+live!(words_that_change_while_they_are_read_are_contained, || -> Outcome {
     is_contained("scribble", &[], |r| {
         more("boosts", guest(r, "boosts"), 10.0)?;
         // What the page says of the victim is nonsense, and the victim runs all the same.
         more("samples", latency(r, "guest.victim").hist.len() as f64, 20.0)
     })
-}
+});
 
-live!(a_flood_of_exits_is_contained);
-fn a_flood_of_exits_is_contained() -> Outcome {
+live!(a_flood_of_exits_is_contained, || -> Outcome {
     // Exits take so much of its time that a quarter of it may be enough for what is left.
     is_contained("msr-flood", &["policy.dynamic.vcpu_refill=5%"], |r| {
         more("notifications", guest(r, "exits.notify"), 1_000.0)?;
@@ -144,19 +138,17 @@ fn a_flood_of_exits_is_contained() -> Outcome {
         more("doorbells", guest(r, "exits.doorbell"), 10.0)?;
         more("throttles", guest(r, "throttles"), 0.0)
     })
-}
+});
 
-live!(hostile_registrations_are_refused_without_end);
-fn hostile_registrations_are_refused_without_end() -> Outcome {
+live!(hostile_registrations_are_refused_without_end, || -> Outcome {
     is_contained("hostile-gpa", &[], |r| {
         more("refusals", guest(r, "exits.refused"), 1_000.0)?;
         more("registrations", guest(r, "exits.register"), 100.0)?;
         more("boosts", guest(r, "boosts"), 10.0)
     })
-}
+});
 
-live!(a_triple_fault_is_named_and_what_was_measured_is_kept);
-fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
+live!(a_triple_fault_is_named_and_what_was_measured_is_kept, || {
     let plan = plan("triple-fault", "dynamic", &["vm.guest.task.rogue.period=500ms"]);
     let (recording, failure) = vcoop_lab::run(Run::new(&plan, 1), &vcoop_lab::Options::default())
         .unwrap_or_else(|e| panic!("{e}"));
@@ -169,13 +161,12 @@ fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
     // 200 ms of warm-up, then some 300 ms.
     let kept = latency(&recording, "guest.victim").hist.len();
     assert!((10..400).contains(&kept), "{kept} samples");
-}
+});
 
-live!(a_near_deadline_rings);
-fn a_near_deadline_rings() {
+live!(a_near_deadline_rings, || {
     // Shorter than the injector's time between two looks, so the guest must say so each time, and on
     // a port that reaches user space.
     let sets = ["vm.guest.task.victim.interval=120us", "load.hog.enabled=false"];
     let r = run(&plan("forever", "dynamic", &sets));
     more("doorbells", guest(&r, "exits.doorbell"), 100.0).unwrap();
-}
+});

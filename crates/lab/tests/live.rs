@@ -64,8 +64,7 @@ fn assert_complete(l: &LatencyRecord, periods: u64) {
     assert!(!l.hist.is_empty() && l.min_ns <= l.max_ns, "{}", l.probe);
 }
 
-live!(dynamic_beats_vanilla_on_a_busy_cpu);
-fn dynamic_beats_vanilla_on_a_busy_cpu() -> Outcome {
+live!(dynamic_beats_vanilla_on_a_busy_cpu, || -> Outcome {
     twice(|| {
         let vanilla = run(&plan(BUSY, "vanilla", &[]));
         let dynamic = run(&plan(BUSY, "dynamic", &[]));
@@ -86,10 +85,9 @@ fn dynamic_beats_vanilla_on_a_busy_cpu() -> Outcome {
         let told = format!("p90 {a} and {b} ns, {boosts} boosts/s, boosted {boosted} %");
         if ok && bounded { Ok(()) } else { Err(told) }
     })
-}
+});
 
-live!(boosted_time_is_given_back);
-fn boosted_time_is_given_back() -> Outcome {
+live!(boosted_time_is_given_back, || -> Outcome {
     twice(|| {
         let vanilla = run(&plan(BUSY, "vanilla", &[]));
         let dynamic = run(&plan(BUSY, "dynamic", &["policy.dynamic.repay=true"]));
@@ -107,10 +105,9 @@ fn boosted_time_is_given_back() -> Outcome {
         let told = || format!("{}; {}; {lowered} levels", of(&vanilla), of(&dynamic));
         if ok { Ok(()) } else { Err(told()) }
     })
-}
+});
 
-live!(stress_ng_can_be_the_load);
-fn stress_ng_can_be_the_load() -> Outcome {
+live!(stress_ng_can_be_the_load, || -> Outcome {
     let plan = plan(BUSY, "vanilla", &["load.hog.stress_ng=\"loop\""]);
     need(&plan)?;
     twice(|| {
@@ -120,10 +117,9 @@ fn stress_ng_can_be_the_load() -> Outcome {
         let ok = (0.5..0.75).contains(&load) && (0.2..0.45).contains(&guest);
         if ok { Ok(()) } else { Err(format!("stressors {load}, guest {guest}")) }
     })
-}
+});
 
-live!(both_timers_work_without_a_boost);
-fn both_timers_work_without_a_boost() {
+live!(both_timers_work_without_a_boost, || {
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(IDLE, "vanilla", &[]);
         plan.vms[0].virt.timer.source = Some(timer);
@@ -134,10 +130,9 @@ fn both_timers_work_without_a_boost() {
         let slack = latency(&r, "guest.timer").parts_sum[Part::TimerSlack as usize];
         assert_eq!(slack > 0, timer == GuestTimer::Exitless, "who fired: {timer:?}");
     }
-}
+});
 
-live!(an_interrupt_sent_early_is_not_taken_early);
-fn an_interrupt_sent_early_is_not_taken_early() -> Outcome {
+live!(an_interrupt_sent_early_is_not_taken_early, || -> Outcome {
     twice(|| {
         let run = |advance_ns| {
             // Real-time: what else this host does would hide the difference.
@@ -151,10 +146,9 @@ fn an_interrupt_sent_early_is_not_taken_early() -> Outcome {
         let (a, b) = (p50(&plain), p50(&early));
         if b < a { Ok(()) } else { Err(format!("p50 {a} ns, then {b} ns")) }
     })
-}
+});
 
-live!(every_task_of_every_vcpu_runs_and_devices_reach_them);
-fn every_task_of_every_vcpu_runs_and_devices_reach_them() {
+live!(every_task_of_every_vcpu_runs_and_devices_reach_them, || {
     for policy in ["vanilla", "dynamic", "wake-boost"] {
         let r = run(&plan(IDLE, policy, &[]));
         assert_complete(latency(&r, "guest.timer"), 300);
@@ -165,28 +159,25 @@ fn every_task_of_every_vcpu_runs_and_devices_reach_them() {
         let boosted = scalar(&r, "guest", "boosted");
         assert_eq!(boosted > 0.0, policy != "vanilla", "{policy}: {boosted}");
     }
-}
+});
 
-live!(without_a_cpu_for_the_injector_vcpus_end_their_own_boosts);
-fn without_a_cpu_for_the_injector_vcpus_end_their_own_boosts() {
+live!(without_a_cpu_for_the_injector_vcpus_end_their_own_boosts, || {
     let r = run(&plan(BUSY, "dynamic", &["vm.guest.pin=\"0-1\""]));
     assert_complete(latency(&r, "guest.cyclictest"), 1_000);
     let (boosts, notified) = (scalar(&r, "guest", "boosts"), scalar(&r, "guest", "notified"));
     assert!(boosts > 100.0 && notified > 0.5 * boosts, "{boosts} boosts, {notified} notified");
-}
+});
 
-live!(eight_vcpus_run);
-fn eight_vcpus_run() {
+live!(eight_vcpus_run, || {
     let text = IDLE.replace("cpus = \"1\"", "cpus = \"7\"").replace("vcpus = 2", "vcpus = 8");
     for policy in ["vanilla", "dynamic"] {
         let r = run(&plan(&text, policy, &["duration=300ms"]));
         assert_complete(latency(&r, "guest.timer"), 150);
         assert_complete(latency(&r, "guest.other"), 100);
     }
-}
+});
 
-live!(static_keeps_its_means_and_nothing_else_is_changed);
-fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
+live!(static_keeps_its_means_and_nothing_else_is_changed, || -> Outcome {
     for means in ["nice -20", "fifo 8", "rr 8", "slice 1ms"] {
         let set = format!("policy.static.means=\"{means}\"");
         twice(|| {
@@ -199,10 +190,9 @@ fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
     let ours = ["vcpu", "injector", "hog", "cyclictest"];
     vcoop_testing::assert_no_thread(|name| ours.iter().any(|own| name.starts_with(own)));
     Ok(())
-}
+});
 
-live!(boosting_can_be_switched_off_while_running);
-fn boosting_can_be_switched_off_while_running() {
+live!(boosting_can_be_switched_off_while_running, || {
     use vcoop_model::plan::{TimelineAction, TimelineEvent};
     let mut plan = plan(BUSY, "dynamic", &[]);
     let boosts = |r: &Recording| scalar(r, "guest", "boosts");
@@ -212,10 +202,9 @@ fn boosting_can_be_switched_off_while_running() {
     plan.timeline.push(TimelineEvent { at_ns, action });
     let half = boosts(&run(&plan));
     assert!(half > 0.2 * on && half < 0.8 * on, "{on} per second, then {half}");
-}
+});
 
-live!(ends_early_when_asked_and_keeps_what_it_has);
-fn ends_early_when_asked_and_keeps_what_it_has() {
+live!(ends_early_when_asked_and_keeps_what_it_has, || {
     let mut plan = plan(BUSY, "dynamic", &[]);
     plan.duration_ns = 60_000_000_000;
     let start = Instant::now();
@@ -228,10 +217,9 @@ fn ends_early_when_asked_and_keeps_what_it_has() {
     let l = latency(&r, "guest.cyclictest");
     assert!((50..2_000).contains(&l.hist.len()), "{}", l.hist.len());
     assert!(l.missed < 2_000, "periods after the end are not missed: {}", l.missed);
-}
+});
 
-live!(refuses_what_this_host_cannot_do);
-fn refuses_what_this_host_cannot_do() {
+live!(refuses_what_this_host_cannot_do, || {
     let mut large = plan(BUSY, "vanilla", &[]);
     large.host.sched.topology_mut().cores_per_llc = 4096;
     assert!(vcoop_lab::check(&plan(BUSY, "dynamic", &[])).is_ok());
@@ -247,10 +235,9 @@ fn refuses_what_this_host_cannot_do() {
         vcoop_lab::run(Run::new(&misplaced, 1), &Options::default()),
         Err(Error::Unsupported { .. })
     ));
-}
+});
 
-live!(a_panic_in_the_caller_ends_the_run);
-fn a_panic_in_the_caller_ends_the_run() {
+live!(a_panic_in_the_caller_ends_the_run, || {
     let plan = plan(BUSY, "static", &[]);
     let asked = std::cell::Cell::new(0);
     let stop = || {
@@ -264,7 +251,7 @@ fn a_panic_in_the_caller_ends_the_run() {
     assert!(std::panic::catch_unwind(run).is_err());
     // And the next run finds the lab as it should be.
     assert!(!self::run(&self::plan(IDLE, "vanilla", &[])).latencies.is_empty());
-}
+});
 
 /// A policy whose boost is a quarter of a CPU by reservation.
 const RESERVED: &str = r#"
@@ -273,8 +260,7 @@ base = "dynamic"
 means = "deadline 1ms/4ms"
 "#;
 
-live!(a_reservation_runs_unpinned);
-fn a_reservation_runs_unpinned() -> Outcome {
+live!(a_reservation_runs_unpinned, || -> Outcome {
     let unpinned = plan(&format!("{IDLE}{RESERVED}"), "reserved", &[]);
     need(&unpinned)?;
     let r = run(&unpinned);
@@ -282,10 +268,9 @@ fn a_reservation_runs_unpinned() -> Outcome {
     assert!(scalar(&r, "guest", "boosted") > 0.0);
     assert_complete(latency(&r, "guest.timer"), 300);
     Ok(())
-}
+});
 
-live!(a_reservation_is_refused_pinned);
-fn a_reservation_is_refused_pinned() -> Outcome {
+live!(a_reservation_is_refused_pinned, || -> Outcome {
     let text = format!("{BUSY}{RESERVED}");
     // The scenario's other policies are not concerned.
     let other = vcoop_lab::check(&plan(&text, "dynamic", &[]));
@@ -305,4 +290,4 @@ fn a_reservation_is_refused_pinned() -> Outcome {
         other => panic!("{other:?}"),
     }
     Ok(())
-}
+});

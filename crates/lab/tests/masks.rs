@@ -51,8 +51,7 @@ prefer = "0-1"
 "#
 );
 
-live!(a_guest_keeps_off_the_vcpus_that_its_page_says);
-fn a_guest_keeps_off_the_vcpus_that_its_page_says() -> Outcome {
+live!(a_guest_keeps_off_the_vcpus_that_its_page_says, || -> Outcome {
     twice(|| {
         let r = run(&plan(MASKED, "vanilla", &[]));
         let used = scalar(&r, "guest", "vcpus_used");
@@ -75,10 +74,9 @@ fn a_guest_keeps_off_the_vcpus_that_its_page_says() -> Outcome {
         }
         Ok(())
     })
-}
+});
 
-live!(work_follows_the_mask_off_a_vcpu_and_back);
-fn work_follows_the_mask_off_a_vcpu_and_back() -> Outcome {
+live!(work_follows_the_mask_off_a_vcpu_and_back, || -> Outcome {
     // Only hogs: the guest's throughput is that of the vCPUs it uses.
     let alone = ["vm.guest.task.worker.enabled=false", "vm.guest.task.pinned.enabled=false"];
     twice(|| {
@@ -101,10 +99,9 @@ fn work_follows_the_mask_off_a_vcpu_and_back() -> Outcome {
         }
         Ok(())
     })
-}
+});
 
-live!(without_a_mask_nobody_is_told_and_nobody_moves);
-fn without_a_mask_nobody_is_told_and_nobody_moves() {
+live!(without_a_mask_nobody_is_told_and_nobody_moves, || {
     let mut plan = plan(MASKED, "vanilla", &[]);
     plan.timeline.clear();
     plan.duration_ns = 300_000_000;
@@ -116,7 +113,7 @@ fn without_a_mask_nobody_is_told_and_nobody_moves() {
     plan.vms[0].virt.govern.guest_balance = true;
     let r = run(&plan);
     assert!(latency(&r, "guest.worker/0").hist.len() > 5);
-}
+});
 
 /// A second guest that computes as well: twice as many vCPUs as pCPUs.
 const NEIGHBOUR: &str = r#"
@@ -130,8 +127,7 @@ kind = "hog"
 count = 2
 "#;
 
-live!(every_governor_runs_live_and_folds_only_under_contention);
-fn every_governor_runs_live_and_folds_only_under_contention() -> Outcome {
+live!(every_governor_runs_live_and_folds_only_under_contention, || -> Outcome {
     let text = MASKED.split("[[at]]").next().unwrap();
     // The others are held to fold by an experiment of `vcoop-experiment`. This one gives back what it loses against
     // others on this host, and tries again.
@@ -158,4 +154,4 @@ fn every_governor_runs_live_and_folds_only_under_contention() -> Outcome {
         })?;
     }
     Ok(())
-}
+});

@@ -48,8 +48,7 @@ fn assert_sums(l: &LatencyRecord) {
     assert!(l.ran_instead.values().sum::<u128>() <= waited, "{}", l.probe);
 }
 
-live!(hogs_are_what_ran_instead);
-fn hogs_are_what_ran_instead() -> Outcome {
+live!(hogs_are_what_ran_instead, || -> Outcome {
     traced()?;
     twice(|| {
         let r = run(&plan(BUSY, "vanilla", &["duration=1500ms"]));
@@ -78,10 +77,9 @@ fn hogs_are_what_ran_instead() -> Outcome {
         }
         if told.is_empty() { Ok(()) } else { Err(told.join("; ")) }
     })
-}
+});
 
-live!(the_trace_agrees_with_schedstat);
-fn the_trace_agrees_with_schedstat() -> Outcome {
+live!(the_trace_agrees_with_schedstat, || -> Outcome {
     traced()?;
     twice(|| {
         let r = run(&plan(BUSY, "vanilla", &["duration=3s"]));
@@ -94,10 +92,9 @@ fn the_trace_agrees_with_schedstat() -> Outcome {
         eprintln!("{told}");
         if near(exec) && near(wait) { Ok(()) } else { Err(told) }
     })
-}
+});
 
-live!(an_idle_guest_waits_for_its_wake_up_not_for_others);
-fn an_idle_guest_waits_for_its_wake_up_not_for_others() -> Outcome {
+live!(an_idle_guest_waits_for_its_wake_up_not_for_others, || -> Outcome {
     traced()?;
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(&idle(), "vanilla", &["duration=600ms"]);
@@ -114,10 +111,9 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() -> Outcome {
         assert!(coarse < 60.0, "{timer:?}: {coarse} without a trace");
     }
     Ok(())
-}
+});
 
-live!(every_policy_is_explained);
-fn every_policy_is_explained() -> Outcome {
+live!(every_policy_is_explained, || -> Outcome {
     traced()?;
     for policy in ["dynamic", "static", "wake-boost"] {
         let r = run(&plan(BUSY, policy, &["duration=1500ms"]));
@@ -129,10 +125,9 @@ fn every_policy_is_explained() -> Outcome {
         assert!(coarse < 0.05 * n, "{policy}: {coarse} of {n} without a trace");
     }
     Ok(())
-}
+});
 
-live!(without_a_trace_the_parts_are_coarse);
-fn without_a_trace_the_parts_are_coarse() {
+live!(without_a_trace_the_parts_are_coarse, || {
     let options = Options { trace: false, ..Options::default() };
     let r = run_with(&plan(BUSY, "vanilla", &["duration=500ms"]), options);
     let (guest, host) = (latency(&r, "guest.cyclictest"), latency(&r, "host.cyclictest"));
@@ -145,10 +140,9 @@ fn without_a_trace_the_parts_are_coarse() {
     assert_eq!(scalar_if(&r, "lab", "samples_coarse"), Some(coarse));
     assert_eq!(scalar_if(&r, "lab", "trace_events"), None);
     assert!(scalar_if(&r, "guest", "steal").is_some());
-}
+});
 
-live!(the_instance_is_there_during_a_run_and_gone_after_it);
-fn the_instance_is_there_during_a_run_and_gone_after_it() -> Outcome {
+live!(the_instance_is_there_during_a_run_and_gone_after_it, || -> Outcome {
     traced()?;
     let mut long = plan(BUSY, "vanilla", &["duration=1500ms"]);
     long.duration_ns = 60_000_000_000;
@@ -172,10 +166,9 @@ fn the_instance_is_there_during_a_run_and_gone_after_it() -> Outcome {
     assert!(std::panic::catch_unwind(run).is_err());
     assert!(instances().is_empty(), "{:?}", instances());
     Ok(())
-}
+});
 
-live!(what_a_killed_run_has_left_is_removed);
-fn what_a_killed_run_has_left_is_removed() -> Outcome {
+live!(what_a_killed_run_has_left_is_removed, || -> Outcome {
     traced()?;
     let roots = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
     let root = roots.iter().map(Path::new).find(|r| r.is_dir()).unwrap();
@@ -185,4 +178,4 @@ fn what_a_killed_run_has_left_is_removed() -> Outcome {
     run(&plan(BUSY, "vanilla", &["duration=300ms"]));
     assert!(!stale.exists());
     Ok(())
-}
+});

@@ -42,8 +42,7 @@ fn assert_complete(r: &Recording) {
     assert_eq!(scalar(r, "lab", "samples_invalid"), 0.0);
 }
 
-live!(a_learned_advance_hides_what_delivery_takes);
-fn a_learned_advance_hides_what_delivery_takes() -> Outcome {
+live!(a_learned_advance_hides_what_delivery_takes, || -> Outcome {
     twice(|| {
         let p50 = |advance| {
             let mut plan = urgent();
@@ -61,10 +60,9 @@ fn a_learned_advance_hides_what_delivery_takes() -> Outcome {
     plan.vms[0].virt.timer.advance = AdvanceConfig::Adaptive;
     assert_refused(&plan, "timer_advance", "KVM advances its own timer");
     Ok(())
-}
+});
 
-live!(a_guest_polls_as_its_governor_learns);
-fn a_guest_polls_as_its_governor_learns() -> Outcome {
+live!(a_guest_polls_as_its_governor_learns, || -> Outcome {
     twice(|| {
         let polls = |guest, max_ns| {
             let mut plan = idle();
@@ -86,45 +84,39 @@ fn a_guest_polls_as_its_governor_learns() -> Outcome {
         // A busy host takes many a wait away.
         if long > 100.0 && 4.0 * short < long && ever > 100.0 { Ok(()) } else { Err(told) }
     })
-}
+});
 
-live!(the_hosts_polling_is_capped_for_each_vm);
-fn the_hosts_polling_is_capped_for_each_vm() -> Outcome {
+live!(the_hosts_polling_is_capped_for_each_vm, || -> Outcome {
     let mut plan = idle();
     plan.vms[0].virt.idle.host_poll = Some(HostPollConfig::KVM);
     need(&plan)?;
     assert_complete(&run(&plan));
     Ok(())
-}
+});
 
-live!(which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say);
-fn which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say() {
+live!(which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say, || {
     let mut plan = idle();
     plan.vms[0].virt.idle.host_poll = Some(HostPollConfig { grow: 7, ..HostPollConfig::KVM });
     assert_refused(&plan, "halt polling", "");
-}
+});
 
 const EXITS_ON: ExitsOff = ExitsOff { hlt: false, mwait: false, pause: false, cstate: false };
 
-live!(exits_of_hlt_can_be_off);
-fn exits_of_hlt_can_be_off() -> Outcome {
+live!(exits_of_hlt_can_be_off, || -> Outcome {
     exits_are_off("hlt", ExitsOff { hlt: true, ..EXITS_ON })
-}
+});
 
-live!(exits_of_mwait_can_be_off);
-fn exits_of_mwait_can_be_off() -> Outcome {
+live!(exits_of_mwait_can_be_off, || -> Outcome {
     exits_are_off("mwait", ExitsOff { mwait: true, ..EXITS_ON })
-}
+});
 
-live!(exits_of_pause_can_be_off);
-fn exits_of_pause_can_be_off() -> Outcome {
+live!(exits_of_pause_can_be_off, || -> Outcome {
     exits_are_off("pause", ExitsOff { pause: true, ..EXITS_ON })
-}
+});
 
-live!(exits_of_c_states_can_be_off);
-fn exits_of_c_states_can_be_off() -> Outcome {
+live!(exits_of_c_states_can_be_off, || -> Outcome {
     exits_are_off("cstate", ExitsOff { cstate: true, ..EXITS_ON })
-}
+});
 
 /// Where the host does not offer it, it says which.
 fn exits_are_off(name: &str, off: ExitsOff) -> Outcome {

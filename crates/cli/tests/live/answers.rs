@@ -23,8 +23,7 @@ fn run(policies: &str, more: &[&str]) -> Result<String, Skip> {
     Ok(String::from_utf8(output.stdout).unwrap())
 }
 
-test!("kvm", the_lab_answers_in_the_same_document, the_lab_answers_in_the_same_document);
-fn the_lab_answers_in_the_same_document() -> Outcome {
+test!("kvm", the_lab_answers_in_the_same_document, || -> Outcome {
     let json: Value =
         serde_json::from_str(&run("vanilla,dynamic", &["--json", "--quiet"])?).unwrap();
     assert_eq!(json["backends"], serde_json::json!(["kvm"]));
@@ -33,16 +32,11 @@ fn the_lab_answers_in_the_same_document() -> Outcome {
     let guest = |s: &&Value| s["probe"] == "guest.cyclictest" && s["metric"] == "latency";
     assert!(series.iter().filter(guest).all(|s| s["count"].as_u64().unwrap() > 0));
     Ok(())
-}
+});
 
-test!(
-    "kvm",
-    what_is_too_big_for_this_host_runs_scaled_down_and_says_so,
-    what_is_too_big_for_this_host_runs_scaled_down_and_says_so
-);
-fn what_is_too_big_for_this_host_runs_scaled_down_and_says_so() -> Outcome {
+test!("kvm", what_is_too_big_for_this_host_runs_scaled_down_and_says_so, || -> Outcome {
     let shape = ["--set", "host.pcpus=64", "--set", "host.topology.cores_per_llc=64", "--fit"];
     let table = run("vanilla", &shape)?;
     assert!(table.contains("scaled from 64 to "), "{table}");
     Ok(())
-}
+});

@@ -197,17 +197,15 @@ fn document(out: &str) -> Value {
     json
 }
 
-test!("kvm", killed, killed);
-fn killed() -> Outcome {
+test!("kvm", killed, || -> Outcome {
     let run = start("kill", &[])?;
     run.measures(SHORT);
     run.signal("-KILL");
     assert_eq!(run.ends_at_once().status.signal(), Some(9));
     Ok(())
-}
+});
 
-test!("kvm", interrupted_or_asked_to_end, interrupted_or_asked_to_end);
-fn interrupted_or_asked_to_end() -> Outcome {
+test!("kvm", interrupted_or_asked_to_end, || -> Outcome {
     for signal in ["-INT", "-TERM"] {
         let run = start(&signal[1..], &[])?;
         run.measures(SECOND);
@@ -217,20 +215,18 @@ fn interrupted_or_asked_to_end() -> Outcome {
         document(&ended.out);
     }
     Ok(())
-}
+});
 
-test!("kvm", interrupted_twice, interrupted_twice);
-fn interrupted_twice() -> Outcome {
+test!("kvm", interrupted_twice, || -> Outcome {
     let run = start("twice", &["--policy", "static"])?;
     run.measures(SHORT);
     run.signal("-INT");
     run.signal("-INT");
     assert_eq!(run.ends_at_once().status.code(), Some(130));
     Ok(())
-}
+});
 
-test!("kvm", the_guest_faults, the_guest_faults);
-fn the_guest_faults() -> Outcome {
+test!("kvm", the_guest_faults, || -> Outcome {
     let sets = ["vm.left.task.rogue.mode=triple-fault", "vm.left.task.rogue.period=2s"];
     let run = start("fault", &["--set", sets[0], "--set", sets[1]])?;
     run.is_at_work();
@@ -239,13 +235,12 @@ fn the_guest_faults() -> Outcome {
     assert!(ended.err.contains("VM left, vCPU 0: triple fault"), "{}", ended.err);
     document(&ended.out);
     Ok(())
-}
+});
 
-test!("kvm", it_comes_to_its_end, it_comes_to_its_end);
-fn it_comes_to_its_end() -> Outcome {
+test!("kvm", it_comes_to_its_end, || -> Outcome {
     let run = start("end", &["--duration", "1500ms", "--repeats", "1"])?;
     run.is_at_work();
     let ended = run.ends();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     Ok(())
-}
+});

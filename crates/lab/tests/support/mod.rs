@@ -10,10 +10,10 @@ pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, need_kvm, scenario, twice
 
 /// Registers a test that needs the lab.
 macro_rules! live {
-    ($name:ident) => {
+    ($name:ident, $run:expr) => {
         vcoop_testing::test!("kvm", $name, || {
             crate::support::need_kvm(vcoop_lab::available())?;
-            vcoop_testing::IntoOutcome::into_outcome($name())
+            vcoop_testing::IntoOutcome::into_outcome(($run)())
         });
     };
 }
