@@ -55,17 +55,18 @@ struct Section {
     body: String,
 }
 
+impl Section {
+    fn new(id: impl Into<String>, title: impl Into<String>, body: String) -> Self {
+        Self { id: id.into(), title: title.into(), body }
+    }
+}
+
 /// The report of a result as one HTML page.
 pub fn render_html(document: &Document) -> String {
-    let mut sections = vec![Section {
-        id: "verdict".to_owned(),
-        title: "In short".to_owned(),
-        body: verdicts(document),
-    }];
+    let mut sections = vec![Section::new("verdict", "In short", verdicts(document))];
     let mut add = |id: &str, title: &str, body: String| {
         if !body.is_empty() {
-            let (id, title) = (id.to_owned(), title.to_owned());
-            sections.push(Section { id, title, body });
+            sections.push(Section::new(id, title, body));
         }
     };
     add("matrix", "Cells at a glance", matrix::heat_maps(document));

@@ -1,7 +1,7 @@
 //! The report of `vcoop validate`.
 
 use vcoop_experiment::format;
-use vcoop_experiment::validate::Validation;
+use vcoop_experiment::validate::{Error, Validation};
 
 use crate::sim_vs_kvm;
 use crate::style::{Style, Tone, finish};
@@ -40,21 +40,7 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
         out.push('\n');
     }
     for error in &validation.largest {
-        let value = |v: Option<f64>| match v {
-            Some(v) if error.unit == "us" => format::time(v),
-            Some(v) => format!("{v:.3} {}", error.unit),
-            None => "n/a".to_owned(),
-        };
-        let ratio = format::maybe(error.pair.ratio, format::ratio);
-        let line = format!(
-            "  {}: {} {}: {} simulated, {} measured, {ratio}",
-            error.scenario,
-            error.series,
-            error.statistic,
-            value(error.pair.sim),
-            value(error.pair.kvm),
-        );
-        out.push_str(&style.wrap(&line, 4));
+        out.push_str(&style.wrap(&format!("  {}", largest(error)), 4));
     }
     if let Some(host) = validation.environment.get("simulated_host") {
         out.push_str(&style.wrap(&format!("Simulated host: {host}"), 2));
@@ -63,4 +49,18 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
         out.push_str("Interrupted: some series have fewer repeats than planned, or none.\n");
     }
     out
+}
+
+/// A large error in words.
+pub(crate) fn largest(error: &Error) -> String {
+    let value = |v| format::maybe(v, |v| format::with_unit(v, &error.unit));
+    format!(
+        "{}: {} {}: {} simulated, {} measured, {}",
+        error.scenario,
+        error.series,
+        error.statistic,
+        value(error.pair.sim),
+        value(error.pair.kvm),
+        format::maybe(error.pair.ratio, format::ratio)
+    )
 }

@@ -13,11 +13,7 @@ use crate::reproduce::{evidence, sum, verdict};
 
 /// A reproduction as one HTML page.
 pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
-    let mut sections = vec![Section {
-        id: "sum".to_owned(),
-        title: "In short".to_owned(),
-        body: in_short(reproduction),
-    }];
+    let mut sections = vec![Section::new("sum", "In short", in_short(reproduction))];
     for table in distinct(reproduction.cells.iter().map(|cell| cell.table.as_str())) {
         let cells: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.table == table).collect();
         let caption = reproduction.tables.get(table);
@@ -34,15 +30,13 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
         body.push_str("</div>");
         body.push_str(&cells_table(title, row_name, &cells));
         let name = if title == table { table.to_owned() } else { format!("{table}: {title}") };
-        sections.push(Section { id: format!("table-{}", id(table)), title: name, body });
+        sections.push(Section::new(format!("table-{}", id(table)), name, body));
     }
     sections.extend(histograms(reproduction));
     if !reproduction.claims.is_empty() {
-        let body = claims(&reproduction.claims);
-        sections.push(Section { id: "claims".to_owned(), title: "Claims".to_owned(), body });
+        sections.push(Section::new("claims", "Claims", claims(&reproduction.claims)));
     }
-    let body = notes(reproduction);
-    sections.push(Section { id: "notes".to_owned(), title: "What to know".to_owned(), body });
+    sections.push(Section::new("notes", "What to know", notes(reproduction)));
     let about = format!("vcoop {}, simulated", reproduction.version);
     page("Published beside simulated", &about, &sections)
 }
@@ -75,11 +69,8 @@ fn histograms(reproduction: &Reproduction) -> Vec<Section> {
     let section = |name: &str| {
         let own = reproduction.histograms.iter().filter(|h| h.histogram == name);
         let charts: String = own.map(|h| figure(&published::histogram(h))).collect();
-        Section {
-            id: format!("histogram-{}", id(name)),
-            title: format!("{name}: histogram"),
-            body: format!("<div class=\"grid\">{charts}</div>"),
-        }
+        let body = format!("<div class=\"grid\">{charts}</div>");
+        Section::new(format!("histogram-{}", id(name)), format!("{name}: histogram"), body)
     };
     let names = reproduction.histograms.iter().map(|h| h.histogram.as_str());
     distinct(names).into_iter().map(section).collect()

@@ -3,19 +3,16 @@
 use std::fmt::Write;
 
 use vcoop_experiment::format;
-use vcoop_experiment::validate::{Error, Validation};
+use vcoop_experiment::validate::Validation;
 
 use super::{END_OF_TABLE, Section, figure, heads, open_table, page};
 use crate::chart::build::validation;
 use crate::chart::escape::{id, text as esc};
+use crate::validate::largest;
 
 /// A validation as one HTML page.
 pub fn render_validation_html(validation: &Validation) -> String {
-    let mut sections = vec![Section {
-        id: "sum".to_owned(),
-        title: "In short".to_owned(),
-        body: in_short(validation),
-    }];
+    let mut sections = vec![Section::new("sum", "In short", in_short(validation))];
     for scenario in &validation.scenarios {
         let mut body = format!(
             "<p>{}; {} of {} s.</p><div class=\"grid\">",
@@ -28,13 +25,9 @@ pub fn render_validation_html(validation: &Validation) -> String {
         }
         body.push_str("</div>");
         let title = scenario.scenario.clone();
-        sections.push(Section { id: format!("scenario-{}", id(&title)), title, body });
+        sections.push(Section::new(format!("scenario-{}", id(&title)), title, body));
     }
-    sections.push(Section {
-        id: "environment".to_owned(),
-        title: "Where this comes from".to_owned(),
-        body: environment(validation),
-    });
+    sections.push(Section::new("environment", "Where this comes from", environment(validation)));
     let about = format!("vcoop {}, on this host and simulated", validation.version);
     page("Simulated beside measured", &about, &sections)
 }
@@ -87,24 +80,6 @@ fn in_short(validation: &Validation) -> String {
     }
     out.push_str(END_OF_TABLE);
     out
-}
-
-/// A large error in words.
-fn largest(error: &Error) -> String {
-    let value = |v: Option<f64>| match v {
-        Some(v) if error.unit == "us" => format::time(v),
-        Some(v) => format!("{} {}", format::digits(v), error.unit),
-        None => "n/a".to_owned(),
-    };
-    let ratio = format::maybe(error.pair.ratio, format::ratio);
-    format!(
-        "{}: {} {}: {} simulated, {} measured, {ratio}",
-        error.scenario,
-        error.series,
-        error.statistic,
-        value(error.pair.sim),
-        value(error.pair.kvm)
-    )
 }
 
 fn environment(validation: &Validation) -> String {

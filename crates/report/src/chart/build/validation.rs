@@ -35,11 +35,7 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
         true => (Unit::Us, "latency".to_owned()),
         false => (Unit::Count, format!("{} ({})", first.metric, first.unit)),
     };
-    let word = |v: Option<f64>| match v {
-        Some(v) if latency => format::time(v),
-        Some(v) => format!("{} {}", format::digits(v), first.unit),
-        None => "n/a".to_owned(),
-    };
+    let word = |v| format::maybe(v, |v| format::with_unit(v, &first.unit));
     let mut pairs = Vec::new();
     let mut table = Table::new(&["", "measured", "simulated", "simulated / measured"]);
     let mut depth = 0.0;
