@@ -1,7 +1,7 @@
 //! What is undone, and by whom.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,11 @@ use vcoop_service::FolderError;
 use crate::looks::refuse;
 use crate::{SECOND, Tree, step};
 
+fn put_journal(tree: &Tree, text: &str, mode: u32) {
+    tree.put("run/guest.journal", text.trim());
+    fs::set_permissions(tree.path("run/guest.journal"), PermissionsExt::from_mode(mode)).unwrap();
+}
+
 #[test]
 fn what_a_killed_process_left_is_undone_once() {
     let mut tree = Tree::new(4, 1);
@@ -21,12 +26,7 @@ fn what_a_killed_process_left_is_undone_once() {
     // As `kill -9`: nothing is dropped, and the kernel releases the lock.
     let journal = tree.get("run/guest.journal");
     drop(fold);
-    tree.put("run/guest.journal", journal.trim());
-    fs::set_permissions(
-        tree.path("run/guest.journal"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o600),
-    )
-    .unwrap();
+    put_journal(&tree, &journal, 0o600);
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1");
     fs::remove_dir_all(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
@@ -41,17 +41,11 @@ fn what_a_killed_process_left_is_undone_once() {
 
 #[test]
 fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() {
-    let mut tree = Tree::new(4, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
+    let (tree, fold) = Tree::folded(4, By::Cpuset);
     let journal = tree.get("run/guest.journal");
     drop(fold);
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
-    let put = |text: &str| {
-        tree.put("run/guest.journal", text);
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(tree.path("run/guest.journal"), mode).unwrap();
-    };
+    let put = |text: &str| put_journal(&tree, text, 0o600);
     put(&journal.replace("\"boot\":\"boot\"", "\"boot\":\"other\""));
     assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
     assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
@@ -68,9 +62,7 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
         assert!(why.contains(says), "{strange}: {why}");
         assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
     }
-    put(&journal);
-    let everybodys = std::os::unix::fs::PermissionsExt::from_mode(0o622);
-    fs::set_permissions(tree.path("run/guest.journal"), everybodys).unwrap();
+    put_journal(&tree, &journal, 0o622);
     let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
     assert!(why.contains("others can write it"), "{why}");
 }
@@ -130,10 +122,8 @@ fn a_cgroup_that_comes_in_place_of_another_is_another() {
 
 #[test]
 fn what_is_ours_stays_so_after_a_change_that_was_refused() {
-    let mut tree = Tree::new(4, 1);
     let file = "sys/fs/cgroup/user.slice/cpuset.cpus";
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
     refuse(&tree, file);
     tree.decide(&mut fold, 50, 20);
     assert_eq!(fold.numbers().refusals, 1);
@@ -146,10 +136,8 @@ fn what_is_ours_stays_so_after_a_change_that_was_refused() {
 /// Before Linux 6.10 the root cgroup has a CPU a moment later than it is online.
 #[test]
 fn cpus_that_are_brought_back_are_waited_for() {
-    let mut tree = Tree::new(4, 1);
     let effective = "sys/fs/cgroup/cpuset.cpus.effective";
-    let mut fold = tree.fold(By::Hotplug, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Hotplug);
     tree.put(effective, "0-2");
     let path = tree.path(effective);
     let kernel = std::thread::spawn(move || {
@@ -171,9 +159,8 @@ fn cpus_that_are_brought_back_are_waited_for() {
 
 #[test]
 fn a_panic_undoes_everything() {
-    let tree = Tree::new(4, 1);
+    let mut tree = Tree::new(4, 1);
     let before = tree.files();
-    let mut tree = tree;
     let mut fold = tree.fold(By::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     assert_ne!(tree.files(), before);

@@ -140,10 +140,8 @@ fn a_cpu_that_does_not_go_offline_is_in_use() {
 /// A file that cannot be read for now is no file that is gone.
 #[test]
 fn what_cannot_be_read_is_given_back_later() {
-    let mut tree = Tree::new(4, 1);
     let file = "sys/devices/system/cpu/cpu3/online";
-    let mut fold = tree.fold(By::Hotplug, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Hotplug);
     tree.put("sys/devices/system/cpu/online", "0-2");
     fs::remove_file(tree.path(file)).unwrap();
     fs::create_dir(tree.path(file)).unwrap();
@@ -182,8 +180,7 @@ fn what_a_cpu_did_before_it_was_seen_is_not_of_this_look() {
 #[test]
 fn the_floor_counts_cpus_where_a_core_lacks_some() {
     let mut tree = Tree::new(6, 2);
-    tree.put("sys/devices/system/cpu/online", "0,2-5");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0,2-5");
+    tree.online("0,2-5");
     tree.stat();
     let mut fold = tree.fold(By::Cpuset, GovernorConfig { floor: 2, ..step() });
     let used = (0..4).map(|_| tree.decide(&mut fold, 50, 50).after).last().unwrap();

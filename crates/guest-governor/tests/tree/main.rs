@@ -38,14 +38,13 @@ impl Tree {
         let (files, counters) = (Files::default(), vec![0; cpus]);
         let tree = Self { files, now: Instant::now(), busy: counters.clone(), steal: counters };
         let list = format!("0-{}", cpus - 1);
-        tree.put("sys/devices/system/cpu/online", &list);
+        tree.online(&list);
         tree.put("sys/devices/system/cpu/isolated", "");
         tree.put("sys/bus/cpu/uevent", "");
         tree.put("proc/sys/kernel/osrelease", "6.12.1-cloud");
         tree.put("proc/sys/kernel/random/boot_id", "boot");
         tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io");
         tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
-        tree.put("sys/fs/cgroup/cpuset.cpus.effective", &list);
         for cpu in 0..cpus {
             let core = cpu - cpu % threads;
             let siblings = format!("{core}-{}", core + threads - 1);
@@ -59,6 +58,19 @@ impl Tree {
         tree.cgroup("user.slice", "");
         tree.stat();
         tree
+    }
+
+    /// One that has folded by a step.
+    fn folded(cpus: usize, by: By) -> (Self, Fold) {
+        let mut tree = Self::new(cpus, 1);
+        let mut fold = tree.fold(by, step());
+        tree.decide(&mut fold, 50, 20);
+        (tree, fold)
+    }
+
+    fn online(&self, cpus: &str) {
+        self.put("sys/devices/system/cpu/online", cpus);
+        self.put("sys/fs/cgroup/cpuset.cpus.effective", cpus);
     }
 
     fn cgroup(&self, name: &str, cpus: &str) {
@@ -199,9 +211,7 @@ fn the_proportional_governor_folds_at_once() {
 
 #[test]
 fn what_others_set_meanwhile_stays() {
-    let mut tree = Tree::new(4, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
     assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "1");
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.partition", "root");
@@ -219,9 +229,7 @@ fn what_others_set_meanwhile_stays() {
 /// As systemd does where a unit asks for cpusets for the first time.
 #[test]
 fn a_cgroup_that_somebody_widens_counts_as_it_is() {
-    let mut tree = Tree::new(4, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
     tree.decide(&mut fold, 50, 20);
     assert_eq!(fold.numbers().width, 2);
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "");
@@ -241,9 +249,7 @@ fn a_cgroup_that_somebody_widens_counts_as_it_is() {
 
 #[test]
 fn who_sets_what_was_ours_before_is_somebody_else() {
-    let mut tree = Tree::new(4, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
-    tree.decide(&mut fold, 50, 20);
+    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
     tree.decide(&mut fold, 50, 20);
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-2");
     let notes = tree.look(&mut fold, 50, 3).notes;
@@ -280,14 +286,12 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     let mut fold = tree.fold(By::Hotplug, step());
     tree.decide(&mut fold, 50, 20);
     assert_eq!(online(&tree), "1111100");
-    tree.put("sys/devices/system/cpu/online", "0-5");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-5");
+    tree.online("0-5");
     tree.decide(&mut fold, 50, 40);
     assert_eq!(online(&tree), "1110000");
     // Somebody brings one back.
     tree.put("sys/devices/system/cpu/cpu6/online", "1");
-    tree.put("sys/devices/system/cpu/online", "0-3,6");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-3,6");
+    tree.online("0-3,6");
     let look = tree.look(&mut fold, 50, 40);
     assert!(
         look.notes.contains(&"cpu6/online was set by somebody else to 1: left alone".to_owned())
@@ -296,8 +300,7 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     assert_eq!(cpus::show(&look.decision.unwrap().after), "0-1,6");
     drop(fold);
     assert_eq!(tree.get("sys/devices/system/cpu/cpu3/online"), "1\n");
-    tree.put("sys/devices/system/cpu/online", "0-7");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
+    tree.online("0-7");
     assert_eq!(tree.files(), before);
 }
 
@@ -307,8 +310,7 @@ fn other_cpus_start_it_anew() {
     let before = tree.files();
     let mut fold = tree.fold(By::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
-    tree.put("sys/devices/system/cpu/online", "0-3");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-3");
+    tree.online("0-3");
     let decision = tree.decide(&mut fold, 50, 20);
     assert_eq!(
         (cpus::show(&decision.after), decision.why.as_str()),
@@ -318,8 +320,7 @@ fn other_cpus_start_it_anew() {
     assert_eq!(cpus::show(&decision.after), "0-2");
     assert_eq!((decision.elapsed_ns, decision.time.busy_ns), (1_000_000_000, 4 * 500_000_000));
     drop(fold);
-    tree.put("sys/devices/system/cpu/online", "0-7");
-    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
+    tree.online("0-7");
     assert_eq!(tree.files(), before);
 }
 
