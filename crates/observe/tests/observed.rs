@@ -15,7 +15,7 @@ use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
 use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
 use vcoop_testing::rig::scalar_or_zero as scalar;
-use vcoop_testing::{Outcome, Skip, test, twice};
+use vcoop_testing::{Outcome, Skip, test, twice, until};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
 
@@ -194,11 +194,7 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     // Dropped before the worker, also where the test skips itself: the worker's drop waits for its end.
     let held = held;
     let stat = Stat::open(asleep.tid).unwrap();
-    let began = Instant::now();
-    while !stat.is_asleep() {
-        assert!(began.elapsed() < PATIENCE, "it does not sleep");
-        thread::sleep(Duration::from_millis(5));
-    }
+    until("it sleeps", || stat.is_asleep());
     let mut observation = observation(&[&asleep])?;
     let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
     assert_sums(&observed, "web.vcpu0");

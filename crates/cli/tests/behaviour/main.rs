@@ -32,6 +32,14 @@ fn run(args: &[&str]) -> Output {
     vcoop(args).output().unwrap()
 }
 
+/// What it has said by its end, which is no failure.
+#[track_caller]
+fn done(args: &[&str]) -> Output {
+    let output = run(args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    output
+}
+
 fn short(extra: &[&str]) -> Output {
     run(&[&["run"], &SHORT[..], extra].concat())
 }
@@ -157,8 +165,7 @@ fn a_calibration_works_wherever_something_is_simulated() {
         assert!(output.status.success(), "{command:?}: {said}");
         assert!(said.contains("own-host"), "{command:?}: {said}");
     }
-    let output = run(&["sweep", sweep, "--out", out, "--calibration", profile, "--quiet"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    done(&["sweep", sweep, "--out", out, "--calibration", profile, "--quiet"]);
     let changed = run(&["sweep", sweep, "--out", out, "--quiet"]);
     assert!(text(&changed.stderr).contains("own.toml"), "{}", text(&changed.stderr));
 }
@@ -169,8 +176,7 @@ fn two_results_are_compared_and_a_condition_has_its_exit_code() {
     let [a, b] = ["a", "b.json"].map(|name| dir.path().join(name));
     let [a, b] = [a.to_str().unwrap(), b.to_str().unwrap()];
     let six = ["run", "busy-host-1", "--duration", "200ms", "--warmup", "1ms", "--repeats", "6"];
-    let first = run(&[&six[..], &["--policy", "vanilla,dynamic", "--quiet", "--out", a]].concat());
-    assert!(first.status.success(), "{}", text(&first.stderr));
+    done(&[&six[..], &["--policy", "vanilla,dynamic", "--quiet", "--out", a]].concat());
     let more = ["--set", "load.hog.count=5", "--json", "--policy", "vanilla", "--seed", "9"];
     let second = run(&[&six[..], &more].concat());
     std::fs::write(b, &second.stdout).unwrap();
@@ -206,8 +212,7 @@ fn notes_go_to_stderr_and_quiet_silences_them() {
 #[test]
 fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
     let args = ["run", "busy-host", "--duration", "200ms", "--warmup", "20ms", "--repeats", "5"];
-    let output = run(&args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = done(&args);
     let report = text(&output.stdout);
     assert!(!report.contains('\u{1b}'), "colour belongs to terminals");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
@@ -380,8 +385,7 @@ fn an_interrupted_warm_up_is_no_measurement_of_zero() {
 #[test]
 fn reproduce_gives_a_document() {
     let args = ["reproduce", "audio", "audio-small-buffers", "--duration", "2s", "--json", "-q"];
-    let output = run(&args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = done(&args);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], "vcoop.reproduce/1");
     assert_eq!(json["cells"].as_array().unwrap().len(), 12);

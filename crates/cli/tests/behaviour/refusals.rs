@@ -284,7 +284,7 @@ fn what_is_no_result_is_told_with_the_way_out() {
         text(&output.stderr).to_owned()
     };
     assert!(told(&["report", "nowhere"]).contains("there is no such folder; name one"));
-    assert!(told(&["report", dir]).contains("has neither result.json nor"));
+    assert!(told(&["report", dir]).contains("has neither result.json nor reproduce.json"));
     fs::write(format!("{dir}/manifest.json"), "{}").unwrap();
     assert!(told(&["report", dir]).contains("remedy: vcoop map "));
     assert!(told(&["diff", dir, dir]).contains("remedy: name a result.json"));

@@ -1,5 +1,6 @@
 //! What must hold of policies on real VMs, whatever becomes of who applied them.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -500,15 +501,8 @@ impl Daemon {
     }
 
     fn says(&self, what: &str) {
-        let began = Instant::now();
-        loop {
-            let log = fs::read_to_string(&self.log).unwrap();
-            if log.contains(what) {
-                return;
-            }
-            assert!(began.elapsed() < PATIENCE, "it does not say {what:?}: {log}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let log = || fs::read_to_string(&self.log).unwrap();
+        until(fmt::from_fn(|f| write!(f, "{what:?}, in {}", log())), || log().contains(what));
     }
 
     fn reload(&self, config: &str) {
