@@ -109,6 +109,31 @@ fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
 }
 
 #[test]
+fn the_host_polls_only_once_it_has_handled_what_came_during_the_exit() {
+    // The timer of one task fires soon after that of the other: now and then while the host handles the HLT of a vCPU whose
+    // next timer that is. It would be seen at the end of the poll only, 200 us later.
+    let mut virt = host_polls();
+    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
+    let mut p = alone(150 * US, virt);
+    p.duration_ns = 10 * S;
+    p.vms[0].tasks.push(task("u", cyclictest(997 * US, 0), Policy::Fifo(40), &[]));
+    let worst = latency(&run(&p), "g.t").max_ns;
+    assert!(worst < 30 * US, "{worst} ns");
+}
+
+#[test]
+fn the_host_polls_only_once_the_preemption_timer_has_been_changed_for_an_hrtimer() {
+    // So it takes time that the guest waits anyway. The timer that fires needs no way back.
+    let of = |timer| {
+        let mut virt = host_polls();
+        virt.timer.source = Some(timer);
+        mean(&run(&alone(150 * US, virt)), "g.t")
+    };
+    let (sw, hv) = (of(GuestTimer::Hrtimer), of(GuestTimer::HvTimer));
+    assert!(hv <= sw, "{hv} ns, {sw} ns by an hrtimer");
+}
+
+#[test]
 fn a_guest_that_polls_by_haltpoll_has_its_host_not_poll() {
     let mut virt = host_polls();
     virt.idle.guest = GuestIdle::Haltpoll;

@@ -38,7 +38,8 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].polling = true;
-        self.poll_goes_on(p, v);
+        // What came during the exit is handled, and what the exit left is done, before it polls.
+        self.goes_on(p);
         true
     }
 
