@@ -152,6 +152,18 @@ fn cells_can_be_cycles_and_ratios() {
     assert_eq!(own.cells[0].simulated_unit, "cycles");
 }
 
+/// Nothing was adjusted for these tables: they say how far the simulator may be off.
+#[test]
+fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
+    let file = "../../published/series/patch-series.toml";
+    let text = std::fs::read_to_string(file).unwrap();
+    let (selection, setup) = setup_of(file, &text, &["repeats=1"]).unwrap();
+    let stop = AtomicBool::new(false);
+    let all = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    assert_eq!(all.summary.cells_comparable, 22);
+    assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
+}
+
 /// Foreign names are refused where they stand, before anything runs.
 #[test]
 fn names_that_scenarios_do_not_have_are_refused() {

@@ -186,8 +186,9 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
     let median = format::maybe(s.median_abs_log2, |log2| {
         format!("{log2} (a factor of {})", format::digits(libm::exp2(log2)))
     });
-    format!(
-        "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",
+    let cells = format!(
+        "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}",
         s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells
-    )
+    );
+    if s.claims == 0 { cells + "." } else { format!("{cells}; {claims}") }
 }
