@@ -1,4 +1,4 @@
-//! What kind of file somebody named, where a command or a key takes another.
+//! What kind of file a user has named, if a command or a key takes another kind.
 
 use crate::diagnostic::Diagnostic;
 

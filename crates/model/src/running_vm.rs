@@ -1,5 +1,5 @@
-//! A VM that runs on this host as a scenario: what is done to it is said by the same words, with the
-//! same checks, as an experiment's.
+//! A VM that runs on this host, as a scenario: the policies for it are written in the same words, with the same
+//! checks, as those of an experiment.
 //!
 //! The scenario names the VM, its vCPUs and the policies. It has no tasks: the guest's are its own.
 

@@ -8,11 +8,11 @@
 //!
 //! # Fair server (6.12 and later)
 //!
-//! Fair entities are entitled to `runtime` in each `period`. The server does nothing as long as
-//! they get it by themselves, or the CPU is idle that long; when so little of the period is left
-//! that they would miss it otherwise (the zero-laxity point), they go ahead of RT until they have
-//! had it. The states are those of `kernel/sched/deadline.c` as of 6.18 with the stable backports
-//! of 2026; the letters are those of the comment there.
+//! Fair entities are entitled to `runtime` in each `period`. The server does nothing as long as they get it by
+//! themselves, or the CPU is idle for as long. When so little of the period is left that they would otherwise miss
+//! it (the zero-laxity point), they run before RT until they have had it. The states are those of
+//! `kernel/sched/deadline.c` as of 6.18 with the stable backports of 2026; the letters are those of the comment
+//! there.
 //!
 //! ```text
 //! state            event                                 next          effect
@@ -28,16 +28,16 @@
 //! Replenishing (E) period ends                           Running       next period, less an overrun
 //! ```
 //!
-//! A fair entity that has to make way runs until the switch, after the tick that found the runtime
-//! used up. To the kernel this is fair time of its own, and the server waits for a whole new period
-//! (E to B). It goes on at the end of its period only if who was served went to sleep. Kernels 6.12
-//! and 7.3 show both: hogs get 51 to 54 ms and then wait 950 ms, and a light sleeper is served at
-//! each wake-up for one or more periods of a second, and then waits 950 ms.
+//! A fair entity that is preempted at the end of a service runs until the switch, after the tick that found the
+//! runtime used up. The kernel counts this as fair time without the server, and the server waits for a whole new
+//! period (E to B). It continues at the end of its period only if the served entity went to sleep. Kernels 6.12 and
+//! 7.3 show both: CPU loops get 51 to 54 ms and then wait 950 ms, and a light sleeper is served at each wake-up for
+//! one or more periods of a second, and then waits 950 ms.
 //!
-//! The kernel tells a CPU that is idle while it waits (C) apart, to stop its timer; here the timer
-//! of `Waiting` looks for fair entities. The timer is only ever moved lazily: what fair entities
-//! consume by themselves postpones the zero-laxity point, and the timer finds that out when it
-//! fires. A CPU whose fair entities are not starved therefore pays for about one timer a period.
+//! The kernel distinguishes a CPU that is idle while the server waits (C), to stop its timer. Here the timer of
+//! `Waiting` looks for fair entities. The timer is moved lazily: what fair entities consume by themselves postpones
+//! the zero-laxity point, and the timer finds this out when it fires. A CPU whose fair entities are not starved
+//! therefore pays for about one timer per period.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! The two-level vCPU scheduling simulator.
 //!
-//! [`run`] takes one plan and a seed ([`Run`]) and gives back one [`Recording`]. The same plan and seed
-//! give the same recording on any machine, but for the CPU time it took.
+//! [`run`] takes one plan and a seed ([`Run`]) and returns one [`Recording`]. The same plan and seed give the same
+//! recording on any machine, except for the CPU time that the run took.
 //!
 //! Plans are made from scenarios, the built-in ones or texts of your own:
 //!
@@ -28,9 +28,9 @@
 //!
 //! `examples/ratio_study.rs` of the repository is a study of some fifty lines.
 //!
-//! What the crate holds, from the ground up. A file knows only those of the paragraphs before its own, and of its own.
+//! The files of the crate, from the ground up. A file uses only files of its own paragraph and of those before.
 //!
-//! Parts have their own state behind private fields, and unit tests that build them alone:
+//! Parts have their own state in private fields, and unit tests that build them alone:
 //!
 //! ```text
 //! clock          what time it is, and what happens next
@@ -55,14 +55,14 @@
 //!                intervals: who ran when on one pCPU; ratelimit_driver: on credit1
 //! ```
 //!
-//! The state of a run is made of them:
+//! The state of a run consists of these parts:
 //!
 //! ```text
 //! machine        what a machine is made of, and what its parts can be doing
 //! world          the state of a run
 //! ```
 //!
-//! What happens goes from part to part. These are methods of `World`, by subject:
+//! Methods of `World` carry an event from part to part. They are grouped by subject:
 //!
 //! ```text
 //! host           what a pCPU does next. wake: sleeping and waking; idle: pCPUs at rest; nohz: CPUs without ticks

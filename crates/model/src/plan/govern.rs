@@ -1,4 +1,4 @@
-//! How many of its vCPUs a VM's guest uses, and who decides.
+//! How many of its vCPUs a VM's guest uses, and what decides it.
 
 use serde::{Deserialize, Serialize};
 use vcoop_policy::govern::{GovernorConfig, Kind};

@@ -1,4 +1,4 @@
-//! Virtual machines that come while the run goes on, and views of single runs.
+//! Virtual machines that start during the run, and views of single runs.
 
 use serde::{Deserialize, Serialize};
 

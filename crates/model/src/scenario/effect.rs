@@ -1,7 +1,8 @@
 //! Keys about how VMs are virtualised that have no effect beside the others.
 //!
-//! A VM may say how long it polls, and one of the policies that it does: the key has an effect under that
-//! one. So may one cell of the matrix. A key is refused where it has none in any of them.
+//! A VM may say how long it polls, and only one of the policies that it does poll. The key then has an effect under
+//! this policy. The same holds for a cell of the matrix. A key is refused if it has no effect under any policy and
+//! in any cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 

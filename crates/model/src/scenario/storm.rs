@@ -1,4 +1,4 @@
-//! VMs that come while the run goes on, and single runs seen closely.
+//! VMs that start during the run, and views of single runs.
 
 use super::calls::{self, Named};
 use super::keys::ScenarioKeys;

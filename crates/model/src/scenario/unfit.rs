@@ -1,4 +1,4 @@
-//! Policies that a host cannot have.
+//! Policies that are impossible on a host.
 
 /// Why a policy cannot run on a host.
 #[derive(Clone, Debug)]

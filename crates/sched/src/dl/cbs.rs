@@ -1,9 +1,8 @@
-//! The constant bandwidth server of one entity: how much it may run, and by when.
+//! The constant bandwidth server of one entity: how long it may run, and by when.
 //!
-//! After Abeni and Buttazzo, "Integrating multimedia applications in hard real-time systems" (1998),
-//! in the form of `kernel/sched/deadline.c` (6.15). An entity reserves `runtime` in each `period`,
-//! to be had within `deadline` of its start. It carries an absolute deadline and what is left of
-//! its runtime until then:
+//! After Abeni and Buttazzo, "Integrating multimedia applications in hard real-time systems" (1998), in the form of
+//! `kernel/sched/deadline.c` (6.15). An entity reserves `runtime` in each `period`, to be served within `deadline`
+//! of the period's start. It has an absolute deadline, and the runtime that is left until then:
 //!
 //! ```text
 //! event                         condition                          then
@@ -19,12 +18,12 @@
 //!                                                                  as it takes until something is left
 //! ```
 //!
-//! So an overrun (the end of the runtime is noticed late) is paid back in the next period, and an entity
-//! that never sleeps gets `runtime/period` in the long run, whatever it does.
+//! An overrun (the end of the runtime is noticed late) is therefore paid back in the next period. An entity that
+//! never sleeps gets `runtime/period` in the long run.
 //!
-//! What leaves the class keeps its deadline and runtime until its *zero-lag time*, when it would have
-//! been entitled to no more than it has had: who comes back before that goes on where it was. Toggling
-//! the policy earns nothing.
+//! An entity that leaves the class keeps its deadline and runtime until its *zero-lag time*, when it would have
+//! been entitled to no more than it has had. If it returns before that, it continues where it was. So toggling the
+//! policy gains nothing.
 
 use crate::config::Ns;
 

@@ -1,18 +1,18 @@
 //! The deadline class: SCHED_DEADLINE, earliest deadline first.
 //!
-//! Each CPU has a list of the entities that wait, in the order of their absolute deadlines and of
-//! their arrival where these are equal, and a list of those that are *held*: runnable, but throttled by
-//! their own [server](cbs) until their next period begins. The lists are short (a reservation is
-//! a scarce thing), so they are plain arrays.
+//! Each CPU has a list of the entities that wait, in the order of their absolute deadlines, and of their arrival if
+//! these are equal. It has another list of entities that are *held*: runnable, but throttled by their own
+//! [server](cbs) until their next period begins. The lists are short, so they are plain arrays.
 //!
-//! When the runtime of the current entity is used up is found where time is charged: at the tick, at
-//! the latest. The kernel has a timer for it as well, the feature HRTICK_DL, which is off by default;
-//! here it is [`DlConfig::hrtick`].
+//! The end of the current entity's runtime is noticed where time is charged, at the latest at the tick. The kernel
+//! also has a timer for it, the feature HRTICK_DL, which is off by default; here it is [`DlConfig::hrtick`].
 //!
-//! Differences from the kernel: an equal deadline never preempts (the kernel does it where only the
-//! running one could go elsewhere); a throttled entity that comes back to the class after its period
-//! has ended is replenished then (in the kernel the timer that should do it finds it outside the
-//! class); bandwidth left by others is not given to anybody (SCHED_FLAG_RECLAIM).
+//! Differences from the kernel:
+//!
+//! - An equal deadline never preempts. In the kernel it does if only the running entity could go elsewhere.
+//! - A throttled entity that returns to the class after its period has ended is replenished then. In the kernel the
+//!   timer that should do this finds it outside the class.
+//! - Bandwidth that others leave is given to nobody (SCHED_FLAG_RECLAIM).
 
 mod admission;
 mod cbs;

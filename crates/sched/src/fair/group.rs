@@ -1,16 +1,17 @@
 //! Groups: cgroups, which may be in others.
 //!
-//! A group has a weight as a whole. On each CPU an entity stands for it, on the queue of the group that it is in or on
-//! the root queue, with that part of the weight which corresponds to the group's load there (`calc_group_shares`):
+//! A group has a weight as a whole. On each CPU an entity represents it, on the queue of the parent group or on the
+//! root queue. This entity has the part of the weight that corresponds to the group's load there
+//! (`calc_group_shares`):
 //!
 //! ```text
 //! weight on a CPU = weight * load on that CPU / (load on that CPU + average load on the others)
 //! ```
 //!
-//! The load on that CPU is what is queued there, or its average if that is more. Averages forget half in
-//! 33 ms, as the kernel's do (PELT); the kernel's stand still for up to a millisecond, and for longer on
-//! idle CPUs, and these do not. The weight follows when the group's load on that CPU changes and on each
-//! tick there, so that a change on one CPU reaches the others a tick later.
+//! The load on that CPU is what is queued there, or its average if this is more. Averages forget half in 33 ms, as
+//! the kernel's do (PELT). The kernel's are not updated for up to a millisecond, and for longer on idle CPUs; these
+//! always are. The weight follows when the group's load on that CPU changes, and at each tick there. A change on
+//! one CPU therefore reaches the others a tick later.
 
 use alloc::boxed::Box;
 use alloc::vec;

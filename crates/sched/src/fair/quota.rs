@@ -1,14 +1,14 @@
 //! Quotas of groups: CPU bandwidth control (`cpu.max`), as of `kernel/sched/fair.c` until Linux 6.17.
 //!
-//! In each period a group may run for its quota, on all CPUs together. Its queues take slices of that in advance,
-//! and pay for what runs there. A queue without time left, whose group has none to give, is *throttled*: the
-//! group's entity leaves the CPU's queue, and whoever is on the group's queue waits. At the end of each period the
-//! group has its quota again. Throttled queues are first given what they owe, in the order in which they were
-//! throttled. Queues that become empty give back what they have, and that may bring throttled ones back earlier.
+//! In each period a group may run for its quota, on all CPUs together. Its queues take slices of it in advance, and
+//! pay for what runs there. If a queue has no time left, and its group has none to give, the queue is *throttled*:
+//! the group's entity leaves the CPU's queue, and the entities on the group's queue wait. At the end of each period
+//! the group gets its quota again. Throttled queues first get what they owe, in the order in which they were
+//! throttled. Queues that become empty give back what they have, which may end the throttling of others earlier.
 //!
-//! Time is checked where it is charged, so a queue that took too much pays with later periods.
-//! Linux 6.18 throttles tasks on their way to user space or to a guest, so that none waits with a lock of the
-//! kernel. There is no time in the host's kernel here that would make a difference.
+//! Time is checked where it is charged, so a queue that took too much pays with later periods. Linux 6.18 throttles
+//! tasks on their way to user space or to a guest, so that no task waits while it holds a lock of the kernel. The
+//! simulated host spends no time in its kernel for which this would make a difference.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,17 +1,18 @@
-//! Moving who *runs* to a better CPU (active balancing).
+//! Moving the *running* entity to a better CPU (active balancing).
 //!
-//! Balancing moves entities that wait. An entity alone on its CPU does not wait, and still loses if its CPU is a
-//! worse one than an idle CPU is. The kernel moves it in two cases (`need_active_balance` of `kernel/sched/fair.c`,
-//! Linux 6.18), by a stopper thread on the CPU that loses it:
+//! Balancing moves entities that wait. An entity alone on its CPU does not wait, but gets less done if its CPU is
+//! worse than an idle one. The kernel moves it in two cases (`need_active_balance` of `kernel/sched/fair.c`, Linux
+//! 6.18), by a stopper thread on the CPU that loses it:
 //!
-//! - RT, deadline entities or steal take so much of the CPU that an idle one has clearly more to give;
-//! - it shares its core with a busy SMT sibling while a whole core is idle, or its LLC with at least two more than run in another
-//!   one that has room (`sibling_imbalance`), and several attempts of that core or LLC to pull somebody who waits have failed.
+//! - RT, deadline entities or steal take so much of the CPU that an idle one has clearly more capacity;
+//! - it shares its core with a busy SMT sibling while a whole core is idle, or in its LLC at least two more
+//!   entities run than in another LLC that has room (`sibling_imbalance`). In both cases several attempts of that
+//!   core or LLC to pull a waiting entity must have failed.
 //!
-//! Four things differ. In the kernel the tick of a busy CPU wakes an idle one, and that one decides; here the tick of
-//! the busy CPU decides. The kernel lets the first idle CPU of a group decide for all of it; here any idle CPU that is
-//! better will do. The kernel also decides as a CPU goes idle, so up to a tick earlier. And between NUMA nodes of which one is nearly
-//! empty it bears a difference of two.
+//! There are four differences. In the kernel the tick of a busy CPU wakes an idle one, which decides; here the tick
+//! of the busy CPU decides. In the kernel the first idle CPU of a group decides for the group; here any idle CPU
+//! that is better is taken. The kernel also decides when a CPU goes idle, up to a tick earlier. And between NUMA
+//! nodes of which one is nearly empty, the kernel tolerates a difference of two.
 
 use super::Level;
 use super::balance::{FULL, INTERVAL_PER_CPU, NICE_TRIES};

@@ -1,26 +1,25 @@
-//! CPUs to keep off: paravirt (later: preferred) CPUs, and CPU hotplug beside them.
+//! CPUs to avoid: paravirt (later: preferred) CPUs, and CPU hotplug for comparison.
 //!
-//! A guest that shares its pCPUs with others does better with fewer vCPUs than with all of them
-//! preempted. Which CPUs it should leave alone for now is a mask that may change at any time; the
-//! CPUs stay online. The rules are those of "paravirt CPUs" (RFC PATCH v3, September 2025), from which
-//! `cpu_preferred_mask` of Linux came, which is about the fair class only:
+//! A guest that shares its pCPUs with others gets more done with fewer vCPUs than with all of them preempted. A
+//! mask, which may change at any time, says which CPUs the guest should avoid for now. These CPUs stay online. The
+//! rules are those of "paravirt CPUs" (RFC PATCH v3, September 2025), which became `cpu_preferred_mask` of Linux.
+//! The latter covers the fair class only:
 //!
-//! - No wake-up, no new entity and no RT push or pull goes to an avoided CPU. A sleeper that EEVDF
-//!   keeps queued wakes where it is, as everywhere.
+//! - No wake-up, no new entity and no RT push or pull goes to an avoided CPU. A sleeper that EEVDF keeps queued
+//!   wakes up where it is.
 //! - Avoided CPUs take no part in load balancing: nothing is pulled to them, and nothing from them.
-//! - The tick of an avoided CPU pushes off who *runs* there, one a tick. Who waits leaves when its
-//!   turn comes, or with its next sleep. So a CPU with many entities takes as many ticks.
-//! - Affinity is never broken: who may run on avoided CPUs only stays there, and is placed among
-//!   them.
+//! - The tick of an avoided CPU pushes the *running* entity to another CPU, one per tick. A waiting entity leaves
+//!   when its turn comes, or with its next sleep. So a CPU with many entities needs as many ticks.
+//! - Affinity is never broken: an entity that may run on avoided CPUs only stays there, and is placed among them.
 //! - Deadline entities ignore the mask, as in both kernels.
-//! - A full-nohz CPU keeps its tick while it is avoided, also with one entity, as since the next version (RFC v4):
-//!   without, nobody would push that entity off.
+//! - A full-nohz CPU keeps its tick while it is avoided, also with one entity, as since RFC v4. Without the tick
+//!   nothing would push this entity away.
 //!
-//! One difference: the kernel's stopper takes *any* allowed CPU for whom it pushes off and leaves the
-//! rest to balancing; here it goes to an idle one, or the least loaded.
+//! There is one difference: the kernel's stopper moves the entity to *any* allowed CPU, and leaves the rest to
+//! balancing. Here the entity goes to an idle CPU, or to the least loaded.
 //!
-//! An offline CPU ([`Level::set_offline`]) is left at once and by everybody, and affinity gives way.
-//! What that costs (stopping the machine, rebuilding domains) is the driver's to charge.
+//! All entities leave an offline CPU ([`Level::set_offline`]) at once, and affinity is broken if necessary. The
+//! driver charges what this costs (stopping the machine, rebuilding domains).
 
 use super::{Level, State};
 use crate::config::{ClassId, Ns};

@@ -1,16 +1,18 @@
 //! Spreading fair entities over CPUs.
 //!
 //! Four ways, as in the kernel:
-//! - a CPU about to go idle *pulls* from a CPU where somebody waits (newidle balancing);
+//! - a CPU about to go idle *pulls* from a CPU where an entity waits (newidle balancing);
 //! - a busy CPU's tick hands a waiting entity to an idle CPU whose turn it is to balance. In the kernel an idle CPU is
 //!   woken to balance for all of them (nohz idle balancing); the outcome is the same;
-//! - the tick of a CPU where nobody waits moves who runs there to a better CPU ([`super::active`]);
-//! - every so often a busy CPU compares its load with that of the busiest CPU of its LLC, and the first CPU of a busy
-//!   LLC that of its LLC with that of the busiest LLC, and pulls what evens them out (periodic balancing).
+//! - the tick of a CPU where no entity waits moves the running entity to a better CPU ([`super::active`]);
+//! - at intervals, a busy CPU compares its load with that of the busiest CPU of its LLC, and the first CPU of a
+//!   busy LLC compares the LLC's load with that of the busiest LLC. They pull what evens the loads out (periodic
+//!   balancing).
 //!
-//! The second walks over the idle CPUs, and the last over all, at intervals that grow with their number. Its rules are those of `update_sd_lb_stats`,
-//! `sched_balance_find_src_group` and `calculate_imbalance` of `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not
-//! idle. Loads are what is queued at that moment; the kernel's are averages.
+//! The second walks over the idle CPUs, and the last over all CPUs, at intervals that grow with their number. The
+//! rules of the last are those of `update_sd_lb_stats`, `sched_balance_find_src_group` and `calculate_imbalance` of
+//! `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not idle. Loads are those queued at that moment; the
+//! kernel's are averages.
 
 use core::cmp::Reverse;
 

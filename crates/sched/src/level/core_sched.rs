@@ -1,7 +1,7 @@
 //! Core scheduling: hardware threads of a core run only entities that trust each other.
 //!
-//! Entities have a *cookie*; those without one trust each other only. The rules are those of Linux since 5.14
-//! (`kernel/sched/core.c` with `CONFIG_SCHED_CORE`, Documentation/admin-guide/hw-vuln/core-scheduling.rst):
+//! Entities may have a *cookie*. Entities without one trust only each other. The rules are those of Linux since
+//! 5.14 (`kernel/sched/core.c` with `CONFIG_SCHED_CORE`, Documentation/admin-guide/hw-vuln/core-scheduling.rst):
 //!
 //! ```text
 //! schedule() on a CPU of a core
@@ -13,18 +13,21 @@
 //! ```
 //!
 //! - Fair entities of different CPUs are compared by virtual time, counted from what their queues had when the core
-//!   last began to idle by force: so who waits for the sibling's sake gains on it.
-//! - Who is chosen again begins a new turn, and is protected anew (until 6.11; since 6.12 it goes on with its turn).
-//! - While a sibling idles by force, a tick gives it its chance once the only fair entity here has used half of its slice.
-//! - A CPU that idles by force takes an entity with the core's cookie that waits elsewhere.
-//! - Balancing treats an entity as cache-hot where the core has another cookie, and a search for an idle CPU passes
-//!   such a CPU by.
+//!   last began to be forced idle. So an entity that waits for the sibling gains on it.
+//! - An entity that is chosen again begins a new turn, and is protected anew (until 6.11; since 6.12 it continues
+//!   its turn).
+//! - While a sibling is forced idle, a tick lets it choose again once the only fair entity here has used half of
+//!   its slice.
+//! - A CPU that is forced idle takes an entity with the core's cookie that waits elsewhere.
+//! - Balancing treats an entity as cache-hot if the core has another cookie. A search for an idle CPU skips a core
+//!   with another cookie.
 //!
-//! Between the choice and the kick's service a sibling still runs what it ran, as in the kernel.
+//! Between the choice and the kick, a sibling still runs what it ran, as in the kernel.
 //!
-//! Two differences. Entities of one group are compared by their group's virtual time, not by their own. And an RT or
-//! deadline entity that waits though it is better than who runs, because of its cookie, does not have its CPU schedule
-//! again: Linux (`push_rt_task`, `push_dl_task`) does after the switch, and chooses the same, or undoes a choice among equals.
+//! There are two differences. Entities of one group are compared by their group's virtual time, not by their own.
+//! And if an RT or deadline entity waits because of its cookie, though it is better than the running one, its CPU
+//! does not schedule again. Linux does (`push_rt_task`, `push_dl_task`) after the switch, and chooses the same
+//! entity, or undoes a choice between equals.
 
 use alloc::boxed::Box;
 use alloc::vec;

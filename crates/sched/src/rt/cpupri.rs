@@ -1,9 +1,9 @@
 //! Which CPUs run at which RT priority: how a waking or waiting RT entity finds the CPU that
 //! does the least urgent work, without looking at every CPU.
 //!
-//! As in the kernel's `cpupri`, every CPU without RT entities counts as equal, idle or not: an RT
-//! entity would rather preempt a fair one on its own, cache-warm CPU than wake an idle one. A CPU with
-//! deadline entities counts as more urgent than all of them.
+//! As in the kernel's `cpupri`, all CPUs without RT entities count as equal, idle or not: an RT entity preempts a
+//! fair one on its own, cache-warm CPU rather than wake an idle CPU. A CPU with deadline entities counts as more
+//! urgent than all of them.
 
 use alloc::vec;
 use alloc::vec::Vec;

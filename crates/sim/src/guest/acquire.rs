@@ -1,7 +1,7 @@
-//! How a guest's tasks take sleeping locks: they spin while that looks worth it, and sleep else.
+//! How a guest's tasks take sleeping locks: they spin while this is likely to succeed, and sleep otherwise.
 //!
-//! Who spins gives up when the holder is not on its vCPU any more, when its own vCPU is to run another task, or when a
-//! lock is read for too long. The guest may know of a vCPU without a pCPU, too
+//! A task that spins gives up when the holder does not run on its vCPU any more, when its own vCPU is to run
+//! another task, or when a lock is read for too long. The guest may also know that a vCPU has lost its pCPU
 //! (`vcpu_is_preempted`). Whatever ends a wait, the task asks for the lock once more when it runs.
 
 use vcoop_model::plan::{LockKind, Mode};

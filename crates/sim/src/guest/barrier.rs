@@ -1,7 +1,7 @@
-//! Barriers of a guest: tasks wait there until all of their label have come.
+//! Barriers of a guest: tasks wait there until all tasks with their label have arrived.
 //!
-//! Who waits spins in user mode for a while, as the runtimes of OpenMP do, where PAUSE loops do not exit; then it sleeps behind a
-//! futex.
+//! A waiting task spins in user mode for a while, as the runtimes of OpenMP do, where PAUSE loops do not exit. Then
+//! it sleeps on a futex.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! Spinlocks of a guest: who holds which, and who waits for it.
+//! Spinlocks of a guest: which task holds which lock, and which tasks wait for it.
 //!
-//! They are queued: waiters get one in the order in which they came (MCS, tickets). The head of a paravirtual lock's queue
-//! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
-//! not run since it became the head, does not: then who comes spins *outside* the queue, never halts, and takes the lock as
-//! soon as it is free. They join the queue when its head claims the lock, or nobody is left in it. All who wait for a test-and-set
-//! lock are outside.
+//! They are queued: waiters get the lock in the order of their arrival (MCS, tickets). The head of a paravirtual
+//! lock's queue *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is
+//! halted, or that has not run since it became the head, does not claim it. Tasks that arrive then spin *outside*
+//! the queue, never halt, and take the lock as soon as it is free. They join the queue when its head claims the
+//! lock, or when the queue is empty. All waiters of a test-and-set lock are outside the queue.
 
 use std::collections::VecDeque;
 

@@ -1,13 +1,13 @@
-//! Sleeping locks of a guest: who holds which, who spins for it, and who sleeps.
+//! Sleeping locks of a guest: which task holds which lock, which tasks spin for it, and which sleep.
 //!
-//! The rules are those of Linux's mutex and read-write semaphore (`kernel/locking/mutex.c`, `rwsem.c`, `osq_lock.c`; 5.12
-//! and later). A lock that is released is free until somebody takes it. Who spins for it is quicker than the first of
-//! those who sleep, which is woken at each release. That one asks for a *handoff* when it was woken in vain (mutex) or has
-//! waited for 4 ms (semaphore): then nobody is before it any more. Readers do not spin. Those who sleep get the lock
-//! from who releases it, all at once.
+//! The rules are those of Linux's mutex and read-write semaphore (`kernel/locking/mutex.c`, `rwsem.c`,
+//! `osq_lock.c`; 5.12 and later). A released lock is free until a task takes it. A task that spins for it is faster
+//! than the first sleeper, which is woken at each release. The sleeper asks for a *handoff* when it was woken in
+//! vain (mutex) or has waited for 4 ms (semaphore); then it gets the lock before all others. Readers do not spin.
+//! Sleeping readers get the lock from the task that releases it, all at once.
 //!
-//! A mutex of user space (futex) has neither: waiters sleep, each release wakes the one that has slept for longest, and
-//! if somebody else was quicker, it sleeps again behind all others.
+//! A mutex of user space (futex) has neither. Waiters sleep, and each release wakes the one that has slept longest.
+//! If another task was faster, it sleeps again behind all others.
 
 use std::collections::VecDeque;
 

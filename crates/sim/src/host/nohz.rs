@@ -1,9 +1,10 @@
 //! Full-nohz CPUs: no periodic tick while no tick could change who runs.
 //!
-//! As Linux has it (`kernel/time/tick-sched.c`): the tick that finds its CPU so does not come again; one comes
-//! back when somebody joins the queue, and an IPI tells the CPU (`tick_nohz_full_kick_cpu`). Timers that are set on
-//! such a CPU fire on a housekeeping CPU (`get_nohz_timer_target`). What housekeeping does once a second for each
-//! of them (`sched_tick_remote`) is left out, and so is what context tracking adds to system calls and exits.
+//! As in Linux (`kernel/time/tick-sched.c`), the tick stops when it finds that it cannot change what runs. It
+//! starts again when an entity joins the queue, and an IPI tells the CPU so (`tick_nohz_full_kick_cpu`). Timers
+//! that are set on such a CPU fire on a housekeeping CPU (`get_nohz_timer_target`). Not modelled are what
+//! housekeeping does once per second for each of these CPUs (`sched_tick_remote`), and what context tracking adds
+//! to system calls and exits.
 
 use vcoop_policy::Injection;
 

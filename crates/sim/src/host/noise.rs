@@ -1,4 +1,4 @@
-//! The noise of a machine: what takes its pCPUs though no plan asks for it.
+//! The noise of a machine: what runs on its pCPUs and is not in the plan.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,9 @@
 //! Hardware threads of a core slow each other's work down.
 //!
-//! A pCPU is busy unless it is idle or on its way out of an idle state, or its vCPU rests in guest mode. When one of a core
-//! becomes busy or idle, the work of the others is stopped and goes on at its new speed, so that the speed of a segment of
-//! work is the same from its begin to its end. Only work has a speed: what the kernel and KVM do takes what it costs.
+//! A pCPU is busy unless it is idle, is leaving an idle state, or its vCPU rests in guest mode. When a hardware
+//! thread of a core becomes busy or idle, the work of the others is stopped and continues at its new speed, so that
+//! a segment of work has one speed from its begin to its end. Only work has a speed: what the kernel and KVM do
+//! takes what it costs.
 
 use crate::attribution::track::NONE;
 use crate::guest::spin_vcpu::Spin;

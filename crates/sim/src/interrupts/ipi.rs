@@ -10,12 +10,13 @@
 //!          by a hypercall that asks to boost it (`boost_receiver`)
 //! ```
 //!
-//! A function call is put into the target's queue first. A target whose queue was not empty has an
-//! interrupt on its way already and gets none.
+//! A function call is put into the target's queue first. If the target's queue was not empty, an interrupt is
+//! already on its way, and the target gets no other.
 //!
-//! Each target is several cache lines that another CPU wrote last. The sender's kernel waits for two: the target's call data
-//! and its queue (`smp_call_function_many_cond` of `kernel/smp.c`). KVM waits for two in a multicast: the target's posted
-//! interrupts and its mode (`__apic_accept_irq`). Where an exit has one target they are part of its handling.
+//! Each target costs several cache lines that another CPU wrote last. The sender's kernel waits for two: the
+//! target's call data and its queue (`smp_call_function_many_cond` of `kernel/smp.c`). In a multicast KVM waits for
+//! two more: the target's posted interrupts and its mode (`__apic_accept_irq`). If an exit has one target, they are
+//! part of its handling.
 
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};

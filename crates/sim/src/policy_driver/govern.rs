@@ -1,9 +1,10 @@
-//! The driver of governors: looks at a VM once an interval, and has its guest use more or fewer vCPUs.
+//! The driver of governors: it calls a VM's governor once per interval, and makes the guest use more or fewer
+//! vCPUs.
 //!
-//! A governor that goes by steal is the guest's own: it costs vCPU 0 a tick's time, and sees what the
-//! guest's kernel sees (run time and run delay of each vCPU; a wait that is not over is in neither).
-//! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
-//! change of a thread's policy costs, which is more work.
+//! A governor that goes by steal runs in the guest: each look costs vCPU 0 the time of a tick, and it sees what the
+//! guest's kernel sees (run time and run delay of each vCPU, without a wait that has not ended). A governor that
+//! goes by the host's information costs a pCPU a timer interrupt. Each mask that it writes costs what a change of a
+//! thread's policy costs, which is more work.
 
 use std::collections::BTreeMap;
 
