@@ -49,6 +49,7 @@ fn workshop(name: &str) -> PathBuf {
     fs::create_dir_all(&dir).unwrap();
     let capture = root().join("captures/build-serve.txt.gz");
     fs::copy(capture, dir.join("mine.txt.gz")).unwrap();
+    std::os::unix::fs::symlink(root().join("published"), dir.join("published")).unwrap();
     let profile = vcoop_model::profile::Profile::builtin_text("xeon-server").unwrap();
     fs::write(dir.join("this-host.toml"), profile).unwrap();
     for (name, file) in [
