@@ -93,7 +93,7 @@ struct Cpu {
     /// To be kept off, or offline.
     spared: bool,
     nohz_full: bool,
-    /// Woken entities are on its wake list.
+    /// Woken entities are on its wake list. Kept here, because every change of the queue asks for it.
     has_woken: bool,
     /// Up to when the current entity is charged.
     charged_to: Ns,
