@@ -5,9 +5,9 @@
 use std::fs;
 
 use libfuzzer_sys::fuzz_target;
-use vcoop_sweep::tally::Tally;
 use vcoop_sweep::manifest::manifest;
 use vcoop_sweep::parquet_reader::records;
+use vcoop_sweep::tally::Tally;
 
 fuzz_target!(|bytes: &[u8]| {
     let dir = std::env::temp_dir().join(format!("vcoop-fuzz-{}", std::process::id()));

@@ -115,9 +115,10 @@ fn workspace() -> String {
 }
 
 /// Arguments of cargo that build what the layers need, once: the tests, the benches that are run as tests, and the
-/// Python package's native half.
+/// Python package's native half. Fuzz targets are linked by their own layers only.
 pub(crate) fn build() -> String {
-    format!("build {} --lib --bins --tests --examples --bench bare --bench credit1", workspace())
+    let what = "--exclude vcoop-fuzz --lib --bins --tests --examples --bench bare --bench credit1";
+    format!("build {} {what}", workspace())
 }
 
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
@@ -142,15 +143,9 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         Layer { needs: kvm_host, ..test("box", "--test kvm_host -- --ignored") },
     ];
     layers.extend(fuzz_targets(root).into_iter().map(|target| {
-        Layer {
-            name: format!("fuzz-{target}"),
-            needs: fuzz_tools,
-            command: ["cargo", "+nightly", "fuzz", "run", &target, "--", "-max_total_time=20"]
-                .map(str::to_owned)
-                .to_vec(),
-            dir: "fuzz",
-            ..Layer::new("", "")
-        }
+        let run = "cargo +nightly fuzz run --features link";
+        let command = format!("{run} {target} -- -max_total_time=20");
+        Layer { needs: fuzz_tools, dir: "fuzz", ..Layer::new(&format!("fuzz-{target}"), &command) }
     }));
     layers.extend([
         // Only what lies in the crates themselves: the searches in their tests take the interpreter
