@@ -10,6 +10,7 @@ use std::time::Instant;
 mod demo;
 #[cfg(target_os = "linux")]
 mod emulated;
+mod fuzz;
 #[cfg(target_os = "linux")]
 mod guest;
 mod layers;
@@ -32,6 +33,7 @@ enum Chore {
     Lint,
     /// `lint`, then `test`
     Ci,
+    Fuzz(fuzz::Args),
     #[cfg(target_os = "linux")]
     Demo(demo::Args),
     #[cfg(target_os = "linux")]
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         }
         Chore::Lint => lint().map(done),
         Chore::Ci => lint().and_then(|()| test(layers::all(Path::new(".")))).map(done),
+        Chore::Fuzz(args) => fuzz::run(&args).map(done),
         #[cfg(target_os = "linux")]
         Chore::Demo(args) => demo::run(&args),
         #[cfg(target_os = "linux")]
