@@ -15,13 +15,14 @@ use crate::layers;
 const FOLDER: &str = "target/fuzz";
 
 /// Folders of valid files to begin with, by target.
-const SEEDS: [(&str, &str); 7] = [
+const SEEDS: [(&str, &str); 8] = [
     ("capture", "captures"),
     ("daemon_config", "packaging"),
     ("profile", "profiles"),
     ("publication", "published"),
     ("rt_app", "captures"),
     ("scenario", "scenarios"),
+    ("simulation", "scenarios"),
     ("sweep", "sweeps"),
 ];
 
