@@ -6,40 +6,39 @@ use vcoop_abi::Status;
 
 use crate::config::{Means, Ns};
 
-/// One thing to do. A driver carries actions out in their order.
+/// One thing for the driver to do. The driver carries actions out in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Publish this interrupt ticket. Comes before the interrupt itself is made visible to the
     /// guest, so that the guest's handler finds it.
     Ticket(u64),
-    /// Publish this status. Only policies that the guest takes part in say so; with the others the
-    /// guest's status word stays disabled.
+    /// Publish this status. Only `dynamic` emits it; under the other policies the guest's status word stays disabled.
     Status(Status),
-    /// Give the vCPU thread these means.
+    /// Boost the vCPU thread by these means.
     Boost(Means),
-    /// Give the vCPU thread its captured baseline back, as far as it [rests](Self::Rest) at it.
+    /// Give the vCPU thread its captured baseline back, as changed by the last [`Rest`](Self::Rest).
     Restore,
-    /// From now on the thread rests like this: at once if it is not boosted, else with the next
-    /// [`Restore`](Self::Restore).
+    /// What the thread has from now on while it is not boosted. Takes effect at once if it is not boosted, else with
+    /// the next [`Restore`](Self::Restore).
     Rest(Rest),
-    /// Have [`Event::Timer`](crate::Event::Timer) at this time. Replaces an earlier one.
+    /// Feed [`Event::Timer`](crate::Event::Timer) at this time. Replaces a time asked for earlier.
     ArmTimer(Ns),
-    /// No timer.
+    /// Feed no [`Event::Timer`](crate::Event::Timer).
     CancelTimer,
     /// After all the above, and after the interrupt that caused the call is visible to the guest:
     /// fence, read the guest's words again, feed [`Event::Recheck`](crate::Event::Recheck).
     Recheck,
-    /// A boost was due and is not given. For counters; nothing to do.
+    /// A boost was due and was not given. For counters; the driver does nothing.
     Denied(Reason),
 }
 
-/// What a thread has while it is not boosted, as a difference from its captured baseline. Means nothing
-/// for a baseline that is not fair.
+/// What a thread has while it is not boosted, as a difference from its captured baseline. Ignored for a baseline that
+/// is not SCHED_OTHER.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rest {
-    /// Nice levels below it, as far as nice goes.
+    /// Nice levels added to the baseline's nice value, up to nice 19.
     pub levels: u8,
-    /// EEVDF slice in its place.
+    /// EEVDF slice that replaces the baseline's; `None`: the baseline's own.
     pub slice_ns: Option<Ns>,
 }
 
@@ -56,7 +55,7 @@ pub enum Reason {
     LongSection,
     /// The baseline already outranks the means: a boost would lower it.
     Baseline,
-    /// The policy has just begun, and first sees what the vCPU has without boosts: see
+    /// The policy has just begun, and does not boost until it has seen what the vCPU gets without boosts: see
     /// [`repay`](crate::repay).
     Learning,
     /// The host refused the means: see [`Means::Deadline`].
@@ -71,17 +70,17 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Most actions one call can give.
+    /// Most actions that one call can give.
     pub const CAPACITY: usize = 8;
 
-    /// None.
+    /// An empty list.
     #[inline]
     pub const fn new() -> Self {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
 
-    /// Appends. The machines emit each kind at most once a call, and no boost with a restore or a rest, so it
-    /// never overflows.
+    /// Appends. The policies emit each kind at most once a call, and never a boost together with a restore or a rest,
+    /// so the list never overflows.
     pub(crate) fn push(&mut self, action: Action) {
         debug_assert!((self.len as usize) < Self::CAPACITY, "an action kind was emitted twice");
         if let Some(slot) = self.list.get_mut(self.len as usize) {

@@ -1,42 +1,41 @@
 //! How early to fire a guest's timer, so that the guest has its interrupt just when it is due.
 //!
-//! Between the host timer's expiry and the VM entry that brings the interrupt lies the host's own work. Who
-//! fires the timer that much earlier hides it, and spins away what is left at the entry, so that the
-//! interrupt never comes early. How much it is, is learned from how early or late the entry was, as KVM's
-//! `lapic_timer_advance` does (`arch/x86/kvm/lapic.c`, `adjust_lapic_timer_advance`): an eighth of the
-//! difference at a time, nothing from differences that are noise or that tell of something else, and back to
-//! the start where the result is implausible. Who fires from farther away than KVM does, a thread in user
-//! space, learns by the same rule within bounds of its own.
+//! Between the expiry of the host's timer and the VM entry that delivers the interrupt, the host has work to do. A
+//! timer that fires earlier by that time hides it. What is left until the deadline is spun away before the entry, so
+//! that the interrupt never comes early. The advance is learned from how early or late the entries were, as KVM's
+//! `lapic_timer_advance` does (`arch/x86/kvm/lapic.c`, `adjust_lapic_timer_advance`): it moves by an eighth of the
+//! difference, ignores differences that are noise or have another cause, and returns to its start value where the
+//! result is implausible. A thread in user space that fires the timer needs a larger advance than KVM, and learns by
+//! the same rule within its own bounds.
 
 use crate::config::{AdvanceConfig, Ns};
 
 /// Differences below this are noise: 100 cycles.
 const LEAST_CYCLES: u64 = 100;
-/// Differences above this tell of something else, such as a wait for the CPU: 10 000 cycles.
+/// Differences above this have another cause, such as a wait for the CPU: 10 000 cycles.
 const MOST_CYCLES: u64 = 10_000;
-/// What learning begins with, and returns to.
+/// Advance before anything is learned, and after an implausible result.
 const FIRST_NS: Ns = 1_000;
 /// An advance above this is implausible for KVM.
 const MOST_NS: Ns = 5_000;
-/// Share of a difference that is learned from one delivery: one in so many.
+/// One `STEP`th of a difference is added to the advance.
 const STEP: u64 = 8;
 
 /// The advance of one timer. Times in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerAdvance {
     now: Ns,
-    /// What learning begins with, and returns to.
+    /// Advance before anything is learned, and after an implausible result.
     first: Ns,
     /// An advance above this is implausible.
     cap: Ns,
-    /// Differences outside of these teach nothing; an empty range: none does.
+    /// Only differences from `least` to `most` are learned from; with an empty range, none.
     least: Ns,
     most: Ns,
 }
 
 impl TimerAdvance {
-    /// An advance by its configuration, on a machine whose TSC runs at `tsc_khz`: KVM's bounds are in
-    /// cycles.
+    /// An advance by its configuration, on a machine whose TSC runs at `tsc_khz`: KVM's bounds are in cycles.
     pub fn new(config: AdvanceConfig, tsc_khz: u32) -> Self {
         let ns = |cycles: u64| cycles * 1_000_000 / u64::from(tsc_khz.max(1));
         match config {
@@ -52,19 +51,18 @@ impl TimerAdvance {
         }
     }
 
-    /// An advance that stays.
+    /// An advance that is always `ns`.
     pub const fn fixed(ns: Ns) -> Self {
         Self { now: ns, first: ns, cap: ns, least: 1, most: 0 }
     }
 
-    /// An advance that begins with `first`, learns from differences of at least `least`, and neither
-    /// exceeds `cap` nor learns from what lies farther off.
+    /// An advance that begins with `first`, learns from differences between `least` and `cap`, and never exceeds `cap`.
     pub const fn learning(first: Ns, least: Ns, cap: Ns) -> Self {
         let first = if first < cap { first } else { cap };
         Self { now: first, first, cap, least, most: cap }
     }
 
-    /// The most it can become.
+    /// The largest advance that can be learned.
     pub const fn cap(&self) -> Ns {
         self.cap
     }
@@ -74,10 +72,9 @@ impl TimerAdvance {
         self.now
     }
 
-    /// A delivery is ready to enter the guest, `late` after the deadline (negative: before it). What is
-    /// left then is for the caller to spin away: all of it, so that no interrupt comes early. (KVM
-    /// spins for the advance at most, which is less than what is left after an advance that has just
-    /// shrunk; that interrupt comes early.)
+    /// A delivery is ready to enter the guest, `late` nanoseconds after the deadline (negative: before it). The caller
+    /// spins until the deadline, however long, so that no interrupt comes early. (KVM spins for the advance at most.
+    /// Just after the advance has shrunk, that is too short, and the interrupt comes early.)
     pub fn delivered(&mut self, late: i64) {
         let off = late.unsigned_abs();
         if !(self.least..=self.most).contains(&off) {

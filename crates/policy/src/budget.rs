@@ -58,19 +58,19 @@ impl Bucket {
         self.balance >= i128::from(ns) * MILLION
     }
 
-    /// Takes up to `ns` tokens, never into debt, and says how many.
+    /// Takes up to `ns` tokens, never into debt, and returns how many.
     pub fn take(&mut self, ns: Ns) -> Ns {
         let taken = if self.has(ns) { ns } else { self.level() };
         self.charge(taken);
         taken
     }
 
-    /// Returns tokens that were taken and not used. What no longer fits is lost, as refill is.
+    /// Returns tokens that were taken and not used. What exceeds the burst is lost, as refill is.
     pub fn give_back(&mut self, ns: Ns) {
         self.balance = (self.balance + i128::from(ns) * MILLION).min(self.full());
     }
 
-    /// Whole tokens there are; 0 while in debt.
+    /// Whole tokens in the bucket; 0 while in debt.
     pub fn level(&self) -> Ns {
         // At most burst_ns, which is a u64.
         Ns::try_from(self.balance.max(0) / MILLION).unwrap_or(Ns::MAX)
@@ -82,9 +82,9 @@ impl Bucket {
         Ns::try_from((owed + MILLION - 1) / MILLION).unwrap_or(Ns::MAX)
     }
 
-    /// How long from the last [`refill`](Self::refill) a boost can last without debt, refill while
-    /// it lasts included. `None`: for ever (refill at or above one token a nanosecond). Exact:
-    /// after that time, charged and refilled, the answer is 0; one nanosecond later is debt.
+    /// How long from the last [`refill`](Self::refill) a boost can last without debt, counting the refill during the
+    /// boost. `None`: for ever (refill at or above one token a nanosecond). Exact: charged and refilled after that
+    /// time, the level is 0; one nanosecond later there is debt.
     pub fn time_to_empty(&self) -> Option<Ns> {
         if self.balance <= 0 {
             return Some(0);

@@ -1,4 +1,4 @@
-//! What a boost policy is told.
+//! Parameters of the policies.
 
 /// Integer nanoseconds.
 pub type Ns = u64;
@@ -32,8 +32,8 @@ pub enum Means {
         /// Period.
         period_ns: Ns,
     },
-    /// To be first among the threads of `scx_vcoop`, vcoop's sched_ext scheduler. Nobody sets anything for it: the
-    /// policy itself is decided in that scheduler.
+    /// First among the threads of `scx_vcoop`, vcoop's sched_ext scheduler. That scheduler decides itself whom to
+    /// boost, so no thread's attributes change.
     Ext,
 }
 
@@ -51,13 +51,13 @@ pub struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DynamicConfig {
-    /// What a boost is.
+    /// How a boosted thread outranks others.
     pub means: Means,
     /// Budget of each vCPU.
     pub vcpu_budget: Budget,
     /// Budget of each VM, shared by its vCPUs.
     pub vm_budget: Budget,
-    /// Longest boost at once, but for a two-hundredth of the time; `None`: as the budget allows.
+    /// Longest boost at once, except for 0.5 % of the time; `None`: as the budget allows.
     pub longest_boost_ns: Option<Ns>,
     /// Longest that a preempt-disabled section may hold a boost (the first dynamic-priority patches: 3 ms).
     pub max_preempt_off_ns: Ns,
@@ -72,9 +72,9 @@ pub struct DynamicConfig {
     pub boost_across_idle: bool,
     /// Boosted time is given back as fair time: see [`repay`](crate::repay).
     pub repay: bool,
-    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the
-    /// fair class is owed or owes up to about a slice, and others that wake up meanwhile are placed as if
-    /// that were gone: the shorter the slice, the less they suffer for it.
+    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the fair class
+    /// takes up to about a slice of lag with it, positive or negative, and others that wake up meanwhile are placed as
+    /// if that lag did not exist: the shorter the slice, the less they suffer.
     pub rest_slice_ns: Option<Ns>,
 }
 
@@ -101,7 +101,7 @@ impl DynamicConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WakeBoostConfig {
-    /// What a boost is.
+    /// How a boosted thread outranks others.
     pub means: Means,
     /// How long a woken vCPU stays boosted at most.
     pub run_ns: Ns,
@@ -109,14 +109,12 @@ pub struct WakeBoostConfig {
     pub vcpu_budget: Budget,
     /// Budget of each VM.
     pub vm_budget: Budget,
-    /// Boost a vCPU that is awake when an interrupt is injected, too: one that was preempted would take it only
-    /// when it gets its pCPU back. On a real VM KVM's events have to be heard for this.
+    /// Boost a vCPU that is awake when an interrupt is injected, too: if it was preempted, it would take the interrupt
+    /// only when it gets its pCPU back. On a real VM this needs the events of KVM.
     pub boost_on_injection: bool,
     /// Boosted time is given back as fair time: see [`repay`](crate::repay).
     pub repay: bool,
-    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the
-    /// fair class is owed or owes up to about a slice, and others that wake up meanwhile are placed as if
-    /// that were gone: the shorter the slice, the less they suffer for it.
+    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. See [`DynamicConfig::rest_slice_ns`].
     pub rest_slice_ns: Option<Ns>,
 }
 
@@ -124,24 +122,24 @@ pub struct WakeBoostConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RatelimitConfig {
-    /// Time between two looks at a domain.
+    /// Time between two evaluations of a domain.
     pub interval_ns: Ns,
-    /// Least ratelimit: what bounds the cost, since a vCPU so protected is preempted at most
-    /// `1 / min` times a second. 0 = off is allowed, else [`RATELIMIT_FLOOR_NS`] or more.
+    /// Least ratelimit. It bounds the cost: a vCPU with this ratelimit is preempted at most `1 / min` times a second. 0
+    /// (off) is allowed, else [`RATELIMIT_FLOOR_NS`] or more.
     pub min_ns: Ns,
-    /// Largest ratelimit, at least [`RATELIMIT_FLOOR_NS`] and `min_ns`. What bounds the harm: the
-    /// first wake-ups of a new I/O phase wait so long at most.
+    /// Largest ratelimit, at least [`RATELIMIT_FLOOR_NS`] and `min_ns`. It bounds the harm: the first wake-ups of a new
+    /// I/O phase wait at most this long.
     pub max_ns: Ns,
-    /// A domain whose mean run from wake-up to block is at most this runs briefly. Runs of others
-    /// below it count as short where they challenge it.
+    /// A domain is brief if its mean run from wake-up to block is at most this. A run of another domain below this
+    /// counts as a short challenge when it preempts.
     pub brief_ns: Ns,
-    /// ... and it does so until its mean run is at least this.
+    /// A brief domain remains brief until its mean run is at least this.
     pub busy_ns: Ns,
-    /// Short challenges a second, averaged over some eight intervals, that make a domain yield.
+    /// Short challenges a second, averaged over some eight intervals, from which a domain yields.
     pub pressed_per_s: u32,
-    /// ... until they are at most so many.
+    /// A domain that yields does so until there are at most so many short challenges a second.
     pub calm_per_s: u32,
-    /// Intervals in a row that must say the same before it counts. At least 1.
+    /// Intervals in a row that must give the same verdict before it counts. At least 1.
     pub confirm: u32,
 }
 
@@ -151,7 +149,7 @@ pub const RATELIMIT_FLOOR_NS: Ns = 100_000;
 /// The largest ratelimit that Xen accepts (`XEN_SYSCTL_SCHED_RATELIMIT_MAX`).
 pub const RATELIMIT_CEILING_NS: Ns = 500_000_000;
 
-/// How early a thread in user space fires at most: for that time a guest that it boosts is boosted, too.
+/// Largest advance of a thread in user space that fires timers: the guest that it boosts is boosted for that time, too.
 pub const MOST_INJECTOR_ADVANCE_NS: Ns = 200_000;
 
 /// How early a guest's timer is fired, so that the guest has its interrupt when it is due.
@@ -159,46 +157,46 @@ pub const MOST_INJECTOR_ADVANCE_NS: Ns = 200_000;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum AdvanceConfig {
-    /// When it is due.
+    /// Fire at the deadline.
     #[default]
     None,
-    /// So many nanoseconds before.
+    /// Fire this many nanoseconds before the deadline.
     Fixed(Ns),
-    /// As deliveries teach, by KVM's rule and within its bounds.
+    /// Learned from deliveries, by KVM's rule and within its bounds.
     Adaptive,
-    /// The same within other bounds, for a thread in user space that fires: the interrupt reaches the guest early, and the
-    /// guest's kernel waits for the deadline.
+    /// Learned by KVM's rule within other bounds, for a thread in user space that fires: the interrupt reaches the
+    /// guest early, and the guest's kernel waits for the deadline.
     Within {
-        /// What learning begins with.
+        /// Advance before anything is learned.
         first_ns: Ns,
         /// Differences below this are noise.
         noise_ns: Ns,
-        /// The most it becomes.
+        /// Largest advance.
         most_ns: Ns,
     },
 }
 
 impl AdvanceConfig {
-    /// A thread in user space that fires deadlines of a shared page. It begins with less than any delivery
-    /// takes on a software-virtualised KVM, and about what it takes on VMX and SVM with the vCPU halted.
+    /// For a thread in user space that fires the deadlines of a shared page. The first advance is less than any
+    /// delivery takes on a software-virtualised KVM, and about what it takes on VMX and SVM with the vCPU halted.
     pub const INJECTOR: Self =
         Self::Within { first_ns: 20_000, noise_ns: 500, most_ns: MOST_INJECTOR_ADVANCE_NS };
 }
 
-/// How long the host polls for a halted vCPU's wake-up before it gives the CPU away: KVM's
-/// module parameters `halt_poll_ns*`, the cap also a VM's own (`KVM_CAP_HALT_POLL`).
+/// How long the host polls for a halted vCPU's wake-up before it gives the CPU away: KVM's module parameters
+/// `halt_poll_ns*`. The cap can also be set for a VM (`KVM_CAP_HALT_POLL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HostPollConfig {
-    /// Longest poll; 0: it never polls.
+    /// Longest poll; 0: the host never polls.
     pub max_ns: Ns,
     /// Factor by which a vCPU's poll grows; 0: it does not grow.
     pub grow: u32,
-    /// What it grows from, and below which it shrinks to nothing.
+    /// First poll above 0, and below which a poll shrinks to 0.
     pub grow_start_ns: Ns,
-    /// Divisor by which it shrinks; 0: to nothing.
+    /// Divisor by which a vCPU's poll shrinks; 0: to 0.
     pub shrink: u32,
-    /// It is always the longest.
+    /// Every poll has the longest duration.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_not"))]
     pub fixed: bool,
 }
@@ -211,7 +209,7 @@ fn is_not(flag: &bool) -> bool {
 }
 
 impl HostPollConfig {
-    /// Never.
+    /// No polls.
     pub const OFF: Self = Self { max_ns: 0, ..Self::KVM };
     /// What Linux has on x86 since 6.11: 200 us, times 2 from 10 us, halved.
     pub const KVM: Self =
@@ -227,11 +225,11 @@ pub struct GuestPollConfig {
     pub max_ns: Ns,
     /// Factor by which a vCPU's poll grows.
     pub grow: u32,
-    /// What it grows from.
+    /// First poll above 0.
     pub grow_start_ns: Ns,
-    /// Divisor by which it shrinks; 0: to nothing.
+    /// Divisor by which a vCPU's poll shrinks; 0: to 0.
     pub shrink: u32,
-    /// Whether it shrinks at all.
+    /// Whether the poll shrinks at all.
     pub allow_shrink: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What `dynamic` and `wake-boost` have in common: one vCPU's boost, its status word, its budget
-//! timer. When to boost is the policies' own.
+//! What `dynamic` and `wake-boost` have in common: one vCPU's boost, its status word and its budget timer. Each policy
+//! decides itself when to boost.
 
 use vcoop_abi::Status;
 
@@ -13,8 +13,8 @@ use crate::vm_shared::VmShared;
 
 /// One vCPU's boost.
 ///
-/// The state is the status word itself, so the word cannot disagree with it. A policy that does
-/// without the guest does not publish it, or the guest's hooks would wake up and notify in vain.
+/// The state is the status word itself, so the word cannot disagree with it. A policy that needs no guest does not
+/// publish it: the guest's hooks would wake up and notify in vain.
 ///
 /// | from | event | to | actions |
 /// | --- | --- | --- | --- |
@@ -34,26 +34,26 @@ use crate::vm_shared::VmShared;
 /// boost is worth. The latch survives disabling, so that a guest cannot shorten its throttling by
 /// registering again.
 ///
-/// A vCPU that gives boosted time back is lowered for it in `Normal` alone. One that is throttled has no boost
-/// to expect, and waits no longer than it would without a policy.
+/// A vCPU that gives boosted time back is lowered for it in `Normal` only. A throttled vCPU gets no boosts, so it must
+/// not wait longer than it would without a policy.
 ///
 /// A boosted vCPU that is halted uses no CPU, so its time is not charged.
 ///
-/// A budget alone lets a guest that never gives a boost back hold one for the whole refill rate, for
-/// ever: within its budget, and still in everybody's way for milliseconds at a time. So each time the
-/// budget has to end a boost counts as a *strike*; after [`FREE_STRIKES`] in a row each further one makes
-/// the throttling last four times as long ([`PENALTY_NS`], at most [`MOST_STEPS`] times). A boost that
-/// ends because its reason is gone wipes the strikes out, if the guest says so in words that an honest one writes. So an honest guest that was overrun has a few
-/// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone. A
-/// boost that had to be ended because it was as long as it may be at once ([`stretch`](crate::stretch)) counts as well.
+/// A budget alone lets a guest that never ends its boosts use the whole refill rate for ever, for milliseconds at a
+/// time. So each time that the budget has to end a boost counts as a *strike*. After [`FREE_STRIKES`] in a row each
+/// further strike makes the throttling last four times as long (from [`PENALTY_NS`], at most [`MOST_STEPS`] times). A
+/// boost that ends because its reason is gone clears the strikes, if the guest says so in words that an honest guest
+/// writes. So an honest guest that was overrun has a few bursts to work off what piled up meanwhile, and a guest that
+/// alternates is bounded by its bucket alone. A boost that ended because it was the longest allowed
+/// ([`stretch`](crate::stretch)) counts as a strike, too.
 ///
 /// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
 /// the means are applied the word says so, and a guest that reads another status need not notify.
 ///
-/// The timer is lazy. Ending a boost leaves it armed, beginning one re-arms only to an earlier
-/// time, and one that fires early re-arms itself: a vCPU boosted ten thousand times a second costs
-/// one timer event a budget, not ten thousand. A halt cancels it: a timer that finds the vCPU asleep
-/// would wake an idle pCPU for nothing, and mislead its idle governor.
+/// The timer is lazy. The end of a boost leaves it armed, the begin of a boost re-arms it only to an earlier time, and
+/// a timer that fires early re-arms itself: a vCPU boosted ten thousand times a second costs one timer event a budget,
+/// not ten thousand. A halt cancels it: a timer that fires while the vCPU sleeps would wake an idle pCPU for nothing,
+/// and mislead its idle governor.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     means: Means,
@@ -67,28 +67,28 @@ pub(crate) struct Control {
     meter: Meter,
     /// Boosts in a row that the budget had to end.
     strikes: u32,
-    /// Throttled at least until then.
+    /// End of the penalty: throttled at least until then.
     held_until: Ns,
     timer: Option<Ns>,
     stats: PolicyStats,
-    /// What it gives back, and the boosted time as of the last account.
+    /// What the vCPU gives back, and the boosted time as of the last account.
     repay: Option<(Repay, Ns)>,
-    /// Throttled since the last account, at least for a part of the time.
+    /// Whether the vCPU was throttled at any time since the last account.
     was_throttled: bool,
-    /// No boosts until then, where it gives back; `None` before it is first enabled.
+    /// No boosts until then, if boosted time is given back; `None` before the policy is first enabled.
     learns_until: Option<Ns>,
-    /// Its slice while it is not boosted.
+    /// Slice of the thread while it is not boosted.
     rest_slice_ns: Option<Ns>,
 }
 
-/// Strikes in a row that only the buckets answer.
+/// Strikes in a row that carry no penalty.
 const FREE_STRIKES: u32 = 4;
 
 /// Throttling after the first strike beyond those; each further one makes it four times as long.
 const PENALTY_NS: Ns = 20_000_000;
 
-/// A timer that is this late is taken to be lost, and any event does its work: no driver's mistake may leave
-/// a boost without an end.
+/// A timer that is this late counts as lost, and any event does its work: no driver's mistake may leave a boost without
+/// an end.
 const LOST_NS: Ns = 1_000_000;
 
 /// Steps of the penalty: 20 ms times 4^5 is a good twenty seconds.
@@ -136,7 +136,7 @@ impl Control {
         self.halted
     }
 
-    /// Whether it wants accounts of what its thread ran.
+    /// Whether boosted time is given back, which needs accounts of what the thread ran.
     pub(crate) fn repays(&self) -> bool {
         self.repay.is_some()
     }
@@ -229,7 +229,7 @@ impl Control {
         self.meter.halvings(&vm.bucket)
     }
 
-    /// The same for what the vCPU owes.
+    /// How often to halve a boost of fixed length because of what the vCPU owes.
     pub(crate) fn owed_halvings(&self) -> u32 {
         self.repay.as_ref().map_or(0, |(repay, _)| repay.halvings())
     }
@@ -285,8 +285,8 @@ impl Control {
         true
     }
 
-    /// No reason left. True if the means were applied until now. `given_back`: who was boosted can be
-    /// taken at its word, and the strikes are wiped out.
+    /// No reason left. True if the means were applied until now. `given_back`: the guest ended the boost and its words
+    /// can be believed, so the strikes are cleared.
     pub(crate) fn end(&mut self, given_back: bool, vm: &mut VmShared, out: &mut Actions) -> bool {
         let boosted = self.is_boosted();
         if boosted {
@@ -307,7 +307,7 @@ impl Control {
         }
     }
 
-    /// The thread has just begun, or is about to go, and is not asleep. Nothing is boosted.
+    /// The thread has just begun, or is about to go, and is not asleep. It is not boosted.
     pub(crate) fn awake(&mut self) {
         self.halted = false;
     }
@@ -322,7 +322,7 @@ impl Control {
         }
     }
 
-    /// Whether the armed time is so long ago that the timer must have been lost. It is given up then.
+    /// Whether the armed time is so long ago that the timer must have been lost. Its time is dropped then.
     pub(crate) fn lost_timer(&mut self, now: Ns, out: &mut Actions) -> bool {
         let lost = self.timer.take_if(|armed| armed.saturating_add(LOST_NS) <= now).is_some();
         if lost {
@@ -358,8 +358,8 @@ impl Control {
         }
     }
 
-    /// Sees to it that the timer fires when the budget or `also` (an absolute time) needs it; last
-    /// thing on every event.
+    /// Makes sure that the timer fires when the budget or `also` (an absolute time) needs it; called last on every
+    /// event.
     pub(crate) fn arm(&mut self, now: Ns, also: Option<Ns>, vm: &VmShared, out: &mut Actions) {
         let own = match self.status {
             Status::Boosted if !self.halted => Some(self.meter.time_left()),
@@ -387,7 +387,7 @@ impl Control {
         out.push(Action::Denied(reason));
     }
 
-    /// Counts a reason that does not count any more.
+    /// Counts a boost denied because its only reason was a section that is too long.
     pub(crate) fn deny_long_section(&mut self, out: &mut Actions) {
         self.deny(Reason::LongSection, out);
     }

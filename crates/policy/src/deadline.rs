@@ -1,25 +1,26 @@
-//! When a vCPU is boosted for the next deadline that its guest announces.
+//! When to boost a vCPU for the next deadline that its guest announces.
 //!
-//! A boost that begins at the deadline comes late by what it takes to give it: a driver is woken or a timer rings,
-//! and the vCPU gets its pCPU. So it begins before, by a lead. It is given as an injected interrupt, whose ticket the guest
-//! answers in the handler of its timer.
+//! A boost that begins at the deadline comes too late: a driver has to wake up or a timer to fire, and the vCPU has to
+//! get its pCPU. So the boost begins earlier, by a *lead*. It is given as for an injected interrupt, whose ticket the
+//! guest acknowledges in the handler of its timer.
 
 use crate::config::{AdvanceConfig, Ns};
 
-/// The lead, unless the VM's timers have one of their own: what a wake-up of a daemon and the change of a thread's
+/// The lead, unless the VM's timers have their own: the time that a daemon's wake-up and the change of a thread's class
+/// take on a host on which both are slow.
 /// class take on a host on which that takes long.
 pub const LEAD_NS: Ns = 50_000;
 
-/// A deadline that has passed for so long is forgotten by now, or its timer was canceled.
+/// A deadline that passed this long ago is forgotten: its timer must have fired or been canceled by now.
 pub const STALE_NS: Ns = 3_000_000;
 
-/// ... or that has passed for so long since a boost was given for it: its timer is on its way no more.
+/// The same for a deadline for which a boost was given.
 pub const SERVED_NS: Ns = 500_000;
 
-/// What must be left of the budget beside the lead, or the boost begins at the deadline only.
+/// Budget that must be left beside the lead; with less, the boost begins only at the deadline.
 pub const RESERVE_NS: Ns = 200_000;
 
-/// How early a vCPU is boosted, by how early its VM's timers are fired.
+/// How early to boost a vCPU, by how early its VM's timers are fired.
 pub const fn lead(advance: AdvanceConfig) -> Ns {
     match advance {
         AdvanceConfig::Fixed(ns) => ns,
@@ -27,9 +28,9 @@ pub const fn lead(advance: AdvanceConfig) -> Ns {
     }
 }
 
-/// From when on a vCPU is boosted for a deadline `at`, with so much of its budget left; `None`: not at all any more.
-/// `served`: a boost was given for it. A guest takes a deadline away when its timer expires; until then a boost that was
-/// given for it, and that something else has ended, is given again.
+/// Time from which to boost a vCPU for a deadline `at`, if `budget_left` nanoseconds of its budget are left; `None`:
+/// not at all. `served`: a boost was already given for it. A guest withdraws a deadline when its timer expires; until
+/// then a boost that something else has ended is given again.
 pub fn boost_from(at: Ns, served: bool, now: Ns, budget_left: Ns, lead: Ns) -> Option<Ns> {
     let late = if served { SERVED_NS } else { STALE_NS };
     if at.saturating_add(late) < now {

@@ -9,13 +9,14 @@
 //!
 //! 1. The policy is called once, with the time of the [`Port`].
 //! 2. Its actions take effect in their order. An interrupt that is to be injected is made visible
-//!    ([`Port::fire`]) after the ticket and the status, and before the thread is boosted: that takes
-//!    several microseconds on a real host, in which a vCPU that runs anyway has taken the interrupt.
-//! 3. Means that the host refuses are answered with [`Event::Refused`] at once.
+//! 2. Its actions take effect in their order. An interrupt that is to be injected is made visible ([`Port::fire`])
+//!    after the ticket and the status, and before the thread is boosted: the boost takes several microseconds on a real
+//!    host, in which a running vCPU takes the interrupt.
+//! 3. If the host refuses the means, [`Event::Refused`] is fed at once.
 //! 4. [`Action::Recheck`] comes last: the guest's words are read anew, and fed.
 //!
-//! A vCPU has no thread before [`start`] and after [`stop`]; what is fed then changes nothing, and an
-//! injected interrupt is made visible all the same.
+//! A vCPU has no thread before [`start`] and after [`stop`]. Events fed then change nothing, but an injected interrupt
+//! is still made visible.
 
 use vcoop_abi::{GuestWords, Status};
 
@@ -28,13 +29,12 @@ use crate::stats::PolicyStats;
 use crate::thread::{Policy, attributes};
 use crate::vm_shared::VmShared;
 
-/// One vCPU as its driver's core sees the world.
+/// What a backend provides to drive one vCPU.
 pub trait Port {
-    /// What can go wrong in this world.
+    /// An error of the backend.
     type Error;
 
-    /// Whether anybody reads what [`store_budget`](Self::store_budget) publishes; where not, it is not
-    /// worked out.
+    /// Whether anybody reads what [`store_budget`](Self::store_budget) publishes; if not, it is not computed.
     const SHOWS_BUDGET: bool = true;
 
     /// The time, in nanoseconds. It never goes back between two calls for one VM.
@@ -43,7 +43,7 @@ pub trait Port {
     /// The vCPU's driver. The calls that are made for one vCPU do not overlap.
     fn driver(&mut self) -> &mut VcpuDriver;
 
-    /// The same with what the vCPUs of its VM share; `f` does nothing but think.
+    /// The vCPU's driver, and what the vCPUs of its VM share. `f` only computes: it does no I/O.
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R;
 
     /// Publishes an interrupt ticket in the host area.
@@ -61,20 +61,20 @@ pub trait Port {
     /// [`SetError`]: the thread has what it had before.
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Self::Error>>;
 
-    /// Has [`timer`] called at this time or later, and not for the time asked for before; at once where
-    /// it has passed. `None`: not at all.
+    /// Calls [`timer`] at this time or later, instead of at the time asked for before; at once if the time has passed.
+    /// `None`: not at all.
     fn arm(&mut self, at: Option<Ns>);
 
     /// Makes the interrupt visible to the guest that [`inject`] is about.
     ///
     /// # Errors
-    /// It cannot.
+    /// The backend's, if the interrupt cannot be sent.
     fn fire(&mut self) -> Result<(), Self::Error>;
 
     /// The guest's words, each read once, after a full fence.
     fn words(&mut self) -> GuestWords;
 
-    /// Whether [`called`](Self::called) wants to be told.
+    /// Whether [`called`](Self::called) is to be called.
     fn is_watched(&self) -> bool {
         false
     }
@@ -89,10 +89,10 @@ pub trait Port {
 /// Why a thread's policy was not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetError<E> {
-    /// The host does not give it now, and may later: the policy goes on without.
+    /// The host refuses now, and may accept later: the policy goes on without.
     Refused(E),
-    /// It failed. What else the policy wants is done all the same, so that guest and timer have what it believes; then
-    /// the call fails.
+    /// The call failed. The policy's other actions are still carried out, so that guest and timer agree with its state;
+    /// then the call returns the error.
     Failed(E),
 }
 
@@ -108,20 +108,20 @@ impl<E> SetError<E> {
 #[derive(Clone, Debug)]
 pub struct VcpuDriver {
     policy: HostPolicy,
-    /// What a boost gives; `None` where nobody boosts.
+    /// What a boost gives; `None` for a policy that never boosts.
     means: Option<Means>,
     /// What the thread has, or is to have, without boosts.
     baseline: Policy,
-    /// When the policy wants to hear of the time.
+    /// When the policy wants [`Event::Timer`].
     timer: Option<Ns>,
     has_thread: bool,
     is_halted: bool,
-    /// CPU time of the thread at the last account. What it did before the first one is not the policy's.
+    /// CPU time of the thread at the last account. Time before the first account is not counted.
     accounted: Option<CpuTime>,
 }
 
 impl VcpuDriver {
-    /// A vCPU without a thread yet. `means`: what `policy` boosts by, if it does.
+    /// A vCPU without a thread yet. `means`: what `policy` boosts by, if it boosts.
     pub fn new(policy: HostPolicy, means: Option<Means>, baseline: Policy) -> Self {
         Self {
             policy,
@@ -134,12 +134,12 @@ impl VcpuDriver {
         }
     }
 
-    /// The policy, to look at.
+    /// The vCPU's policy.
     pub fn policy(&self) -> &HostPolicy {
         &self.policy
     }
 
-    /// What the policy boosts by; `None` where it boosts nobody.
+    /// What the policy boosts by; `None` if it never boosts.
     pub fn means(&self) -> Option<Means> {
         self.means
     }
@@ -149,7 +149,7 @@ impl VcpuDriver {
         self.baseline
     }
 
-    /// What the thread really has, known before [`start`] only; later changes are [`rebase`]'s.
+    /// Sets the thread's real baseline, before [`start`]; [`rebase`] is for later changes.
     pub fn set_baseline(&mut self, baseline: Policy) {
         debug_assert!(!self.has_thread, "a rebase");
         self.baseline = baseline;
@@ -160,7 +160,7 @@ impl VcpuDriver {
         self.timer
     }
 
-    /// Whether the vCPU was last seen halted.
+    /// Whether the vCPU's last reported state is halted.
     pub fn is_halted(&self) -> bool {
         self.is_halted
     }
@@ -170,25 +170,25 @@ impl VcpuDriver {
         self.means.is_some_and(|means| self.baseline.outranks(means))
     }
 
-    /// What a boost gives the thread; `None` where the policy boosts nobody, or a boost would lower the thread or change
+    /// What a boost gives the thread; `None` if the policy never boosts, or a boost would lower the thread or change
     /// nothing.
     pub fn boosted(&self) -> Option<Policy> {
         let means = self.means.filter(|_| !self.outranks())?;
         Some(self.attributes(Some(means)))
     }
 
-    /// What the thread has boosted by `means`, or at rest.
+    /// Attributes of the thread when boosted by `means`, or at rest.
     fn attributes(&self, means: Option<Means>) -> Policy {
         attributes(self.baseline, means, self.policy.rest())
     }
 }
 
-/// The vCPU's thread is there, at its baseline. `registered`: the guest takes part from the start; one
-/// that does so later says so by [`register`].
+/// The vCPU's thread exists, at its baseline. `registered`: the guest takes part from the start; a guest that does so
+/// later is reported by [`register`].
 ///
 /// # Errors
-/// The port's; also the host's refusal of the means of a `static` policy. Such a policy must hold for
-/// the whole run: the run fails instead of going on without it.
+/// The port's; also the host's refusal of the means of a `static` policy. Such a policy must hold for the whole run, so
+/// the run fails.
 pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
     let v = port.driver();
     v.has_thread = true;
@@ -209,10 +209,10 @@ pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
     }
 }
 
-/// The vCPU's thread is about to go, or nobody is to act on it any more: it gets its baseline back.
+/// The vCPU's thread is about to go, or is no longer to be changed: it gets its baseline back.
 ///
 /// # Errors
-/// The port's. The driver has no thread then, either way.
+/// The port's. The driver has no thread then in either case.
 pub fn stop<P: Port>(port: &mut P) -> Result<(), P::Error> {
     let ended = feed(port, Event::Attached(false));
     let had_thread = core::mem::take(&mut port.driver().has_thread);
@@ -239,9 +239,8 @@ pub fn register<P: Port>(port: &mut P, on: bool) -> Result<(), P::Error> {
     feed(port, Event::Registered(on))
 }
 
-/// Injects an interrupt: [`Port::fire`] is called once, at the right moment. `asked`: it is an IPI whose
-/// sender asks for its receiver, to a policy that [hears](HostPolicy::hears_senders) of that; see
-/// [`Event::Asked`].
+/// Injects an interrupt: [`Port::fire`] is called once, at the right moment. `asked`: it is an IPI whose sender asks
+/// for a boost of the receiver, and the policy [hears](HostPolicy::hears_senders) senders; see [`Event::Asked`].
 ///
 /// # Errors
 /// The port's.
@@ -258,7 +257,7 @@ pub fn inject<P: Port>(port: &mut P, kind: Injection, asked: bool) -> Result<(),
     call(port, event, true)
 }
 
-/// The sender of an IPI asks for this vCPU, and the host does not send that IPI.
+/// The sender of an IPI asks for a boost of this vCPU, and the IPI itself does not go through the host.
 ///
 /// # Errors
 /// The port's.
@@ -266,7 +265,7 @@ pub fn asked<P: Port>(port: &mut P) -> Result<(), P::Error> {
     feed(port, Event::Asked)
 }
 
-/// The vCPU has left guest mode, for anything but a halt.
+/// The vCPU has left guest mode, for any reason but a halt.
 ///
 /// # Errors
 /// The port's.
@@ -276,7 +275,7 @@ pub fn exit<P: Port>(port: &mut P) -> Result<(), P::Error> {
     feed(port, Event::Exit(words))
 }
 
-/// Somebody looks at the words of a vCPU that may be running.
+/// The guest's words are sampled while the vCPU may be running.
 ///
 /// # Errors
 /// The port's.
@@ -294,7 +293,7 @@ pub fn notify<P: Port>(port: &mut P, running: bool) -> Result<(), P::Error> {
     feed(port, if running { Event::NotifySampled(words) } else { Event::Notify(words) })
 }
 
-/// The vCPU has halted, and its thread is about to sleep; or it was woken.
+/// `halted`: the vCPU has halted, and its thread is about to sleep. Else it was woken.
 ///
 /// # Errors
 /// The port's.
@@ -305,8 +304,7 @@ pub fn halt<P: Port>(port: &mut P, halted: bool) -> Result<(), P::Error> {
     feed(port, event)
 }
 
-/// The time may have come that the policy asked for; one that has not, or that nobody asked for, is
-/// passed over.
+/// Feeds [`Event::Timer`] if the time that the policy asked for has come; else does nothing.
 ///
 /// # Errors
 /// The port's.
@@ -319,8 +317,8 @@ pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
     Ok(())
 }
 
-/// What the vCPU's thread has done since it began: when the policy begins and every
-/// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS) from then on, for a policy that [repays](HostPolicy::repays).
+/// Total CPU time of the vCPU's thread: for a policy that [repays](HostPolicy::repays), when it begins and then every
+/// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS).
 ///
 /// # Errors
 /// The port's.
@@ -331,7 +329,7 @@ pub fn account<P: Port>(port: &mut P, total: CpuTime) -> Result<(), P::Error> {
     }
 }
 
-/// Somebody else has changed the baseline of the vCPU's thread, or wants it changed.
+/// The baseline of the vCPU's thread was changed from outside, or is to be changed.
 ///
 /// # Errors
 /// The port's. A baseline that the host refuses leaves the thread with what it had, as a failed `chrt`

@@ -19,16 +19,15 @@
 //!
 //! # The race with the guest's way out
 //!
-//! A guest that finishes looks at the status, sees "normal", and returns to a task that may run for
-//! seconds without another hook. A boost that lands in between would have nobody to end it. Three
-//! things together exclude that:
+//! A guest that finishes looks at the status, sees "normal", and returns to a task that may run for seconds without
+//! another hook. Nobody would end a boost that begins in between. Three rules together exclude that:
 //!
 //! 1. *Ticket before interrupt.* The ticket is published before the interrupt is visible. So the
 //!    handler that takes the interrupt reads that ticket or a later one, and its acknowledgement
 //!    covers it, coalesced interrupts included.
 //! 2. *Check after store, on both sides.* The guest stores its words, fences, and loads the status;
 //!    the host stores the status, fences, and loads the words ([`Action::Recheck`]). At least one
-//!    of them sees the other, and ends the boost.
+//!    of the two sees the other's store, and ends the boost.
 //! 3. *A section begins a boost only while the vCPU is out of guest mode.* The guest does not fence
 //!    when preemption goes on again: that would cost every `preempt_enable` some twenty cycles. So
 //!    a host that reads the words of a running vCPU may see a section that is already over, and
@@ -48,9 +47,8 @@
 //!   and in its fifth makes them a veto only. Here they are a reason until they are too long.
 //! * There, a long preempt-disabled section cancels a boost that is due for a pending interrupt.
 //!   Here it stops being a reason, and other reasons stand.
-//! * There, the clock of a section starts at the first exit that sees the flag, and short sections
-//!   in a row look like one long one. Here the guest numbers its sections. A guest that lies about
-//!   the number is what the budget is for.
+//! * In the patches the clock of a section starts at the first exit that sees the flag, and short sections in a row
+//!   look like one long one. Here the guest numbers its sections. The budget bounds a guest that lies about the number.
 //! * There is no bound over time: a guest can ask again at once. Here two token buckets bound the
 //!   boosted time, and throttling is a state the guest can see.
 //! * There, unboosting sets SCHED_NORMAL, nice 0, whatever the thread had before. Here a driver
@@ -95,11 +93,11 @@ pub struct Dynamic {
     section: Option<Section>,
     /// When the section that alone holds the boost becomes too long.
     section_end: Option<Ns>,
-    /// Woken while boosted, and not yet seen outside its idle loop.
+    /// Woken while boosted, and not yet seen outside the idle loop.
     waking: bool,
     /// Boosted by a call that asked for a recheck, and not rechecked yet.
     fresh: bool,
-    /// The words that were read last are such as an honest guest writes.
+    /// Whether the words read last are words that an honest guest writes.
     canonical: bool,
 }
 
@@ -107,7 +105,7 @@ pub struct Dynamic {
 #[derive(Clone, Copy, Debug)]
 struct Section {
     number: u32,
-    /// First time it was seen; it is at least as old.
+    /// First time it was seen; the section is at least as old.
     since: Ns,
 }
 
@@ -118,7 +116,7 @@ enum Vcpu {
     MayRun,
 }
 
-/// What the words amount to.
+/// What the words call for.
 #[derive(Clone, Copy)]
 enum Need {
     None,
@@ -246,7 +244,7 @@ impl Dynamic {
         }
     }
 
-    /// The words are there, the vCPU goes on: boost, leave or end.
+    /// Judges the words of a vCPU that goes on, and begins, keeps or ends its boost.
     fn look(
         &mut self,
         now: Ns,
@@ -304,8 +302,8 @@ impl Dynamic {
         }
     }
 
-    /// The second look after a boost that landed on a vCPU that may be running. It can only end
-    /// the boost, and a section does not save it.
+    /// The second look after a boost that was given to a vCPU that may be running. It can only end the boost, and a
+    /// section is no reason to keep it.
     fn recheck(&mut self, now: Ns, words: &GuestWords, vm: &mut VmShared, out: &mut Actions) {
         if self.is_disabled() {
             return;

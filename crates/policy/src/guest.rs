@@ -13,15 +13,15 @@
 //! | idle | idle | no: halting boosted costs nothing and makes the wake-up urgent |
 //! | none of these | nothing | if boosted, with request = unboost |
 //!
-//! An idle loop that polls instead of halting is boosted while it polls, at its budget's expense.
+//! An idle loop that polls instead of halting is boosted while it polls, and its budget is charged.
 //!
-//! One duty is the caller's alone: a task of an urgent class that it puts on *another* vCPU's queue
-//! gets that vCPU a reschedule IPI in any case, also when the vCPU has been told to reschedule already.
-//! A kernel saves that IPI, and is right to on hardware. But the vCPU may have lost its pCPU between the
-//! flag and the schedule, and without an injection the host cannot know that it is urgent now.
+//! One duty is the caller's alone: a task of an urgent class that it puts on *another* vCPU's queue must send that vCPU
+//! a reschedule IPI, even if the vCPU has already been told to reschedule. A kernel saves that IPI, which is right on
+//! hardware. But the vCPU may have lost its pCPU between the flag and the schedule, and without an injection the host
+//! cannot know that it is urgent now.
 //!
-//! The caller runs one of these a vCPU, on that vCPU, and calls it for every event, also while the
-//! status is disabled (or the nesting would be wrong ever after):
+//! The caller runs one [`GuestHalf`] for each vCPU, on that vCPU, and calls it for every event, also while the status
+//! is disabled (or the nesting would be wrong ever after):
 //!
 //! ```text
 //! let step = half.on(event, view);          // view: status and ticket, plain loads
@@ -71,9 +71,9 @@ pub enum GuestEvent {
     },
     /// A task of an urgent class was put on this vCPU's run queue.
     RtEnqueued(TaskIntent),
-    /// The kernel owes this vCPU a reschedule: its flag is set as an interrupt ends. A task that
-    /// another vCPU queued here is nobody's running or pending task yet, and must not lose the boost
-    /// that its own IPI brought. `TaskSwitch`, `IdleEnter` or `UserReturn` follows.
+    /// The kernel owes this vCPU a reschedule: its flag is set as an interrupt ends. A task that another vCPU queued
+    /// here is not yet the running or pending task, and must keep the boost that its IPI brought. `TaskSwitch`,
+    /// `IdleEnter` or `UserReturn` follows.
     NeedResched,
     /// The idle loop takes the vCPU and is about to halt.
     IdleEnter,
@@ -183,13 +183,13 @@ impl GuestHalf {
         Self::default()
     }
 
-    /// Whether an urgent timer of this vCPU is about to expire, until it is said otherwise. A host that boosts
-    /// ahead of deadlines has done so, or is about to: what else ends meanwhile does not end that boost.
+    /// Sets whether an urgent timer of this vCPU is about to expire. A host that boosts ahead of deadlines has boosted
+    /// for it, or is about to: the end of other work meanwhile does not end that boost.
     pub fn expect(&mut self, soon: bool) {
         self.expecting = soon;
     }
 
-    /// What happened, and the host as plain loads show it.
+    /// Handles an event, given the host's words by plain loads.
     pub fn on(&mut self, event: GuestEvent, host: HostView) -> Step {
         self.note(event, host.ticket);
         if host.status == Status::Disabled {
@@ -212,7 +212,7 @@ impl GuestHalf {
         Step { stores, check }
     }
 
-    /// The host as it is after the fence. Without a preceding [`Step::check`] it does nothing wrong,
+    /// Handles the host's words as loaded after the fence. Called without a preceding [`Step::check`] it does no harm,
     /// but misses the boost that the fence is for.
     pub fn check(&mut self, host: HostView) -> End {
         if !self.is_quiet(self.is_urgent()) {
@@ -225,7 +225,7 @@ impl GuestHalf {
         End { stores: self.publish(BoostRequest::Unboost), notify: true }
     }
 
-    /// An event on a real pair of areas. True: write the notify MSR now.
+    /// Handles an event on a real pair of areas. True: write the notify MSR now.
     #[must_use = "a notification that is not sent leaves the vCPU boosted"]
     pub fn run(&mut self, event: GuestEvent, guest: &GuestArea, host: &HostArea) -> bool {
         let step = self.on(event, HostView::load(host));
@@ -309,7 +309,7 @@ impl GuestHalf {
         self.cs.in_interrupt() || self.softirq_owed || self.resched_owed || self.intent.is_urgent()
     }
 
-    /// Whether a boost has nobody who needs it.
+    /// Whether nothing needs a boost.
     fn is_quiet(&self, urgent: bool) -> bool {
         !urgent && !self.cs.preempt_off && !self.intent.idle && !self.expecting
     }

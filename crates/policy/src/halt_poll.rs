@@ -1,7 +1,7 @@
 //! Polling instead of sleeping: in the host for a vCPU that has halted, and in the guest before it halts.
 //!
-//! Both poll for a while that they adapt to how long their waits are: waits that a longer poll would have
-//! caught make it grow, waits that no poll would catch make it shrink.
+//! Both adapt the poll to how long the waits are: waits that a longer poll would have caught make it grow, waits that
+//! no poll would catch make it shrink.
 
 use crate::config::{GuestPollConfig, HostPollConfig, Ns};
 
@@ -9,9 +9,8 @@ use crate::config::{GuestPollConfig, HostPollConfig, Ns};
 /// `shrink_halt_poll_ns` in `virt/kvm/kvm_main.c`; Documentation/virt/kvm/halt-polling.rst), or the same at
 /// every halt, as it was until Linux 4.2.
 ///
-/// The caller polls for [`HostHaltPoll::ns`], and only while no other task wants the CPU, and tells
-/// afterwards how long the vCPU was halted, from HLT until it went on, whether the poll caught its
-/// wake-up or not.
+/// The caller polls for [`HostHaltPoll::ns`], and only while no other task wants the CPU. Afterwards it reports how
+/// long the vCPU was halted, from HLT until it went on, whether or not the poll caught the wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHaltPoll {
     config: HostPollConfig,
@@ -24,7 +23,7 @@ impl HostHaltPoll {
         Self { config, now: if config.fixed { config.max_ns } else { 0 } }
     }
 
-    /// Whether it can ever poll.
+    /// Whether this vCPU can ever poll.
     pub const fn is_on(&self) -> bool {
         self.config.max_ns > 0
     }
@@ -34,8 +33,7 @@ impl HostHaltPoll {
         self.now
     }
 
-    /// A halt of `halt_ns` has ended. `valid` is whether there was something for the vCPU in it (on x86
-    /// there always is).
+    /// A halt of `halt_ns` has ended. `valid`: there was an event for the vCPU (on x86 there always is).
     pub fn halted(&mut self, halt_ns: Ns, valid: bool) {
         let most = self.config.max_ns;
         if self.config.fixed {
@@ -66,12 +64,12 @@ impl HostHaltPoll {
     }
 }
 
-/// A poll that is to be longer: times `by`, from `start` on, up to `most`.
+/// A longer poll: times `by`, from `start` on, up to `most`.
 fn grown(ns: Ns, by: u32, start: Ns, most: Ns) -> Ns {
     ns.saturating_mul(u64::from(by)).max(start).min(most)
 }
 
-/// A poll that is to be shorter: one `by`th, and nothing below `start`.
+/// A shorter poll: one `by`th, and 0 below `start`.
 fn shrunk(ns: Ns, by: u32, start: Ns) -> Ns {
     let shrunk = ns.checked_div(u64::from(by)).unwrap_or(0);
     if shrunk < start { 0 } else { shrunk }
@@ -89,12 +87,12 @@ pub enum Idle {
 /// How long a guest polls on one vCPU: the rules of Linux's haltpoll governor
 /// (`drivers/cpuidle/governors/haltpoll.c`; Documentation/virt/guest-halt-polling.rst).
 ///
-/// The caller asks what to do each time its idle loop comes round, and tells what came of it.
+/// The caller asks what to do each time its idle loop comes round, and reports the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestHaltPoll {
     config: GuestPollConfig,
     limit: Ns,
-    /// Its last poll ended without work.
+    /// The last poll ended without work.
     timed_out: bool,
 }
 
@@ -104,7 +102,7 @@ impl GuestHaltPoll {
         Self { config, limit: 0, timed_out: false }
     }
 
-    /// The longest that it would poll now.
+    /// The longest poll at present.
     pub const fn limit(&self) -> Ns {
         self.limit
     }

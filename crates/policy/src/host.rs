@@ -1,4 +1,4 @@
-//! A driver's view of the host side: one policy a vCPU.
+//! The policy of one vCPU, as a driver calls it.
 
 use vcoop_abi::Status;
 
@@ -22,9 +22,9 @@ pub enum HostPolicy {
         means: Means,
         /// Whether they are applied.
         applied: bool,
-        /// Whether the baseline outranks them: they would lower the thread.
+        /// Whether the baseline outranks the means: they would lower the thread.
         outranked: bool,
-        /// Whether the thread is there.
+        /// Whether the thread exists.
         attached: bool,
     },
     /// Boost with the guest's help.
@@ -50,15 +50,15 @@ impl HostPolicy {
         Self::WakeBoost(WakeBoost::new(config, now))
     }
 
-    /// What happened at time `now`, and what to do about it. The same event at the same time in the
-    /// same state gives the same actions.
+    /// What happened at time `now`, and what to do about it. Deterministic: the same event at the same time in the same
+    /// state gives the same actions.
     pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
         let mut out = Actions::new();
         self.answer(now, event, vm, &mut out);
         out
     }
 
-    /// The same into an empty list: returning one copies it.
+    /// As [`on`](Self::on), into an empty list: returning a list copies it.
     pub(crate) fn answer(&mut self, now: Ns, event: Event, vm: &mut VmShared, out: &mut Actions) {
         match self {
             Self::Vanilla => {}
@@ -109,28 +109,28 @@ impl HostPolicy {
         }
     }
 
-    /// Whether the budget keeps boosts off.
+    /// Whether the budget prevents boosts.
     pub fn is_throttled(&self) -> bool {
         self.control().is_some_and(|control| control.status() == Status::Throttled)
     }
 
-    /// Whether the policy wants the guest's words: events that carry them may come without (as
-    /// [`GuestWords::SILENT`](vcoop_abi::GuestWords::SILENT)), or not at all, where it does not.
+    /// Whether the policy needs the guest's words. If not, events that carry words may come with
+    /// [`GuestWords::SILENT`](vcoop_abi::GuestWords::SILENT), or not at all.
     pub fn reads_guest(&self) -> bool {
         matches!(self, Self::Dynamic(_))
     }
 
-    /// Whether it gives boosted time back, and so wants [`Event::Ran`].
+    /// Whether the policy gives boosted time back, and so needs [`Event::Ran`].
     pub fn repays(&self) -> bool {
         self.control().is_some_and(Control::repays)
     }
 
-    /// What the thread has while it is not boosted: what the last [`Action::Rest`] said.
+    /// What the thread has while it is not boosted: the value of the last [`Action::Rest`].
     pub fn rest(&self) -> Rest {
         self.control().map(Control::rest).unwrap_or_default()
     }
 
-    /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
+    /// Whether the policy reacts to [`Event::Asked`]; if not, senders of IPIs need not ask.
     pub fn hears_senders(&self) -> bool {
         matches!(self, Self::Dynamic(machine) if machine.hears_senders())
     }

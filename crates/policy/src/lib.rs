@@ -9,9 +9,9 @@
 //!   [`driver::Port`].
 //! * [`host::HostPolicy`]: the policy itself, one for each vCPU.
 //! * [`VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
-//! * [`thread::attributes`]: what a boost makes of a thread's scheduling policy.
+//! * [`thread::attributes`]: a thread's scheduling policy when boosted.
 //! * [`guest::GuestHalf`]: the part of a policy inside the guest, one for each vCPU.
-//! * [`ratelimit::Ratelimit`]: a ratelimit for each domain of a Xen host; it boosts nobody.
+//! * [`ratelimit::Ratelimit`]: a ratelimit for each domain of a Xen host; it gives no boosts.
 //! * [`advance::TimerAdvance`]: how early to fire a timer.
 //! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: how long to poll for a vCPU instead of
 //!   sleeping.
@@ -22,8 +22,8 @@
 //!
 //! # Example
 //!
-//! `wake-boost` needs no help of the guest: it boosts a vCPU while it is halted, and for a bounded time
-//! after its wake-up.
+//! `wake-boost` needs no help from the guest: it boosts a vCPU while it is halted, and for a bounded time after its
+//! wake-up.
 //!
 //! ```
 //! use vcoop_abi::GuestWords;
@@ -65,8 +65,8 @@
 //!
 //! 1. One thread at a time calls a vCPU's policy, and the actions of a call have taken effect, in
 //!    their order, before the next call for that vCPU. With several threads: a lock held over both.
-//! 2. Times never go back between calls for one vCPU. An earlier time is read as the latest seen. Between vCPUs of a VM
-//!    they may: what is heard of late is charged from where it began.
+//! 2. Times never go back between calls for one vCPU; an earlier time is read as the latest seen. Between vCPUs of a VM
+//!    they may: an event that is reported late is charged from its own time.
 //! 3. [`Event::Timer`] comes at the armed time or later, never before. Lateness is charged: it
 //!    becomes debt in the bucket.
 //! 4. [`Action::Ticket`] is carried out before the interrupt becomes visible to the guest.

@@ -1,4 +1,4 @@
-//! What one vCPU's boosted time costs: its own bucket, and leases on the VM's.
+//! Charges one vCPU's boosted time to its own bucket, and to the VM's by leases.
 
 use crate::action::Reason;
 use crate::budget::Bucket;
@@ -10,13 +10,12 @@ const LEASE_SHARE: u64 = 8;
 
 /// Charges boosted time to the vCPU's bucket and to the VM's.
 ///
-/// The vCPU's bucket is charged as time passes. The VM's bucket has many users, so a vCPU *leases*
-/// from it: at the start of a boost it takes an eighth of what is there, gives back at the end what
-/// it did not use, and takes again when the lease runs out. Tokens leave the VM's bucket before
-/// they are used, so the vCPUs of a VM can never use more than it held, and no vCPU has to be told
-/// that another one has begun to drain it. The price: a vCPU may find the bucket empty while others
-/// hold leases they will not use up. An eighth at a time keeps that small, and the lower bound on a
-/// lease keeps the number of timer events small as the level falls.
+/// The vCPU's bucket is charged as time passes. The VM's bucket has many users, so a vCPU *leases* from it: at the
+/// start of a boost it takes an eighth of the level, at the end it returns what it did not use, and it takes again when
+/// the lease runs out. Tokens leave the VM's bucket before they are used, so the vCPUs of a VM can never use more than
+/// it held, and no vCPU has to be told that another one has begun to drain it. The cost: a vCPU may find the bucket
+/// empty while others hold leases that they will not use up. An eighth at a time keeps that small, and a lower bound on
+/// a lease keeps the number of timer events small as the level falls.
 ///
 /// A policy that bounds how long a vCPU is boosted at once has a [`Stretch`] as well.
 #[derive(Clone, Debug)]
@@ -31,14 +30,14 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// `longest`: of a boost, where that is bounded.
+    /// `longest`: the longest boost at once, if that is bounded.
     pub(crate) fn new(budget: Budget, longest: Option<Ns>, now: Ns) -> Self {
         let stretch = longest.map(|longest| Stretch::new(longest, budget.burst_ns, now));
         Self { bucket: Bucket::new(budget, now), lease: 0, since: None, boosted_ns: 0, stretch }
     }
 
-    /// How often to halve what a boost may last, so that the buckets can pay for many: not at all down to half of
-    /// their burst, and once for each halving below, up to three times. Expects settled accounts.
+    /// How often to halve the length of a boost, so that the buckets can pay for many: not at all while both are at
+    /// least half full, then once for each halving of the level, up to three times. Expects settled accounts.
     pub(crate) fn halvings(&self, vm: &Bucket) -> u32 {
         let of = |bucket: &Bucket| {
             (1..=3).filter(|n| bucket.level() < bucket.burst() >> n).count() as u32
@@ -74,7 +73,7 @@ impl Meter {
         self.at_once(at_once)
     }
 
-    /// Whether so much at once is enough for a boost.
+    /// Whether `left` nanoseconds at once are enough for a boost.
     fn at_once(&self, left: Ns) -> Result<(), Reason> {
         if left < least(&self.bucket) { Err(Reason::Longest) } else { Ok(()) }
     }
@@ -139,7 +138,7 @@ impl Meter {
         self.boosted_ns
     }
 
-    /// The same at `now`, as if settled.
+    /// Boosted time at `now`, as if settled.
     pub(crate) fn boosted_at(&self, now: Ns) -> Ns {
         self.boosted_ns + self.since.map_or(0, |since| now.saturating_sub(since))
     }

@@ -4,8 +4,8 @@
 //! it: a VM that boots blocks often and needs the CPU for moments, one that computes hardly blocks,
 //! and it matters little whether it runs in many small slices or in a long one.
 //!
-//! A ratelimit protects whoever *runs*: for so long after it was switched in nobody preempts it. So
-//! a domain's ratelimit is not about how that domain is served, but about what it does to others:
+//! A ratelimit protects whoever *runs*: for that long after a switch nobody preempts it. So a domain's ratelimit is not
+//! about how that domain is served, but about what it does to others:
 //!
 //! * protecting a vCPU that computes makes short I/O work of others wait, up to the ratelimit each
 //!   time; not protecting it costs context switches, at most `1 / ratelimit` a second;
@@ -19,54 +19,53 @@
 //! Challenges are counted in real time, whatever the domain's size: yielding to them costs two
 //! switches each, on however many vCPUs, and those that nobody challenges lose nothing.
 //!
-//! # Why it does not swing
+//! # Why it does not oscillate
 //!
-//! How often a domain is challenged does not depend on its ratelimit, unlike how often the
-//! ratelimit held somebody up: that number falls when the ratelimit falls, and a controller that
-//! goes by it raises the ratelimit again. What coupling there is has the other sign: work that
-//! waits less comes back sooner, and challenges more. The rate is averaged, every threshold is a
-//! pair, a change of mind must be confirmed, and a ratelimit moves towards its target by steps and
-//! lands on it.
+//! How often a domain is challenged does not depend on its ratelimit. How often the ratelimit delays others does: that
+//! number falls with the ratelimit, and a controller based on it raises the ratelimit again. The coupling that remains
+//! has the other sign: work that waits less comes back sooner, and challenges more. The rate is averaged, every
+//! threshold is a pair, a change of phase must be confirmed, and a ratelimit moves towards its target by steps and ends
+//! on it.
 
 use crate::config::{Ns, RATELIMIT_FLOOR_NS, RatelimitConfig};
 
-/// Fewer blocks than this are no evidence of how long runs are,
+/// An interval with fewer blocks than this is no evidence of how long runs are,
 const LEAST_BLOCKS: u64 = 8;
 /// unless the domain had as much CPU time as this.
 const LEAST_RUN_NS: Ns = 1_000_000;
-/// A brief domain's protection, in mean runs: nearly all of them end within it.
+/// Ratelimit of a brief domain, in mean runs: nearly all of its runs end within it.
 const RUNS: Ns = 2;
-/// A ratelimit falls by this factor an interval: somebody waits.
+/// A ratelimit falls by up to this factor an interval, because others wait,
 const DOWN: Ns = 4;
-/// ... and rises by this one: nobody does.
+/// and rises by up to this one, because nobody waits.
 const UP: Ns = 2;
 /// Weight of the past in the averaged rate of challenges: seven parts to one of the last interval.
 const PAST: u64 = 7;
-/// The average goes no higher than this many times the threshold, so that it comes down in time.
+/// The average is capped at this many times the threshold, so that it comes down in time.
 const HEIGHT: u64 = 4;
 
-/// Counters of a domain's vCPUs since they were added, summed up. They never fall.
+/// Counters of a domain's vCPUs since they were added, summed. They never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Runs that ended by blocking.
     pub blocks: u64,
     /// CPU time, in nanoseconds.
     pub run_ns: Ns,
-    /// Times somebody more urgent woke up for the CPU one of them ran on, whose run before was
+    /// Times that a more urgent vCPU woke up for the CPU on which one of them ran, where the waker's run before was
     /// shorter than [`RatelimitConfig::brief_ns`].
     pub short_challenges: u64,
 }
 
-/// What a domain is taken for.
+/// Kind of load that a domain is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Not known yet: the scheduler's own ratelimit holds.
     Watching,
     /// Runs briefly and blocks: it boots, or does I/O.
     Brief,
-    /// Computes, and others need its CPUs for moments.
+    /// Computes, and others need its CPUs for short times.
     Pressed,
-    /// Computes, and nobody minds.
+    /// Computes, and is not challenged.
     Free,
 }
 
@@ -103,7 +102,7 @@ pub struct Ratelimit {
     pressure: u64,
     /// Counters at the last verdict.
     last: Seen,
-    /// The last interval's end, and its count of short challenges.
+    /// End of the last interval, and its count of short challenges.
     at: Ns,
     short: u64,
     changes: u64,
@@ -135,7 +134,7 @@ impl Ratelimit {
         }
     }
 
-    /// What the domain is taken for.
+    /// Kind of load that the domain is taken for.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -167,8 +166,8 @@ impl Ratelimit {
         HEIGHT * 1000 * u64::from(self.config.pressed_per_s)
     }
 
-    /// The counters at time `now`: the ratelimit to set from now on, if it is another one. Calls
-    /// before the interval is over change nothing; one that comes late has more to go by.
+    /// The counters at time `now`. Returns the ratelimit to set from now on, if it changes. Calls before the interval
+    /// is over change nothing; a late call covers a longer interval.
     pub fn on(&mut self, now: Ns, seen: Seen) -> Option<Ns> {
         let elapsed = now.saturating_sub(self.at);
         if elapsed < self.config.interval_ns {
@@ -180,7 +179,7 @@ impl Ratelimit {
         (self.phase != Phase::Watching).then(|| self.step()).flatten()
     }
 
-    /// Takes an interval's challenges into the average.
+    /// Adds an interval's challenges to the average.
     fn average(&mut self, short: u64, elapsed: Ns) {
         let new = u128::from(short.saturating_sub(self.short)) * 1_000_000_000_000;
         self.short = short;
@@ -189,7 +188,7 @@ impl Ratelimit {
         self.pressure = (PAST * self.pressure + rate) / (PAST + 1);
     }
 
-    /// Comes to a verdict, if there is enough to go by.
+    /// Comes to a verdict, if there is enough evidence.
     fn look(&mut self, seen: Seen) {
         let blocks = seen.blocks.saturating_sub(self.last.blocks);
         let run_ns = seen.run_ns.saturating_sub(self.last.run_ns);
@@ -231,7 +230,7 @@ impl Ratelimit {
         }
     }
 
-    /// A new phase has a new target.
+    /// Sets the target of a new phase.
     fn aim(&mut self, mean: Ns) {
         self.target_ns = match self.phase {
             Phase::Watching => self.limit_ns,
@@ -241,7 +240,7 @@ impl Ratelimit {
         };
     }
 
-    /// Runs that got much longer or shorter, still brief, want another protection.
+    /// Sets a new target for runs that are still brief but got much longer or shorter.
     fn aim_again(&mut self, mean: Ns) {
         let wanted = self.cover(mean);
         let target = self.target_ns;

@@ -1,10 +1,10 @@
-//! Boosted time as a loan: what a vCPU got by its boosts it gives back as fair time.
+//! Boosted time as a loan: a vCPU gives back as fair time what it got by its boosts.
 //!
-//! A fair scheduler does not count real-time running against a thread. So a vCPU that is boosted for a
-//! tenth of the time has that tenth *and* its fair share of the rest, and everybody else on its pCPU
-//! pays. A boost should change when a vCPU runs, not how much. [`Repay`] sees to that: once in
-//! [`ACCOUNT_NS`] it is told how long the thread ran and waited, works out what it would have had without
-//! boosts, and says by how many nice levels to lower the thread while it is not boosted.
+//! A fair scheduler does not count real-time running against a thread. So a vCPU that is boosted for a tenth of the
+//! time has that tenth *and* its fair share of the rest, at the expense of the others on its pCPU. A boost should
+//! change when a vCPU runs, not how much. So once every [`ACCOUNT_NS`] [`Repay`] is told how long the thread ran and
+//! waited, computes what it would have had without boosts, and returns the number of nice levels by which to lower the
+//! thread while it is not boosted.
 //!
 //! # What it would have had
 //!
@@ -12,38 +12,38 @@
 //! What it ran and waited *unboosted*, at a weight that is known, gives `W`: waiting is `W / w` times running.
 //! Nothing has to be known of the others.
 //!
-//! That holds without boosts. EEVDF forgives part of what a thread has had too much each time that it comes
-//! back from another class while somebody new waits, so that a thread that is boosted often has more than its weight
-//! gives, and seems to have fewer others. So `W` is learned where there are few boosts, first of all in the
-//! [`LEARNING_NS`] in which a policy begins and does not boost. What is seen between boosts is a lower bound of
-//! it, and a quarter of an upper one.
+//! That holds without boosts. Each time that a thread comes back from another class while another thread wakes up,
+//! EEVDF forgives a part of what it has had too much. So a thread that is boosted often has more than its weight gives,
+//! and seems to have fewer competitors. So `W` is learned while there are few boosts, first of all in the
+//! [`LEARNING_NS`] at the begin in which a policy does not boost. What is seen between boosts is a lower bound of `W`,
+//! and a quarter of an upper one.
 //!
-//! # Where it ends
+//! # Bounds
 //!
-//! * A thread that nobody waits for owes nothing: an interval in which it ran unboosted and did not wait had
-//!   no others, whatever the estimate still remembers, and all that it ran was its due. What it owed before is
-//!   forgotten at the pace of the estimate, for those it owed it to are gone; so it is while the thread is idle.
+//! * A thread that nobody waits for owes nothing: in an interval in which it ran unboosted and did not wait it had no
+//!   competitors, whatever the estimate still remembers. A debt from before is forgotten at the pace of the estimate,
+//!   because those it was owed to are gone; also while the thread is idle.
 //! * A lowered thread waits longer than any other, so levels are at most [`MOST_LEVELS`]. A vCPU whose boosts cost more
-//!   than that pays for stays in debt, and the debt is bounded, so that it does not pay for long when that is over.
-//! * A boost of fixed length for a vCPU that is awake is mostly used by what is not urgent. It gets shorter as the debt
-//!   grows ([`halvings`](Repay::halvings)), and is never refused for it.
-//! * A nice value counts within a cgroup. For a VM in a group of its own the group's weight decides what it
-//!   gets, and a vCPU's levels move time between the VM's own threads.
+//!   than that pays for stays in debt. The debt is bounded, so that it does not pay for long after its boosts.
+//! * Most of a fixed-length boost of a vCPU that is awake goes to work that is not urgent. So such a boost gets shorter
+//!   as the debt grows ([`halvings`](Repay::halvings)), and is never refused for it.
+//! * A nice value counts within a cgroup. If a VM has a cgroup of its own, the group's weight decides what the VM gets,
+//!   and a vCPU's levels move time between the VM's own threads.
 //! * An EEVDF slice takes nothing from others that its weight does not give it: such boosts are not counted.
 
 use crate::config::Ns;
 use crate::govern::CpuTime;
 
-/// How often a policy that repays wants to know what its thread ran: some ten scheduling rounds of a fair
-/// scheduler with a few threads, and seldom enough to cost nothing.
+/// Interval between two accounts of what a thread ran: some ten scheduling rounds of a fair scheduler with a few
+/// threads, and seldom enough to cost nothing.
 pub const ACCOUNT_NS: Ns = 100_000_000;
 
-/// How long a policy does not boost in the beginning: three intervals.
+/// How long a policy that repays does not boost in the beginning: three intervals.
 pub const LEARNING_NS: Ns = 3 * ACCOUNT_NS;
 
 /// Most levels that a thread is lowered by. A level is a factor of 1.25 in weight (`sched_prio_to_weight` in
-/// kernel/sched/core.c). At a quarter of its weight a thread pays for boosts for a quarter of the time, the default
-/// budget, beside two others.
+/// kernel/sched/core.c). At a quarter of its weight, beside two others, a thread can pay for boosts for a quarter of
+/// the time, which is the default budget.
 pub const MOST_LEVELS: u8 = 6;
 
 /// Largest debt kept.
@@ -52,22 +52,22 @@ const MOST_DEBT_NS: i64 = 100_000_000;
 /// Debt for which a boost of fixed length is halved three times; at half of it twice, at a quarter once.
 const LARGE_DEBT_NS: i64 = 40_000_000;
 
-/// Largest credit kept: it evens out what whole levels do too much, and buys nothing.
+/// Largest credit kept. It evens out the rounding to whole levels; a thread is never raised for it.
 const MOST_CREDIT_NS: i64 = 25_000_000;
 
-/// A debt that is not worth a level.
+/// A debt below this is not worth a level.
 const FORGOTTEN_NS: i64 = 1_000_000;
 
 /// Weight at the baseline, in units of the estimate.
 const UNIT: u64 = 1 << 20;
 
-/// So many times as few others as there are seem to be there between boosts, at most.
+/// Between boosts the competitors can seem fewer than they are by at most this factor.
 const MOST_FORGIVEN: u64 = 4;
 
-/// Boosts are few up to this part of the time that a thread wants.
+/// Boosts are few up to one part in this many of the time that a thread wants.
 const FEW: u64 = 32;
 
-/// Unboosted waiting, and unboosted running by weight; `W` is their ratio. It forgets an eighth an interval.
+/// Unboosted waiting, and unboosted running by weight; `W` is their ratio. An eighth is forgotten in each interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     waited: u64,
@@ -89,17 +89,17 @@ impl Seen {
 #[derive(Clone, Debug, Default)]
 pub struct Repay {
     levels: u8,
-    /// In all intervals, and in those with few boosts.
+    /// Over all intervals, and over those with few boosts.
     seen: Seen,
     free: Seen,
-    /// What it had beyond its due.
+    /// What the thread had beyond its due, in nanoseconds.
     debt: i64,
 }
 
 impl Repay {
-    /// Levels below the baseline, from now on. `since`: what the vCPU's thread did since the last call, boosts
-    /// included; `boosted_ns`: how much of its time on a pCPU was boosted; `lowered`: it was at its levels whenever it was
-    /// not boosted. Where it was not, at least for a part of the time, that time says nothing about the others.
+    /// Returns the levels below the baseline, from now on. `since`: what the vCPU's thread did since the last call,
+    /// boosts included. `boosted_ns`: how much of its time on a pCPU was boosted. `lowered`: whether the thread was at
+    /// its levels whenever it was not boosted; if not, the interval is no evidence about the competitors.
     pub fn on(&mut self, since: CpuTime, boosted_ns: Ns, lowered: bool) -> u8 {
         let CpuTime { busy_ns: ran_ns, steal_ns: waited_ns } = since;
         let wanted = ran_ns.saturating_add(waited_ns);
@@ -147,7 +147,7 @@ impl Repay {
         self.levels
     }
 
-    /// Nobody was there: a debt is forgotten bit by bit, and a lowered weight would serve nobody.
+    /// Nobody competed: a debt is forgotten bit by bit, and a lowered weight would help nobody.
     fn forgets(&mut self) -> u8 {
         self.debt -= self.debt / 8;
         if self.debt < FORGOTTEN_NS {
@@ -156,8 +156,7 @@ impl Repay {
         self.levels
     }
 
-    /// How often to halve a boost of fixed length for a vCPU that is awake: the more is owed, the more often, up to three
-    /// times.
+    /// How often to halve a boost of fixed length for a vCPU that is awake: up to three times, the more is owed.
     pub fn halvings(&self) -> u32 {
         (0..3).filter(|n| self.debt >= LARGE_DEBT_NS >> n).count() as u32
     }

@@ -1,10 +1,9 @@
-//! The sender of an IPI inside a guest: whether the host should hear of it, for the sake of the vCPU
-//! that it is for.
+//! The sender of an IPI inside a guest: whether it asks the host to boost the vCPU that the IPI is for.
 //!
-//! An IPI that exits (an ICR write, a hypercall) tells the host by itself. One that the hardware
-//! delivers (IPI virtualisation) does not: if its receiver has lost its pCPU, the interrupt waits in
-//! memory until the host happens to run that vCPU again, and a sender that waits for an answer spins
-//! so long. The remedy costs one exit, so it is for the cases in which it helps:
+//! An IPI that exits (an ICR write, a hypercall) tells the host by itself. One that the hardware delivers (IPI
+//! virtualisation) does not: if its receiver has lost its pCPU, the interrupt waits in memory until the host runs that
+//! vCPU again, and a sender that waits for an answer spins until then. Asking costs one exit, so a sender asks only
+//! where it helps:
 //!
 //! | receiver | IPI | why |
 //! | --- | --- | --- |
@@ -15,20 +14,20 @@
 //! | preempted, host does not boost | by hardware | nobody would do anything about it |
 //! | preempted, normal | by the host | the request goes with it: [`Event::Asked`](crate::Event::Asked) |
 //!
-//! A sender that lies gains what it may have anyway: the boost is the receiver's, a vCPU of the same
-//! VM, and is charged to the receiver's budget and to that VM's. What it reads may be old by the time
-//! that the host looks; the host asks itself again whether the receiver runs.
+//! A sender that lies gains nothing more than it may have anyway: the boost goes to a vCPU of the same VM, and is
+//! charged to that vCPU's budget and to the VM's. What the sender reads may be outdated when the host looks; the host
+//! checks itself whether the receiver runs.
 
 use vcoop_abi::Status;
 
 /// What a guest's kernel sees of another of its vCPUs without an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// It is not on a pCPU: the `preempted` byte of KVM's steal time, or the like.
+    /// The vCPU is not on a pCPU: the `preempted` byte of KVM's steal time, or the like.
     pub preempted: bool,
-    /// The guest's own idle loop has it.
+    /// The vCPU is in the guest's own idle loop.
     pub idle: bool,
-    /// The status word of its page; disabled where the host does not hear senders.
+    /// Status word of the vCPU's page; disabled where the host does not hear senders.
     pub status: Status,
 }
 

@@ -11,9 +11,9 @@ pub struct PolicyStats {
     pub notified: u64,
     /// Times the budget ended or prevented a boost and the state became throttled.
     pub throttles: u64,
-    /// Of these, those by the account of the longest boost.
+    /// Throttles because a boost was the longest allowed.
     pub too_long: u64,
-    /// Of these, those by the VM's budget, where the vCPU's own had room.
+    /// Throttles by the VM's budget, where the vCPU's own had tokens left.
     pub by_vm: u64,
     /// Boosts that were due and not given.
     pub denied: u64,

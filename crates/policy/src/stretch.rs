@@ -1,22 +1,23 @@
 //! How long a vCPU is boosted at once.
 //!
-//! A budget bounds boosted time in the long run. Within a burst of it a guest may be boosted for milliseconds
-//! without a break, again and again, and give each boost back just in time: a fair thread of the host that wakes
-//! up meanwhile waits for the rest of it. The tail of its latency is then as long as the burst.
+//! A budget bounds boosted time in the long run. Within a burst a guest may be boosted for milliseconds without a
+//! break, again and again, and end each boost just before the budget would: a fair thread of the host that wakes up
+//! meanwhile waits until then. The tail of its latency is then as long as the burst.
 //!
-//! So there is a second account of boosted time, with a short memory: each nanosecond boosted counts, and each
-//! nanosecond not boosted takes one back. At the longest boost allowed, further time is taken from the *excess*, a bucket
-//! that holds one burst and gains [`EXCESS_PPM`]. Once that is used up the boost ends, and there is none until half of the
-//! account is worked off. Whatever a guest does,
+//! So there is a second account of boosted time, with a short memory: each nanosecond boosted adds one, and each
+//! nanosecond not boosted takes one back. When the account reaches the longest boost allowed, further time is taken
+//! from the *excess*, a bucket that holds one burst and gains [`EXCESS_PPM`]. Once that is used up the boost ends, and
+//! there is none until half of the account is worked off. Whatever a guest does,
 //!
-//! * a fair thread finds more than the longest boost before it in at most one wake-up of two hundred, which leaves
-//!   its 99th percentile alone;
-//! * a guest whose urgent work fits into it never notices, and one that now and then needs more has it.
+//! * a fair thread finds more than the longest boost ahead of it in at most one wake-up of two hundred, which does not
+//!   affect its 99th percentile;
+//! * a guest whose urgent work fits into the longest boost is not affected, and one that needs more now and then has
+//!   it.
 
 use crate::budget::Bucket;
 use crate::config::{Budget, Ns};
 
-/// Share of time that may be boosted beyond what stretches hold: half of what a 99th percentile looks at.
+/// Share of time that may be boosted beyond the longest boost: half of what a 99th percentile leaves out.
 const EXCESS_PPM: u32 = 5_000;
 
 /// The machine of one vCPU.
@@ -36,7 +37,7 @@ impl Stretch {
         Self { longest, used: 0, ended: 0, excess }
     }
 
-    /// Boosted for so long, until `now`.
+    /// The vCPU was boosted for `ran`, until `now`.
     pub(crate) fn charge(&mut self, now: Ns, ran: Ns) {
         let fits = ran.min(self.longest - self.used);
         self.used += fits;
@@ -63,7 +64,7 @@ impl Stretch {
         (self.longest - self.used).saturating_add(self.excess.level())
     }
 
-    /// How long until half of the account is worked off, and as much as a boost takes at `least`, if nothing is boosted until then.
+    /// How long, if nothing is boosted until then, until half of the account is worked off and a boost of `least` fits.
     pub(crate) fn recovery(&self, now: Ns, least: Ns) -> Ns {
         let gap = now.saturating_sub(self.ended);
         let used = (self.longest / 2).min(self.longest.saturating_sub(least));

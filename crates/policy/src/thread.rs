@@ -69,11 +69,11 @@ impl Policy {
     }
 }
 
-/// What a thread has now: its captured `baseline`, boosted by `means` or, without any, at rest.
+/// What a thread has now: its captured `baseline`, boosted by `means`, or at rest (`None`).
 ///
-/// `nice` and `slice` change what their name says and leave the other as it was. Boosted by them, a
-/// thread that is not SCHED_OTHER becomes SCHED_OTHER with the defaults of the rest. A rest means
-/// nothing for a baseline that is not SCHED_OTHER.
+/// `nice` and `slice` change that attribute and leave the other as it was. A thread that is not SCHED_OTHER becomes
+/// SCHED_OTHER when boosted by them, with the default of the other. A rest is ignored for a baseline that is not
+/// SCHED_OTHER.
 #[inline]
 pub fn attributes(baseline: Policy, means: Option<Means>, rest: Rest) -> Policy {
     let (nice, slice_ns) = match baseline {

@@ -1,9 +1,9 @@
-//! What is one for all vCPUs of a VM.
+//! State shared by all vCPUs of a VM.
 
 use crate::budget::Bucket;
 use crate::config::{Budget, Ns};
 
-/// What the vCPUs of one VM share.
+/// What the vCPUs of one VM share: switches and a budget.
 #[derive(Clone, Debug)]
 pub struct VmShared {
     pub(crate) bucket: Bucket,

@@ -1,6 +1,5 @@
-//! `wake-boost`: boosted while halted, and for a bounded run after the wake-up. The guest does not
-//! take part, so this works with any guest; what it cannot know is whether the wake-up is for
-//! something urgent.
+//! `wake-boost`: a vCPU is boosted while halted, and for a bounded run after its wake-up. The guest does not take part,
+//! so this works with any guest, but the policy cannot know whether a wake-up is urgent.
 
 use crate::action::Actions;
 use crate::config::{Ns, WakeBoostConfig};
@@ -18,12 +17,12 @@ use crate::vm_shared::VmShared;
 /// | `Boosted`, awake | `Halted` | stays boosted, no longer charged |
 /// | `Normal`, awake | `Injected`, if [asked](WakeBoostConfig::boost_on_injection) | `Boosted`: a run begins |
 ///
-/// The run is wall time since the wake-up, waiting for the pCPU included: it bounds how long the
-/// host can be held up, not how much the guest gets done. It gets shorter as the budget runs out,
-/// down to an eighth: a short boost for each wake-up serves most of them, and whole ones for some leave the others to
-/// wait until the budget has recovered. Of a vCPU that is awake most of a run goes to what is not urgent, so that its
-/// runs get shorter as a debt grows, too ([`repay`](crate::repay)). Everything else is
-/// as in the other boosting policy (its transition table is that of the private `Control`).
+/// The run is wall time since the wake-up, including waits for the pCPU: it bounds how long the host can be held up,
+/// not how much the guest gets done. It gets shorter as the budget runs out, down to an eighth: a short boost for each
+/// wake-up serves most of them, while whole runs for some leave the others to wait until the budget has recovered. Most
+/// of a run of a vCPU that is awake goes to work that is not urgent, so its runs also get shorter as a debt grows
+/// ([`repay`](crate::repay)). Everything else is as in `dynamic` (the transition table is that of the private
+/// `Control`).
 #[derive(Clone, Debug)]
 pub struct WakeBoost {
     config: WakeBoostConfig,

@@ -1,5 +1,5 @@
-//! What every backend does between a governor and the host: it reads the counters of the vCPUs once
-//! an interval, and for kinds that go by the host's word works out what the host can give.
+//! What every backend does between a governor and the host: once an interval it reads the counters of the vCPUs, and
+//! for kinds that follow the host's word it computes what the host can give.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use super::{Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Member, Seen, grant};
 use crate::config::Ns;
 
-/// A host as the drivers of its governors see it.
+/// What a backend provides to drive its governors.
 pub trait Host {
-    /// CPU time of a vCPU's thread since it began. A wait that is not over is in neither count.
+    /// CPU time of a vCPU's thread since it began. A wait that is not over is not counted.
     fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime;
 
     /// CPU time of the host's own threads together since they began, in nanoseconds.
@@ -25,13 +25,13 @@ pub trait Host {
     /// A VM as the pool knows it. Its `used` is what its vCPUs have used since they began.
     fn member(&self, vm: usize) -> Member;
 
-    /// What was stolen from a vCPU since its thread began, for its guest to see.
+    /// Publishes to the guest the time stolen from a vCPU since its thread began.
     fn publish_steal(&self, vm: usize, vcpu: u32, steal_ns: Ns) {
         let _ = (vm, vcpu, steal_ns);
     }
 }
 
-/// The governor of one VM, and the counters as of its last look.
+/// The governor of one VM, and the counters as of its last interval.
 #[derive(Clone, Debug)]
 pub struct GovernorDriver {
     vm: usize,
@@ -41,7 +41,7 @@ pub struct GovernorDriver {
     last_at: Ns,
     last: Vec<CpuTime>,
     since: Vec<Option<CpuTime>>,
-    /// Of each VM of the host, where it goes by the host's word; and of the host's own threads.
+    /// CPU time of each VM of the host, for a kind that follows the host's word.
     pool: BTreeMap<usize, CpuTime>,
     own_ns: Ns,
 }
@@ -64,7 +64,7 @@ impl GovernorDriver {
         }
     }
 
-    /// Begins at another time than 0: what was done before is not the governor's.
+    /// Begins at a time other than 0: what the VMs did before is not counted.
     pub fn begin(&mut self, now: Ns, host: &impl Host) {
         let governor = self.governor;
         self.look(now, host);
@@ -76,22 +76,22 @@ impl GovernorDriver {
         self.governor.width()
     }
 
-    /// The VM.
+    /// Index of the VM.
     pub fn vm(&self) -> usize {
         self.vm
     }
 
-    /// Time between two looks; also the time of the first.
+    /// Length of an interval; also the time of the first look.
     pub fn interval_ns(&self) -> Ns {
         self.interval_ns
     }
 
-    /// Whether it goes by the host's word: the host does its work then. Any other is the guest's own.
+    /// Whether the governor follows the host's word, so that its work is done by the host. Otherwise the guest does it.
     pub fn goes_by_host(&self) -> bool {
         self.by_host
     }
 
-    /// Looks: how many vCPUs the guest is to use from now on, if that is another number.
+    /// Ends an interval. Returns how many vCPUs the guest is to use from now on, if that changes.
     pub fn look(&mut self, now: Ns, host: &impl Host) -> Option<u32> {
         let elapsed_ns = now.saturating_sub(self.last_at);
         self.last_at = now;
@@ -104,7 +104,7 @@ impl GovernorDriver {
         self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grain_ns: 0, grant })
     }
 
-    /// What the host can give the VM: it knows what each of them ran and waited for.
+    /// What the host can give the VM, from what each VM ran and waited for.
     fn grant(&mut self, elapsed_ns: Ns, host: &impl Host) -> Grant {
         let mut members = Vec::with_capacity(self.pool.len());
         let mut which = None;

@@ -1,15 +1,15 @@
-//! Governors that go by the host's word.
+//! Governors that follow the host's word.
 
 use super::{Cores, GovernorConfig, Kind, Seen};
 
 /// `Entitlement` and `HostHint`.
 ///
-/// `Entitlement` is the policy of the published experiment: while the pool is contended a guest keeps off every vCPU
-/// that it is not entitled to, else it uses all. `HostHint` is what reviewers asked for: the host, that
-/// knows who wants what ([`share`](super::share)), says what it can give right now.
+/// `Entitlement` is the policy of the published experiment: while the pool is contended a guest uses only the vCPUs
+/// that it is entitled to, else all. `HostHint` is what reviewers asked for: the host knows how much each VM wants
+/// ([`share`](super::share)), and says what it can give right now.
 ///
-/// A grant is a number of CPUs with a fraction, and moves: the width follows it up at once, and down
-/// only by a whole core or more.
+/// A grant is a number of CPUs with a fraction, and fluctuates: the width follows it up at once, and down only by a
+/// whole core or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
     cores: Cores,

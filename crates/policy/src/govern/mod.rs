@@ -5,9 +5,9 @@
 //! which is cheaper and which it can order ("paravirt CPUs", 2025; merged as `cpu_preferred_mask` with
 //! a steal governor). A governor says how many; the guest's scheduler keeps off the others.
 //!
-//! One shape for all: once an interval [`Governor::on`] gets what was [`Seen`], and answers with a new
-//! width, if it is another one: that many vCPUs, from 0 up, in whole cores. Nobody here chooses *which*
-//! (NUMA, caches): the lowest, as the merged driver does.
+//! All kinds have one interface: once an interval [`Governor::on`] gets what was [`Seen`], and returns a new width if
+//! it changes: the number of vCPUs to use, from 0 up, in whole cores. Governors do not choose *which* vCPUs (NUMA,
+//! caches): they use the lowest, as the merged driver does.
 //!
 //! | kind | goes by | in one interval |
 //! | --- | --- | --- |
@@ -41,11 +41,11 @@ pub const INTERVAL_MIN_NS: Ns = 100_000_000;
 /// The longest interval (the merged driver's).
 pub const INTERVAL_MAX_NS: Ns = 100_000_000_000;
 
-/// How busy vCPUs may be, in percent, if who runs on them is not to wait for each other: at 60 % of
-/// many CPUs a queue is rare.
+/// How busy vCPUs may be, in percent, if their tasks are not to wait for each other: at 60 % of many CPUs a queue is
+/// rare.
 pub const ROOM_PCT: u64 = 60;
 
-/// What a governor goes by.
+/// What a governor's decision is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
@@ -64,9 +64,9 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GovernorConfig {
-    /// What it goes by.
+    /// What the decision is based on.
     pub kind: Kind,
-    /// Time between two looks.
+    /// Length of an interval.
     pub interval_ns: Ns,
     /// Steal above which the guest folds, in hundredths of a percent (merged: 500).
     pub high_bp: u32,
@@ -76,10 +76,10 @@ pub struct GovernorConfig {
     pub floor: u32,
     /// vCPUs that it is entitled to: what `Entitlement` folds to, and at least what `HostHint` is given.
     pub entitled: u32,
-    /// `Proportional`: how much of the CPU time it had at full width it keeps while folded, in
-    /// percent. What is left is what folding may cost against VMs that do not fold.
+    /// `Proportional`: how much of the CPU time that the guest had at full width it keeps while folded, in percent. The
+    /// rest is what folding may cost against VMs that do not fold.
     pub keep_pct: u32,
-    /// `Proportional`: longest it stays folded without trying whether it still has to, in intervals.
+    /// `Proportional`: longest time folded before all cores are tried again, in intervals.
     pub patience: u32,
 }
 
@@ -108,9 +108,9 @@ impl GovernorConfig {
 /// Time of one vCPU in an interval, as its guest accounts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// It ran.
+    /// Time it ran.
     pub busy_ns: Ns,
-    /// It wanted to run, and the host ran something else.
+    /// Time it wanted to run while the host ran something else.
     pub steal_ns: Ns,
 }
 
@@ -133,21 +133,21 @@ impl CpuTime {
     }
 }
 
-/// What the host says, for the kinds that go by it.
+/// The host's word, for the kinds that follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// All VMs together want more than there is.
+    /// All VMs together want more than the host has.
     pub contended: bool,
     /// CPU time that this VM can have in an interval as long as the last.
     pub cpu_ns: Ns,
 }
 
-/// An interval, as a governor sees it.
+/// What a governor sees of an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'s> {
-    /// How long it was.
+    /// Length of the interval.
     pub elapsed_ns: Ns,
-    /// Every vCPU of the guest, from 0 up, as many to each core; `None`: this core has no such vCPU.
+    /// Every vCPU of the guest, from 0 up, with the same number for each core; `None`: this core has no such vCPU.
     pub cpus: &'s [Option<CpuTime>],
     /// Times are counted in multiples of this, as in ticks by a guest's kernel. 0: they are exact.
     pub grain_ns: Ns,
@@ -164,17 +164,17 @@ impl Seen<'_> {
         })
     }
 
-    /// How many vCPUs a width has.
+    /// How many vCPUs exist among the first `width`.
     pub fn count(&self, width: u32) -> u32 {
         self.first(width).count() as u32
     }
 
-    /// *Pressure* on the first `width` vCPUs, in hundredths of a percent: of the time they wanted, what
-    /// they did not get.
+    /// *Pressure* on the first `width` vCPUs, in hundredths of a percent: the share of the time that they wanted and
+    /// did not get.
     ///
-    /// Each vCPU's count of steal is off by less than a grain, and their sum by about the square root of their
-    /// number. So much is not counted: one tick of steal would be half of all that a guest wanted which
-    /// ran for a tick.
+    /// Each vCPU's count of steal is off by less than a grain, and their sum by about a grain times the square root of
+    /// their number. That much is ignored: otherwise one tick of steal would be half of all that a guest wanted which
+    /// ran for one tick.
     pub fn pressure_bp(&self, width: u32) -> u32 {
         let CpuTime { busy_ns, steal_ns } = self.sum(width);
         let grains = match self.count(width) {
@@ -211,7 +211,7 @@ impl Cores {
         cores * self.threads
     }
 
-    /// Cores that have so much CPU time in `elapsed`, rounded up.
+    /// Cores that have `cpu_ns` of CPU time in `elapsed_ns`, rounded up.
     fn holding(&self, cpu_ns: Ns, elapsed_ns: Ns) -> u32 {
         let core = u128::from(elapsed_ns.max(1)) * u128::from(self.threads);
         let cores = u128::from(cpu_ns).div_ceil(core);
@@ -231,7 +231,7 @@ pub enum Governor {
 }
 
 impl Governor {
-    /// At full width. A guest has `vcpus` of them, `threads` to a core (of which it sees whole ones).
+    /// At full width: `vcpus` vCPUs, `threads` to a core (a guest sees whole cores).
     pub fn new(config: &GovernorConfig, vcpus: u32, threads: u32) -> Self {
         match config.kind {
             Kind::Step => Self::Step(Step::new(config, vcpus, threads)),
@@ -242,7 +242,7 @@ impl Governor {
         }
     }
 
-    /// An interval is over: how many vCPUs to use from now on, if that is another number.
+    /// An interval is over. Returns how many vCPUs to use from now on, if that changes.
     pub fn on(&mut self, seen: &Seen<'_>) -> Option<u32> {
         let before = self.width();
         if seen.elapsed_ns > 0 {

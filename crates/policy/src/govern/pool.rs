@@ -1,4 +1,4 @@
-//! What a host can give each VM of its pool: the word that `Entitlement` and `HostHint` go by.
+//! What a host can give each VM of its pool: the word that `Entitlement` and `HostHint` follow.
 
 use super::{Claim, CpuTime, Grant, Ns, share};
 
@@ -7,18 +7,18 @@ use super::{Claim, CpuTime, Grant, Ns, share};
 pub struct Member {
     /// Run time and run delay of its vCPUs together.
     pub used: CpuTime,
-    /// vCPUs that it uses.
+    /// Number of vCPUs in use.
     pub width: u32,
-    /// vCPUs that it has.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Its weight in the pool; 0: it never has more than it is entitled to. `None`: its threads compete
-    /// one by one, each like any other.
+    /// Weight in the pool; 0: the VM never gets more than it is entitled to. `None`: its threads compete one by one,
+    /// each like any other thread.
     pub weight: Option<u64>,
-    /// pCPUs' worth of time that it is entitled to.
+    /// pCPUs' worth of time that the VM is entitled to.
     pub entitled: u32,
-    /// Most CPU time that it may have in each second, by a quota.
+    /// Quota: most CPU time in each second, in nanoseconds.
     pub quota_ns: Option<Ns>,
-    /// It has a governor.
+    /// Whether the VM has a governor.
     pub folds: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Member {
 const NICE_0: u64 = 1024;
 
 impl Member {
-    /// What it wants of the host, and what it is owed, in an interval of `elapsed_ns`.
+    /// What the VM wants of the host, and what it is owed, in an interval of `elapsed_ns`.
     fn claim(&self, elapsed_ns: Ns) -> Claim {
         let quota = |ns| u128::from(ns) * u128::from(elapsed_ns) / 1_000_000_000;
         Claim {
@@ -42,9 +42,8 @@ impl Member {
 /// What a host of `capacity_ns` of CPU time can give member `which` in an interval of `elapsed_ns`.
 /// `claims` is room for as many as there are members.
 ///
-/// A VM without a weight that competes with one that uses all its vCPUs is never contended: threads are
-/// alike there, so that whoever uses fewer of them gets less. The host does not ask that of a VM. A quota is another
-/// matter: a VM has no more than that, however many vCPUs it uses.
+/// A VM without a weight is never contended while it competes with a VM that has no governor: each thread gets the same
+/// share there, so folding would lose CPU time. A quota is another matter: it caps a VM however many vCPUs it uses.
 ///
 /// # Panics
 /// If there is no such member, or less room than members.

@@ -1,20 +1,20 @@
-//! Ours: folds as far as the steal shows, keeps what CPU time it had, and asks again.
+//! Folds as far as the steal shows, keeps the CPU time that it had, and measures again.
 
 use super::{Cores, CpuTime, GovernorConfig, Ns, ROOM_PCT, Seen};
 
-/// vCPUs in use count as saturated when they wanted to run for this many percent of the time.
+/// vCPUs in use are saturated when they wanted to run for this many percent of the time.
 const SATURATED_PCT: u128 = 90;
-/// In use above this, in percent, vCPUs that had room are crowded.
+/// vCPUs that had room at full width are crowded when they are busy for more than this many percent of the time.
 const CROWDED_PCT: u128 = 80;
-/// First wait before a try, in intervals; it doubles with each try that fails.
+/// Intervals before the first try; they double with each try that fails.
 const FIRST_HOLD: u32 = 2;
 
-/// Where a [`Proportional`] is.
+/// State of a [`Proportional`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// All cores are in use.
     Open,
-    /// Some are not.
+    /// Some are not in use.
     Folded,
     /// One more than before is in use for an interval, to see whether it is still contended.
     Trying,
@@ -24,16 +24,15 @@ pub enum State {
     Measuring,
 }
 
-/// The governor of a guest that has nothing but its own steal and CPU time to go by.
+/// The governor of a guest that knows nothing but its own steal and CPU time.
 ///
-/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time got at full width
-/// under pressure; the governor *loses* when its vCPUs are saturated and have less than `keep` percent of
-/// that.
+/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time at full width under pressure.
+/// The governor *loses* when its vCPUs are saturated and have less than `keep` percent of `had`.
 ///
-/// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
-/// as many as hold `keep` percent of `had`: what waits would wait anyway. One that did not has tasks
-/// that come and go, and would make them wait for each other: it keeps as many as are busy for
-/// [`ROOM_PCT`] percent of the time, and is *crowded* when they are busy for much more.
+/// How far it may fold depends on what the guest did with all its vCPUs. A guest that saturated them keeps as many as
+/// hold `keep` percent of `had`: what waits then would wait anyway. A guest that did not has tasks that come and go,
+/// which would wait for each other: it keeps as many vCPUs as are busy for [`ROOM_PCT`] percent of the time, and is
+/// *crowded* when they are busy for much more.
 ///
 /// | state | seen | next |
 /// | --- | --- | --- |
@@ -56,52 +55,52 @@ pub enum State {
 /// | `Measuring` | more, and no such loss | as before, with a new `had`; the hold is `patience` |
 ///
 /// The first look after a change of width does not judge CPU time, only whether a try or a measurement found no
-/// pressure: tasks are on their way to other vCPUs, and under a CPU quota a part of what the new width could use in this
-/// period was used by the width before.
+/// pressure: tasks are still moving to other vCPUs, and under a CPU quota the width before has used a part of this
+/// period's quota.
 ///
-/// `had` is out of date when those who competed then have gone since, and while folded neither pressure nor CPU
-/// time shows that. So it is measured again: all cores for two intervals, where a failed try would have been due. The
-/// measured loss counts only if the governor was *held back* before, by vCPUs that were saturated or under
-/// pressure above `low`. A VM that had all it wanted runs more by chance.
+/// `had` is out of date when the competitors of that time have gone, and while folded neither pressure nor CPU time
+/// shows that. So it is measured again: all cores for two intervals, where a failed try would have been due. A measured
+/// loss counts only if the governor was *held back* before, by vCPUs that were saturated or under pressure above `low`:
+/// a VM that had all it wanted runs more by chance.
 ///
-/// No steal while folded may mean that the contention is over, or that the width is just right, and
-/// steal cannot tell which. So it has to try; one core for one interval is what a try costs, and a try
-/// that fails doubles the time to the next, up to `patience` intervals. Opening that turns out wrong
-/// is a failed try, too. So in a steady state there are at most two changes in `patience` intervals. Another
-/// VM's try is a change of the load: it can cost three more (`Folded`, `Trying`, `Open`).
+/// No steal while folded means either that the contention is over or that the width is just right; steal cannot tell
+/// which. So the governor has to try: one more core for one interval. A try that fails doubles the time to the next, up
+/// to `patience` intervals. Opening that turns out wrong is a failed try, too. So in a steady state there are at most
+/// two changes in `patience` intervals. Another VM's try is a change of the load: it can cost three more (`Folded`,
+/// `Trying`, `Open`).
 ///
-/// Where the host is fair to threads rather than VMs, whoever folds gets less. `keep` bounds what:
-/// against a VM that does not fold this governor does not fold either. Two of them that measure at different
-/// times end near full width there, since each gains by being wide while the other is folded.
+/// Where the host is fair to threads rather than VMs, a guest that folds gets less. `keep` bounds the loss: against a
+/// VM that does not fold this governor does not fold either. Two such governors that measure at different times end
+/// near full width there, since each gains by being wide while the other is folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proportional {
     cores: Cores,
     config: GovernorConfig,
     state: State,
     used: u32,
-    /// It does not fold below this. invariant: `floor <= narrowest <= all`.
+    /// It does not fold below this many cores. invariant: `floor <= narrowest <= all`.
     narrowest: u32,
-    /// What `had` needs, in cores; and whether that includes room.
+    /// Cores that `had` needs; and whether that includes room.
     least: u32,
     roomy: bool,
     /// CPU time a second at full width, in nanoseconds.
     had: Ns,
-    /// Intervals until the next try, and what they start from.
+    /// Intervals until the next try, and the value that they start from.
     hold: u32,
     next_hold: u32,
-    /// Cores that the next narrowing takes; what the last one may have to give back.
+    /// Cores that the next narrowing takes; also those that a failed one gives back.
     step: u32,
-    /// It opened, and has not seen yet whether that was right.
+    /// It opened, and has not yet seen whether that was right.
     just_opened: bool,
     /// The last look chose another width.
     just_changed: bool,
     /// Intervals since all cores were in use.
     age: u32,
-    /// What it goes back to if measuring shows no loss.
+    /// What to go back to if measuring shows no loss.
     folded: Folded,
 }
 
-/// The last interval before it measured.
+/// The last interval before measuring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Folded {
     /// Cores in use.
@@ -222,8 +221,8 @@ impl Proportional {
         self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
     }
 
-    /// What was learned at full width is old; or it had room there, and fewer cores, which would leave it room, are
-    /// saturated now: it does more than it did.
+    /// Whether `had` is old; or the guest had room at full width, and saturates fewer cores now that would leave it
+    /// room: it does more than it did.
     fn is_outdated(&self, saturated: bool) -> bool {
         self.age >= self.config.patience.max(FIRST_HOLD)
             || self.roomy && saturated && self.hold == 0
@@ -262,7 +261,7 @@ impl Proportional {
         self.fold(now);
     }
 
-    /// Tries fewer cores, now and then, if what it had could do with them.
+    /// Now and then tries fewer cores, if `had` could be kept with them.
     fn narrow(&mut self, rate: Ns) {
         let all = u128::from(self.had) * u128::from(100 + self.config.keep_pct) / 2;
         let has_all = u128::from(rate) * 100 >= all;
@@ -275,7 +274,7 @@ impl Proportional {
         }
     }
 
-    /// Folded, or as good as open.
+    /// `Folded`, or `Open` if all cores are in use.
     fn settle(&mut self) {
         self.state = if self.used == self.cores.all { State::Open } else { State::Folded };
     }

@@ -1,4 +1,4 @@
-//! What a host can give each VM: its capacity by weight, and what some leave by weight again.
+//! What a host can give each VM: capacity by weight, and what a VM leaves by weight to the others.
 
 use super::{CpuTime, Grant, Ns};
 
@@ -7,21 +7,21 @@ use super::{CpuTime, Grant, Ns};
 pub struct Claim {
     /// CPU time it should have, if there is enough: see [`Claim::wanting`].
     pub wanted_ns: Ns,
-    /// Weight in what is left when every VM has what it is entitled to. 0: it has none of that.
+    /// Weight in what is left when every VM has what it is entitled to. 0: no part of that.
     pub weight: u64,
     /// CPU time it is owed before anybody gets more.
     pub entitled_ns: Ns,
-    /// Most CPU time that it may have.
+    /// Quota: most CPU time that the VM may have.
     pub quota_ns: Option<Ns>,
     /// Set by [`share`].
     pub given_ns: Ns,
 }
 
 impl Claim {
-    /// What a VM wants that ran for `busy_ns` and waited for `steal_ns` of `elapsed_ns`, with `width` of
-    /// its `vcpus` in use: where those were busy all the time, what all of them could use, as nobody
-    /// knows what they hold back; else what it did with them, and room ([`ROOM_PCT`](super::ROOM_PCT)),
-    /// without which its tasks would wait for those of others.
+    /// What a VM wants that ran for `busy_ns` and waited for `steal_ns` of `elapsed_ns`, with `width` of its `vcpus` in
+    /// use. If the vCPUs in use were busy all the time: what all its vCPUs could use, because how much work is held
+    /// back is unknown. Else: what it used, and room ([`ROOM_PCT`](super::ROOM_PCT)), without which its tasks would
+    /// wait for each other.
     pub fn wanting(used: CpuTime, elapsed_ns: Ns, width: u32, vcpus: u32) -> Ns {
         let wanted = u128::from(used.busy_ns) + u128::from(used.steal_ns);
         let all = u128::from(elapsed_ns) * u128::from(vcpus);
@@ -40,15 +40,15 @@ impl Claim {
         self.wanted_ns.min(self.quota_ns.unwrap_or(Ns::MAX))
     }
 
-    /// Could use more than it has.
+    /// Whether it could use more than it has.
     fn wants(&self) -> bool {
         self.given_ns < self.usable_ns()
     }
 }
 
-/// Divides `capacity_ns` of CPU time: first to everybody what it is entitled to (together at most the
-/// capacity, else cut in proportion), then the rest by weight, and what one does not want to the others
-/// again. Nobody gets more than it wants, or than its quota.
+/// Divides `capacity_ns` of CPU time: first what each VM is entitled to (cut in proportion if that exceeds the
+/// capacity), then the rest by weight. What a VM does not want goes to the others in the same way. No VM gets more than
+/// it wants, or than its quota.
 ///
 /// Takes at most one round for each claim and one more, each *O*(claims).
 pub fn share(capacity_ns: Ns, claims: &mut [Claim]) {
@@ -78,9 +78,8 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) {
 }
 
 impl Claim {
-    /// What the VM's governor is told: that it is contended where more than an eighth of what it wants
-    /// is lacking. Less than that is within what a load wavers by from one interval to the next, and a
-    /// mask that follows it would never rest.
+    /// What the VM's governor is told. It is contended if it lacks more than an eighth of what it wants. A smaller lack
+    /// is within the variation of a load from one interval to the next, and a mask that follows it would never rest.
     pub fn grant(&self) -> Grant {
         Grant {
             contended: u128::from(self.given_ns) * 8 < u128::from(self.wanted_ns) * 7,

@@ -4,10 +4,10 @@ use super::{Cores, GovernorConfig, Seen};
 
 /// One core less an interval above `high`, one more up to `low`, none between.
 ///
-/// The ratio is `10000 * steal / (elapsed * active vCPUs)`, of the steal of all vCPUs over *all* that
-/// are active, in use or not. So a folded guest sees its pressure diluted: with a quarter of its vCPUs
-/// in use it unfolds while those lose 8 %, and folds only when they lose more than 20 %. And it takes
-/// as many intervals as cores, however great the overload. Both are the driver's, and kept.
+/// The ratio is `10000 * steal / (elapsed * active vCPUs)`: the steal of all active vCPUs, over *all* of them, in use
+/// or not. So a folded guest sees its pressure diluted: with a quarter of its vCPUs in use it unfolds while those lose
+/// 8 %, and folds only when they lose more than 20 %. And it takes as many intervals as cores, however great the
+/// overload. Both are properties of the merged driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     cores: Cores,
