@@ -1,15 +1,13 @@
-//! Holds a guest or a host against the protocol, given a trace of what it did.
+//! Checks a guest or a host against the protocol, given a trace of what it did.
 //!
-//! A trace is a sequence of [`Record`]s in the order in which they took effect: stores to the two
-//! areas, and the few events beside them that the rules speak of. Where it comes from is open: a
-//! simulator, a VMM that single-steps its guest, write-protected pages, a BPF program.
-//! [`check_guest`] and [`check_host`] read it once, without allocation, and answer with the first
-//! violation of each rule. A [`Watch`] does the same while it happens. [`Looks`] holds a guest against the
-//! rules that can be judged by looking at its page, whoever's guest it is.
+//! A trace is a sequence of [`Record`]s in the order in which they took effect: stores to the two areas, and the few
+//! other events that the rules mention. Any source will do: a simulator, a VMM that single-steps its guest,
+//! write-protected pages, a BPF program. [`check_guest`] and [`check_host`] read the trace once, without allocation,
+//! and report the first violation of each rule. A [`Watch`] does the same while it happens. [`Looks`] checks any guest
+//! against the rules that can be judged from samples of its page.
 //!
-//! Some rules are about reacting to what the other side stored. Nobody reacts in no time, so they
-//! come with a [`grace`](Limits::grace_ns): a store that a side began before it could see the
-//! other's counts as conforming.
+//! Some rules are about reactions to the other side's stores. A reaction takes time, so these rules have a
+//! [`grace`](Limits::grace_ns): a store that a side began before it could see the other's counts as conforming.
 
 mod guest;
 mod host;
@@ -65,7 +63,7 @@ pub enum What {
     Applied(bool),
     /// The vCPU halted (`true`) or was woken.
     Halted(bool),
-    /// The trace ends: what was owed by now, and was not done, is a violation.
+    /// The trace ends: an action that is overdue by now is a violation.
     End,
 }
 
@@ -107,7 +105,7 @@ pub enum Rule {
     SingleWriter,
     /// Every store is one aligned 64-bit word that the layout defines.
     WholeWords,
-    /// The header is there before the area is used, and stays as it is.
+    /// The header is stored before the area is used, and does not change.
     HeaderFirst,
     /// Every word is encoded as the layout says, reserved bits zero.
     DefinedEncoding,
@@ -119,9 +117,9 @@ pub enum Rule {
     AckMonotone,
     /// Guest: request = unboost is stored, and the notification sent, only when boosted.
     UnboostWhenBoosted,
-    /// Guest: a notification goes with request = unboost and nothing urgent in the facts.
+    /// Guest: a notification comes with request = unboost and nothing urgent in the facts.
     NotifyMeansIt,
-    /// Guest: a boost that nothing urgent needs any more is ended, by a notification or a halt.
+    /// Guest: a boost that is no longer needed is ended, by a notification or a halt.
     BoostIsAnswered,
     /// Host: the ticket never goes back while the guest is registered.
     TicketMonotone,
@@ -131,14 +129,14 @@ pub enum Rule {
     StatusCoversBoost,
     /// Host: the status is disabled unless a compatible guest is registered.
     DisabledUntilRegistered,
-    /// Host: a notification that means it ends the boost.
+    /// Host: a notification with request = unboost and nothing urgent ends the boost.
     NotifyEndsBoost,
     /// Host: boosted time stays within its bound.
     WithinBudget,
 }
 
 impl Rule {
-    /// How many there are.
+    /// Number of rules.
     pub const COUNT: usize = Self::WithinBudget as usize + 1;
 }
 
@@ -190,7 +188,7 @@ impl Report {
     }
 }
 
-/// Offsets of the words, as `u16`.
+/// Offsets of the words in their area, as `u16`.
 mod at {
     use core::mem::offset_of;
 

@@ -1,8 +1,8 @@
-//! How a guest finds the host, and tells it where its area is.
+//! How a guest finds the host, and tells the host where its area is.
 //!
 //! *Discovery* is by CPUID. Hypervisor leaves come in blocks of 256 from `0x4000_0000` on, each
 //! with a 12-byte signature in `ebx:ecx:edx` of its first leaf; a guest walks the blocks until it
-//! finds [`SIGNATURE`]. So this interface lives beside KVM's and Hyper-V's.
+//! finds [`SIGNATURE`]. So this interface coexists with KVM's and Hyper-V's.
 //!
 //! *Registration* is by an MSR that the VMM handles in user space, one a vCPU. The guest area is a
 //! page of guest memory that the guest chooses. The host area is a page that the *host* chooses,
@@ -16,14 +16,13 @@ use crate::layout::PAGE_SIZE;
 /// Signature of our block of CPUID leaves, in `ebx`, `ecx`, `edx`.
 pub const SIGNATURE: [u8; 12] = *b"vcoopvcoop\0\0";
 
-/// Where our block is, unless another one has taken the place: then at the next free multiple of
-/// [`LEAF_STEP`].
+/// First leaf of our block, unless another interface uses it: then the next free multiple of [`LEAF_STEP`].
 pub const LEAF_BASE: u32 = 0x4000_0200;
 
 /// First leaf of the first block that a guest looks at.
 pub const LEAF_FIRST: u32 = 0x4000_0000;
 
-/// Distance of blocks.
+/// Distance between blocks.
 pub const LEAF_STEP: u32 = 0x100;
 
 /// Number of blocks a guest looks at.
@@ -32,8 +31,7 @@ pub const LEAF_BLOCKS: u32 = 256;
 /// Write: [`Registration`] value. Read: the value in force.
 pub const MSR_REGISTER: u32 = 0x7663_6f00;
 
-/// Write of any value: the guest has stored request = unboost and wants to lose its boost now.
-/// Read: 0.
+/// Write of any value: the guest has stored request = unboost and wants its boost to end now. Read: 0.
 pub const MSR_NOTIFY: u32 = 0x7663_6f01;
 
 /// Bit 0 of [`MSR_REGISTER`]: the address counts.
@@ -47,7 +45,7 @@ pub type Leaf = [u32; 4];
 pub struct Features(pub u32);
 
 impl Features {
-    /// Boosts on the guest's word, and maintains status and ticket.
+    /// Boosts on the guest's request, and maintains status and ticket.
     pub const BOOST: Self = Self(1 << 0);
     /// Fires the deadline in the guest area.
     pub const EXITLESS_TIMER: Self = Self(1 << 1);
@@ -56,12 +54,12 @@ impl Features {
     /// Maintains the steal clock.
     pub const STEAL: Self = Self(1 << 3);
 
-    /// Whether all of `other` are here.
+    /// Whether all of `other` are included.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// The union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -107,8 +105,8 @@ impl Discovery {
         ]
     }
 
-    /// Looks for the interface, given a function that executes CPUID. `None`: no such host, or one
-    /// that claims the signature without the second leaf.
+    /// Looks for the interface, given a function that executes CPUID. `None`: the host has none, or claims the
+    /// signature without the second leaf.
     pub fn find(mut cpuid: impl FnMut(u32) -> Leaf) -> Option<Self> {
         let ours = |leaf: Leaf| {
             let mut text = [0; 12];
@@ -179,8 +177,8 @@ impl Registration {
     /// of memory from address 0. `others`: the registrations in force of the VM's other vCPUs.
     ///
     /// 0 ends the registration. The same page again is a new registration: the host forgets what
-    /// it knew of the guest and starts over. Any other page replaces the old one, which the host no
-    /// longer reads from then on.
+    /// it knew of the guest and starts over. Any other page replaces the old one, which the host
+    /// does not read any more.
     ///
     /// # Errors
     ///

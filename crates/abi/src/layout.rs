@@ -1,9 +1,8 @@
 //! Where each word is.
 //!
-//! The two areas are pages of their own, because the guest may write one and must not write the
-//! other: the host maps its area read-only into the guest. Inside an area the header has the first
-//! cache line, and the words that change have the following ones, so that a store to a hot word
-//! never takes the line of a constant away from the other side.
+//! The two areas are separate pages, because the guest may write one and must not write the other: the host maps its
+//! area read-only into the guest. Inside an area the header has the first cache line, and the words that change have
+//! the following ones, so that a store to a hot word never invalidates the other side's line of constants.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -36,8 +35,8 @@ pub struct GuestArea {
     pub request: AtomicU64,
     /// Highest interrupt ticket that the guest has handled.
     pub ack: AtomicU64,
-    /// Guest TSC of the next timer deadline; 0 = none. A guest that cannot tell which timers are
-    /// urgent publishes the next of any; one that can, the next that wakes an urgent task.
+    /// Guest TSC of the next timer deadline; 0 = none. A guest that cannot tell which timers are urgent publishes the
+    /// next of all timers; other guests publish the next that wakes an urgent task.
     pub deadline_tsc: AtomicU64,
     /// The last [`ping`](HostArea::ping) that the guest has seen.
     pub pong: AtomicU64,
@@ -57,8 +56,8 @@ pub struct HostArea {
     reserved0: [u64; 7],
     /// [`Status`].
     pub status: AtomicU64,
-    /// Number of the last interrupt for which the host boosted, or would have; starts at 0, never
-    /// goes back while the guest is registered.
+    /// Number of the last interrupt for which the host boosted, or would have boosted; starts at 0, never goes back
+    /// while the guest is registered.
     pub ticket: AtomicU64,
     /// Boosted time left in the vCPU's budget when the host last published it, in nanoseconds.
     pub budget_left_ns: AtomicU64,
@@ -66,14 +65,14 @@ pub struct HostArea {
     pub steal_ns: AtomicU64,
     /// [`Hints`].
     pub hints: AtomicU64,
-    /// A question for the guest's clock: a number that is not 0 and not the last one. The guest answers
-    /// at its next event, in [`pong`](GuestArea::pong). A page whose host knows the guest's clock holds 0.
+    /// A question for the guest's clock: a number other than 0 and the last one. The guest answers at its next event,
+    /// in [`pong`](GuestArea::pong). A host that knows the guest's clock leaves it 0.
     pub ping: AtomicU64,
-    /// Not 0: the host does not see this vCPU halt, and wants to be rung when it goes idle. It is stored
-    /// by a host that a guest can ring without an exit it waits for; others leave it 0.
+    /// Not 0: the host does not see this vCPU halt, and asks the guest to ring when the vCPU goes idle. Only a host
+    /// whose doorbell needs no synchronous exit stores it; others leave it 0.
     pub tell_idle: AtomicU64,
     reserved1: u64,
-    /// Bit `n % 64` of word `n / 64`: vCPU `n` is one the host would like to be used.
+    /// Bit `n % 64` of word `n / 64`: the host prefers that vCPU `n` is used.
     pub preferred: [AtomicU64; PREFERRED_WORDS],
     reserved2: [u64; 4],
 }
@@ -117,7 +116,7 @@ pub struct GuestWords {
 }
 
 impl GuestWords {
-    /// All zero: a guest that has said nothing, or that there is none.
+    /// All zero: a guest that has said nothing, or no guest.
     pub const SILENT: Self = Self::from_raw(0, 0, 0, 0);
 
     /// Wraps four words that were read from a guest.
@@ -168,7 +167,7 @@ impl GuestArea {
         )
     }
 
-    /// Host: the deadline, read once; guest TSC, 0 = none.
+    /// Host: the deadline, read once, in guest TSC; 0 = none.
     pub fn read_deadline_tsc(&self) -> FromGuest<u64> {
         FromGuest::new(self.deadline_tsc.load(Ordering::Acquire))
     }
@@ -180,13 +179,13 @@ impl GuestArea {
         (FromGuest::new(pong), FromGuest::new(self.pong_tsc.load(Ordering::Acquire)))
     }
 
-    /// Host: what other vCPUs have put on this one's queue, read once.
+    /// Host: what other vCPUs have put on this vCPU's queue, read once.
     pub fn read_remote(&self) -> FromGuest<u64> {
         FromGuest::new(self.remote.load(Ordering::Acquire))
     }
 
-    /// Either side: the full fence of the handshake, between one's own stores and the loads that
-    /// look for the other's (see the crate's documentation).
+    /// Either side: the full fence of the handshake, between a side's own stores and its loads of the other side's
+    /// words (see the crate's documentation).
     pub fn fence() {
         fence(Ordering::SeqCst);
     }
@@ -226,13 +225,12 @@ impl HostArea {
         Hints::from_word(self.hints.load(Ordering::Acquire))
     }
 
-    /// Guest: whether this host can be talked to.
+    /// Guest: whether the host's ABI version and protocol are ours.
     pub fn is_compatible(&self) -> bool {
         Header::from_word(self.header.load(Ordering::Acquire)).is_compatible()
     }
 
-    /// Guest: whether the host would like vCPU `vcpu` to be used. vCPUs beyond the mask always
-    /// are.
+    /// Guest: whether the host prefers that vCPU `vcpu` is used. vCPUs beyond the mask always are preferred.
     pub fn is_preferred(&self, vcpu: usize) -> bool {
         self.preferred
             .get(vcpu / 64)

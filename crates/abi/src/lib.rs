@@ -7,11 +7,11 @@
 //!
 //! * [`words`]: what a word means, and how it is encoded.
 //! * [`layout`]: where a word is.
-//! * [`taint`]: [`FromGuest`], the wrapper around everything a guest wrote.
+//! * [`taint`]: [`FromGuest`], the wrapper around everything that a guest wrote.
 //! * [`discovery`]: how a guest finds the host, and registers its area.
 //! * [`window`]: the same for guests whose VMM knows nothing of this interface.
 //! * [`pvsched`]: conversion to and from the public pvsched page shape.
-//! * [`conformance`]: holds anybody's guest or host against the protocol.
+//! * [`conformance`]: checks any guest or host against the protocol.
 //!
 //! # Example
 //!

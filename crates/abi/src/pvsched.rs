@@ -2,7 +2,7 @@
 //!
 //! That page has the same three parts (negotiation at 0, guest facts at 64, host feedback at 128)
 //! in one page, and the same rule: each fact is one aligned little-endian word, and each word has one
-//! writer. Its words say partly less and partly other things than ours:
+//! writer. Some of its words say less than ours, and some say other things:
 //!
 //! | ours | theirs | what is lost |
 //! | --- | --- | --- |

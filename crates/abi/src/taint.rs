@@ -1,4 +1,4 @@
-//! What a guest wrote, before anybody has checked it.
+//! What a guest wrote, not yet checked.
 
 use core::fmt;
 
@@ -6,14 +6,12 @@ use crate::words::Word;
 
 /// A value read once from memory that a guest can write at any time.
 ///
-/// The wrapper has no accessor for the raw value. The ways out are [`decode`](Self::decode), which
-/// is total, [`bounded`](Self::bounded), and [`validate`](Self::validate), which takes a checking
-/// function. Whoever holds a `T` that came through one of them holds a local copy: the guest can no
-/// longer change it between check and use.
+/// The wrapper has no accessor for the raw value. The ways out are [`decode`](Self::decode), which is total,
+/// [`bounded`](Self::bounded), and [`validate`](Self::validate), which takes a checking function. The value that comes
+/// out is a local copy: the guest can no longer change it between check and use.
 ///
-/// `Debug` prints no value, so that a guest cannot write into a host's log. What the type does
-/// *not* promise: that the checking function checks enough, or that two reads of two words belong
-/// to one moment. Each word stands alone.
+/// `Debug` prints no value, so that a guest cannot write into a host's log. The type does *not* promise that the
+/// checking function checks enough, or that the values of two words belong to one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FromGuest<T>(T);
 
@@ -47,7 +45,7 @@ impl FromGuest<u64> {
         W::from_word(self.0)
     }
 
-    /// Whether it is a word that an honest guest of this version writes: nothing in it is ignored.
+    /// Whether an honest guest of this version writes this word: no bit of it is ignored.
     pub fn is_canonical<W: Word>(self) -> bool {
         W::from_word(self.0).to_word() == self.0
     }

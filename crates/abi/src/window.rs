@@ -13,18 +13,18 @@
 //! vCPU `n` is the guest's CPU number; [`GuestReport::vcpu`] has its APIC id, by which a host tells which
 //! of its threads that is.
 //!
-//! A guest registers by storing [`WindowHeader::guest`], after all else that it stores there, and ends
-//! its registration by storing 0. A host offers itself by [`WindowHeader::host`] likewise. Neither waits
-//! for the other: whoever comes second finds the first.
+//! A guest registers by storing [`WindowHeader::guest`], after everything else that it stores there, and ends its
+//! registration by storing 0. A host announces itself by [`WindowHeader::host`] likewise. Neither waits for the other:
+//! the second to come finds the first.
 //!
-//! The guest can write all of it, the host's areas too. So a host keeps what is true elsewhere, and never
-//! reads what it has written. It trusts no number in the header: how many pages there are is what its own
-//! mapping holds. A guest that destroys its window loses its own boosts.
+//! The guest can write all of it, the host's areas too. So a host keeps its own state elsewhere, and never reads what
+//! it has written. It trusts no number in the header: the number of pages follows from the size of its own mapping. A
+//! guest that destroys its window loses its own boosts.
 //!
-//! A guest rings by a 32-bit store of [`Doorbell::value`] at offset [`DOORBELL_REGISTER`] of the device's
-//! first BAR. It rings at the end of a boost (what [`MSR_NOTIFY`](crate::discovery::MSR_NOTIFY) is
-//! elsewhere), when a deadline becomes earlier than the host can know, and after it has exchanged a
-//! [`Remote`](crate::Remote). Without a doorbell the host looks at the words now and then.
+//! A guest rings by a 32-bit store of [`Doorbell::value`] at offset [`DOORBELL_REGISTER`] of the device's first BAR. It
+//! rings at the end of a boost (instead of writing [`MSR_NOTIFY`](crate::discovery::MSR_NOTIFY)), when a deadline
+//! becomes earlier than the host can know, and after it has exchanged a [`Remote`](crate::Remote). Without a doorbell
+//! the host samples the words.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,7 @@ pub const MOST_SLOTS: u64 = 512;
 /// Smallest window: one vCPU.
 pub const LEAST_BYTES: u64 = 3 * PAGE_SIZE;
 
-/// A window of guest memory is aligned to this, so that a host that looks for one need not look at every
-/// page.
+/// Alignment of a window in guest memory, so that a host that searches for one need not look at every page.
 pub const RAM_ALIGNMENT: u64 = 2 << 20;
 
 /// PCI vendor and device of an ivshmem device.
@@ -52,7 +51,7 @@ pub const IVSHMEM_WINDOW_BAR: u8 = 2;
 /// Offset of the doorbell in BAR 0 of an ivshmem device.
 pub const DOORBELL_REGISTER: u64 = 12;
 
-/// How many vCPUs a window of so many bytes has room for; 0: it is none.
+/// How many vCPUs a window of so many bytes has room for; 0: it is too small for a window.
 pub const fn slots(bytes: u64) -> u64 {
     let slots = bytes.saturating_sub(PAGE_SIZE) / (2 * PAGE_SIZE);
     if slots < MOST_SLOTS { slots } else { MOST_SLOTS }
@@ -68,7 +67,7 @@ pub const fn host_page(vcpu: u64) -> u64 {
     PAGE_SIZE * (2 + 2 * vcpu)
 }
 
-/// Page 0. The first half is the host's, the second the guest's; either is valid while its header is there.
+/// Page 0. The host writes the first half, the guest the second; a half is valid while its header is there.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct WindowHeader {
@@ -83,12 +82,12 @@ pub struct WindowHeader {
     pub vcpus: AtomicU64,
     /// Guest: ticks of its TSC in a millisecond.
     pub tsc_khz: AtomicU64,
-    /// Guest: a number that differs from that of the driver's registration before.
+    /// Guest: a number that differs from that of the driver's previous registration.
     pub registration: AtomicU64,
     reserved1: [AtomicU64; 4],
 }
 
-/// What a guest said of itself in the header, each word read once.
+/// What the guest wrote in the header, each word read once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestSide {
     /// [`Header`].
@@ -97,19 +96,19 @@ pub struct GuestSide {
     pub vcpus: FromGuest<u64>,
     /// Ticks of the TSC in a millisecond.
     pub tsc_khz: FromGuest<u64>,
-    /// Differs from that of the registration before.
+    /// Differs from that of the previous registration.
     pub registration: FromGuest<u64>,
 }
 
 impl GuestSide {
-    /// Whether there is a driver that can be talked to.
+    /// Whether a driver of our ABI version and protocol is registered.
     pub fn is_registered(&self) -> bool {
         self.header.decode::<Header>().is_compatible()
     }
 }
 
 impl WindowHeader {
-    /// Host: what the guest says. The header is read first: what was stored before it is seen.
+    /// Host: the guest's half. The header is read first, so that everything stored before it is seen.
     pub fn read_guest(&self) -> GuestSide {
         let word = |word: &AtomicU64| FromGuest::new(word.load(Ordering::Acquire));
         GuestSide {
@@ -131,16 +130,16 @@ impl WindowHeader {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doorbell {
-    /// There is one.
+    /// There is a doorbell.
     pub valid: bool,
     /// The host's number among the peers of the device.
     pub peer: u16,
-    /// Which of its vectors.
+    /// Which of the host's vectors.
     pub vector: u16,
 }
 
 impl Doorbell {
-    /// Bit: there is one.
+    /// Bit: there is a doorbell.
     pub const VALID: u64 = 1 << 63;
 
     /// What to store in the register.
@@ -159,7 +158,7 @@ impl Word for Doorbell {
     }
 }
 
-/// Which vCPU of the host's a slot is.
+/// Which vCPU of the VM a slot belongs to.
 ///
 /// ```text
 /// 63       62    32 31           0
@@ -169,14 +168,14 @@ impl Word for Doorbell {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The guest uses it.
+    /// The guest uses the vCPU.
     pub online: bool,
-    /// Its APIC id.
+    /// APIC id of the vCPU.
     pub apic_id: u32,
 }
 
 impl Identity {
-    /// Bit: the guest uses it.
+    /// Bit: the guest uses the vCPU.
     pub const ONLINE: u64 = 1 << 63;
 }
 
@@ -196,19 +195,19 @@ impl Word for Identity {
 pub struct GuestReport {
     /// [`Identity`].
     pub vcpu: AtomicU64,
-    /// Events that the guest half was told of.
+    /// Events given to the guest half.
     pub events: AtomicU64,
-    /// Times it rang at the end of a boost.
+    /// Times the vCPU rang at the end of a boost.
     pub notified: AtomicU64,
     /// Urgent deadlines that were published.
     pub deadlines: AtomicU64,
-    /// Deadlines that had passed unused, and were forgotten.
+    /// Deadlines that had passed unused and were dropped.
     pub stale: AtomicU64,
-    /// Urgent timers that were not followed: there was no room for them.
+    /// Urgent timers that were not tracked, for lack of room.
     pub dropped: AtomicU64,
     /// Sum of the latencies below, in nanoseconds.
     pub latency_sum_ns: AtomicU64,
-    /// The greatest of them.
+    /// The largest of the latencies below, in nanoseconds.
     pub latency_max_ns: AtomicU64,
     reserved: [AtomicU64; 8],
     /// Latencies of urgent tasks: from when the timer that woke the task was due to when the task ran.
@@ -229,11 +228,11 @@ pub struct GuestPage {
 /// Buckets of [`GuestReport::latency`].
 pub const LATENCY_BUCKETS: usize = 352;
 
-/// Nanoseconds of the narrowest bucket, as a power of two.
+/// log2 of the width of the narrowest bucket, in nanoseconds.
 const UNIT_BITS: u32 = 6;
-/// Buckets of each power of two, as a power of two: neighbours differ by 6 % at most.
+/// log2 of the number of buckets for each power of two: neighbours differ by 6 % at most.
 const SUB_BITS: u32 = 4;
-/// The first buckets are of the same width.
+/// Number of buckets of the narrowest width.
 const LINEAR: u64 = 2 << SUB_BITS;
 
 /// The bucket of a latency: 32 buckets of 64 ns, then 16 for each power of two, up to 2.1 s.

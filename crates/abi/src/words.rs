@@ -15,7 +15,7 @@ pub trait Word: Copy {
     fn to_word(self) -> u64;
 }
 
-/// First word of each area: who speaks which version.
+/// First word of each area: version and protocol of its writer.
 ///
 /// ```text
 /// 63            32 31            16 15             0
@@ -31,7 +31,7 @@ pub struct Header {
     pub abi: u16,
     /// [`PROTOCOL`](crate::PROTOCOL) of the writer.
     pub protocol: u16,
-    /// Whether the magic was there. A header without it says nothing else.
+    /// Whether the magic was there. Without it the other fields mean nothing.
     pub valid: bool,
 }
 
@@ -42,7 +42,7 @@ impl Header {
     /// The header that this crate writes.
     pub const OURS: Self = Self { abi: crate::ABI_VERSION, protocol: crate::PROTOCOL, valid: true };
 
-    /// Whether a peer with this header can be talked to.
+    /// Whether a peer with this header has our ABI version and protocol.
     pub fn is_compatible(self) -> bool {
         self == Self::OURS
     }
@@ -123,7 +123,7 @@ impl TaskIntent {
     /// Bit of a class byte: declared latency sensitive.
     pub const DECLARED: u8 = 1 << 7;
 
-    /// A task of a class, at a priority in its range, that nobody has declared.
+    /// A task of a class, at a priority in its range, not declared latency sensitive.
     pub const fn new(class: Class, prio: u8) -> Self {
         Self { class, prio, declared: false }
     }
@@ -153,8 +153,8 @@ impl TaskIntent {
         self.declared || self.class.is_urgent()
     }
 
-    /// Orders tasks by how urgent they are, the way Linux picks: stop, deadline, FIFO and RR by
-    /// priority, fair by nice, SCHED_IDLE. One that was declared comes before all that are not urgent.
+    /// Orders tasks by how urgent they are, as Linux picks them: stop, deadline, FIFO and RR by priority, fair by nice,
+    /// SCHED_IDLE. A declared task comes before all tasks that are not urgent.
     pub fn urgency(self) -> u8 {
         let t = self.canonical();
         match t.class {
@@ -200,7 +200,7 @@ pub struct Intent {
     pub running: TaskIntent,
     /// The most urgent task that was enqueued on this vCPU and has not run yet.
     pub pending: Option<TaskIntent>,
-    /// The guest's idle loop has the vCPU.
+    /// The vCPU is in the guest's idle loop.
     pub idle: bool,
 }
 
@@ -248,14 +248,14 @@ impl Word for Intent {
 /// +----------------------------------+--------+--------+
 /// ```
 ///
-/// A vCPU learns of such a task by an interrupt that the host may never hear of. So who puts it there
-/// says so here, and rings the doorbell if there is one; the vCPU that takes the interrupt takes the task
-/// for pending until its next switch of tasks.
+/// A vCPU learns of such a task by an interrupt that the host may never see. So the vCPU that queues the task stores it
+/// here, and rings the doorbell if there is one. The vCPU that takes the interrupt counts the task as pending until its
+/// next switch of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// How many so far, in 48 bits.
+    /// Number of such tasks so far, in 48 bits; wraps.
     pub count: u64,
-    /// The last of them.
+    /// The last such task.
     pub task: TaskIntent,
 }
 
@@ -270,7 +270,7 @@ impl Word for Remote {
     }
 }
 
-/// What the vCPU must not be interrupted in.
+/// The sections that the vCPU is in which must not be interrupted.
 ///
 /// ```text
 /// 63        32 31   25  24            23     16 15     8 7      0
@@ -279,8 +279,8 @@ impl Word for Remote {
 /// +-----------+-------+--------------+---------+--------+--------+
 /// ```
 ///
-/// The first three are nesting depths. `section` counts preempt-disabled sections: it is what lets
-/// a host that looks only now and then tell one long section from many short ones.
+/// The first three are nesting depths. `section` counts preempt-disabled sections: by it a host that samples the word
+/// tells one long section from many short ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CsState {
     /// NMI nesting.
@@ -327,8 +327,8 @@ impl Word for CsState {
     }
 }
 
-/// What the guest asks for. Read lazily, at the next VM exit; only the end of a boost is announced
-/// at once.
+/// What the guest asks for. Read lazily, at the next VM exit; only the end of a boost is announced at once, by a
+/// notification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum BoostRequest {
@@ -336,7 +336,7 @@ pub enum BoostRequest {
     /// Unknown encodings decode to this.
     #[default]
     None = 0,
-    /// The guest saw that it is boosted and is done with what was urgent.
+    /// The guest saw that it is boosted, and nothing urgent is left.
     Unboost = 1,
     /// Something urgent runs or is about to.
     Boost = 2,
@@ -356,7 +356,7 @@ impl Word for BoostRequest {
     }
 }
 
-/// How the host treats the vCPU. Everything the guest does for this protocol hangs on it.
+/// How the host treats the vCPU. Everything that the guest does for this protocol depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Status {
@@ -387,11 +387,11 @@ impl Word for Status {
     }
 }
 
-/// What the host tells a guest about its placement. Each bit is a hint of its own, so that a guest
-/// can follow one without the others.
+/// What the host tells a guest about its placement. The bits are independent, so that a guest can follow one without
+/// the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// The vCPU has its pCPU to itself: spinning and idle polling harm nobody.
+    /// The vCPU has its pCPU to itself: spinning and idle polling take CPU time from nobody.
     pub dedicated: bool,
     /// The vCPU is not preempted while boosted.
     pub unpreempted_when_boosted: bool,

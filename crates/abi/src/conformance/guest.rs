@@ -3,7 +3,7 @@
 use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
-/// The check of [`check_guest`], record by record: what is known of both sides so far.
+/// The check of [`check_guest`], record by record: the state of both sides so far.
 #[derive(Clone, Debug)]
 pub struct GuestCheck {
     limits: Limits,
@@ -11,7 +11,7 @@ pub struct GuestCheck {
     header: Option<u64>,
     registered: bool,
     status: Status,
-    /// When the status became what it is.
+    /// Time of the last change of status.
     status_since: u64,
     /// When the status was last boosted.
     boosted_until: Option<u64>,
@@ -21,12 +21,12 @@ pub struct GuestCheck {
     cs: CsState,
     request: BoostRequest,
     halted: bool,
-    /// Since when the guest owes the end of a boost.
+    /// Since when the guest should have ended its boost; `None`: it need not.
     owes_since: Option<u64>,
 }
 
-/// Holds the guest of a trace against the protocol. The trace must hold the host's stores to
-/// status and ticket, too.
+/// Checks the guest of a trace against the protocol. The trace must also contain the host's stores to status and
+/// ticket.
 pub fn check_guest(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Report {
     let mut check = GuestCheck::new(limits);
     trace.into_iter().for_each(|record| check.read(record));
@@ -34,7 +34,7 @@ pub fn check_guest(trace: impl IntoIterator<Item = Record>, limits: Limits) -> R
 }
 
 impl GuestCheck {
-    /// Nothing has happened yet.
+    /// A check before the first record.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -54,7 +54,7 @@ impl GuestCheck {
         }
     }
 
-    /// Reads what happened next.
+    /// Reads the next record.
     pub fn read(&mut self, record: Record) {
         self.report.records += 1;
         self.overdue(record.at);

@@ -3,7 +3,7 @@
 use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Hints, Intent, Status, Word};
 
-/// The check of [`check_host`], record by record: what is known of both sides so far.
+/// The check of [`check_host`], record by record: the state of both sides so far.
 #[derive(Clone, Debug)]
 pub struct HostCheck {
     limits: Limits,
@@ -24,11 +24,11 @@ pub struct HostCheck {
     /// Time of the first and of the latest record.
     span: Option<(u64, u64)>,
     boosted_ns: u64,
-    /// Since when the host owes the end of a boost.
+    /// Since when the host should have ended the boost; `None`: it need not.
     owes_since: Option<u64>,
 }
 
-/// Holds the host of a trace against the protocol. The trace must hold the guest's stores, too.
+/// Checks the host of a trace against the protocol. The trace must also contain the guest's stores.
 pub fn check_host(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Report {
     let mut check = HostCheck::new(limits);
     trace.into_iter().for_each(|record| check.read(record));
@@ -36,7 +36,7 @@ pub fn check_host(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Re
 }
 
 impl HostCheck {
-    /// Nothing has happened yet.
+    /// A check before the first record.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -59,7 +59,7 @@ impl HostCheck {
         }
     }
 
-    /// Reads what happened next.
+    /// Reads the next record.
     pub fn read(&mut self, record: Record) {
         self.report.records += 1;
         self.pass(record.at);

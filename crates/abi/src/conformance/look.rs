@@ -1,4 +1,4 @@
-//! Holding a guest against the protocol by looking at its page.
+//! Checks a guest against the protocol by samples of its page.
 
 use core::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::{Actor, Area, GuestCheck, Limits, Record, Report, Rule, What, at};
 use crate::layout::GuestArea;
 use crate::words::{BoostRequest, Status, Word};
 
-/// Words of the guest area, in the order in which they are read. A guest stores the ack last: one that is read
+/// Words of the guest area, in the order in which they are read. A guest stores the ack last. So an ack that is read
 /// first comes with the facts of its interrupt, or newer ones.
 const WORDS: [u16; 9] = [
     at::ACK,
@@ -20,11 +20,11 @@ const WORDS: [u16; 9] = [
     at::REMOTE,
 ];
 
-/// The check of one vCPU's guest by a host that looks at its page now and then.
+/// The check of one vCPU's guest by a host that samples its page.
 ///
-/// The host tells what it stores itself, before it does. A word that has changed between two looks counts
-/// as stored by the guest at the second one. What was stored in between is not seen, nor who stored it and how: so
-/// a guest is held against [`Looks::RULES`] only.
+/// The host reports its own stores before it makes them. A word that changed between two samples counts as stored by
+/// the guest at the second. Stores in between are not seen, nor who stored and how, so only [`Looks::RULES`] are
+/// checked.
 #[derive(Clone, Debug)]
 pub struct Looks {
     check: GuestCheck,
@@ -34,7 +34,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// The rules that can be judged.
+    /// The rules that can be judged from samples.
     pub const RULES: [Rule; 7] = [
         Rule::HeaderFirst,
         Rule::DefinedEncoding,
@@ -71,7 +71,7 @@ impl Looks {
         self.host_stores(at, at::TICKET, ticket);
     }
 
-    /// Looks at the page.
+    /// Samples the page.
     pub fn look(&mut self, at: u64, area: &GuestArea) {
         let now = words(area);
         for (n, offset) in WORDS.into_iter().enumerate() {
@@ -88,17 +88,17 @@ impl Looks {
         self.read(at, Actor::Host, What::End);
     }
 
-    /// Changes of words that were seen.
+    /// Number of changed words seen.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Boosts that the guest has ended, as far as that was seen.
+    /// Boosts that the guest was seen to end.
     pub fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// What was found so far. Violations of other rules than [`Looks::RULES`] are not meant.
+    /// What was found so far. Only [`Looks::RULES`] are valid in it.
     pub fn report(&self) -> Report {
         self.check.report()
     }

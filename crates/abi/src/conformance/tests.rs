@@ -300,7 +300,7 @@ fn boosted_time_is_bounded_by_burst_and_refill() {
     }
 }
 
-/// A life as one tells it who watches both sides.
+/// The life as reported by an observer of both sides.
 fn watched(change: impl Fn(&mut [Record]), off: Option<[u64; 2]>) -> (Report, Report) {
     let mut trace = life();
     change(&mut trace);

@@ -1,4 +1,4 @@
-//! Watching a page while both sides use it.
+//! Checks a page while both sides use it.
 
 use super::at;
 use super::{Actor, Area, GuestCheck, HostCheck, Limits, Record, Report, What};
@@ -6,13 +6,13 @@ use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
 /// Both checks of one vCPU's page, fed with words instead of offsets.
 ///
-/// A vCPU that has lost its pCPU cannot react. So the guest's rules are checked on a clock of its own,
-/// which stands still while [`off`](Self::off) says so.
+/// A vCPU that has lost its pCPU cannot react. So the guest's rules are checked on a separate clock, which stands still
+/// while the vCPU is [off](Self::off).
 #[derive(Clone, Debug)]
 pub struct Watch {
     guest: GuestCheck,
     host: HostCheck,
-    /// Since when the vCPU has had no pCPU, and for how long all the times before.
+    /// Since when the vCPU has had no pCPU, and the sum of such times before.
     off_since: Option<u64>,
     off_ns: u64,
 }
@@ -31,7 +31,7 @@ impl Watch {
         watch
     }
 
-    /// Anything.
+    /// Reads a record of any kind.
     pub fn read(&mut self, record: Record) {
         let at = self.off_since.unwrap_or(record.at).saturating_sub(self.off_ns);
         self.guest.read(Record { at, ..record });
