@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Whoever gives things back holds the lock of an owner that has died. So long is waited for it.
+/// How long to wait for a lock: a process that restores what a dead owner changed holds that owner's lock meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Why the folder, or its lock, cannot be had.
+/// Why the folder, or a lock in it, is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Another process holds the lock.
     #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
     Busy(String, &'static str),
-    /// It is root's, and this process is not.
+    /// The folder belongs to root, and this process is not root.
     #[error("{} belongs to root\n  remedy: run it as root", .0.display())]
     Roots(PathBuf),
-    /// Others could write in it.
+    /// Others could write in the folder.
     #[error("{} belongs to somebody else, or others can write in it\n  remedy: remove it", .0.display())]
     Untrusted(PathBuf),
     /// A file could not be read or written.
@@ -30,7 +30,7 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// Whether another user, root mostly, may use it.
+    /// Whether another user, mostly root, may use the folder.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Roots(_) => true,
@@ -44,14 +44,13 @@ fn hint(e: &io::Error) -> &'static str {
     if e.kind() == io::ErrorKind::PermissionDenied { "\n  remedy: run it as root" } else { "" }
 }
 
-/// Where the folder is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
+/// Path of the folder: `VCOOP_RUN_DIR`, or `/run/vcoop`.
 pub fn usual() -> PathBuf {
     std::env::var_os("VCOOP_RUN_DIR").map_or_else(|| "/run/vcoop".into(), PathBuf::from)
 }
 
-/// Makes the folder, and takes the lock `name` in it: a file that is locked as long as it is open
-/// anywhere, and begins with the process id of whoever took it. `remedy`: what to do where another
-/// process has it.
+/// Makes the folder, and takes the lock `name` in it: a file that is locked as long as it is open in any process, and
+/// begins with the process id of the process that took it. `remedy`: advice for the case that another process has the lock.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! What commands share that stay and change something outside of themselves: a folder under `/run`
-//! with a lock that one of them holds, and a page of metrics.
+//! Shared by long-running commands that change something outside of themselves: a folder under `/run` with a lock that
+//! one of them holds, and a page of metrics.
 #![cfg(target_os = "linux")]
 
 mod folder;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 pub use folder::{FolderError, lock, usual};
 
-/// After a connection that could not be had, as without room for another file: it is still there, and asking for it
-/// again at once would take a CPU.
+/// Wait after an `accept` that failed, for example for lack of file descriptors: the connection is still pending, and
+/// an immediate retry would use a whole CPU.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection, as `accept` gave it; where that gave none, `None` after a pause.
+/// The connection that `accept` returned; `None`, after a pause, if it failed.
 pub fn accepted<S>(stream: io::Result<S>) -> Option<S> {
     if stream.is_err() {
         thread::sleep(PAUSE);

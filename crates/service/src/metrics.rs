@@ -1,7 +1,6 @@
 //! A page of metrics for a monitoring system: OpenMetrics text over HTTP.
 //!
-//! Every request is answered with the same page, whatever was asked, one connection at a time, and
-//! nobody is waited for for long.
+//! Every request is answered with the same page, whatever was asked, one connection at a time, and within a time limit.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -18,11 +17,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::accepted;
 
-/// So long a client may take to ask and to take the answer, together.
+/// Time limit for a client to send its request and read the answer, together.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest request.
 const MOST_REQUEST: u64 = 8 << 10;
-/// What the page is.
+/// Content type of the page.
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where metrics are served.
@@ -30,7 +29,7 @@ const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 pub enum Listen {
     /// A Unix socket.
     Unix(PathBuf),
-    /// An address of this host's own.
+    /// An address of this host.
     Tcp(SocketAddr),
 }
 
@@ -44,12 +43,12 @@ pub fn text(page: impl Collector) -> String {
     text
 }
 
-/// Serves a page until the process ends. `page` makes its [`text`] for each request; where it
-/// cannot, the connection is closed.
+/// Serves a page until the process ends. `page` makes its [`text`] for each request; if that fails, the connection is
+/// closed.
 ///
 /// # Errors
 ///
-/// Nobody can listen there.
+/// The listening socket cannot be made.
 pub fn serve(
     listen: &Listen,
     page: impl Fn() -> io::Result<String> + Send + 'static,
@@ -72,7 +71,7 @@ pub fn serve(
     Ok(())
 }
 
-/// Answers a client that does not keep others waiting.
+/// Answers a client within the time limit.
 fn greet<S: AsFd>(stream: &S, page: &impl Fn() -> io::Result<String>)
 where
     for<'a> &'a S: Read + Write,
@@ -82,8 +81,8 @@ where
     let _ = answer(Hurried(stream, until), Hurried(stream, until), page);
 }
 
-/// A stream that is read and written until a time. A timeout alone is one for each byte, and who sends a byte a second
-/// would keep others waiting for hours.
+/// A stream with a deadline for all reads and writes. A socket timeout holds for each read alone, so a client that
+/// sends a byte a second would keep others waiting for hours.
 struct Hurried<'s, S>(&'s S, Instant);
 
 impl<S: AsFd> Hurried<'_, S> {
