@@ -1,7 +1,7 @@
-//! How soon who watches hears of something, and what hearing costs: that a thread sleeps, by perf events of the
-//! thread, by BPF, and by a tracefs instance with a filter; and interrupts of the VMs under KVM that run, by BPF.
-//! `cargo run --release -p vcoop-daemon --features bpf --example reaction`, as root; the last two CPUs are used, for
-//! some seconds.
+//! Measures how late a watcher learns of events, and what watching costs: a thread's sleeps, by perf events of the
+//! thread, by BPF, and by a tracefs instance with a filter; and interrupts of the VMs that run under KVM, by BPF.
+//! `cargo run --release -p vcoop-daemon --features bpf --example reaction`, as root; uses the last two CPUs for some
+//! seconds.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -24,9 +24,9 @@ use vcoop_vmm::{Accel, Proc};
 
 /// Sleeps of the watched thread.
 const ROUNDS: u32 = 3_000;
-/// Time for which interrupts are heard.
+/// Time for which interrupts are recorded.
 const LISTEN: Duration = Duration::from_secs(5);
-/// Longest time between two looks at whether it is over.
+/// Longest time between two checks whether the measurement is over.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// `CLOCK_THREAD_CPUTIME_ID` of Linux.
 const OWN_TIME: i32 = 3;
@@ -64,7 +64,7 @@ impl Sleeper {
     }
 }
 
-/// What a watcher heard: how late each time, in nanoseconds, and CPU time.
+/// What a watcher recorded: the delay of each event in nanoseconds, and the CPU time used.
 struct Heard {
     late: Vec<u64>,
     cpu: u64,
@@ -146,7 +146,8 @@ fn tracefs(cpu: u32) -> Result<Heard, Box<dyn Error>> {
     heard
 }
 
-/// Interrupts of the VMs that run. They are late since KVM's event, and the others since before the call that sleeps.
+/// Interrupts of the VMs that run. Their delay counts from KVM's event; the delay of sleeps counts from before the call
+/// that sleeps.
 fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
     let mut source = Events::open()?;
     for vm in Proc::default().scan()?.vms.iter().filter(|vm| vm.accel == Accel::Kvm) {

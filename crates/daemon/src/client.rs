@@ -1,4 +1,4 @@
-//! Talking to an owner.
+//! A client of the owner's control socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use crate::protocol::{Request, Response};
 use crate::service::Service;
 
-/// An owner that does not answer for so long does not answer.
+/// Time limit for an answer of the owner.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection to an owner. What was attached over it is detached when it is dropped.
+/// A connection to an owner. Policies that were attached over it are detached when it is dropped.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
 impl Client {
-    /// Connects to the owner of a folder; `None`: there is none.
+    /// Connects to the owner of a folder; `None`: the folder has no owner.
     ///
     /// # Errors
     ///
-    /// There is one, and it cannot be talked to.
+    /// There is an owner, and the connection fails.
     pub fn connect(dir: &Path) -> io::Result<Option<Self>> {
         let stream = match UnixStream::connect(Service::socket_in(dir)) {
             Ok(stream) => stream,
@@ -36,7 +36,7 @@ impl Client {
         Ok(Some(Self { stream: BufReader::new(stream) }))
     }
 
-    /// Asks for something.
+    /// Sends a request and returns the answer.
     ///
     /// # Errors
     ///

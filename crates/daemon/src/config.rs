@@ -17,15 +17,15 @@ use vcoop_vmm::Vm;
 use crate::place::Place;
 use crate::policy::{self, Refused, Wrong};
 
-/// Where it usually is.
+/// The usual path of the file.
 pub const USUAL: &str = "/etc/vcoop/vcoop.toml";
 /// Largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What the daemon does.
+/// Configuration of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Rules, of which the first that fits a VM decides; a VM that none fits is left alone.
+    /// The first rule that fits a VM decides; a VM that none fits is left alone.
     pub rules: Vec<Rule>,
     /// Where metrics are served.
     pub metrics: Option<Listen>,
@@ -40,8 +40,8 @@ pub struct Windows {
     pub socket: PathBuf,
     /// Group that may connect, beside root.
     pub group: Option<u32>,
-    /// Windows that are found in memory of guests are used as well. Any user of such a guest can make one, and have this host
-    /// write where it says.
+    /// Whether windows that are found in memory of guests are used as well. Any user of such a guest can make one, and
+    /// so choose where this host writes in the guest's memory.
     pub guest_memory: bool,
 }
 
@@ -54,11 +54,11 @@ impl Default for Windows {
 /// Which VMs get a policy. All patterns that are given have to fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Of the VM's name.
+    /// Pattern of the VM's name.
     name: Option<Pattern>,
-    /// Of the VMM, in lower case: `qemu`.
+    /// Pattern of the VMM's name, in lower case: `qemu`.
     vmm: Option<Pattern>,
-    /// Of the control group of its process.
+    /// Pattern of the control group of the VMM's process.
     cgroup: Option<Pattern>,
     /// The policy.
     pub policy: String,
@@ -66,7 +66,7 @@ pub struct Rule {
     pub sets: Vec<String>,
 }
 
-/// The file.
+/// The file as TOML.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -107,7 +107,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for people.
+    /// What is wrong with the file, in words.
     pub fn read(path: &std::path::Path) -> Result<Self, Refused> {
         let at = |e| Refused(format!("{}: {}", path.display(), file::said(&e)));
         let text = file::text(path, MOST_BYTES).map_err(at)?;
@@ -118,7 +118,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for people.
+    /// What is wrong with the file, in words.
     pub fn parse(name: &str, text: &str) -> Result<Self, Refused> {
         let of_file = |Refused(why)| Refused(format!("{name}: {why}"));
         let file: File = toml::from_str(text).map_err(|e| said(name, text, &e))?;
@@ -144,7 +144,7 @@ impl Config {
     }
 }
 
-/// What keeps the text of the file of this name from being read, with its place.
+/// An error of TOML in the text of the file of this name, with its place.
 fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
     // serde names the key that is unknown, and then those that are known.
     let mut quoted = error.message().split('`').skip(1).step_by(2);
@@ -159,7 +159,7 @@ fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
     Refused(Diagnostics(vec![Diagnostic::at(name, text, place, message, help)]).to_string())
 }
 
-/// The number of a group of this host's own.
+/// The number of a group of this host.
 fn group(name: &str) -> Result<u32, Refused> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let number = |line: &str| {
@@ -217,7 +217,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// What was found in the text of a set, as found in the file.
+    /// A diagnostic about the text of a set, moved to its place in the file.
     fn moved(&self, found: Diagnostic) -> Diagnostic {
         let of = self.sets.iter().find(|(set, ..)| *set == found.snippet);
         let Some((set, key, value)) = of else { return found };
@@ -268,7 +268,7 @@ impl Rule {
             && fits(&self.cgroup, vm.cgroup.as_deref().unwrap_or_default())
     }
 
-    /// Whether it changes anything.
+    /// Whether the configuration changes anything.
     pub fn acts(&self) -> bool {
         self.policy != "vanilla"
     }

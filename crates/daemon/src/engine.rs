@@ -1,7 +1,7 @@
 //! The thread that drives the vCPUs of all VMs.
 //!
-//! It sleeps until a watched thread has slept or run, a guest has rung, a timer is due, or somebody
-//! commands. It alone has the drivers, the journal and the keeper, so there is nothing to lock.
+//! It sleeps until a watched thread has slept or run, a guest has rung, a timer is due, or a command arrives. It alone
+//! has the drivers, the journal and the keeper, so nothing needs a lock.
 
 mod inside;
 mod link;
@@ -35,14 +35,14 @@ pub(crate) use inside::decided_there;
 pub(crate) use inside::tests::target;
 use unload::Unloading;
 
-/// What woke the engine, beside the source of what threads do, whose tokens are numbers of threads or 0.
+/// Tokens of what woke the engine. Tokens of the source of thread events are numbers of threads, or 0.
 const WAKE: u64 = 1 << 32;
 const TIMER: u64 = WAKE + 1;
 const KEEPER: u64 = WAKE + 2;
 const PRESSURE: u64 = WAKE + 3;
-/// A thread has ended: its number is added.
+/// A thread has ended: its number is added to this token.
 const ENDS: u64 = 1 << 33;
-/// A guest has rung: the number of its VM is added.
+/// A guest has rung: the number of its VM is added to this token.
 const BELL: u64 = 1 << 34;
 
 /// A VM to apply a policy to.
@@ -54,17 +54,17 @@ pub(crate) struct Target {
     pub(crate) accel: Accel,
     /// Its vCPUs, at least one.
     pub(crate) vcpus: Vec<VcpuThread>,
-    /// Its policy: a plan with one VM of as many vCPUs.
+    /// Its policy: a plan with one VM that has as many vCPUs.
     pub(crate) plan: Box<Plan>,
-    /// The thread that delivers its timers, where that is not the vCPU's own, and its policy: a plan as
-    /// above with one vCPU.
+    /// The thread that delivers the VM's timers, if that is no vCPU's thread, and its policy: a plan as above with one
+    /// vCPU.
     pub(crate) timers: Option<(VcpuThread, Box<Plan>)>,
-    /// What its guest shares with this host, where its policy wants to know.
+    /// What its guest shares with this host, if its policy needs that.
     pub(crate) shares: Option<Shares>,
 }
 
 impl Target {
-    /// Whether `scx_vcoop` decides its policy.
+    /// Whether `scx_vcoop` decides about its boosts.
     fn is_decided_in_kernel(&self) -> bool {
         decided_there(&self.plan.policy).is_some()
     }
@@ -74,16 +74,16 @@ impl Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Shares {
     pub(crate) window: Arc<Window>,
-    /// Where the VMM has it in its memory.
+    /// Address of the window in the VMM's memory.
     pub(crate) address: Option<u64>,
-    /// What the guest rings; `None`: its words are looked at now and then.
+    /// Eventfd that the guest rings; `None`: its words are sampled.
     pub(crate) bell: Option<Arc<OwnedFd>>,
     /// Ticks of this host's TSC in a millisecond.
     pub(crate) host_khz: u32,
 }
 
-/// Does what takes long in a thread of its own, which has no more priority than others of the host. It would inherit the
-/// engine's.
+/// Does slow work in a thread of its own, at normal priority. A new thread would inherit the engine's real-time
+/// priority.
 fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
         let _ = Attributes::from_policy(&Policy::Normal { nice: 0, slice_ns: None }).set(0);
@@ -92,11 +92,11 @@ fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.map(drop)
 }
 
-/// A window, and where the VMM has it in its memory.
+/// A window, and its address in the VMM's memory.
 type Found = (Arc<Window>, Option<u64>);
 
-/// The window of a VMM that none was served to, if its guest's driver has registered. `guest_memory`: also one in memory of
-/// the guest, which is refused otherwise, and not written to.
+/// The window that a VMM has without having been served one, if its guest's driver has registered there.
+/// `guest_memory`: also accepts a window in the guest's memory, which is otherwise refused, and not written to.
 pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<Found>, Refusal> {
     let Some(window) = vcoop_window::find(pid).ok().flatten() else { return Ok(None) };
     if window.is_lent() && !guest_memory {
@@ -111,7 +111,7 @@ pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<Found>
     Ok(Some((Arc::new(window), address)))
 }
 
-/// What the engine is told to do.
+/// A command to the engine.
 #[derive(Debug)]
 enum Command {
     Attach(Box<Target>, Option<Box<Scheduler>>, Sender<Result<VmStatus, Refusal>>),
@@ -122,20 +122,20 @@ enum Command {
     End,
 }
 
-/// The engine, from outside.
+/// Handle of the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
     commands: Sender<Command>,
     wake: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// What was loaded before, and takes its time to go.
+    /// Schedulers that were loaded before and are still being unloaded.
     unloading: Unloading,
-    /// Why the thread could not go on, where that is known.
+    /// Why the thread has ended, if known.
     why: Arc<OnceLock<String>>,
 }
 
 impl Engine {
-    /// Starts the thread. The place's journal and its keeper are the engine's from here on.
+    /// Starts the thread, which owns the place's journal and its keeper from here on.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Engine {
         Self::with(Keeper::start(&place)?, place, journal)
     }
 
-    /// The same with a keeper that has been started.
+    /// As [`start`](Self::start), with a keeper that is already running.
     pub(crate) fn with(keeper: Keeper, place: Place, journal: Journal) -> io::Result<Self> {
         let (commands, orders) = mpsc::channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -170,13 +170,13 @@ impl Engine {
         }
     }
 
-    /// Whether the thread goes on.
+    /// Whether the thread still runs.
     pub(crate) fn is_alive(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// How it has ended, for people.
+    /// How the thread has ended, in words.
     pub(crate) fn end_of(&self) -> String {
         match self.why.get() {
             Some(why) => format!("the engine has ended: {why}"),
@@ -203,11 +203,11 @@ impl Engine {
         answered.recv().ok()
     }
 
-    /// Applies a policy to a VM, in place of the one in force. One at a time: a host has one `scx_vcoop`.
+    /// Applies a policy to a VM, in place of the one in force. One call at a time: a host has one `scx_vcoop`.
     ///
     /// # Errors
     ///
-    /// Why not, for people. The VM has what it had before any policy.
+    /// Why not, in words. The VM has what it had before any policy.
     pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, Refusal> {
         if !target.is_decided_in_kernel() {
             return self.apply(target, None);
@@ -230,8 +230,8 @@ impl Engine {
             .unwrap_or_else(|| Err(self.dead()))
     }
 
-    /// Takes a policy back; how it was until then. `None`: there was none. The host's threads have their own scheduler
-    /// again if nobody wants another.
+    /// Takes a policy back, and returns the status until then; `None`: there was none. If no other VM needs
+    /// `scx_vcoop`, it is unloaded.
     pub(crate) fn detach(&self, vm: VmId) -> Option<VmStatus> {
         let last = self.ask(|answer| Command::Detach(vm, answer)).flatten();
         self.unloading.wait();

@@ -1,4 +1,4 @@
-//! VMs come and go, and get the policies that rules give them.
+//! Applies the policies of rules to VMs as they come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,19 +12,20 @@ use crate::service::{Service, Wants};
 
 /// Time between two looks, if processes or threads have begun since the last one.
 const LOOK: Duration = Duration::from_secs(2);
-/// ... and if none has; also the time between two looks at all processes.
+/// Time between two looks if none has begun; also the time between two looks at all processes.
 const REST: Duration = Duration::from_secs(10);
-/// After so long in one look the rest of the VMs wait for the next one, where they come first: the daemon has to say that it is alive.
+/// Longest time of one look, so that the daemon can report that it is alive. The rest of the VMs come first in the next
+/// look.
 const MOST_LOOK: Duration = Duration::from_secs(2);
-/// What a policy that could not be applied took is at most this part of the time until it is tried again, ...
+/// A policy that could not be applied is tried again after this many times the time that the try took,
 const SELDOM: u32 = 50;
-/// ... which is no longer than this.
+/// but after at most this time.
 const MOST_PAUSE: Duration = Duration::from_secs(60);
-/// A VM that starts names the threads of its vCPUs after a while.
+/// A VM that starts takes up to this time to name the threads of its vCPUs.
 const STARTS: Duration = Duration::from_secs(5);
-/// A policy that has ended by itself is applied again after this time, and after twice as long each time, ...
+/// A policy that has ended by itself is applied again after this time, and after twice as long each time,
 const FIRST: Duration = Duration::from_secs(10);
-/// ... but no longer than this. One that was in force for so long begins anew.
+/// but after at most this time. A policy that was in force for this long starts at the first delay again.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// A thread: its number and when it started.
@@ -40,32 +41,32 @@ struct Followed {
     first_seen: Instant,
     /// The threads of its vCPUs that its policy was applied to.
     vcpus: Vec<ThreadId>,
-    /// What was said about it last, so that it is not said again and again.
+    /// The last message about it, so that messages do not repeat.
     said: Option<String>,
     again: Again,
-    /// Its policy could not be applied, and is not tried before then.
+    /// No new try before this time, because its policy could not be applied.
     pause: Option<Instant>,
 }
 
-/// When a policy that has ended by itself is applied again: the kernel may have ended `scx_vcoop`, or the engine have given
-/// up.
+/// When to apply a policy again that has ended by itself: the kernel may have ended `scx_vcoop`, or the engine may have
+/// failed.
 #[derive(Debug, Default)]
 struct Again {
     /// When it was applied.
     applied: Option<Instant>,
-    /// How often it has ended soon, and when it is due.
+    /// How often it has ended soon after it was applied, and when it is due again.
     times: u32,
     due: Option<Instant>,
 }
 
 impl Again {
-    /// It was applied, or could not be.
+    /// A try has ended; `done`: the policy was applied.
     fn tried(&mut self, now: Instant, done: bool) {
         self.applied = done.then_some(now);
         self.due = None;
     }
 
-    /// It is not in force. When it is due, and whether that is found for the first time.
+    /// The policy is not in force. Returns when to apply it again, and whether this is the first call since it ended.
     fn due(&mut self, now: Instant) -> (Instant, bool) {
         if let Some(due) = self.due {
             return (due, false);
@@ -79,14 +80,13 @@ impl Again {
     }
 }
 
-/// All of them, those behind the last one that there was time for first.
+/// All elements, beginning behind the one for which `is_last`.
 fn from_behind<T>(all: &[T], is_last: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
     let (before, behind) = all.split_at(all.iter().position(is_last).map_or(0, |at| at + 1));
     behind.iter().chain(before)
 }
 
-/// For how long nothing is tried after a try that took so long: to search much memory for a guest's driver may take a
-/// second or two.
+/// Pause after a failed try that took `took`: a search of much memory for a guest's driver may take a second or two.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(SELDOM).min(MOST_PAUSE)
 }
@@ -98,17 +98,17 @@ pub struct Follower<'a> {
     config: Config,
     vms: BTreeMap<VmId, Followed>,
     looked: Option<Instant>,
-    /// Last process or thread of this host, as of then.
+    /// The newest process or thread of this host at the last look.
     last: String,
-    /// Who ran no VM since the last look at all processes, and when that was.
+    /// Processes that ran no VM at the last look at all processes, and the time of that look.
     passed: Passed,
     looked_at_all: Option<Instant>,
-    /// The VM after which there was no time left in the last look.
+    /// The last VM that the last look had time for.
     last_followed: Option<VmId>,
 }
 
 impl<'a> Follower<'a> {
-    /// Has seen no VM yet.
+    /// A follower that has seen no VM yet.
     pub fn new(service: &'a Service, config: Config) -> Self {
         Self {
             service,
@@ -122,7 +122,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Other rules from now on. VMs that somebody detached get theirs again.
+    /// Replaces the rules. VMs that a client detached get theirs again.
     pub fn reload(&mut self, config: Config) {
         self.config = config;
         self.service.forget_detached();

@@ -1,22 +1,21 @@
 //! The process that takes boosts back when their owner cannot.
 //!
-//! The owner starts it (`vcoop keeper`), tells it of each thread before the first change, and keeps a
-//! few words for it in shared memory. It acts in two cases:
+//! The owner starts it (`vcoop keeper`), sends it each thread before the first change, and keeps a few words for it in
+//! shared memory. It acts in two cases:
 //!
-//! * **The owner has died**, by whatever signal: the pipe between the two ends. Every thread gets back
-//!   what it had.
-//! * **The owner stalls.** Every [`LOOK`] the keeper looks at the boosted threads. One whose boost
-//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the owner has done anything
-//!   about it, gets back what it had.
+//! * **The owner has died**, by whatever signal: the pipe between the two ends. Every thread is restored to what it
+//!   had.
+//! * **The owner stalls.** Every [`LOOK`] the keeper checks the boosted threads. A thread whose boost should have ended
+//!   [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the owner last acted on it, is restored.
 //!
-//! It also ends the boosts of a thread that *lends* them. A thread that sleeps is not charged for its boost, and whoever holds
-//! a PI futex that it sleeps in runs at its priority meanwhile: for ever, if that is wanted.
+//! It also ends the boosts of a thread that *lends* them. A thread that sleeps is not charged for its boost. But if it
+//! sleeps in a PI futex, the holder of that futex runs at its priority meanwhile, for as long as both want.
 //!
-//! So a boost that nobody ends lasts for at most some 100 ms. A boost that is meant for life
-//! (`static`) ends when its owner dies, and not when it stalls.
+//! So a boost that nobody ends lasts for at most some 100 ms. A boost for life (`static`) ends when its owner dies, but
+//! not when it stalls.
 //!
-//! The keeper holds the owner's lock as well: nobody else owns the threads before it is done. Where both
-//! are killed at once, the journal is left, for the next owner or for `vcoop restore`.
+//! The keeper holds the owner's lock as well, so nobody else can own the threads before it is done. If both are killed
+//! at once, the journal remains, for the next owner or for `vcoop restore`.
 //!
 //! ```text
 //! hold SLOT thread TID START policy=... .     a thread that may be changed from now on
@@ -53,19 +52,19 @@ use crate::place::Place;
 pub const LOOK: Duration = Duration::from_millis(40);
 /// An owner that is late by this much has stalled.
 pub const GRACE_NS: Ns = 45_000_000;
-/// A boosted thread that nothing was armed for may run for so long: it was asleep, and its owner has missed that it
-/// woke up. Owners hear of runs that are shorter than a boost when these add up, and the kernel's switches, which
-/// a thread pays for, do not count towards that: of a thread whose runs take some 10 us it is most of its time.
+/// A boosted thread without an armed timer may run for this long: it was asleep, and its owner has missed its wake-up.
+/// Owners are told of runs shorter than a boost only when these add up. Time in the kernel's context switches, which
+/// the thread pays for, does not count towards that sum: it is most of the time of a thread whose runs take some 10 us.
 pub const RAN_NS: Ns = 20_000_000;
 
-/// What a look counts at which a thread lends its boost; other looks take one back each. More than [`MOST_LENT`] is no
+/// A look that finds a thread lending its boost adds this; any other look takes one away. More than [`MOST_LENT`] is no
 /// accident of a lock that is used now and then.
 const LENT: u32 = 8;
 const MOST_LENT: u32 = 2 * LENT;
 
-/// Real-time priority of the keeper. It sleeps, and must not wait for anybody when it does not.
+/// Real-time priority of the keeper. It mostly sleeps, and must not wait when it wakes up.
 const PRIORITY: u8 = 99;
-/// A keeper that has lived for less is one that dies at once, and so many of these on end are not replaced.
+/// A keeper that lived for less has died at once. After `MOST_SHORT` such keepers in a row none is started.
 const LIVES: Duration = Duration::from_secs(1);
 const MOST_SHORT: u32 = 3;
 
@@ -73,7 +72,7 @@ const MOST_SHORT: u32 = 3;
 pub(crate) const MOST_SLOTS: usize = 4096;
 /// Longest message.
 const MOST_LINE: usize = 4096;
-/// The words stand behind the first page of the lock's file.
+/// The slots begin behind the first page of the lock's file.
 const OFFSET: u64 = 4096;
 
 /// A thread has what it had before, or what a rest gives it.
@@ -88,11 +87,11 @@ const FOR_LIFE: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Slot {
     state: AtomicU64,
-    /// When the owner has to do something about the thread; `u64::MAX`: nothing is armed.
+    /// When the owner has to act on the thread; `u64::MAX`: nothing is armed.
     due: AtomicU64,
-    /// How often it has done something about it.
+    /// How often the owner has acted on the thread.
     acts: AtomicU64,
-    /// The keeper's word, and not 0 where the thread has lent its boosts.
+    /// Written by the keeper; not 0 if the thread has lent its boosts.
     lends: AtomicU64,
 }
 
@@ -112,29 +111,29 @@ impl Slot {
         self.lends.store(1, Ordering::Release);
     }
 
-    /// Whether the thread has lent its boosts, and is to have none any more.
+    /// Whether the thread has lent its boosts, and must not be boosted any more.
     pub(crate) fn lends(&self) -> bool {
         self.lends.load(Ordering::Acquire) != 0
     }
 
-    /// It is not any more.
+    /// The thread is not boosted any more.
     pub(crate) fn rests(&self) {
         self.state.store(REST, Ordering::Release);
     }
 
-    /// When the owner wants to do something about it.
+    /// Sets when the owner has to act on the thread.
     pub(crate) fn due(&self, at: Option<Ns>) {
         self.due.store(at.unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    /// It has just done something.
+    /// The owner has acted on the thread.
     pub(crate) fn acts(&self) {
         // The only writer.
         self.acts.store(self.acts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether the owner of a boosted thread, which has `ran` for so long in all, has missed something. `since`: what
-    /// this knows of its last look.
+    /// Whether the owner of a boosted thread, which has `ran` nanoseconds in all, has missed something. `since`: `acts`
+    /// and CPU time as of the look at which `acts` last changed.
     fn stall(&self, now: Ns, ran: Ns, since: &mut Option<(u64, Ns)>) -> Option<Stall> {
         let acts = self.acts.load(Ordering::Acquire);
         let due = self.due.load(Ordering::Acquire);
@@ -148,14 +147,14 @@ impl Slot {
     }
 }
 
-/// Why a boost is taken back: what a stalled owner has missed, or what the thread does.
+/// Why a boost is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stall {
-    /// It had to act so long ago.
+    /// The owner should have acted this long ago.
     Late(Ns),
-    /// The thread has run for so long.
+    /// The thread has run for this long without an action of the owner.
     Unheard(Ns),
-    /// It sleeps in locks whose holders have its priority meanwhile.
+    /// The thread sleeps in locks whose holders have its priority meanwhile.
     Lends,
 }
 
@@ -218,10 +217,10 @@ pub(crate) struct Keeper {
     short: u32,
 }
 
-/// What is run with a journal's path.
+/// Command to run for a journal's path.
 pub(crate) type Program = fn(&Path) -> Command;
 
-/// This program again.
+/// `vcoop keeper JOURNAL`, by this program.
 fn itself(journal: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("keeper").arg(journal);
@@ -229,16 +228,16 @@ fn itself(journal: &Path) -> Command {
 }
 
 impl Keeper {
-    /// Starts the process: this program again.
+    /// Starts the process: this program, as keeper.
     ///
     /// # Errors
     ///
-    /// It does not start.
+    /// The process does not start.
     pub(crate) fn start(place: &Place) -> io::Result<Self> {
         Self::start_as(itself, place)
     }
 
-    /// The same with another program.
+    /// As [`start`](Self::start), with another program.
     pub(crate) fn start_as(program: Program, place: &Place) -> io::Result<Self> {
         let lock = place.lock();
         lock.set_len(OFFSET + Slots::BYTES as u64)?;
@@ -253,11 +252,11 @@ impl Keeper {
         &self.pipe
     }
 
-    /// The process has ended, though nobody asked it to: another one takes its place.
+    /// Starts another process, because the last one has ended unasked.
     ///
     /// # Errors
     ///
-    /// It does not start, or those before have died at once.
+    /// It does not start, or those before it have died at once.
     pub(crate) fn again(&mut self, place: &Place) -> io::Result<()> {
         let _ = self.child.wait();
         self.short = if self.began.elapsed() < LIVES { self.short + 1 } else { 0 };
@@ -274,11 +273,11 @@ impl Keeper {
         writeln!(self.pipe, "hold {slot} {baseline}")
     }
 
-    /// It takes care of a thread from now on; which of the slots is the thread's.
+    /// Puts a thread under the keeper's care. Returns the thread's slot.
     ///
     /// # Errors
     ///
-    /// There is no slot left, or the process has ended.
+    /// No slot is left, or the process has ended.
     pub(crate) fn hold(&mut self, baseline: &Baseline) -> io::Result<usize> {
         let free = (0..MOST_SLOTS).find(|slot| !self.held.contains_key(slot));
         let slot = free.ok_or_else(|| io::Error::other("too many threads"))?;
@@ -290,7 +289,7 @@ impl Keeper {
         Ok(slot)
     }
 
-    /// A thread that it takes care of has another baseline.
+    /// Sends a new baseline of a thread in its care.
     ///
     /// # Errors
     ///
@@ -306,7 +305,7 @@ impl Keeper {
         self.slots.get(slot)
     }
 
-    /// It need not take care of a thread any more.
+    /// Ends the care of a thread.
     pub(crate) fn drop(&mut self, slot: usize) {
         self.slots.get(slot).rests();
         self.held.remove(&slot);
@@ -320,7 +319,7 @@ impl Keeper {
         self.child.kill().expect("it lives");
     }
 
-    /// Everything has been given back: the process ends.
+    /// Everything has been restored: ends the process.
     pub(crate) fn end(mut self) {
         let _ = self.pipe.write_all(b"end\n");
         let _ = self.pipe.shutdown(std::net::Shutdown::Both);
@@ -343,9 +342,9 @@ struct Held {
     captured: Captured,
     times: Option<RunTimes>,
     sleeps_in: Option<SleepsIn>,
-    /// How often it has lent its boost of late.
+    /// How much the thread has lent its boost lately: see [`LENT`].
     lent: u32,
-    /// `acts`, and CPU time when these were first seen, if it has been boosted at each look since.
+    /// `acts`, and CPU time when that was first seen, if the thread was boosted at each look since.
     since: Option<(u64, Ns)>,
 }
 
@@ -359,7 +358,7 @@ impl Held {
         Self { captured, times, sleeps_in, lent: 0, since: None }
     }
 
-    /// Whether the thread, which is boosted, lends that too often.
+    /// Whether the boosted thread lends its boost too often.
     fn lends(&mut self) -> bool {
         let lends = self.sleeps_in.as_ref().is_some_and(SleepsIn::lends);
         self.lent = if lends { self.lent + LENT } else { self.lent.saturating_sub(1) };
@@ -367,18 +366,18 @@ impl Held {
     }
 }
 
-/// The keeper's own life: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
+/// The keeper's main function: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
 ///
 /// # Errors
 ///
-/// It was not started by an owner.
+/// The process was not started by an owner.
 pub fn run(journal: &Path) -> io::Result<()> {
     let slots = Slots::map(io::stdout())?;
     outlive();
     serve(io::stdin(), &slots, journal)
 }
 
-/// Hears the owner until that has ended or died.
+/// Serves the owner until it has ended or died.
 fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
     let mut held: BTreeMap<usize, Held> = BTreeMap::new();
     let mut bytes = Vec::new();
@@ -412,8 +411,8 @@ fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
     }
 }
 
-/// Reads some of what the owner has said; whether it lives. The pipe itself is read: what a buffer of stdin's held
-/// back, `poll` would not tell of.
+/// Reads some of the owner's messages. Returns whether the owner lives. Reads the pipe itself: `poll` would not report
+/// what a buffer of stdin held back.
 fn read(pipe: impl AsFd, bytes: &mut Vec<u8>) -> bool {
     let mut some = [0; MOST_LINE];
     match rustix::io::read(pipe, &mut some) {
@@ -428,8 +427,8 @@ fn read(pipe: impl AsFd, bytes: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Lives longer than its owner: no signal of the terminal's or of a careless stop ends it, it is not
-/// paged out, and memory is taken from others first.
+/// Makes the keeper outlive its owner: it ignores the terminal's signals and those of a careless stop, it is not paged
+/// out, and the OOM killer takes other processes first.
 fn outlive() {
     let _ = rustix::process::setsid();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
@@ -442,7 +441,7 @@ fn outlive() {
     let _ = Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0);
 }
 
-/// Takes a message in; whether the owner has ended.
+/// Handles a message. Returns whether the owner has ended.
 fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
     let (verb, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
     let (slot, thread) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -469,7 +468,7 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
     false
 }
 
-/// Takes back what a stalled owner should have.
+/// Takes back the boosts that a stalled owner should have ended.
 fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
     let now = monotonic();
     for (slot, thread) in held.iter_mut() {
@@ -498,7 +497,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
     }
 }
 
-/// The owner is gone.
+/// The owner is gone: restores all threads.
 fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
     let mut whole = true;
     for thread in held.values() {

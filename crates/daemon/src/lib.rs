@@ -8,13 +8,12 @@
 //!        rings, words of guests: Window ---+
 //! ```
 //!
-//! One process of a host owns its vCPU threads: whoever holds the lock in the [`Place`]. It writes
-//! down what each thread had before the first change, and starts a [`keeper`] that gives everything
-//! back should it die or stall. All threads are driven by one real-time thread, the engine; it calls
-//! the same driver core as the simulator and the micro-VM lab
+//! One process of a host owns its vCPU threads: the one that holds the lock in the [`Place`]. It writes down what each
+//! thread had before the first change, and starts a [`keeper`] that restores everything should the owner die or stall.
+//! One real-time thread, the engine, drives all threads, by the same driver core as the simulator and the micro-VM lab
 //! ([`vcoop_policy::driver`]).
 //!
-//! Nothing that a VMM says is believed: a VM is found by [`vcoop_vmm`], its threads are held by file
+//! The daemon trusts nothing that a VMM says: VMs are found by [`vcoop_vmm`], and their threads are held by file
 //! descriptors and compared by start time.
 #![cfg(target_os = "linux")]
 

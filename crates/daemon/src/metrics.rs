@@ -1,4 +1,4 @@
-//! What the daemon tells a monitoring system.
+//! The daemon's page of metrics.
 
 use std::fmt;
 use std::io;
@@ -27,7 +27,7 @@ struct Seen {
     waited_ns: u64,
 }
 
-/// What is known at the moment of a request.
+/// The data of a page, as of a request.
 #[derive(Clone, Debug)]
 struct Page {
     status: Status,
@@ -53,7 +53,7 @@ const GAUGE: MetricType = MetricType::Gauge;
 
 /// Labels of a VM or a vCPU.
 type Labels = Vec<(&'static str, String)>;
-/// A VM or a vCPU, and a number of it.
+/// A VM or a vCPU, and a value of it.
 type Value = (Labels, f64);
 
 impl Collector for Page {
@@ -65,9 +65,9 @@ impl Collector for Page {
         };
         let help = "CPU time of the thread that drives vCPUs";
         one("vcoop_engine_cpu", help, &seconds, status.engine_cpu_ns as f64 / NS)?;
-        let help = "Sleeps of vCPU threads that it heard of";
+        let help = "Sleeps of vCPU threads that the engine was told of";
         one("vcoop_engine_events", help, &None, status.events as f64)?;
-        let help = "Time from these until it heard of them";
+        let help = "Time from those sleeps until the engine was told of them";
         one("vcoop_engine_reaction", help, &seconds, status.reaction_sum_ns as f64 / NS)?;
 
         // A counter, with a value for each of some vCPUs or VMs.
@@ -88,33 +88,33 @@ impl Collector for Page {
         };
         let mut times = all(|v| v.ran_ns).map(in_seconds);
         many("vcoop_vcpu_ran", "CPU time of a vCPU's thread", &seconds, &mut times)?;
-        let help = "Time for which it could have run and did not: the guest's steal";
+        let help = "Time for which a vCPU's thread was runnable and did not run: the guest's steal";
         let mut times = all(|v| v.waited_ns).map(in_seconds);
         many("vcoop_vcpu_run_delay", help, &seconds, &mut times)?;
         let help = "Boosts, since the policy was applied";
         many("vcoop_vcpu_boosts", help, &None, &mut self.driven(|v| Some(v.boosts)))?;
         let mut times = self.driven(|v| Some(v.boosted_ns)).map(in_seconds);
         many("vcoop_vcpu_boosted", "Time boosted and awake", &seconds, &mut times)?;
-        let help = "Times the budget ended or prevented a boost";
+        let help = "Times that the budget ended or prevented a boost";
         many("vcoop_vcpu_throttles", help, &None, &mut self.driven(|v| Some(v.throttles)))?;
-        let help = "Of these, those because boosts lasted longer than longest_boost allows";
+        let help = "Throttles because boosts lasted longer than longest_boost allows";
         many("vcoop_vcpu_throttles_too_long", help, &None, &mut self.driven(|v| Some(v.too_long)))?;
-        let help = "Of these, those by the VM's budget, where the vCPU's own had room";
+        let help = "Throttles by the VM's budget, where the vCPU's own had tokens left";
         many("vcoop_vcpu_throttles_by_vm", help, &None, &mut self.driven(|v| Some(v.by_vm)))?;
         let help = "Boosts that were due and not given";
         many("vcoop_vcpu_denied", help, &None, &mut self.driven(|v| Some(v.denied)))?;
 
-        let help = "Interrupts for a VM's vCPUs that were heard of";
+        let help = "Interrupts for a VM's vCPUs that the engine was told of";
         many("vcoop_vm_interrupts", help, &None, &mut self.interrupts(|i| i.heard))?;
         let help =
             "Those that came so soon after one that was heard of that the policy was not told";
         many("vcoop_vm_interrupts_coalesced", help, &None, &mut self.interrupts(|i| i.coalesced))?;
-        let help = "Those heard of that found or made their vCPU boosted";
+        let help = "Interrupts that found their vCPU boosted, or boosted it";
         many("vcoop_vm_interrupts_boosted", help, &None, &mut self.interrupts(|i| i.boosted))?;
 
         let all = status.vms.iter().filter_map(|vm| vm.interrupts.as_ref());
         if let Some(lost) = all.map(|i| i.lost).max() {
-            let help = "Interrupts of any VM that could not be told, because too many were at once";
+            let help = "Interrupts of any VM that were lost, because too many came at once";
             let name = "vcoop_engine_interrupts_lost";
             let metric = encoder.encode_descriptor(name, help, None, COUNTER)?;
             ConstCounter::new(lost as f64).encode(metric)?;
@@ -142,7 +142,7 @@ impl Collector for Page {
 }
 
 impl Page {
-    /// A number of each vCPU that a policy is applied to and that has it.
+    /// A value of each vCPU that has it and that a policy is applied to.
     fn driven(&self, of: fn(&VcpuStatus) -> Option<u64>) -> impl Iterator<Item = Value> {
         self.status.vms.iter().flat_map(move |vm| {
             let labels = |v: &VcpuStatus| labels(&vm.vm.name, vm.vm.pid, v.index);
@@ -150,7 +150,7 @@ impl Page {
         })
     }
 
-    /// A number of each VM whose interrupts are heard of.
+    /// A value of each VM whose interrupts are watched.
     fn interrupts(&self, of: fn(&InterruptStatus) -> u64) -> impl Iterator<Item = Value> {
         self.status.vms.iter().filter_map(move |vm| {
             let labels = vec![("vm", vm.vm.name.clone()), ("pid", vm.vm.pid.to_string())];
@@ -171,7 +171,7 @@ fn in_seconds((labels, ns): Value) -> Value {
 ///
 /// # Errors
 ///
-/// Nobody can listen there.
+/// The listening socket cannot be made.
 pub(crate) fn serve(shared: &Arc<Shared>, listen: &Listen) -> io::Result<()> {
     let shared = shared.clone();
     metrics::serve(listen, move || Ok(text(shared.status().map_err(io::Error::other)?)))
@@ -188,7 +188,7 @@ mod tests {
     use super::{Page, Seen};
     use crate::protocol::{InterruptStatus, Status, VcpuStatus, VmId, VmStatus};
 
-    /// What metrics of the daemon begin with, after the name of the program.
+    /// Prefixes of the daemon's metrics, after `vcoop_`.
     const OWN: [&str; 3] = ["vcpu_", "vm_", "engine_"];
 
     /// A page with every metric.

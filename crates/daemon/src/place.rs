@@ -1,4 +1,4 @@
-//! The folder that says who owns this host's vCPU threads, and what they had.
+//! The folder that shows who owns this host's vCPU threads, and what they had before.
 //!
 //! ```text
 //! /run/vcoop/           0700, root's
@@ -14,7 +14,7 @@ use vcoop_service::FolderError;
 use vcoop_threads::Restored;
 use vcoop_threads::journal::{Journal, JournalError};
 
-/// Why the folder cannot be used.
+/// Why the folder is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// The folder or its lock; [`FolderError::Busy`]: another process owns the vCPU threads.
@@ -25,14 +25,14 @@ pub enum PlaceError {
     Journal(#[from] JournalError),
 }
 
-/// What became of the threads that somebody else had left changed.
+/// Result of restoring threads that another process had left changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Threads that have what they had before.
+    /// Threads that were restored.
     pub restored: Vec<i32>,
     /// Threads that have ended.
     pub gone: Vec<i32>,
-    /// Why a thread was not restored; it is in the journal still.
+    /// Why a thread was not restored; it remains in the journal.
     pub failed: Vec<String>,
     /// Lines of the journal that could not be read.
     pub damaged: usize,
@@ -46,12 +46,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where it is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
+    /// Path of the folder: `VCOOP_RUN_DIR`, or `/run/vcoop`.
     pub fn usual() -> PathBuf {
         vcoop_service::usual()
     }
 
-    /// Takes it: makes the folder, and holds the lock.
+    /// Makes the folder, and takes the lock.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Place {
         Journal::path_in(&self.dir)
     }
 
-    /// Gives back what an owner before has left changed, and opens the journal.
+    /// Restores what a previous owner has left changed, and opens the journal.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Place {
         Ok((journal, left))
     }
 
-    /// Gives back what the journal has, and removes it unless something is left in it.
+    /// Restores the threads in the journal, and removes it unless some remain in it.
     fn restore(&self) -> Result<(Left, Option<Journal>), PlaceError> {
         let path = self.journal_path();
         let mut left = Left::default();
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Gives back what owners that have died left changed. A second time does nothing.
+/// Restores what owners that have died left changed. A second call does nothing.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Policies by their names, as far as they can be applied to a VM that runs.
+//! Policies by name, as far as they can be applied to a running VM.
 
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::diagnostic::Diagnostics;
@@ -14,22 +14,22 @@ use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 use crate::engine::decided_there;
 use crate::protocol::Refusal;
 
-/// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
-/// vCPU keeps it from ending the boost.
+/// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted vCPU could
+/// prevent the end of its own boost.
 pub(crate) const MOST_PRIORITY: u8 = ENGINE_PRIORITY - 1;
 /// Real-time priority of the engine's thread.
 pub(crate) const ENGINE_PRIORITY: u8 = 90;
 
-/// How long a thread that delivers timers is boosted after a wake-up. It is woken for each of them, and what
-/// it does then takes some 10 us: to hear of it every few hundred times is enough.
+/// How long a thread that delivers timers is boosted after a wake-up. It wakes up for each timer, and its work then
+/// takes some 10 us: an event every few hundred wake-ups is enough.
 const TIMERS_RUN_NS: Ns = 4_000_000;
 
-/// A policy cannot be applied, in words for people.
+/// Why a policy cannot be applied, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// A VM that was found, as its scenario says it.
+/// A found VM, for its scenario.
 pub fn living(vm: &Vm) -> RunningVm {
     RunningVm {
         name: vm.name.clone(),
@@ -42,13 +42,12 @@ pub fn living(vm: &Vm) -> RunningVm {
 ///
 /// # Errors
 ///
-/// The policy or a set is not known, or the policy needs what cannot be had from outside of the
-/// guest.
+/// The policy or a set is not known, or the policy needs something that only the guest can provide.
 pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
     planned(vm, name, sets).map_err(said)
 }
 
-/// The same without places.
+/// The message, without places.
 fn said(wrong: Wrong) -> Refused {
     match wrong {
         Wrong::Said(why) => why,
@@ -75,7 +74,7 @@ impl From<Diagnostics> for Wrong {
     }
 }
 
-/// The same as [`policy`], with the places of what is wrong.
+/// As [`policy`], with the places of what is wrong.
 pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Wrong> {
     let plan = scenario(vm, &[name], sets)?.plans(None)?.into_iter().next();
     let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
@@ -83,18 +82,18 @@ pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Pla
     Ok(plan)
 }
 
-/// Whether there are such policies with such sets, whichever VM they are for.
+/// Whether such policies with such sets exist, for any VM.
 ///
 /// # Errors
 ///
-/// There is none, or what is wrong with a set.
+/// A policy or a set is not known, or a set has a wrong value.
 pub fn could_be(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
     let (vcpus, pcpus) = (MAX_VCPUS as usize, MAX_PCPUS as usize);
     let any = RunningVm { name: "VM".to_owned(), vcpus, pcpus };
     scenario(&any, policies, sets).map(drop).map_err(said)
 }
 
-/// A VM under policies.
+/// The scenario of a VM under policies.
 fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenario, Wrong> {
     if let Some(name) = policies.iter().find(|name| !POLICIES.contains(name)) {
         let some = |known: &&str| policy(vm, known, &[]).is_ok();
@@ -108,11 +107,12 @@ fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenar
     Ok(Scenario::parse(&vm.name, &vm.scenario(&policies), &parsed, &NoCaptures)?)
 }
 
-/// Whether sets are settings of these policies: what else a scenario has describes a simulation, and does nothing here.
+/// Whether sets are settings of these policies: other keys of a scenario describe a simulation, and have no effect
+/// here.
 ///
 /// # Errors
 ///
-/// One is none.
+/// A set is no such setting.
 fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
     for set in sets {
         let Some(key) = policies.iter().find_map(|name| setting_of(name, set)) else {
@@ -131,22 +131,21 @@ fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The key of a policy that `policy.NAME.KEY=VALUE` sets; `None`: it is about something else.
+/// The key of a policy that `policy.NAME.KEY=VALUE` sets; `None`: the set is about something else.
 pub fn setting_of<'s>(policy: &str, set: &'s str) -> Option<&'s str> {
     let path = set.split('=').next()?.trim();
     path.strip_prefix("policy.")?.strip_prefix(policy)?.strip_prefix('.')
 }
 
-/// Whether a key of a policy's table is one of a VM's, which a simulated policy can change as well.
+/// Whether a key of a policy's table describes the VM, which only a simulated policy can change.
 fn is_of_machine(key: &str) -> bool {
     key == "load_cpus" || is_of_virtualisation(key) && !key.starts_with("governor")
 }
 
-/// What a guest without a driver can be given, in words.
+/// The policies that work without a driver in the guest, in words.
 const WITHOUT: &str = "without the guest's help there are vanilla, static and wake-boost";
 
-/// Whether a plan's policy can be applied to a VM. One for which [`needs_driver`] holds is for guests with
-/// a driver.
+/// Whether a plan's policy can be applied to a VM. If [`needs_driver`] holds, its guest needs a driver.
 ///
 /// # Errors
 ///
@@ -201,7 +200,7 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
     }
 }
 
-/// The key by which a policy keeps account of what boosts took from others, if it has one.
+/// The key by which a policy is told to repay boosts, if it has one.
 fn account_of(policy: &PolicyPlan) -> Option<&'static str> {
     let (repay, rest_slice) = match policy {
         PolicyPlan::WakeBoost(config) => (config.repay, config.rest_slice_ns),
@@ -211,13 +210,12 @@ fn account_of(policy: &PolicyPlan) -> Option<&'static str> {
     if repay { Some("repay") } else { rest_slice.map(|_| "rest_slice") }
 }
 
-/// The thread of an emulated VM that delivers its timers, and its policy, where the VM's vCPUs are boosted:
-/// without it they would wait, boosted, for what does not come. QEMU delivers them in its main thread, under
-/// KVM the kernel does.
+/// The thread of an emulated VM that delivers its timers, and its policy, if the VM's vCPUs are boosted: otherwise they
+/// would wait, boosted, for a thread that is not. QEMU delivers timers in its main thread; under KVM the kernel does.
 ///
 /// # Errors
 ///
-/// None that a VM's plan can bring about.
+/// Does not happen for a VM's plan.
 pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refused> {
     let Some(means) = of.policy.means().filter(|_| of.policy.boosts()) else { return Ok(None) };
     let main = vm.others.iter().find(|other| other.role == Role::Main);
@@ -239,17 +237,17 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
     Ok(Some((thread, Box::new(plan))))
 }
 
-/// Whether a plan's policy says something to the guest's driver, or goes by what it says.
+/// Whether a plan's policy exchanges anything with the guest's driver.
 pub fn needs_driver(plan: &Plan) -> bool {
     listens(plan) || plan.governor(0).is_some()
 }
 
-/// Whether a plan's policy goes by what the guest's driver says.
+/// Whether a plan's policy uses the guest's words.
 pub(crate) fn listens(plan: &Plan) -> bool {
     matches!(plan.policy, PolicyPlan::Dynamic(_))
 }
 
-/// A VM whose guest has no driver, for a policy that needs one.
+/// Refusal of a policy that needs a driver, for a VM whose guest has none.
 pub fn no_driver(vm: &str, policy: &str) -> Refusal {
     Refusal::missing(format!(
         "{policy} talks with the guest's driver, and no driver says anything in {vm}\n  remedy: \

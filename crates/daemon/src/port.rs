@@ -1,4 +1,4 @@
-//! A vCPU of a real VM as the driver of its policy sees it.
+//! The port of a vCPU of a real VM, for the driver of its policy.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -15,30 +15,30 @@ use crate::keeper::Keeper;
 /// Why a vCPU's thread cannot be driven any more.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It has ended.
+    /// The thread has ended.
     Gone,
-    /// The kernel does not let it be changed.
+    /// The kernel does not let the thread be changed.
     Refused(Error),
-    /// Somebody else has changed it, if only because it lends its boosts.
+    /// The thread was changed from outside, or it lends its boosts.
     Foreign,
 }
 
 /// Something that is due at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// The policy timer of a vCPU: number of its VM, place in it.
+    /// The policy timer of a vCPU: number of its VM, index in it.
     Policy(u64, usize),
-    /// A look at the page of a vCPU: its guest has a deadline.
+    /// A look at the page of a vCPU whose guest has a deadline.
     Deadline(u64, usize),
-    /// A look at the pages of a VM, whose guest cannot ring, or has rung too often.
+    /// A look at the pages of a VM whose guest cannot ring, or has rung too often.
     Look(u64),
     /// A look of a VM's governor.
     Govern(u64),
     /// Accounts for the vCPUs of a VM.
     Account(u64),
-    /// A look at what the threads of a VM have.
+    /// A check of the attributes of a VM's threads.
     Check(u64),
-    /// Nobody has waited for a CPU for a while.
+    /// The begin of a rest: nobody has waited for a CPU for a while.
     Rest,
 }
 
@@ -51,23 +51,23 @@ pub(crate) struct Vcpu {
     pub(crate) index: u32,
     pub(crate) driver: VcpuDriver,
     pub(crate) captured: Captured,
-    /// What the thread has been given last.
+    /// Attributes that the thread was last given.
     pub(crate) has: Attributes,
-    /// Its nice value, which a boost to a real-time priority hides and does not change.
+    /// The thread's nice value, which a boost to a real-time priority hides and does not change.
     pub(crate) nice: i32,
-    /// The keeper's words for it.
+    /// The thread's slot with the keeper.
     pub(crate) slot: usize,
     /// Boosted as long as the policy is in force.
     pub(crate) for_life: bool,
     /// Time of the last call of its policy.
     pub(crate) called: Ns,
-    /// When its policy timer is among what is due.
+    /// Time of its policy timer in [`Dues`].
     pub(crate) armed: Option<Ns>,
-    /// When its next deadline is.
+    /// Time of its next deadline in [`Dues`].
     pub(crate) awaits: Option<Ns>,
-    /// Deadlines for which it was boosted.
+    /// Number of deadlines for which it was boosted.
     pub(crate) deadlines: u64,
-    /// Its place in `scx_vcoop`, where that decides.
+    /// Its place in `scx_vcoop`, if that decides about its boosts.
     pub(crate) ext: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Vcpu {
         self.captured.baseline().tid
     }
 
-    /// The nice value that somebody else has given the thread while its boost hides it.
+    /// The nice value that the thread was given from outside while its boost hides it.
     pub(crate) fn reniced(&self) -> Option<i32> {
         let has = self.has.to_policy();
         let hidden = has.is_rt() || has.is_deadline();
@@ -84,10 +84,11 @@ impl Vcpu {
         now.filter(|now| *now != self.nice)
     }
 
-    /// Whether what the thread has `now` is a part of its boost, which its own process has kept.
+    /// Whether the attributes that the thread has `now` are a part of its boost, kept by its own process.
     ///
-    /// A process needs no privilege to lower the real-time priority of a thread or to raise its nice value (`__sched_setscheduler`
-    /// of the kernel). So a VMM can turn the boost that it was lent into something that the engine no longer knows for its own.
+    /// A process needs no privilege to lower the real-time priority of a thread or to raise its nice value
+    /// (`__sched_setscheduler` of the kernel). So a VMM can turn a boost into attributes that the engine does not
+    /// recognize as its own.
     pub(crate) fn keeps_boost(&self, now: Policy) -> bool {
         use Policy::{Fifo, Idle, Normal, Rr};
         let (lent, had) = (self.has.to_policy(), self.captured.baseline().attributes.to_policy());
@@ -117,7 +118,7 @@ pub(crate) struct Page<'a> {
     pub(crate) host: &'a HostArea,
 }
 
-/// A vCPU, and all that its port needs.
+/// A vCPU, and everything that its port needs.
 #[derive(Debug)]
 pub(crate) struct VcpuPort<'a> {
     pub(crate) vcpu: &'a mut Vcpu,
@@ -125,19 +126,19 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) keeper: &'a Keeper,
     pub(crate) dues: &'a mut Dues,
     pub(crate) due: Due,
-    /// Its pages, where its guest cooperates.
+    /// Its pages, if its guest cooperates.
     pub(crate) page: Option<Page<'a>>,
-    /// What the policy is told about began at this time, and it may be told so: it was not called since.
+    /// Time of the event that the policy is told about. The policy was not called since.
     pub(crate) since: Ns,
 }
 
 impl VcpuPort<'_> {
-    /// Gives the thread what a boost gives it, and takes it back: what the kernel does not allow is known before the
-    /// first boost, which may be long after the policy has begun.
+    /// Boosts the thread once and takes that back, so that a refusal by the kernel is known at once. The first real
+    /// boost may come long after the policy has begun.
     ///
     /// # Errors
-    ///
-    /// The thread has ended, somebody else has changed it, or the kernel refuses. That there is no room for a reservation
+    /// The thread has ended, it was changed from outside, or the kernel refuses. A lack of bandwidth for a reservation
+    /// is no error.
     /// now is none.
     pub(crate) fn try_means(&mut self) -> Result<(), Stop> {
         let Some(boosted) = self.vcpu.driver.boosted() else { return Ok(()) };

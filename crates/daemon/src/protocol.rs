@@ -1,11 +1,11 @@
-//! What is said on the control socket: a request and a response, each one line of JSON.
+//! The protocol of the control socket: a request and a response, each one line of JSON.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use vcoop_vmm::Vm;
 
-/// A VM by its process. A process id alone may be reused.
+/// A VM, identified by its process. A process id alone may be reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VmId {
     /// The VMM's process.
@@ -17,20 +17,20 @@ pub struct VmId {
 }
 
 impl VmId {
-    /// That of a VM that was found.
+    /// The id of a found VM.
     pub fn of(vm: &Vm) -> Self {
         Self { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() }
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What is in force.
+    /// Return the status.
     Status,
-    /// Apply a policy, in place of a rule's or this connection's own, until this connection is closed, the VM ends, or
-    /// somebody detaches it. What another connection has applied is not replaced.
+    /// Apply a policy until this connection is closed, the VM ends, or a client detaches it. It replaces the policy of
+    /// a rule or of this connection, but not that of another connection.
     Attach {
         /// The VM.
         vm: VmId,
@@ -40,52 +40,52 @@ pub enum Request {
         #[serde(default)]
         sets: Vec<String>,
     },
-    /// Take everything back from a VM.
+    /// Restore a VM.
     Detach {
         /// The VM.
         vm: VmId,
     },
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     /// To [`Request::Status`].
     Status(Box<Status>),
-    /// A policy is in force; to [`Request::Attach`].
+    /// To [`Request::Attach`]: a policy is in force.
     Attached(Box<VmStatus>),
-    /// Nothing is, any more; how it was until then. To [`Request::Detach`].
+    /// To [`Request::Detach`]: no policy is in force any more; the status until then.
     Detached(Box<VmStatus>),
-    /// It was not done.
+    /// The request was not carried out.
     Refused(Refusal),
 }
 
-/// Why something was not done.
+/// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{why}")]
 pub struct Refusal {
-    /// Why, for people.
+    /// Why, in words.
     pub why: String,
     /// This host lacks something, or this user may not use it.
     pub missing: bool,
-    /// No such thing can be asked for, of any VM.
+    /// The request is wrong for any VM.
     #[serde(default)]
     pub usage: bool,
 }
 
 impl Refusal {
-    /// This host lacks something.
+    /// A refusal because this host lacks something.
     pub(crate) fn missing(why: impl fmt::Display) -> Self {
         Self { missing: true, ..Self::from(why.to_string()) }
     }
 
-    /// No such thing can be asked for.
+    /// A refusal of a request that is wrong for any VM.
     pub(crate) fn usage(why: impl fmt::Display) -> Self {
         Self { usage: true, ..Self::from(why.to_string()) }
     }
 
-    /// The same, of a part of what was asked for.
+    /// The same refusal, of a part of the request.
     pub(crate) fn of(self, part: impl fmt::Display) -> Self {
         Self { why: format!("{part}: {}", self.why), ..self }
     }
@@ -107,41 +107,41 @@ impl From<vcoop_threads::Error> for Refusal {
     }
 }
 
-/// What a process that owns vCPU threads does.
+/// Status of the process that owns vCPU threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The process.
     pub pid: u32,
     /// CPU time that its engine has used, in nanoseconds.
     pub engine_cpu_ns: u64,
-    /// Sleeps of vCPU threads that it has heard of.
+    /// Sleeps of vCPU threads that the engine was told of.
     pub events: u64,
-    /// From each to when it was heard of: sum over all, in nanoseconds.
+    /// Time from each sleep until the engine was told of it: sum over all, in nanoseconds.
     pub reaction_sum_ns: u64,
-    /// The largest of them since the start.
+    /// The largest of these times since the start.
     pub reaction_max_ns: u64,
     /// VMs with a policy.
     pub vms: Vec<VmStatus>,
 }
 
-/// Interrupts for vCPUs of a VM; under `scx_vcoop`, of all VMs, and without reactions: it has none to wait for.
+/// Interrupts for vCPUs of a VM. Under `scx_vcoop`: of all VMs, and without reactions, because it boosts at once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InterruptStatus {
-    /// Those that were heard of.
+    /// Interrupts that the engine was told of.
     pub heard: u64,
-    /// Those that came within 100 us of one that was heard of, with the vCPU still waiting for a CPU: its policy was not told
-    /// of them.
+    /// Interrupts within 100 us of one that the engine was told of, with the vCPU still waiting for a CPU: the policy
+    /// was not told of them.
     #[serde(default)]
     pub coalesced: u64,
-    /// Those of any VM that could not be told, because too many were at once.
+    /// Interrupts of any VM that were lost, because too many came at once.
     pub lost: u64,
-    /// Those that found or made their vCPU boosted.
+    /// Interrupts that found their vCPU boosted, or boosted it.
     pub boosted: u64,
-    /// From the interrupt to when the vCPU had what its policy gives it, in nanoseconds: median.
+    /// Time from an interrupt until the policy had acted on it, in nanoseconds: median.
     pub reaction_p50_ns: u64,
-    /// ... 99th percentile.
+    /// The same: 99th percentile.
     pub reaction_p99_ns: u64,
-    /// ... the largest.
+    /// The same: largest.
     pub reaction_max_ns: u64,
 }
 
@@ -156,23 +156,24 @@ pub struct VmStatus {
     pub for_ns: u64,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuStatus>,
-    /// The thread of its VMM that delivers its timers, where that is not the vCPU's own: it is boosted
-    /// when it wakes up, within a budget of its own.
+    /// The thread of its VMM that delivers its timers, if that is no vCPU's thread. It is boosted when it wakes up,
+    /// within its own budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timers: Option<VcpuStatus>,
-    /// By what it is heard that its threads run and sleep, and that interrupts come for them.
+    /// Sources of the events of its threads and of its interrupts.
     #[serde(default)]
     pub hears: Vec<String>,
-    /// Interrupts, where they are heard of.
+    /// Interrupts, if they are watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<InterruptStatus>,
-    /// Hardly any thread of the host waits for a CPU: its vCPUs have what they had before the policy, until one does.
+    /// Whether the policy rests: hardly any thread of the host waits for a CPU, so the vCPUs have what they had before
+    /// the policy.
     #[serde(default)]
     pub rests: bool,
-    /// How many of its vCPUs its guest is asked to use, where the policy has a governor.
+    /// How many of its vCPUs its guest is asked to use, if the policy has a governor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<u32>,
-    /// What to know of the policy on this host, in words.
+    /// Notes about the policy on this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -183,7 +184,7 @@ impl VmStatus {
         self.vcpus.iter().filter(|vcpu| vcpu.left_alone.is_none())
     }
 
-    /// How many these are, in words: `1 vCPU`, `3 vCPUs`.
+    /// Their number in words: `1 vCPU`, `3 vCPUs`.
     pub fn extent(&self) -> String {
         match self.driven().count() {
             1 => "1 vCPU".to_owned(),
@@ -192,7 +193,7 @@ impl VmStatus {
     }
 }
 
-/// A vCPU of such a VM. The counters are since the policy was applied.
+/// A vCPU of a VM with a policy. The counters are since the policy was applied.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VcpuStatus {
     /// Its number.
@@ -210,23 +211,23 @@ pub struct VcpuStatus {
     pub denied: u64,
     /// Times the budget ended or prevented a boost.
     pub throttles: u64,
-    /// Of these, those by the account of the longest boost, `longest_boost`.
+    /// Throttles because a boost was the longest allowed, `longest_boost`.
     #[serde(default)]
     pub too_long: u64,
-    /// ... and those by the VM's budget, where the vCPU's own had room.
+    /// Throttles by the VM's budget, where the vCPU's own had tokens left.
     #[serde(default)]
     pub by_vm: u64,
     /// Time boosted and awake, in nanoseconds.
     pub boosted_ns: u64,
     /// Boosted time left, in nanoseconds; null for a policy without a budget.
     pub budget_left_ns: Option<u64>,
-    /// Whether the guest's driver speaks for it; null for a policy that does not listen.
+    /// Whether the guest's driver reports on it; null for a policy that does not use the guest's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<bool>,
     /// Deadlines of the guest for which it was boosted ahead of time.
     #[serde(default)]
     pub deadlines: u64,
-    /// Boosts that ended by the guest's own word.
+    /// Boosts that the guest ended by a notification.
     #[serde(default)]
     pub notified: u64,
 }

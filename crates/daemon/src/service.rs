@@ -1,4 +1,4 @@
-//! The owner as a whole: the place, the engine, and the control socket.
+//! The owner: the place, the engine, and the control socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,10 +32,10 @@ const MOST_REQUEST: u64 = 64 << 10;
 /// Most connections at a time.
 const MOST_CONNECTIONS: u64 = 32;
 
-/// Who wanted a policy.
+/// Who applied a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
-    /// Somebody, by a connection of this number, from a process.
+    /// A client: number of its connection, and its process.
     Connection { number: u64, pid: u32 },
     /// A rule, with this policy and these settings.
     Rule(String, Vec<String>),
@@ -48,50 +48,50 @@ pub(crate) enum Wants {
     Nothing,
     /// A rule's policy, with these settings, was applied. It may have ended by itself.
     Rule((String, Vec<String>)),
-    /// Somebody's policy is in force.
+    /// A client's policy is in force.
     Person,
-    /// Somebody has detached it: it is to be let be.
+    /// A client has detached it: rules leave it alone.
     LetBe,
 }
 
-/// What connections share.
+/// State shared by connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     engine: Engine,
     proc: Proc,
-    /// Serves windows to VMMs, where that was asked for.
+    /// Serves windows to VMMs, if configured.
     windows: OnceLock<Server>,
-    /// Windows in memory of guests are used.
+    /// Whether windows in memory of guests are used.
     guest_memory: AtomicBool,
-    /// Held while a policy is applied or taken back: what is in force on a VM is what its owner wanted. `scx_vcoop` is
-    /// loaded with it held, because a host has one.
+    /// Held while a policy is applied or taken back, so that `owners` agrees with what is in force. `scx_vcoop` is
+    /// loaded with it held, because a host has only one.
     changing: Mutex<()>,
-    /// Who wanted the policy of each VM.
+    /// Who applied the policy of each VM.
     owners: Mutex<BTreeMap<VmId, Owner>>,
-    /// VMs that somebody has detached, which rules leave alone from then on.
+    /// VMs that a client has detached, which rules leave alone from then on.
     detached: Mutex<BTreeSet<VmId>>,
     connections: AtomicU64,
     next: AtomicU64,
     stop: AtomicBool,
 }
 
-/// An owner of this host's vCPU threads. All is given back when it is dropped.
+/// The owner of this host's vCPU threads. Dropping it restores everything.
 #[derive(Debug)]
 pub struct Service {
     shared: Arc<Shared>,
     socket: PathBuf,
-    /// Where clients come in, and who lets them.
+    /// Where clients connect; `accepts` is the thread that accepts them.
     listener: OwnedFd,
     accepts: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Where the owner of a folder listens.
+    /// Path of the control socket in a folder.
     pub(crate) fn socket_in(dir: &Path) -> PathBuf {
         dir.join("control.sock")
     }
 
-    /// Becomes the owner, in a folder. Also: what an owner before had left changed.
+    /// Becomes the owner of a folder. Also returns what a previous owner had left changed.
     ///
     /// # Errors
     ///
@@ -114,12 +114,12 @@ impl Service {
         Ok((Self { shared, socket, listener: own.into(), accepts: Some(accepts) }, left))
     }
 
-    /// Whether the engine goes on.
+    /// Whether the engine still runs.
     pub fn is_alive(&self) -> bool {
         self.shared.engine.is_alive()
     }
 
-    /// How it has ended, for people.
+    /// How the engine has ended, in words.
     pub fn end_of_engine(&self) -> String {
         self.shared.engine.end_of()
     }
@@ -128,16 +128,17 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Nobody can listen there.
+    /// The listening socket cannot be made.
     pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
         metrics::serve(&self.shared, listen)
     }
 
-    /// Serves windows to VMMs as long as this lives (see [`Server`]), and says whether those in guest memory are used.
+    /// Serves windows to VMMs as long as this lives (see [`Server`]), and sets whether windows in guest memory are
+    /// used.
     ///
     /// # Errors
     ///
-    /// Nobody can listen there.
+    /// The listening socket cannot be made.
     pub fn serve_windows(&self, windows: &Windows) -> io::Result<()> {
         let server = Server::start(&windows.socket)?;
         if let Some(group) = windows.group {
@@ -172,7 +173,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Why not, for people.
+    /// Why not, in words.
     pub(crate) fn apply(
         &self,
         vm: &Vm,
@@ -192,7 +193,7 @@ impl Service {
         Ok(status)
     }
 
-    /// Takes a rule's policy back; whether there was one.
+    /// Takes a rule's policy back. Returns whether there was one.
     pub(crate) fn take_back(&self, id: &VmId) -> bool {
         let _one = self.shared.change();
         if !matches!(self.wants(id), Wants::Rule(_)) {
@@ -202,7 +203,7 @@ impl Service {
         self.shared.engine.detach(id.clone()).is_some()
     }
 
-    /// A VM has ended, or has another name: one that its process did not have alone.
+    /// A VM has ended, or its process now runs a VM of another name.
     pub(crate) fn ended(&self, id: &VmId) {
         let _one = self.shared.change();
         self.shared.owners().remove(id);
@@ -210,7 +211,7 @@ impl Service {
         self.shared.engine.detach(id.clone());
     }
 
-    /// VMs that were detached get what their rules say.
+    /// Lets rules apply again to VMs that were detached.
     pub(crate) fn forget_detached(&self) {
         self.shared.detached().clear();
     }
@@ -229,7 +230,8 @@ impl Drop for Service {
     }
 }
 
-/// Each vCPU takes some files, and the usual 1024 are for programs that call select(2), which none here does.
+/// Raises the limit of open files. Each vCPU takes some, and the usual limit of 1024 is for programs that call
+/// select(2), which this one does not.
 fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
     // What the kernel does not allow is felt when files run out, and said then.
@@ -362,7 +364,7 @@ impl Shared {
         Ok(status)
     }
 
-    /// Whether somebody may apply a policy to a VM: to one that a rule holds, or nobody.
+    /// Whether `me` may apply a policy to a VM: no other client has one on it.
     fn is_free_for(&self, id: &VmId, me: &Owner) -> Result<(), Refusal> {
         let owner = self.owners().get(id).cloned();
         let Some(Owner::Connection { pid, .. }) = owner.filter(|owner| owner != me) else {
@@ -378,7 +380,7 @@ impl Shared {
         )))
     }
 
-    /// A connection is closed: what it wanted ends.
+    /// A connection is closed: its policies are taken back.
     fn release(&self, me: &Owner) {
         let _one = self.change();
         let mine: Vec<VmId> = {
@@ -393,7 +395,7 @@ impl Shared {
         }
     }
 
-    /// What is to be driven of a VM.
+    /// What the engine needs to drive a VM.
     fn target(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, Refusal> {
         if vm.vcpus.is_empty() {
             return Err(Refusal::from(format!(
@@ -416,9 +418,9 @@ impl Shared {
         Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares })
     }
 
-    /// What a guest whose driver has registered shares with this host, for a policy that needs it.
+    /// What a guest with a registered driver shares with this host, for a policy that needs it.
     fn shares(&self, vm: &Vm, policy: &str) -> Result<Shares, Refusal> {
-        /// It takes a while to find out.
+        /// Measuring it takes a while.
         static HOST_KHZ: OnceLock<u32> = OnceLock::new();
         let pid = vm.pid;
         let none = || policy::no_driver(&vm.name, policy);

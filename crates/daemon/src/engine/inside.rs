@@ -1,4 +1,4 @@
-//! What the engine's thread has and does.
+//! State and actions of the engine's thread.
 
 mod attach;
 mod ext;
@@ -42,13 +42,13 @@ pub(crate) use ext::decided_there;
 use govern::Usage;
 use interrupts::Interrupted;
 
-/// Time between two looks at whether somebody else has changed a thread.
+/// Time between two checks whether a thread was changed from outside.
 const CHECK_NS: Ns = 1_000_000_000;
 
-/// What a search for the window of a VM has found, with the VM's number.
+/// The result of a search for the window of a VM, with the VM's number.
 type Searched = (u64, Option<Found>);
 
-/// What was heard of.
+/// Counts and delays of thread events.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     events: u64,
@@ -65,87 +65,88 @@ struct AttachedVm {
     since: Ns,
     plan: Box<Plan>,
     shared: VmShared,
-    /// Those that are driven; of the others, what they were last, and why they are left alone.
+    /// Its vCPUs. `Err`: one that is not driven, with its last status and the reason.
     vcpus: Vec<Result<Vcpu, VcpuStatus>>,
-    /// CPU time of the vCPUs, where the policy repays or may rest.
+    /// CPU time of the vCPUs, if the policy repays or may rest.
     times: Vec<Option<RunTimes>>,
-    /// Its vCPUs as they were found.
+    /// Its vCPU threads as they were found.
     threads: Vec<VcpuThread>,
-    /// Whom the thread that delivers its timers is attached as.
+    /// Number under which the thread that delivers its timers is attached.
     timers: Option<u64>,
-    /// It is such a thread.
+    /// Whether this is such a thread.
     is_timers: bool,
-    /// What its guest says, where the policy wants to know.
+    /// The window shared with its guest, if the policy needs that.
     link: Option<Link>,
-    /// What says how many of its vCPUs its guest is asked to use.
+    /// Decides how many of its vCPUs its guest is asked to use.
     governor: Option<GovernorDriver>,
-    /// By what its threads and its interrupts are heard of.
+    /// Sources of events of its threads and its interrupts.
     hears: Vec<&'static str>,
-    /// What came of its interrupts, where they are heard of.
+    /// Counts of its interrupts, if they are watched.
     interrupted: Option<Interrupted>,
-    /// Its number in `scx_vcoop`, where that decides.
+    /// Its number in `scx_vcoop`, if that decides about its boosts.
     ext: Option<u32>,
     /// Its vCPUs have what they had before the policy: nobody waits for a CPU, so a boost would change nothing.
     rests: bool,
-    /// How long its vCPUs had waited in all when it was looked at last.
+    /// Total time that its vCPUs had waited at the last check.
     waited: Ns,
-    /// What to know of the policy on this host.
+    /// Notes about the policy on this host.
     notes: Vec<String>,
 }
 
 impl AttachedVm {
-    /// Whether the policy goes by what its guest says, and is decided here.
+    /// Whether the policy uses the guest's words, and the engine (not `scx_vcoop`) reads them.
     fn listens(&self) -> bool {
         listens(&self.plan) && decided_there(&self.plan.policy).is_none()
     }
 
-    /// Whether its guest speaks for a vCPU.
+    /// Whether its guest's driver reports on a vCPU.
     fn hears(&self, place: usize) -> bool {
         self.link.as_ref().is_some_and(|link| link.pages(place).is_some())
     }
 }
 
-/// The engine's thread.
+/// State of the engine's thread.
 #[derive(Debug)]
 pub(super) struct Inside {
     orders: Receiver<Command>,
     poll: OwnedFd,
     timer: OwnedFd,
-    /// When `timer` rings next; 0: never.
+    /// Time at which `timer` fires next; 0: never.
     rings_at: Ns,
-    /// From the first policy on that wants to hear of threads.
+    /// Source of thread events; set from the first policy on that needs it.
     source: Option<Source>,
-    /// Whose token has more to be taken, of which nothing tells.
+    /// Token with more events to read, for which epoll reports nothing.
     unread: Option<i32>,
-    /// From the first policy on that rests; `None` also where the kernel does not tell: then none rests.
+    /// Set from the first policy on that may rest; `None` also if the kernel has no pressure information: then none
+    /// rests.
     pressure: Option<Pressure>,
-    /// When policies rest unless somebody waits for a CPU until then; 0: they do.
+    /// When policies begin to rest, unless a thread waits for a CPU before; 0: they rest now.
     rests_at: Ns,
-    /// As long as there is a policy that is decided there.
+    /// `scx_vcoop`, as long as a policy needs it.
     scheduler: Option<Box<Scheduler>>,
-    /// Schedulers that go: the kernel takes its time for that, and there are other VMs to drive.
+    /// Schedulers that are being unloaded, which takes the kernel a while.
     pub(super) unloading: Unloading,
     keeper: Keeper,
     journal: Journal,
     place: Place,
-    /// CPUs that the thread may use.
+    /// CPUs that the engine's thread may use.
     cpus: Vec<u32>,
     vms: BTreeMap<u64, AttachedVm>,
-    /// Number of the VM, and place in it, by thread.
+    /// Number of the VM, and index of the vCPU in it, by thread.
     threads: BTreeMap<i32, (u64, usize)>,
     dues: Dues,
     next: u64,
     heard: Heard,
-    /// What governors go by.
+    /// Usage that governors decide by.
     usage: Usage,
-    /// Searches for windows that have ended.
+    /// Results of searches for windows.
     found: (Sender<Searched>, Receiver<Searched>),
-    /// Why it could not go on.
+    /// Why the engine ended, if it failed.
     why: Arc<OnceLock<String>>,
 }
 
 impl Inside {
-    /// Nothing is attached yet.
+    /// An engine without VMs.
     pub(super) fn new(
         orders: Receiver<Command>,
         poll: OwnedFd,
@@ -181,7 +182,7 @@ impl Inside {
         }
     }
 
-    /// Until it is told to end, or cannot go on.
+    /// Runs until told to end, or until it cannot go on.
     pub(super) fn live(mut self) {
         set_timer_slack(1);
         self.cpus = affinity(0).unwrap_or_default();
@@ -224,8 +225,8 @@ impl Inside {
         }
     }
 
-    /// Whether something that is due is worth to be woken for. A policy that boosts nobody and has nobody
-    /// throttled waits for nothing; it leaves its timer set, because the next boost wants it again.
+    /// Whether the engine has to wake up for something that is due. A policy that is neither boosted nor throttled
+    /// waits for nothing; it leaves its timer set, because the next boost needs it again.
     fn matters(&self, due: Due) -> bool {
         let Due::Policy(number, place) = due else { return true };
         self.vcpu(number, place).is_some_and(|vcpu| {
@@ -234,7 +235,7 @@ impl Inside {
         })
     }
 
-    /// The timer rings when the first thing is due.
+    /// Sets the timer to the first thing that is due.
     fn set_timer(&mut self) {
         let at =
             self.dues.iter().find(|(_, due)| self.matters(*due)).map_or(0, |(at, _)| (*at).max(1));
@@ -250,7 +251,7 @@ impl Inside {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
 
-    /// Does what it is told; whether it is to end.
+    /// Carries out pending commands. Returns whether to end.
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.orders.try_recv() {
             match command {
@@ -277,8 +278,8 @@ impl Inside {
         false
     }
 
-    /// The thread is above all that waits where it runs, so it stays off the CPUs of vCPUs that it drives while there are
-    /// others. The thread that delivers an emulated guest's timers is no vCPU.
+    /// The engine preempts what runs on its CPU, so it avoids the CPUs of vCPUs that it drives while there are others.
+    /// The thread that delivers an emulated guest's timers is no vCPU.
     fn stay_apart(&self) {
         let vcpus = self.vms.values().filter(|vm| !vm.is_timers).flat_map(|vm| &vm.threads);
         let taken = vcpus.flat_map(|v| affinity(v.thread.tid.cast_signed()).unwrap_or_default());
@@ -290,19 +291,19 @@ impl Inside {
         self.vms.iter().find(|(_, vm)| is(vm)).map(|(number, _)| *number)
     }
 
-    /// Numbers of some VMs.
+    /// Numbers of the VMs that match.
     fn those(&self, which: impl Fn(&AttachedVm) -> bool) -> Vec<u64> {
         self.vms.iter().filter(|(_, vm)| which(vm)).map(|(number, _)| *number).collect()
     }
 
-    /// Whether a vCPU sleeps, if that is not what its policy knows.
+    /// Whether a vCPU sleeps, if that differs from what its policy knows.
     fn unknown_halt(&self, number: u64, place: usize) -> Option<bool> {
         let vcpu = self.vcpu(number, place)?;
         let asleep = vcpu.captured.is_asleep();
         (asleep != vcpu.driver.is_halted()).then_some(asleep)
     }
 
-    /// Has something done with a vCPU; `None`: it is not driven.
+    /// Calls `f` with a vCPU's port; `None`: the vCPU is not driven.
     fn drive<R>(
         &mut self,
         number: u64,
@@ -312,8 +313,8 @@ impl Inside {
         self.drive_at(number, place, monotonic(), what)
     }
 
-    /// The same about something that happened at a time. No vCPU's time goes back, so it may count from a later
-    /// one. That of its VM does: several of them run at once, and each is charged from where it began.
+    /// As [`drive`](Self::drive), for an event at a past time. A vCPU's time never goes back, so the event may count
+    /// from a later time. The VM's time may: several vCPUs run at once, and each is charged from where its run began.
     fn drive_at<R>(
         &mut self,
         number: u64,
@@ -335,7 +336,7 @@ impl Inside {
         Some(result)
     }
 
-    /// The same with what can go wrong: then the vCPU is driven no longer.
+    /// As [`drive`](Self::drive), with an action that can fail: then the vCPU is driven no longer.
     fn run(
         &mut self,
         number: u64,
@@ -365,7 +366,7 @@ impl Inside {
         self.await_deadline(number, place);
     }
 
-    /// What threads did, as the source tells for a token.
+    /// Reads from the source the thread events of a token.
     fn listen(&mut self, token: i32) {
         let Some(source) = &mut self.source else { return };
         let mut heard = BTreeMap::from([(token, Vec::new())]);
@@ -377,7 +378,7 @@ impl Inside {
         heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
     }
 
-    /// What a thread did.
+    /// Handles events of a thread.
     fn listen_to(&mut self, tid: i32, happened: &[Happened]) {
         let Some(&(number, place)) = self.threads.get(&tid) else { return };
         let now = monotonic();
@@ -419,8 +420,8 @@ impl Inside {
         self.attend(number, place);
     }
 
-    /// What is to be heard next of a vCPU's thread. Sleeps are heard only where its guest does not say that
-    /// it goes idle: a VMM's thread sleeps on its locks as well, and each sleep that is heard costs.
+    /// Chooses the next event to wait for of a vCPU's thread. Sleeps are watched only if the guest does not report that
+    /// it goes idle: a VMM's thread also sleeps on its locks, and each sleep that is reported costs.
     fn attend(&mut self, number: u64, place: usize) {
         let Some(vm) = self.vms.get(&number) else { return };
         let (Some(Ok(vcpu)), Some(source)) = (vm.vcpus.get(place), &mut self.source) else {
@@ -442,12 +443,12 @@ impl Inside {
         }
     }
 
-    /// A vCPU that is driven.
+    /// A vCPU, if it is driven.
     fn vcpu(&self, number: u64, place: usize) -> Option<&Vcpu> {
         self.vms.get(&number)?.vcpus.get(place)?.as_ref().ok()
     }
 
-    /// The same, to be changed.
+    /// As [`vcpu`](Self::vcpu), mutable.
     fn vcpu_mut(&mut self, number: u64, place: usize) -> Option<&mut Vcpu> {
         self.vms.get_mut(&number)?.vcpus.get_mut(place)?.as_mut().ok()
     }
@@ -489,7 +490,7 @@ impl Inside {
         }
     }
 
-    /// The same is due for a VM later, unless what was done has found that it has ended.
+    /// Schedules the same for a VM again, unless the VM was found to have ended.
     fn due_again(&mut self, number: u64, at: Ns, due: Due) {
         if self.vms.contains_key(&number) {
             self.dues.insert((at, due));
@@ -513,7 +514,7 @@ impl Inside {
         }
     }
 
-    /// Somebody else may have changed what a vCPU's thread has.
+    /// Checks whether a vCPU's thread was changed from outside.
     fn check(&mut self, number: u64, place: usize) {
         self.heed_nice(number, place);
         let Some(vcpu) = self.vcpu(number, place) else { return };
@@ -539,7 +540,7 @@ impl Inside {
         self.rebase(number, place);
     }
 
-    /// What somebody else has given a thread is what it gets back in the end.
+    /// A vCPU's thread has been changed from outside: that becomes its baseline.
     fn rebase(&mut self, number: u64, place: usize) {
         let Some(vcpu) = self.vcpu_mut(number, place) else { return };
         if vcpu.captured.renew().is_err() {
@@ -550,7 +551,7 @@ impl Inside {
         self.note_baseline(number, place);
     }
 
-    /// Somebody else may have given a thread another nice value while it is boosted.
+    /// Checks whether a boosted thread was given another nice value from outside.
     fn heed_nice(&mut self, number: u64, place: usize) {
         let Some(vcpu) = self.vcpu_mut(number, place) else { return };
         let Some(nice) = vcpu.reniced() else { return };
@@ -559,7 +560,7 @@ impl Inside {
         self.note_baseline(number, place);
     }
 
-    /// A thread has another baseline by now.
+    /// Records a thread's new baseline in journal and keeper.
     fn note_baseline(&mut self, number: u64, place: usize) {
         let Some(vcpu) = self.vcpu(number, place) else { return };
         let (baseline, slot) = (vcpu.captured.baseline().clone(), vcpu.slot);
@@ -584,7 +585,7 @@ impl Inside {
         }
     }
 
-    /// Somebody has ended the keeper; whether the engine has to end as well, because without one nothing may be boosted.
+    /// The keeper has ended. Returns whether the engine has to end as well: without a keeper nothing may be boosted.
     fn keeper_ended(&mut self) -> bool {
         let again = self.keeper.again(&self.place).and_then(|()| {
             let token = EventData::new_u64(KEEPER);
@@ -598,7 +599,7 @@ impl Inside {
         true
     }
 
-    /// How a VM is, with the thread that delivers its timers.
+    /// Status of a VM, including the thread that delivers its timers.
     fn status_of(&self, vm: &AttachedVm, now: Ns) -> VmStatus {
         let timers = vm.timers.and_then(|number| self.vms.get(&number));
         let timers = timers.and_then(|vm| self.vcpus_of(vm, now).next());
@@ -644,7 +645,7 @@ impl Inside {
     }
 }
 
-/// All VMs are checked at a time: each wake-up costs.
+/// All VMs are checked at the same time, because each wake-up costs.
 fn next_check(now: Ns) -> Ns {
     (now / CHECK_NS + 1) * CHECK_NS
 }

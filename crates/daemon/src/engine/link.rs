@@ -1,4 +1,4 @@
-//! What the engine knows of a guest that cooperates.
+//! State of a guest that cooperates.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,77 +13,78 @@ use vcoop_window::{Clock, Number, Window};
 use super::{Found, Shares};
 use crate::port::Page;
 
-/// How often the engine looks at the words of a vCPU because the guest rings: at once, beside once for each vCPU, and a
-/// second on average, by the number of vCPUs. A vCPU with an urgent task each millisecond rings for each one's timer and
-/// end. A look takes some microseconds, before everything else on the engine's CPU: the most are a tenth of it.
+/// Rate limit of the looks at vCPUs' words that a guest causes by ringing: a burst (beside one look for each vCPU), and
+/// a rate a second that grows with the number of vCPUs. A vCPU with an urgent task each millisecond rings for each
+/// timer and each end. A look takes some microseconds at real-time priority; the largest rate is a tenth of the
+/// engine's CPU.
 const LOOKS_BURST: f64 = 50.0;
 const LOOKS_PER_S: f64 = 5_000.0;
 const LOOKS_PER_S_OF_VCPU: f64 = 2_500.0;
 const MOST_LOOKS_PER_S: f64 = 20_000.0;
 
-/// Where the guest cannot ring, looks are so far apart at least.
+/// Least time between two looks at a guest that cannot ring.
 pub(super) const NS_PER_LOOK: Ns = (1e9 / MOST_LOOKS_PER_S) as Ns;
 
-/// How many words of vCPUs are compared with those before for the price of a look.
+/// Number of vCPUs whose words can be compared with the last ones for the cost of one look.
 const COMPARED_FOR_A_LOOK: usize = 16;
 
-/// What a vCPU whose driver has registered anew costs, in looks.
+/// Cost of a vCPU whose driver has registered anew, in looks.
 const LOOKS_TO_MEET: usize = 4;
 
-/// How long a guest is not heard that has rung more often, at least.
+/// Least time for which the doorbell of a guest that rang too often is ignored.
 const DEAF_NS: Ns = 5_000_000;
 
-/// Time between two searches for the window of a guest that has its memory back: each looks through all of that.
+/// Time between two searches for the window of a guest that withdrew it: each searches all of the guest's memory.
 const SEARCH_NS: Ns = 3_000_000_000;
 
-/// The page of a guest.
+/// The window of a guest.
 #[derive(Debug)]
 pub(super) struct Link {
     window: Arc<Window>,
-    /// Where the VMM has it in its memory.
+    /// Its address in the VMM's memory.
     address: Option<u64>,
-    /// What the guest rings; `None`: its words are looked at now and then.
+    /// Eventfd that the guest rings; `None`: its words are sampled.
     pub(super) bell: Option<Arc<OwnedFd>>,
     /// Ticks of this host's TSC in a millisecond.
     host_khz: u32,
-    /// The driver's registration that all else is of; `None`: there is no driver.
+    /// The driver's registration that the other fields are about; `None`: there is no driver.
     registration: Option<u64>,
     clock: Clock,
     ping: u64,
     lead: Ns,
     vcpus: Vec<Of>,
-    /// Looks that are left.
+    /// Looks left in the rate limit.
     looks: f64,
     counted: Ns,
-    /// When to search for the window again, where it is not the host's any more; the largest time while somebody does.
+    /// When to search for the window again if the guest withdrew it; the largest time while a search runs.
     search_at: Ns,
 }
 
 /// What a guest says of a vCPU: its words, its deadline, what others have put on its queue, and the time of its last
-/// answer about the clock, which a vCPU gives before it rings.
+/// answer about the clock, which a vCPU stores before it rings.
 type Said = (GuestWords, [FromGuest<u64>; 3]);
 
-/// A vCPU of it.
+/// A vCPU of the guest.
 #[derive(Clone, Copy, Debug, Default)]
 struct Of {
-    /// What was said at the last look for news.
+    /// What was said when news was last looked for.
     said: Option<Said>,
-    /// Its pages.
+    /// Slot of its pages in the window.
     slot: Option<u64>,
-    /// The last deadline for which it was boosted, as the guest says it.
+    /// The last deadline for which it was boosted, in guest TSC.
     served: u64,
-    /// Tasks that were put on its queue, as of the last look.
+    /// Count of tasks that were put on its queue, as of the last look.
     remote: u64,
 }
 
-/// What there is to be done about a deadline.
+/// What to do about a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// Nothing: there is none, or it was served.
+    /// Nothing: there is no deadline, or the vCPU was boosted for it.
     None,
-    /// To look again then.
+    /// Look again at this time.
     Later(Ns),
-    /// To boost now.
+    /// Boost now.
     Now,
 }
 
@@ -106,8 +107,8 @@ impl Link {
         }
     }
 
-    /// Whether the window is to be searched for now: a guest that has booted again, or was suspended, has another one in its
-    /// memory. Whoever is told so says by [`Self::searched`] what came of it.
+    /// Whether to search for the window now: a guest that has booted again, or was suspended, has another one in its
+    /// memory. After `true` the caller reports the result by [`Self::searched`].
     pub(super) fn is_sought(&mut self, now: Ns) -> bool {
         let is_sought = self.window.is_returned() && self.search_at <= now;
         if is_sought {
@@ -116,7 +117,7 @@ impl Link {
         is_sought
     }
 
-    /// A search has ended. What is known of the window before is forgotten by [`Self::changed`].
+    /// A search has ended. The state of the old window is dropped by [`Self::changed`].
     pub(super) fn searched(&mut self, found: Option<Found>, now: Ns) {
         self.search_at = now.saturating_add(SEARCH_NS);
         if let Some((window, address)) = found {
@@ -124,8 +125,8 @@ impl Link {
         }
     }
 
-    /// Whether a driver has come, gone, or registered anew since the last look: then what is known of its
-    /// vCPUs is forgotten, and found out again. `threads`: their numbers here.
+    /// Whether a driver has come, gone, or registered anew since the last look. If so, the state of its vCPUs is read
+    /// anew. `threads`: the vCPUs' threads, whose numbers tell which slot is whose.
     pub(super) fn changed(&mut self, threads: &[VcpuThread]) -> bool {
         let now = registration(&self.window);
         let number = |of: &VcpuThread| Number { index: of.index, kvm_id: of.kvm_id };
@@ -146,7 +147,7 @@ impl Link {
         true
     }
 
-    /// Whether its guest has a driver, as far as is known.
+    /// Whether the guest has a driver, as of the last look.
     pub(super) fn is_registered(&self) -> bool {
         self.registration.is_some()
     }
@@ -156,19 +157,19 @@ impl Link {
         self.registration != registration(&self.window)
     }
 
-    /// The slot of a vCPU, if its guest says which it is.
+    /// The slot of a vCPU, if its guest has told which it is.
     fn slot(&self, place: usize) -> Option<u64> {
         self.registration?;
         self.vcpus.get(place)?.slot
     }
 
-    /// The pages of a vCPU, if its guest speaks for it.
+    /// The pages of a vCPU, if its guest's driver reports on it.
     pub(super) fn pages(&self, place: usize) -> Option<Page<'_>> {
         let slot = self.slot(place)?;
         Some(Page { guest: &self.window.guest(slot)?.area, host: self.window.host(slot)? })
     }
 
-    /// Where the VMM has the guest's page of a vCPU in its memory, if its guest speaks for it.
+    /// Address of the guest's page of a vCPU in the VMM's memory, if its guest's driver reports on it.
     pub(super) fn address(&self, place: usize) -> Option<u64> {
         Some(self.address? + window::guest_page(self.slot(place)?))
     }
@@ -178,19 +179,19 @@ impl Link {
         self.lead
     }
 
-    /// Whether that is known.
+    /// Whether the window's address in the VMM's memory is known.
     pub(super) fn has_address(&self) -> bool {
         self.address.is_some()
     }
 
-    /// No policy is in force.
+    /// No policy is in force: the status of all vCPUs becomes disabled.
     pub(super) fn end(&self) {
         for host in (0..self.window.slots()).filter_map(|slot| self.window.host(slot)) {
             host.status.store(Status::Disabled.to_word(), Ordering::Release);
         }
     }
 
-    /// Asks a vCPU to ring when it goes idle, or does so no more. Whether it will.
+    /// Asks a vCPU to ring when it goes idle (`wanted`), or not. Returns whether it will ring.
     pub(super) fn ask_idle(&self, place: usize, wanted: bool) -> bool {
         let (Some(page), true) = (self.pages(place), self.bell.is_some()) else { return false };
         page.host.tell_idle.store(wanted.into(), Ordering::Release);
@@ -198,7 +199,7 @@ impl Link {
         wanted && !page.guest.read().intent.decode::<Intent>().idle
     }
 
-    /// Asks the guest to use its first vCPUs only, so many; `None`: it may use what it likes.
+    /// Asks the guest to use only its first `width` vCPUs; `None`: all.
     pub(super) fn prefer(&self, width: Option<u32>) {
         let hints = match width {
             Some(_) => Hints { preferred_valid: true, steal_valid: true, ..Hints::default() },
@@ -214,21 +215,21 @@ impl Link {
         }
     }
 
-    /// Tells a vCPU what was stolen from it since its thread began.
+    /// Publishes to a vCPU the time stolen since its thread began.
     pub(super) fn tell_steal(&self, place: usize, steal_ns: Ns) {
         if let Some(page) = self.pages(place) {
             page.host.steal_ns.store(steal_ns, Ordering::Release);
         }
     }
 
-    /// Its driver has gone, and nobody writes to its window any more.
+    /// If the driver has gone, stops using its window.
     pub(super) fn give_back(&self) {
         if !self.is_registered() {
             self.window.give_back();
         }
     }
 
-    /// Whether the guest has answered what its clock says.
+    /// Whether the guest has answered a question for its clock.
     pub(super) fn has_clock(&self) -> bool {
         self.clock.is_set()
     }
@@ -259,12 +260,12 @@ impl Link {
         std::mem::replace(&mut self.vcpus[place].remote, count) != count
     }
 
-    /// The next deadline of a vCPU, as its guest says it; 0: none.
+    /// The next deadline of a vCPU, in guest TSC; 0: none.
     fn deadline_tsc(&self, place: usize) -> Option<u64> {
         Some(self.pages(place)?.guest.read_deadline_tsc().bounded(u64::MAX))
     }
 
-    /// What is due about the next deadline of a vCPU with so much budget.
+    /// What to do about the next deadline of a vCPU with this much budget left.
     pub(super) fn deadline(&self, place: usize, now: Ns, budget_left: Ns) -> Deadline {
         let Some(tsc) = self.deadline_tsc(place) else { return Deadline::None };
         let Some(at) = (tsc != 0).then(|| self.clock.time_of(tsc)).flatten() else {
@@ -278,13 +279,13 @@ impl Link {
         }
     }
 
-    /// A vCPU is boosted for the deadline that it says. Whether for the first time.
+    /// A vCPU is boosted for its deadline. Returns whether for the first time.
     pub(super) fn serve(&mut self, place: usize) -> bool {
         let Some(tsc) = self.deadline_tsc(place) else { return false };
         std::mem::replace(&mut self.vcpus[place].served, tsc) != tsc
     }
 
-    /// The vCPUs of which the guest has said something since the last call; all, if it has said nothing.
+    /// The vCPUs whose words have changed since the last call; all, if none has.
     pub(super) fn news(&mut self) -> Vec<usize> {
         let all = 0..self.vcpus.len();
         let is_new = |place: &usize| {
@@ -299,12 +300,12 @@ impl Link {
         if new.is_empty() { all.collect() } else { new }
     }
 
-    /// What it costs to look at all vCPUs, in looks.
+    /// Cost of looking at all vCPUs, in looks.
     pub(super) fn cost_of_all(&self) -> usize {
         self.vcpus.len() * if self.is_outdated() { LOOKS_TO_MEET } else { 1 }
     }
 
-    /// What a ring costs that is about so many vCPUs, in looks.
+    /// Cost of a ring after which this many vCPUs have news, in looks.
     pub(super) fn cost_of_ring(&self, news: usize) -> usize {
         if self.is_outdated() {
             self.cost_of_all()
@@ -313,11 +314,11 @@ impl Link {
         }
     }
 
-    /// The guest makes the engine look so many times.
+    /// Charges looks to the guest's rate limit.
     ///
     /// # Errors
     ///
-    /// It has done so too often: how long it is not to be heard.
+    /// The limit is exceeded: how long to ignore the guest's doorbell.
     pub(super) fn charge(&mut self, now: Ns, looks: usize) -> Result<(), Ns> {
         let since = now.saturating_sub(std::mem::replace(&mut self.counted, now));
         let vcpus = self.vcpus.len() as f64;

@@ -1,4 +1,4 @@
-//! What takes long to drop, and keeps nobody waiting who does not want to know.
+//! Drops slow things in threads, so that only callers who need the result wait.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use super::aside;
 pub(super) struct Unloading(Arc<(Mutex<usize>, Condvar)>);
 
 impl Unloading {
-    /// Drops something meanwhile.
+    /// Starts to drop something in a thread.
     pub(super) fn begin(&self, what: impl Send + 'static) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         let own = self.clone();
@@ -41,7 +41,7 @@ mod tests {
 
     use super::Unloading;
 
-    /// What is not dropped before it may be.
+    /// Blocks in its drop until told to go on.
     struct Slow(Receiver<()>, Sender<()>);
 
     impl Drop for Slow {

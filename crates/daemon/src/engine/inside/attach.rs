@@ -1,4 +1,4 @@
-//! How VMs get a policy, and get back what they had.
+//! Applies policies to VMs, and takes them back.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::engine::{ENDS, Shares, Target};
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
-/// That a nice value, if the policy sets one, counts within a control group only, if the vCPUs are in groups.
+/// A note for a policy that sets a nice value, if the vCPUs are in control groups: it counts within a group only.
 pub(super) fn nice_in_group(
     root: &Path,
     policy: &PolicyPlan,
@@ -239,8 +239,8 @@ impl Inside {
         }
     }
 
-    /// A vCPU is driven no longer. `why`: it is left as it is; else its thread has ended. A VM without
-    /// a thread is none.
+    /// Stops driving a vCPU. `why`: the reason to leave its thread as it is; `None`: its thread has ended. A VM whose
+    /// threads have all ended is detached.
     pub(super) fn leave(&mut self, number: u64, place: usize, why: Option<String>) {
         let Some(status) = self.vcpu(number, place).map(|v| self.vcpu_status(v, monotonic()))
         else {
@@ -266,8 +266,8 @@ impl Inside {
         }
     }
 
-    /// A thread gets back what it had, unless somebody else has given it something else than a part of its boost, and
-    /// nothing is kept about it any more. What cannot be given back stays in the journal.
+    /// Restores a thread and forgets it, unless it was changed from outside to something else than a part of its boost.
+    /// What cannot be restored stays in the journal.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
@@ -317,7 +317,7 @@ impl Inside {
         Some(last)
     }
 
-    /// Nothing is due for a VM as a whole.
+    /// Removes what is due for a VM as a whole.
     pub(super) fn await_nothing_of(&mut self, number: u64) {
         self.dues.retain(|(_, due)| {
             !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
@@ -332,8 +332,8 @@ impl Inside {
     }
 }
 
-/// How long a vCPU has run before its policy has to know: what is shorter than its boost may be heard of
-/// late, and is charged all the same.
+/// How long a vCPU may run before its policy has to know. A run shorter than its boost may be reported late; it is
+/// charged all the same.
 fn heard_after(policy: &PolicyPlan) -> Ns {
     match policy {
         PolicyPlan::WakeBoost(config) => config.run_ns / 2,

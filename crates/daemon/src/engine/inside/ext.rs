@@ -1,7 +1,7 @@
-//! VMs whose policy is decided in the kernel, by `scx_vcoop`.
+//! VMs whose boosts are decided in the kernel, by `scx_vcoop`.
 //!
-//! Their threads keep what they have: nothing is set here, and nothing is heard of them. The scheduler is loaded for
-//! the first such VM, and the host gets its own one back with the last.
+//! The attributes of their threads do not change, and the engine watches no events of them. The scheduler is loaded for
+//! the first such VM, and unloaded with the last.
 
 use vcoop_bpf::{Admission, Rules};
 use vcoop_model::plan::PolicyPlan;
@@ -13,7 +13,7 @@ use crate::engine::link::Link;
 use crate::port::Vcpu;
 use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
 
-/// What `scx_vcoop` is told of a policy that is its own.
+/// The rules that `scx_vcoop` gets of a policy that it decides.
 pub(crate) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
     match policy {
         PolicyPlan::WakeBoost(config) if config.means == Means::Ext => {
@@ -25,7 +25,7 @@ pub(crate) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
 }
 
 impl Inside {
-    /// The vCPUs of a VM are admitted.
+    /// Registers the vCPUs of a VM with `scx_vcoop`.
     pub(super) fn admit(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
         let Some(policy) = decided_there(&vm.plan.policy) else { return Ok(()) };
@@ -65,7 +65,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Whether a vCPU's guest speaks for it has changed.
+    /// Updates whether a vCPU's guest reports on it.
     pub(super) fn listen_there(&mut self, number: u64, place: usize) {
         let Some(vm) = self.vms.get(&number) else { return };
         let Some(Rules::Dynamic(_)) = decided_there(&vm.plan.policy) else { return };
@@ -76,7 +76,7 @@ impl Inside {
         }
     }
 
-    /// A vCPU is scheduled like any other thread again.
+    /// `scx_vcoop` treats a vCPU like any other thread again.
     pub(super) fn dismiss(&mut self, vcpu: &Vcpu) {
         if let (Some(scheduler), Some(place)) = (&mut self.scheduler, vcpu.ext) {
             scheduler.leave(place);
@@ -99,7 +99,7 @@ impl Inside {
         self.scheduler.take().into_iter().for_each(|scheduler| self.unloading.begin(scheduler));
     }
 
-    /// The kernel may have ended the scheduler. Then nobody is boosted, and nobody is to believe it.
+    /// Checks whether the kernel has ended the scheduler. Then nobody is boosted, and status must say so.
     pub(super) fn check_scheduler(&mut self) {
         let Some(why) = self.scheduler.as_ref().and_then(|scheduler| scheduler.ended()) else {
             return;
@@ -110,7 +110,7 @@ impl Inside {
         self.unload();
     }
 
-    /// How a vCPU is.
+    /// Status of a vCPU.
     pub(super) fn vcpu_status(&self, vcpu: &Vcpu, now: vcoop_policy::config::Ns) -> VcpuStatus {
         let status = vcpu_status(vcpu, now);
         let (Some(scheduler), Some(place)) = (&self.scheduler, vcpu.ext) else { return status };
@@ -129,7 +129,7 @@ impl Inside {
         }
     }
 
-    /// What came of the interrupts of all VMs that are scheduled there.
+    /// Counts of the interrupts of all VMs that `scx_vcoop` schedules.
     pub(super) fn interrupts_in_kernel(&self, vm: &AttachedVm) -> Option<InterruptStatus> {
         let (Some(scheduler), Some(_)) = (&self.scheduler, vm.ext) else { return None };
         let totals = scheduler.totals();

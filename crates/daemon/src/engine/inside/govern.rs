@@ -1,4 +1,4 @@
-//! How many of its vCPUs a guest is asked to use: the host's governors, and what they go by.
+//! How many of its vCPUs a guest is asked to use: the host's governors, and the usage that they decide by.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use vcoop_vmm::Groups;
 use super::{AttachedVm, Inside};
 use crate::port::Due;
 
-/// Looks of governors that are this close together share one look at the host.
+/// Looks of governors that are this close together share one sample of the host.
 const FRESH_NS: Ns = 5_000_000;
 
-/// What the VMs with a policy have used, and the rest of the host, as of one look. VMs without a policy are among the
+/// CPU time of the VMs with a policy, and of the rest of the host, as of one sample. VMs without a policy belong to the
 /// rest.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
@@ -27,7 +27,7 @@ pub(super) struct Usage {
 
 #[derive(Debug)]
 pub(super) struct VmUsage {
-    /// Since each vCPU began.
+    /// CPU time of each vCPU since it began.
     vcpus: Vec<CpuTime>,
     groups: Groups,
     quota_ns: Option<Ns>,
@@ -48,7 +48,7 @@ impl VmUsage {
 }
 
 impl Usage {
-    /// Looks, unless it just did at the same VMs. CPU time of a VM that has come or gone since is nobody's.
+    /// Samples the host, unless it just did for the same VMs. CPU time of a VM that came or went since is not counted.
     fn look(&mut self, vms: &BTreeMap<u64, AttachedVm>) {
         let now = monotonic();
         let vms = || vms.iter().filter(|(_, vm)| !vm.is_timers);
@@ -73,7 +73,7 @@ impl Usage {
     }
 }
 
-/// The host as its governors see it.
+/// The host for its governors.
 struct Pool<'a> {
     vms: &'a BTreeMap<u64, AttachedVm>,
     usage: &'a Usage,
@@ -131,7 +131,7 @@ fn time_of(tid: u32) -> CpuTime {
     CpuTime { busy_ns: time.ran_ns, steal_ns: time.waited_ns }
 }
 
-/// Governors with the same interval look at the same times, so that the host is looked at once for all of them.
+/// Governors with the same interval look at the same times, so that one sample of the host serves all of them.
 fn next_look(now: Ns, governor: &GovernorDriver) -> Ns {
     let every = governor.interval_ns();
     (now + every / 2).next_multiple_of(every)
@@ -172,7 +172,7 @@ impl Inside {
         }
     }
 
-    /// Its guest may use what it likes.
+    /// Lets the guest of a VM use all its vCPUs again.
     pub(super) fn govern_no_more(&mut self, number: u64) {
         self.dues.retain(|(_, due)| *due != Due::Govern(number));
         let vm = self.vms.get_mut(&number);

@@ -1,4 +1,4 @@
-//! Guests that cooperate: what they ring for, what their words say, and their deadlines.
+//! Guests that cooperate: their doorbells, their words, and their deadlines.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_abi::Intent;
@@ -12,13 +12,13 @@ use crate::engine::link::{Deadline, Link, NS_PER_LOOK};
 use crate::engine::{BELL, aside, found_window};
 use crate::port::Due;
 
-/// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
-/// or was asked for its clock, and else. With many vCPUs it is longer.
+/// Time between two samples of the words of a guest that cannot ring: while one of its vCPUs is boosted or was asked
+/// for its clock, and otherwise. With many vCPUs it is longer.
 const LOOK_NS: Ns = 100_000;
 const LOOK_IDLE_NS: Ns = 4_000_000;
 
 impl Inside {
-    /// Whether a guest's bell is heard.
+    /// Sets whether a guest's doorbell is watched.
     pub(super) fn hear_bell(&mut self, number: u64, heard: bool) {
         let Some(link) = self.vms.get(&number).and_then(|vm| vm.link.as_ref()) else { return };
         let Some(bell) = &link.bell else { return };
@@ -49,7 +49,7 @@ impl Inside {
         }
     }
 
-    /// A guest's words are looked at, because it cannot ring, or must not for now.
+    /// Samples the words of a guest that cannot ring, or may not for now.
     pub(super) fn look(&mut self, number: u64) {
         let now = monotonic();
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
@@ -77,7 +77,7 @@ impl Inside {
         self.look_at(number, now + next.max(looks as Ns * NS_PER_LOOK));
     }
 
-    /// A guest's words are to be looked at then, or sooner if they are anyway.
+    /// Schedules a sample of a guest's words at this time, unless one is scheduled earlier.
     fn look_at(&mut self, number: u64, at: Ns) {
         if !self.dues.iter().any(|(_, due)| *due == Due::Look(number)) {
             self.dues.insert((at, Due::Look(number)));
@@ -93,7 +93,7 @@ impl Inside {
         (0..places).for_each(|place| self.heed(number, place, now));
     }
 
-    /// What a vCPU's words say.
+    /// Acts on a vCPU's words.
     fn heed(&mut self, number: u64, place: usize, now: Ns) {
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
         let Some(page) = link.pages(place) else { return };
@@ -116,8 +116,8 @@ impl Inside {
         self.await_deadline(number, place);
     }
 
-    /// The time has come to boost a vCPU for its deadline. A guest may have another one by now; one that puts it off all
-    /// the time is looked at as rarely as one that rings all the time.
+    /// The time has come to boost a vCPU for its deadline. The guest may have another deadline by now. A guest that
+    /// keeps putting it off is sampled as rarely as one that keeps ringing.
     pub(super) fn meet_deadline(&mut self, number: u64, place: usize) {
         if let Some(vcpu) = self.vcpu_mut(number, place) {
             vcpu.awaits = None;
@@ -134,7 +134,7 @@ impl Inside {
         vcpu.awaits = Some(later);
     }
 
-    /// A vCPU whose guest has a deadline is boosted shortly before.
+    /// Schedules the boost of a vCPU shortly before its guest's deadline.
     pub(super) fn await_deadline(&mut self, number: u64, place: usize) {
         let now = monotonic();
         let Some(vm) = self.vms.get_mut(&number) else { return };
@@ -162,7 +162,8 @@ impl Inside {
         }
     }
 
-    /// A guest with the window in its own memory may have another one by now. That is searched for aside: it takes a while.
+    /// A guest with the window in its own memory may have another one by now. A thread searches for it, because that
+    /// takes a while.
     pub(super) fn seek_window(&mut self, number: u64) {
         let now = monotonic();
         while let Ok((of, found)) = self.found.1.try_recv() {
@@ -185,7 +186,7 @@ impl Inside {
         }
     }
 
-    /// Whether a guest's driver has come or gone, and which pages are whose.
+    /// Finds out whether a guest's driver has come or gone, and which pages belong to which vCPU.
     pub(super) fn meet(&mut self, number: u64) {
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let Some(link) = &mut vm.link else { return };

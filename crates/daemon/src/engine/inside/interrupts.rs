@@ -1,4 +1,4 @@
-//! Interrupts for vCPUs, as KVM's events tell them.
+//! Interrupts for vCPUs, by KVM's events.
 
 use hdrhistogram::Histogram;
 use vcoop_bpf::{Interrupt, OfVcpu};
@@ -13,13 +13,13 @@ use super::ext::decided_there;
 use super::{AttachedVm, Inside};
 use crate::protocol::{InterruptStatus, Refusal};
 
-/// What came of the interrupts of a VM.
+/// Counts of the interrupts of a VM.
 #[derive(Debug)]
 pub(super) struct Interrupted {
     heard: u64,
     coalesced: u64,
     boosted: u64,
-    /// Nanoseconds from an interrupt to when its vCPU had what its policy gives it.
+    /// Nanoseconds from an interrupt until its policy had acted on it.
     reactions: Histogram<u64>,
 }
 
@@ -31,8 +31,8 @@ impl Interrupted {
 }
 
 impl Inside {
-    /// Hears of interrupts for a VM whose policy boosts for them. Where they cannot be heard, a guest with a driver
-    /// tells its own deadlines; `wake-boost` has been asked for more than it would do, and is refused.
+    /// Watches interrupts for a VM whose policy boosts for them. If they cannot be watched, a guest with a driver still
+    /// announces its deadlines; `wake-boost` would do less than was asked for, and is refused.
     pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
         if !vm.plan.policy.boosts_on_injection() || decided_there(&vm.plan.policy).is_some() {
@@ -61,7 +61,7 @@ impl Inside {
         Ok(())
     }
 
-    /// What came of the interrupts of a VM so far.
+    /// Counts of the interrupts of a VM so far.
     pub(super) fn interrupts_of(&self, vm: &AttachedVm) -> Option<InterruptStatus> {
         let (of, source) = (vm.interrupted.as_ref()?, self.source.as_ref()?);
         Some(InterruptStatus {
@@ -75,7 +75,7 @@ impl Inside {
         })
     }
 
-    /// A vCPU has an interrupt, and had some since the one before that were not told.
+    /// A vCPU has an interrupt, and `coalesced` ones since the one before that were not reported singly.
     pub(super) fn interrupted(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Where nobody waits for a CPU, a boost changes nothing, and what tells of wake-ups would cost for nothing.
+//! Policies rest while nobody waits for a CPU: a boost would change nothing, and watching wake-ups would cost CPU time.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::PolicyPlan;
@@ -12,13 +12,14 @@ use super::{AttachedVm, CHECK_NS, Inside, next_check};
 use crate::engine::PRESSURE;
 use crate::port::Due;
 
-/// Policies rest when the host has been without pressure for so long.
+/// Policies rest when the host has been without CPU pressure for this long.
 const QUIET_NS: Ns = 10_000_000_000;
-/// A VM whose vCPUs have waited for longer than this between two checks does not rest: 1 % of a second.
+/// A VM whose vCPUs have waited longer than this between two checks does not rest: 1 % of a second.
 const MOST_WAITED_NS: Ns = CHECK_NS / 100;
 
 impl AttachedVm {
-    /// `wake-boost` costs at each wake-up; the others cost where a guest says that something is urgent, or once.
+    /// Whether the policy may rest. `wake-boost` costs at each wake-up; other policies cost only when a guest announces
+    /// something urgent, or once.
     pub(super) fn may_rest(&self) -> bool {
         matches!(self.plan.policy, PolicyPlan::WakeBoost(_))
             && decided_there(&self.plan.policy).is_none()
@@ -31,7 +32,7 @@ impl AttachedVm {
 }
 
 impl Inside {
-    /// A policy begins: whether anybody waits for a CPU is heard from now on, where the kernel tells.
+    /// A policy begins: CPU pressure is watched from now on, if the kernel has it.
     pub(super) fn hear_pressure(&mut self) {
         if self.pressure.is_none()
             && self.vms.values().any(AttachedVm::may_rest)
@@ -45,7 +46,7 @@ impl Inside {
         self.pressed();
     }
 
-    /// Somebody waits for a CPU, or may soon.
+    /// A thread waits for a CPU, or may soon: policies go on.
     pub(super) fn pressed(&mut self) {
         if self.pressure.is_none() {
             return;
@@ -54,7 +55,7 @@ impl Inside {
         self.those(|vm| vm.rests).into_iter().for_each(|number| self.wake(number));
     }
 
-    /// A VM that rests may have to wait all the same, for a CPU that others share.
+    /// Checks a VM that rests: its vCPUs may wait all the same, for a CPU that others share.
     pub(super) fn check_rest(&mut self, number: u64) {
         let Some(vm) = self.vms.get_mut(&number).filter(|vm| vm.rests) else { return };
         if vm.look_at_waits() > MOST_WAITED_NS {
@@ -69,7 +70,7 @@ impl Inside {
         self.dues.insert((self.rests_at, Due::Rest));
     }
 
-    /// The policy of a VM goes on.
+    /// Ends the rest of a VM's policy.
     fn wake(&mut self, number: u64) {
         self.vms.entry(number).and_modify(|vm| vm.rests = false);
         self.await_nothing_of(number);
@@ -79,7 +80,7 @@ impl Inside {
         }
     }
 
-    /// Nobody has waited for a while.
+    /// Nobody has waited for a while: policies rest.
     pub(super) fn rest(&mut self) {
         self.rests_at = 0;
         for number in self.those(|vm| vm.may_rest() && !vm.rests) {

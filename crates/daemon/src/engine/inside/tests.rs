@@ -29,7 +29,7 @@ fn idle(_: &Path) -> Command {
     command
 }
 
-/// An engine in a folder, which nobody commands.
+/// An engine in a folder, with a sender for commands.
 fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<engine::Command>) {
     let place = Place::take(&dir.path().join("run")).unwrap();
     let (journal, _) = place.journal().unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn target(tid: i32) -> Target {
     under(tid, "vanilla", &[])
 }
 
-/// The same under a policy with these settings.
+/// A VM with one vCPU, this thread, under a policy with these settings.
 fn under(tid: i32, name: &str, settings: &[String]) -> Target {
     let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
     let start_time = Captured::of(tid).unwrap().baseline().start;
@@ -293,7 +293,7 @@ fn gone(_: &Path) -> Command {
     Command::new("true")
 }
 
-/// One that is there once.
+/// A keeper that can be started once.
 fn once(journal: &Path) -> Command {
     Command::new(journal.with_file_name("../once"))
 }
