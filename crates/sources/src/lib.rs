@@ -1,8 +1,8 @@
-//! What happens to threads on this host. It knows threads only, no VM and no plan.
+//! Events of threads on this host. This crate knows only threads: no VM and no plan.
 //!
-//! - [`trace`] records the host's scheduler, to be looked at afterwards.
-//! - A [`Source`] tells of threads that run and sleep as it happens, for who reacts to it.
-//! - [`Pressure`] tells that threads wait for CPUs at all.
+//! - [`trace`] records the host's scheduler, for analysis afterwards.
+//! - A [`Source`] reports that threads run and sleep as it happens, to a program that reacts.
+//! - [`Pressure`] reports that threads wait for CPUs at all.
 
 #[cfg(target_os = "linux")]
 mod perf;

@@ -1,16 +1,14 @@
-//! Single threads by perf events (`perf_event_open(2)`), two for each; what each function does is said at
-//! [`Source`](crate::Source):
+//! Watches single threads by perf events (`perf_event_open(2)`), two for each. The functions are described at
+//! [`Source`](crate::Source).
 //!
-//! * to hear that the thread runs, its own CPU clock, which rings once when it has run for some time;
-//! * to hear that it sleeps, the tracepoint `sched_switch`, filtered to those in which it goes to sleep.
+//! * *The thread runs*: its own CPU clock, which fires once when the thread has run for some time.
+//! * *The thread sleeps*: the tracepoint `sched_switch`, filtered to switches in which the thread goes to sleep.
 //!
-//! So what wakes up only to see that there is nothing to do wakes nobody here, until such runs add up
-//! to that time. Neither tells of preemptions, and that is the point: a watcher that was woken by each
-//! context switch would preempt the thread on the CPU that they share, which is two more of them, and
-//! so on: neither would get anywhere.
+//! So a thread that wakes up only to find nothing to do wakes no watcher, until such runs add up to that time. Neither
+//! event reports preemptions, on purpose: a watcher that woke up for each context switch would preempt the thread on
+//! the CPU that they share, which is two more switches, and so on without end.
 //!
-//! Both write into one ring of the thread's, which is shared with this process. Each record wakes
-//! who polls.
+//! Both events write into one ring per thread, which is shared with this process. Each record wakes a poller.
 #![allow(unsafe_code, reason = "perf_event_open, and a ring shared with the kernel")]
 
 use std::collections::BTreeMap;
@@ -30,21 +28,20 @@ use vcoop_threads::{Ns, Stat};
 use crate::source::{Error, Happened, What};
 use crate::tracefs::mount_point;
 
-/// Shortest time that a thread has run before it is heard of: a wake-up of who listens takes about as
-/// long on hosts where it takes longest.
+/// Shortest run that is reported: about as long as the wake-up of a watcher takes on the slowest hosts.
 const LEAST_NS: Ns = 50_000;
 /// `TASK_INTERRUPTIBLE`, as the tracepoint shows it: an idle vCPU, or a thread that waits for one.
 const ASLEEP: &CStr = c"prev_state == 1";
 
 /// Bytes of a page, which the kernel counts rings in.
 const PAGE: usize = 4096;
-/// Bytes of a ring: 170 records. Who does not come before a thread has slept so often loses records,
-/// and is told.
+/// Bytes of a ring: 170 records. If a thread sleeps more often than that before the ring is read, records are lost, and
+/// the reader is told.
 const RING: usize = PAGE;
-/// A header, the event that it is of, and the time.
+/// A record: header, id of the event, and time.
 const RECORD: u64 = 24;
 
-/// Threads by perf events.
+/// Threads watched by perf events.
 #[derive(Debug)]
 pub(crate) struct Perf {
     /// Number of `sched_switch`.
@@ -53,7 +50,7 @@ pub(crate) struct Perf {
 }
 
 impl Perf {
-    /// Watches nobody yet.
+    /// A source that watches no thread yet.
     ///
     /// # Errors
     ///
@@ -134,18 +131,18 @@ fn open(attr: &mut perf::perf_event_attr, tid: i32) -> Result<OwnedFd, Error> {
 struct Ring {
     sleeps: OwnedFd,
     runs: OwnedFd,
-    /// What the records of `runs` are called.
+    /// Id of the records of `runs`.
     runs_id: u64,
-    /// ... and after what time on a CPU it rings.
+    /// CPU time of the thread after which `runs` fires.
     after: Ns,
-    /// `runs` will ring.
+    /// `runs` will fire.
     armed: bool,
-    /// When it was made to.
+    /// When `runs` was armed.
     since: Ns,
     /// `sleeps` is enabled.
     hears_sleeps: bool,
     stat: Stat,
-    /// A page of control, and the records.
+    /// The mapping: a page of control, and the records.
     map: NonNull<u8>,
     tail: u64,
 }
@@ -205,8 +202,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// `runs` rings once more, and sleeps are not heard. Of a thread that runs on another CPU, each change is
-    /// a call into that CPU.
+    /// Arms `runs` once more, and disables `sleeps`. If the thread runs on another CPU, each change is a call into that
+    /// CPU.
     fn await_run(&mut self) {
         self.await_nothing();
         if !self.armed {
@@ -222,7 +219,7 @@ impl Ring {
         }
     }
 
-    /// Its next sleep is heard. Whether it sleeps already.
+    /// Enables `sleeps`. Returns whether the thread sleeps already.
     fn await_sleep(&mut self) -> bool {
         // Many who wait for the sleep of a thread whose runs are short come after it.
         if self.stat.is_asleep() {
@@ -236,7 +233,7 @@ impl Ring {
         self.stat.is_asleep()
     }
 
-    /// Sleeps are not heard. If `runs` is to ring, it does so once.
+    /// Disables `sleeps`. If `runs` is armed, it still fires once.
     fn await_nothing(&mut self) {
         if self.hears_sleeps {
             // SAFETY: no argument. If it fails, more is heard than needed.
@@ -249,7 +246,7 @@ impl Ring {
         self.map.as_ptr().cast()
     }
 
-    /// Where the kernel has written to.
+    /// Where the kernel writes next.
     fn head(&self) -> u64 {
         // SAFETY: an aligned word of the mapping, which the kernel writes and only this reads.
         let head =
@@ -257,7 +254,7 @@ impl Ring {
         head.load(Ordering::Acquire)
     }
 
-    /// A word of the records; `at` counts from the ring's beginning, and goes round.
+    /// A word of the records; `at` counts from the ring's beginning, and wraps.
     fn word(&self, at: u64) -> u64 {
         let offset = at as usize % RING / 8 * 8;
         // SAFETY: inside of the mapping and aligned; the kernel does not write between tail and head.

@@ -1,24 +1,24 @@
-//! Hearing that threads wait for CPUs: the kernel's pressure stall information (`Documentation/accounting/psi.rst`).
+//! Reports that threads wait for CPUs, by the kernel's pressure stall information (`Documentation/accounting/psi.rst`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Rings when threads of this host have waited for CPUs for 5 % of the time, and again and again as long as they do.
-/// Whoever polls it waits for `EPOLLPRI`. It costs nothing while nobody waits.
+/// Fires when threads of this host have waited for CPUs for 5 % of the time, and again as long as they do. Poll it for
+/// `EPOLLPRI`. It costs nothing while no thread waits.
 #[derive(Debug)]
 pub struct Pressure(File);
 
-/// How long they wait in what time, in microseconds. The kernel looks ten times in the first; without CAP_SYS_RESOURCE it
-/// takes only multiples of 2 s, and looks every 2 s.
+/// Waiting time and window, in microseconds. With the first, the kernel checks ten times in a window; without
+/// CAP_SYS_RESOURCE it takes only multiples of 2 s, and checks every 2 s.
 const TRIGGERS: [&[u8]; 2] = [b"some 50000 1000000\0", b"some 100000 2000000\0"];
 
 impl Pressure {
-    /// Listens from now on.
+    /// Starts to watch.
     ///
     /// # Errors
     ///
-    /// The kernel is built without it or was booted with `psi=0`, or this user may not ask.
+    /// The kernel is built without pressure information or was booted with `psi=0`, or this user may not use it.
     pub fn open() -> io::Result<Self> {
         let [soon, later] = TRIGGERS.map(|trigger| {
             let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/cpu")?;

@@ -1,4 +1,4 @@
-//! Hearing of what threads do while they do it.
+//! Events of threads, as they happen.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,50 +9,50 @@ use vcoop_threads::{Ns, Stat};
 
 use crate::perf::Perf;
 
-/// The token by which whoever waits is woken for several threads: the number of none.
+/// The token of an epoll event that is about several threads; no thread has this number.
 const SEVERAL: i32 = 0;
 
-/// Something that a watched thread did.
+/// An event of a watched thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happened {
-    /// When, by CLOCK_MONOTONIC.
+    /// Time, by CLOCK_MONOTONIC.
     pub at: Ns,
     /// What.
     pub what: What,
 }
 
-/// What a thread did.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It runs, after a sleep.
+    /// The thread runs, after a sleep.
     Runs,
-    /// It sleeps.
+    /// The thread sleeps.
     Sleeps,
-    /// It is a vCPU, and has an interrupt.
+    /// The thread is a vCPU's, and has an interrupt.
     Interrupt {
-        /// Of what kind.
+        /// Kind of interrupt.
         kind: Interrupt,
-        /// How many it had since the last one that was told, and came too soon after it to be told.
+        /// Interrupts since the last one that was reported, which came too soon after it to be reported.
         coalesced: u64,
     },
-    /// Events were lost: whether it sleeps is not known until the next one.
+    /// Events were lost: whether the thread sleeps is not known until the next event.
     Lost,
 }
 
-/// Hears of what threads do.
+/// A source of thread events.
 ///
-/// That a thread runs is heard by perf events, once it has run for some time since it slept. That it sleeps is heard by BPF
-/// where this build and this kernel have it, and else by perf events. Interrupts for vCPUs are heard by BPF only.
+/// Perf events report that a thread runs, once it has run for some time since it slept. BPF, if this build and this
+/// kernel have it, reports that a thread sleeps; else perf events do. Only BPF reports interrupts for vCPUs.
 #[derive(Debug)]
 pub struct Source {
     perf: Perf,
     events: Result<Events, Missing>,
-    /// Events that were lost until the last look.
+    /// Number of lost events as of the last call of [`take`](Self::take).
     lost: u64,
 }
 
 impl Source {
-    /// Watches nobody yet.
+    /// A source that watches no thread yet.
     ///
     /// # Errors
     ///
@@ -61,11 +61,11 @@ impl Source {
         Self::new(Events::open())
     }
 
-    /// The same without BPF, because of `why`.
+    /// A source without BPF; `why` says why BPF is missing.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`open`](Self::open).
     pub fn without_bpf(why: Missing) -> Result<Self, Error> {
         Self::new(Err(why))
     }
@@ -74,15 +74,15 @@ impl Source {
         Ok(Self { perf: Perf::new()?, events, lost: 0 })
     }
 
-    /// By what sleeps are heard.
+    /// What reports sleeps.
     pub fn name(&self) -> &'static str {
         if self.events.is_ok() { "BPF" } else { "perf" }
     }
 
-    /// Watches a thread; what it does is heard from [`await_run`](Self::await_run) or
-    /// [`await_sleep`](Self::await_sleep) on. Whoever waits on `epoll` is woken with a token when there is something to
-    /// [`take`](Self::take): the thread's number, or 0. `after`: it need not be heard that the thread runs before it
-    /// has run for so long since it was last heard of; the less is heard the less it costs.
+    /// Watches a thread; its events are reported after [`await_run`](Self::await_run) or
+    /// [`await_sleep`](Self::await_sleep). `epoll` gets an event with a token when there is something to
+    /// [`take`](Self::take): the thread's number, or 0. `after`: a run need not be reported before the thread has run
+    /// for so long, in nanoseconds, since its last event; fewer reports cost less.
     ///
     /// # Errors
     ///
@@ -102,16 +102,17 @@ impl Source {
         }
     }
 
-    /// Hears of a vCPU's interrupts, before it takes them. Its thread is watched. By what they are heard.
+    /// Starts to report a vCPU's interrupts, before the vCPU takes them. Its thread must be watched. Returns what
+    /// reports them.
     ///
     /// # Errors
     ///
-    /// Not in this build, or not in this kernel.
+    /// This build or this kernel has no support for it.
     pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
         self.events.as_mut().map_err(|why| Missing::clone(why))?.hear_interrupts(vcpu)
     }
 
-    /// Watches it no longer. One that is not watched is passed over.
+    /// Stops watching a thread. Does nothing if it is not watched.
     pub fn forget(&mut self, tid: i32) {
         self.perf.forget(tid);
         if let Ok(events) = &mut self.events {
@@ -119,7 +120,7 @@ impl Source {
         }
     }
 
-    /// The thread sleeps, or is about to: that it runs is heard, once, and no sleep is from now on.
+    /// The thread sleeps, or is about to: its next run is reported, once, and no sleeps.
     pub fn await_run(&mut self, tid: i32) {
         if let Ok(events) = &mut self.events {
             events.hear_sleeps(tid, false);
@@ -127,8 +128,8 @@ impl Source {
         self.perf.await_run(tid);
     }
 
-    /// The thread runs: that it sleeps is heard from now on. If it sleeps already, which is the result,
-    /// nothing need be heard.
+    /// The thread runs: its sleeps are reported from now on. Returns whether it sleeps already; then no report is
+    /// needed.
     pub fn await_sleep(&mut self, tid: i32) -> bool {
         match &mut self.events {
             Ok(events) => {
@@ -140,7 +141,7 @@ impl Source {
         }
     }
 
-    /// No sleep is heard from now on. That it runs is, once, if it was awaited.
+    /// No sleeps are reported from now on. A run that was awaited is still reported, once.
     pub fn await_nothing(&mut self, tid: i32) {
         match &mut self.events {
             Ok(events) => events.hear_sleeps(tid, false),
@@ -148,8 +149,9 @@ impl Source {
         }
     }
 
-    /// What threads did since the last call, for a `token` of the epoll: of each thread in order. It does not wait. Whether
-    /// there is more for this token, which wakes nobody: so much is taken at once.
+    /// Hands the events since the last call, for a `token` of the epoll, to `each`; those of one thread in order. Does
+    /// not block. Returns whether there is more for this token, which epoll will not report: one call takes a limited
+    /// number.
     pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) -> bool {
         let events = match &mut self.events {
             Ok(events) if token == SEVERAL => events,
@@ -174,7 +176,7 @@ impl Source {
         more
     }
 
-    /// Sleeps and interrupts that could not be told until the last one that was, because too many were at once.
+    /// Sleeps and interrupts that were lost until the last one that was reported, because too many came at once.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -229,13 +231,13 @@ mod tests {
     use vcoop_threads::clock::monotonic;
     use vcoop_threads::{Ns, gettid};
 
-    /// So long a test waits for what has to come.
+    /// How long a test waits for an event.
     const PATIENCE: Duration = Duration::from_secs(10);
 
     /// How a test gets its source.
     type Get = fn() -> Result<Source, Skip>;
 
-    /// The same tests for sleeps that perf hears and for those that BPF hears.
+    /// Each test twice: with sleeps reported by perf events, and by BPF.
     macro_rules! by_each {
         ($($test:ident),* $(,)?) => {
             mod perf {
@@ -295,7 +297,7 @@ mod tests {
         Ok((source, poll, tid, thread))
     }
 
-    /// Takes what was heard.
+    /// Takes the events.
     fn take(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
         let mut heard = Vec::new();
         for token in [tid, 0] {
@@ -309,7 +311,7 @@ mod tests {
         heard.into_iter().for_each(&mut each);
     }
 
-    /// Takes what was heard, and awaits the opposite of the last.
+    /// Takes the events, and awaits the opposite of the last.
     fn follow(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
         let mut runs = None;
         take(source, tid, |h| {

@@ -4,19 +4,18 @@
 //! tracefs instance -> pages -> events -> timeline
 //! ```
 //!
-//! Its clock is the TSC, as that of whoever measures with it (a guest's TSC with an offset of 0 is
-//! the same), so no time needs converting. What is recorded:
+//! Its clock is the TSC, as is that of the program that measures with it (a guest's TSC with an offset of 0 is the
+//! same), so no time needs converting. It records:
 //!
-//! * `sched_switch` on the CPUs that the threads may use, all of it: who ran instead is as
-//!   often a stranger;
-//! * `sched_waking` and `sched_wakeup` of the measured threads, on all CPUs: a waking is traced by
-//!   the thread that wakes;
-//! * of the vCPUs' threads, where this KVM has them: `kvm_entry`, `kvm_exit` and `kvm_vcpu_wakeup`.
-//!   Never others: `kvm_emulate_insn` alone comes a million times a second on a KVM that emulates.
+//! * `sched_switch` on the CPUs that the threads may use, of all threads: the thread that ran instead is often a
+//!   foreign one;
+//! * `sched_waking` and `sched_wakeup` of the measured threads, on all CPUs: a waking is traced on the CPU of the
+//!   waker;
+//! * of the vCPUs' threads, if this KVM has them: `kvm_entry`, `kvm_exit` and `kvm_vcpu_wakeup`. No other events of
+//!   KVM: `kvm_emulate_insn` alone comes a million times a second on a KVM that emulates.
 //!
-//! Events come in pages, CPU by CPU. A time is *covered* when everything before it has been taken
-//! in. Events that the kernel had to drop leave a gap, which ends for each thread when it is next
-//! switched to or from.
+//! Events come in pages, CPU by CPU. A time is *covered* when all events before it have been read. Events that the
+//! kernel had to drop leave a gap, which ends for each thread when it is next switched to or from.
 
 pub mod format;
 pub mod page;
@@ -40,20 +39,20 @@ use crate::trace::page::Page;
 pub use event::{Comm, Event, Leaves, Reason, Tid, What};
 pub use timeline::{IDLE, Label, Meter, Span, State, Timeline};
 
-/// Events that must be there.
+/// Events without which there is no recording.
 const NEEDED: [&str; 3] = ["sched_switch", "sched_waking", "sched_wakeup"];
 
-/// Events that tell more where there are any.
+/// Events that are recorded if they exist.
 const VCPUS: [&str; 3] = ["kvm_entry", "kvm_exit", "kvm_vcpu_wakeup"];
 
-/// An event that began to be written before a drain may come with the next one, if its CPU was taken
-/// from this host in between. So long is waited for it.
+/// An event that began to be written before a drain may come with the next one, if its CPU was taken from this host in
+/// between. This is how long the drain waits for it.
 const MARGIN_NS: u64 = 10_000_000;
 
-/// History kept, beyond what the next drain brings: a sample may take this long.
+/// History kept beyond the last drain: a sample may take this long.
 const HISTORY_NS: u64 = 10_000_000_000;
 
-/// Pages a CPU in one drain; its buffer holds at most half as many.
+/// Pages that one drain reads of a CPU; its buffer holds at most half as many.
 const PAGES: usize = 1024;
 
 /// A thread that is known by name.
@@ -61,11 +60,11 @@ const PAGES: usize = 1024;
 pub struct Thread {
     /// Its number.
     pub tid: Tid,
-    /// What it is called as the one who ran instead.
+    /// Its name in reports of the thread that ran instead.
     pub label: String,
-    /// What it does is followed.
+    /// Whether its states are recorded.
     pub measured: bool,
-    /// It is a vCPU's.
+    /// Whether it is a vCPU's thread.
     pub vcpu: bool,
 }
 
@@ -73,24 +72,24 @@ pub struct Thread {
 #[derive(Debug)]
 pub struct Recorder {
     instance: Instance,
-    /// The part of the filter of switches that names CPUs.
+    /// The part of the filter of `sched_switch` that names CPUs.
     on_cpus: String,
     decoder: Decoder,
     clock: Clock,
     timeline: Timeline,
-    /// Read, but later than what is covered.
+    /// Events that were read but are not covered yet.
     pending: Vec<Event>,
     /// Time of the last event of each CPU.
     last: BTreeMap<u32, u64>,
-    /// The threads are known.
+    /// Whether the threads are known.
     ready: bool,
-    /// Nothing more comes: why.
+    /// Why the recording has ended early.
     broken: Option<String>,
     events: u64,
     lost: u64,
-    /// When recording was on.
+    /// TSC at which recording began.
     began: u64,
-    /// Names of the reasons for leaving guest mode.
+    /// Names of the exit reasons.
     reasons: Vec<Symbols>,
 }
 
@@ -99,7 +98,7 @@ fn path(event: &str) -> String {
     format!("{system}/{event}")
 }
 
-/// The events that this kernel has for us, and a decoder for them.
+/// A decoder for the events of this kernel that are needed, and their names.
 fn decoder(instance: &Instance) -> Result<(Decoder, Vec<&'static str>), String> {
     let mut decoder = Decoder::default();
     let mut known = Vec::new();
@@ -114,7 +113,7 @@ fn decoder(instance: &Instance) -> Result<(Decoder, Vec<&'static str>), String> 
     Ok((decoder, known))
 }
 
-/// What could be recorded on this host, or why nothing could: `no: ` and the reason.
+/// What could be recorded on this host, or `no: ` and the reason why nothing could.
 pub fn describe() -> String {
     match Instance::new("-look").and_then(|instance| decoder(&instance)) {
         Ok((_, events)) => events.join(", "),
@@ -122,25 +121,25 @@ pub fn describe() -> String {
     }
 }
 
-/// The filter of switches.
+/// File of the filter of `sched_switch`.
 const SWITCHES: &str = "events/sched/sched_switch/filter";
 
 /// Longest filter that the kernel takes: a page.
 const MOST_FILTER: usize = 4000;
 
-/// A filter for any of some numbers of a field.
+/// A filter that accepts any of some numbers in a field.
 fn any_of(field: &str, numbers: impl IntoIterator<Item = i64>) -> String {
     let terms: Vec<String> = numbers.into_iter().map(|n| format!("{field} == {n}")).collect();
     terms.join(" || ")
 }
 
 impl Recorder {
-    /// Starts one, best before its threads start: so no state of theirs is missed. `cpus`: those
-    /// that the threads may use.
+    /// Starts a recording, best before the threads start, so that none of their states is missed. `cpus`: CPUs that the
+    /// threads may use.
     ///
     /// # Errors
     ///
-    /// What is missing, for people.
+    /// What is missing, in words.
     pub fn start(cpus: &[u32], clock: Clock) -> Result<Self, String> {
         // A process may have several, one after the other and side by side.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -173,8 +172,8 @@ impl Recorder {
         })
     }
 
-    /// The threads are these, and all of them have begun. What was recorded so far is looked at with
-    /// this in mind.
+    /// Tells the recorder its threads, all of which have begun. Events recorded so far are evaluated with these
+    /// threads.
     pub fn know(&mut self, threads: &[Thread]) {
         let tids = |of: fn(&Thread) -> bool| {
             threads.iter().filter(move |t| of(t)).map(|t| i64::from(t.tid))
@@ -205,28 +204,28 @@ impl Recorder {
         self.ready = true;
     }
 
-    /// The threads are known, and all of them were there when the recording began: what they did
-    /// until their first event follows from it.
+    /// The threads are known, and all of them existed when the recording began. So their state before their first event
+    /// follows from it.
     pub fn were_there(&mut self) {
         self.timeline.were_there(self.began);
     }
 
-    /// Wakings of all threads are recorded from now on, not only of those that are measured.
+    /// Records wakings of all threads from now on, not only of measured ones.
     pub fn hear_all_wakings(&self) {
         let _ = self.instance.write(&format!("events/{}/filter", path("sched_waking")), "0");
     }
 
-    /// When the recording began.
+    /// TSC at which the recording began.
     pub fn began(&self) -> u64 {
         self.began
     }
 
-    /// Name of a reason for leaving guest mode, or its number.
+    /// Name of an exit reason, or its number.
     pub fn reason(&self, reason: Reason) -> String {
         reason.name(&self.reasons)
     }
 
-    /// Why nothing more comes, if the recording is broken.
+    /// Why no more events come, if the recording is broken.
     pub fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
@@ -246,13 +245,13 @@ impl Recorder {
         &self.timeline
     }
 
-    /// Has the meters read at this time.
+    /// Asks for the meters as of this time.
     pub fn mark(&mut self, at: u64) {
         self.timeline.mark(at);
     }
 
-    /// Takes in what the kernel has written, and hands it out in order of time. Not before the
-    /// threads are known.
+    /// Reads what the kernel has written, and hands events to `tap` in order of time. Does nothing before the threads
+    /// are known.
     pub fn drain(&mut self, tap: &mut dyn FnMut(&Event)) {
         let covered = tsc().saturating_sub(self.clock.to_cycles(MARGIN_NS));
         if self.ready && self.read() {
@@ -261,8 +260,7 @@ impl Recorder {
         }
     }
 
-    /// The recording is over: nothing more comes. The rest is handed out as by
-    /// [`drain`](Self::drain).
+    /// Ends the recording. The rest of the events goes to `tap` as in [`drain`](Self::drain).
     pub fn end(&mut self, tap: &mut dyn FnMut(&Event)) {
         let ended = tsc();
         let _ = self.instance.write("tracing_on", "0");
@@ -275,7 +273,7 @@ impl Recorder {
         self.lost = self.instance.lost();
     }
 
-    /// Events taken in, and events lost; the second only after the end.
+    /// Number of events read, and of events lost; the second is final only after the end.
     pub fn counts(&self) -> (u64, u64) {
         (self.events, self.lost)
     }
@@ -322,7 +320,7 @@ impl Recorder {
         })
     }
 
-    /// Takes in the events before this time, in order.
+    /// Evaluates the events before this time, in order.
     fn take_in(&mut self, covered: u64, tap: &mut dyn FnMut(&Event)) {
         // Stable: those of one CPU stay in their order.
         self.pending.sort_by_key(|e| e.time);

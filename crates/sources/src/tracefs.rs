@@ -1,4 +1,4 @@
-//! Where the kernel shows its tracepoints.
+//! Where tracefs is mounted.
 
 use std::fs;
 use std::path::PathBuf;

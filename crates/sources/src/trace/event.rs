@@ -1,11 +1,11 @@
-//! The trace events that are looked at, out of their bytes.
+//! Decodes the trace events that are used.
 
 use super::format::{Field, Format, Symbols};
 
 /// A thread id of the kernel; 0 is the idle thread of each CPU.
 pub type Tid = i32;
 
-/// A thread's name, as the kernel has it: up to 15 bytes and a zero, anything in them.
+/// A thread's name, as the kernel has it: up to 15 arbitrary bytes and a zero.
 pub type Comm = [u8; 16];
 
 /// One event.
@@ -22,11 +22,11 @@ pub struct Event {
 /// How a thread leaves its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// It still wants it.
+    /// The thread is still runnable.
     Runnable,
-    /// It sleeps, or is gone.
+    /// The thread sleeps, or has ended.
     Asleep,
-    /// It sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the kernel.
+    /// The thread sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the kernel.
     Blocked,
 }
 
@@ -35,27 +35,27 @@ pub enum Leaves {
 pub enum What {
     /// The CPU goes from one thread to another.
     Switch {
-        /// Who had it.
+        /// Thread that had the CPU.
         prev: Tid,
-        /// How that one leaves it.
+        /// How `prev` leaves it.
         leaves: Leaves,
-        /// Who gets it.
+        /// Thread that gets the CPU.
         next: Tid,
-        /// Name of the one who gets it.
+        /// Name of `next`.
         comm: Comm,
     },
-    /// A thread is being woken (by the thread that wakes it, perhaps on another CPU).
+    /// A thread is being woken; written by the waker, perhaps on another CPU.
     Waking {
-        /// Who is woken.
+        /// Thread that is woken.
         tid: Tid,
         /// CPU that it is to run on.
         cpu: u32,
         /// Thread that wakes it; `None`: an interrupt does, or the idle thread.
         by: Option<Tid>,
     },
-    /// It is on a run queue.
+    /// A woken thread is on a run queue.
     Wakeup {
-        /// Who is woken.
+        /// Thread that is woken.
         tid: Tid,
         /// CPU of that queue.
         cpu: u32,
@@ -65,35 +65,35 @@ pub enum What {
         /// The thread.
         tid: Tid,
     },
-    /// It has left guest mode.
+    /// A vCPU's thread has left guest mode.
     Exit {
         /// The thread.
         tid: Tid,
-        /// Why, where the kernel tells.
+        /// Exit reason, if the kernel reports it.
         reason: Option<Reason>,
     },
-    /// A vCPU's halt is over; the kernel polls before it sleeps.
+    /// A vCPU's halt is over. During a halt the kernel polls before it sleeps.
     HaltOver {
         /// The thread.
         tid: Tid,
-        /// Nanoseconds that it took.
+        /// Length of the halt in nanoseconds.
         ns: u64,
     },
-    /// Events of this CPU were lost, after the one before and before this time.
+    /// Events of this CPU were lost, after the previous one and before this time.
     Lost {
-        /// TSC of the one before.
+        /// TSC of the previous event.
         since: u64,
     },
 }
 
-/// Bits of `common_flags` of what is written in a hard interrupt or an NMI. What a soft interrupt does
-/// is mostly for the thread that it came upon.
+/// Bits of `common_flags` of an event in a hard interrupt or an NMI. Work of a soft interrupt is mostly for the thread
+/// that it interrupted.
 const INTERRUPT: u64 = 0x48;
 
 /// Why a vCPU left guest mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reason {
-    /// Whose numbers these are: 1 those of VMX, others those of SVM.
+    /// Instruction set of the number: 1 for VMX, else SVM.
     pub isa: u32,
     /// The number.
     pub number: u32,
@@ -107,7 +107,7 @@ impl Reason {
         Self { isa, number: if isa == Self::VMX { number & 0xffff } else { number } }
     }
 
-    /// Its name by the tables of its event's format, or its number.
+    /// Its name in the tables of the event's format, or its number.
     pub(super) fn name(self, tables: &[Symbols]) -> String {
         let table = if self.isa == Self::VMX { tables.first() } else { tables.get(1) };
         let is = |n: i64| n == i64::from(self.number) || n == i64::from(self.number.cast_signed());
@@ -120,10 +120,10 @@ impl Reason {
 /// not (the kernel reports that in a bit above these).
 const BLOCKED: u64 = 0xff;
 
-/// Of these: `D` in ps.
+/// Bit for an uninterruptible sleep: `D` in ps.
 const UNINTERRUPTIBLE: u64 = 2;
 
-/// Fields of an event, by what it is.
+/// Fields of an event, by kind.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Switch { prev: Field, state: Field, next: Field, comm: Field },
@@ -134,14 +134,14 @@ enum Shape {
     HaltOver { tid: Field, ns: Field },
 }
 
-/// Reads events of the formats it was given.
+/// Decodes events of the formats that it has learned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decoder {
     shapes: Vec<(u16, Shape)>,
 }
 
 impl Decoder {
-    /// Takes an event of this name in; false: unknown, or its fields are not those expected.
+    /// Learns the event of this name; false: the event is unknown, or a field is missing.
     pub(super) fn learn(&mut self, name: &str, format: &Format) -> bool {
         let shape = || {
             let field = |name| format.field(name);
@@ -174,7 +174,7 @@ impl Decoder {
         true
     }
 
-    /// What an event's bytes say; `None` for an event it does not know, or one cut short.
+    /// Decodes an event's bytes; `None` for an unknown event, or one that is cut short.
     pub(super) fn decode(&self, data: &[u8]) -> Option<What> {
         let id = u16::try_from(Format::TYPE.unsigned(data)?).ok()?;
         let (_, shape) = self.shapes.iter().find(|(i, _)| *i == id)?;

@@ -1,9 +1,9 @@
 //! `format` files of trace events: where a field is in an event's bytes.
 //!
-//! Field offsets differ between kernels, so they are never assumed. The text is the kernel's, but no
-//! text makes this code panic.
+//! Field offsets differ between kernels, so none is assumed. The text comes from the kernel, but no text makes this
+//! code panic.
 
-/// A field: its place in the event's bytes.
+/// Place of a field in the event's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     offset: usize,
@@ -40,17 +40,17 @@ pub struct Format {
     symbols: Vec<Symbols>,
 }
 
-/// Names of numbers, as a format's text says an event is to be printed.
+/// Names of numbers, from a format's `__print_symbolic`.
 pub type Symbols = Vec<(i64, String)>;
 
-/// Names kept of one format.
+/// Most names kept of one format.
 const MOST_SYMBOLS: usize = 1024;
 
 impl Format {
-    /// Bytes of an event that say which it is: the first field of every format.
+    /// The field that says which event it is: the first of every format.
     pub const TYPE: Field = Field { offset: 0, size: 2 };
 
-    /// From the file's text; `None` if it is not one, or events of it do not begin with their type.
+    /// Parses the file's text; `None` if it is no format, or its events do not begin with their type.
     pub fn parse(text: &str) -> Option<Self> {
         let mut id = None;
         let mut fields = Vec::new();
@@ -101,7 +101,7 @@ fn symbols(text: &str) -> Vec<Symbols> {
     tables.collect()
 }
 
-/// A number of C: `28`, `0x040 + 1`, `-1`.
+/// A number in C syntax: `28`, `0x040 + 1`, `-1`.
 fn number_of(text: &str) -> Option<i64> {
     let mut sum = 0_i64;
     for term in text.split('+').map(str::trim) {

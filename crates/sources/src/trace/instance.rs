@@ -1,8 +1,8 @@
-//! Our own instance of the kernel's tracer: `instances/vcoop-PID` in tracefs.
+//! An own instance of the kernel's tracer: `instances/vcoop-PID` in tracefs.
 //!
-//! An instance has buffers, events, filters and a clock of its own: nothing in it changes what
-//! others trace. It is a directory that outlives its maker, so it is removed on drop (also while
-//! a panic unwinds), and what a killed process has left is removed by the next one.
+//! An instance has its own buffers, events, filters and clock: nothing in it changes what others trace. It is a
+//! directory that outlives its maker, so it is removed on drop (also while a panic unwinds). An instance of a killed
+//! process is removed by the next one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -15,7 +15,7 @@ use super::format::Format;
 use super::page::Layout;
 use crate::tracefs::mount_point;
 
-/// Buffers of all CPUs together at most, and of one at least and at most, in KiB.
+/// Size of buffers in KiB: most for all CPUs together, least and most for one CPU.
 const BUFFERS_KB: (usize, usize, usize) = (64 << 10, 256, 2048);
 
 /// An instance, and its CPUs' buffers.
@@ -26,8 +26,7 @@ pub(super) struct Instance {
     layout: Layout,
 }
 
-/// The text of a file that gives nothing more after its first read, however short that was: so does
-/// `header_page`.
+/// Reads a file in one read. Files such as `header_page` return nothing after their first read, however short that was.
 fn read_at_once(path: &Path) -> std::io::Result<String> {
     let mut bytes = vec![0; 1 << 14];
     let n = File::open(path)?.read(&mut bytes)?;
@@ -42,11 +41,11 @@ fn why(what: &str, path: &Path) -> impl FnOnce(std::io::Error) -> String {
 }
 
 impl Instance {
-    /// Makes one; `name` tells apart those of one process. Nothing is recorded yet.
+    /// Makes an instance; `name` distinguishes instances of one process. Nothing is recorded yet.
     ///
     /// # Errors
     ///
-    /// What is missing, for people.
+    /// What is missing, in words.
     pub(super) fn new(name: &str) -> Result<Self, String> {
         numbers_of_events().map_err(|(what, remedy)| format!("{what}; {remedy}"))?;
         let root = mount_point().ok_or_else(|| {
@@ -80,7 +79,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Opens the CPUs' buffers, never to block.
+    /// Opens the CPUs' buffers for non-blocking reads.
     fn open(&mut self) -> Result<(), String> {
         let per_cpu = self.path.join("per_cpu");
         for entry in fs::read_dir(&per_cpu).map_err(why("list", &per_cpu))?.flatten() {
@@ -96,16 +95,16 @@ impl Instance {
         Ok(())
     }
 
-    /// Where things are in its pages.
+    /// Layout of its pages.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Writes one of its files.
+    /// Writes one of the instance's files.
     ///
     /// # Errors
     ///
-    /// Which file and why, for people.
+    /// Which file and why, in words.
     pub(super) fn write(&self, file: &str, text: &str) -> Result<(), String> {
         let path = self.path.join(file);
         fs::write(&path, text).map_err(why(&format!("write {text:?} to"), &path))
@@ -117,8 +116,8 @@ impl Instance {
         Format::parse(&fs::read_to_string(path).ok()?)
     }
 
-    /// Hands out the pages that each CPU has filled, or is filling, since the last call, oldest
-    /// first. The work of a call is bounded by `most` pages a CPU; true if there is no more.
+    /// Hands out the pages that each CPU has filled, or is filling, since the last call, oldest first. Reads at most
+    /// `most` pages a CPU; returns true if there are no more.
     ///
     /// # Errors
     ///
@@ -175,8 +174,8 @@ impl Drop for Instance {
     }
 }
 
-/// Removes what processes that are gone have left. One that only lives in another PID namespace
-/// keeps its files open, and the kernel refuses to remove an instance in use.
+/// Removes the instances of processes that have ended. If the process lives in another PID namespace, its files are
+/// open, and the kernel refuses to remove an instance in use.
 fn remove_stale(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {

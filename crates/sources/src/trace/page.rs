@@ -5,10 +5,10 @@
 //! and meaning: the kernel's `events/header_page`, `events/header_event` and
 //! `Documentation/trace/ring-buffer-design.rst`. Little endian, as everything in this crate.
 //!
-//! The bytes come from the kernel, but from a file: no bytes make this code panic, loop or read
-//! outside of them. What cannot be followed ends the page and is said ([`Records::is_broken`]).
+//! The bytes come from the kernel, but through a file: no bytes make this code panic, loop or read outside of them.
+//! Bytes that cannot be decoded end the page and are reported ([`Records::is_broken`]).
 
-/// Event types beyond the lengths.
+/// Largest event type that is a length.
 const LONGEST: u32 = 28;
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
@@ -17,20 +17,20 @@ const TIME_STAMP: u32 = 31;
 /// Bits of a time delta in the first word.
 const DELTA_BITS: u32 = 27;
 
-/// An absolute time stamp has 59 bits; the rest is that of the last time.
+/// An absolute time stamp has 59 bits; the upper bits are those of the last time.
 const STAMP_BITS: u32 = 59;
 
-/// Bits of the committed length that are flags.
+/// Mask of the committed length: the bits that are no flags.
 const LENGTH: u64 = (1 << DELTA_BITS) - 1;
 /// Events were lost before this page.
 const MISSED: u64 = 1 << 31;
-/// How many stands behind the events.
+/// The number of lost events is stored behind the events.
 const MISSED_STORED: u64 = 1 << 30;
 
-/// Where things are in a page of this kernel.
+/// Layout of a page of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the length, and its size: 4 or 8.
+    /// Offset and size (4 or 8) of the length.
     commit: (usize, usize),
     /// Offset of the events.
     data: usize,
@@ -39,10 +39,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// That of 64-bit kernels with 4 KiB pages.
+    /// Layout of 64-bit kernels with 4 KiB pages.
     pub const USUAL: Self = Self { commit: (8, 8), data: 16, size: 4096 };
 
-    /// From the text of `events/header_page`; `None` if it is not what this code can read.
+    /// Parses the text of `events/header_page`; `None` if this code cannot read such pages.
     pub fn parse(text: &str) -> Option<Self> {
         let place = |name: &str| {
             let line = text.lines().find(|l| super::format::declares(l, name))?;
@@ -92,12 +92,12 @@ impl<'a> Page<'a> {
         Some(Self { events, time, missed })
     }
 
-    /// When its first event was, in the trace's clock.
+    /// Time of its first event, in the trace's clock.
     pub fn time(&self) -> u64 {
         self.time
     }
 
-    /// Events of this CPU were lost just before this page: how many, 0 if that is not known.
+    /// Events of this CPU were lost just before this page: how many, or 0 if the number is not known.
     pub fn missed(&self) -> Option<u64> {
         self.missed
     }
@@ -111,9 +111,9 @@ impl<'a> Page<'a> {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When, in the trace's clock.
+    /// Time, in the trace's clock.
     pub time: u64,
-    /// The event's fields, for a [`Format`](super::format::Format); longer than they by padding.
+    /// The event's fields, for a [`Format`](super::format::Format), perhaps with padding behind them.
     pub data: &'a [u8],
 }
 
@@ -126,13 +126,12 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The page ended in something that is no event: what follows is lost.
+    /// The page ended in bytes that are no event: the rest is lost.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Takes the next event's bytes off, and its time in; the outer `None`: broken, the inner: not
-    /// data, or the end.
+    /// Reads the next event and its time. Outer `None`: broken. Inner `None`: not data, or the end.
     fn step(&mut self) -> Option<Option<Record<'a>>> {
         let head = u32_at(self.rest, 0)?;
         let (kind, delta) = (head & 31, u64::from(head >> 5));
@@ -181,7 +180,7 @@ impl<'a> Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
-    /// Each step takes at least four bytes off, or ends.
+    /// Each step consumes at least four bytes, or ends.
     fn next(&mut self) -> Option<Record<'a>> {
         while !self.rest.is_empty() {
             match self.step() {
@@ -197,8 +196,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// An absolute time: its missing upper bits are those of the last one, and one more if it would go
-/// back.
+/// An absolute time: its missing upper bits are those of the last time, plus one if it would go back.
 fn stamp(last: u64, wide: u64) -> u64 {
     let low = wide & ((1 << STAMP_BITS) - 1);
     let time = last >> STAMP_BITS << STAMP_BITS | low;

@@ -1,4 +1,4 @@
-//! What each thread of ours was doing, and who had each CPU, from the events in order of time.
+//! States of the known threads, and the thread on each CPU, from the events in order of time.
 //!
 //! | event | state of the thread |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | end of a halt | its running part was [`Polling`](State::Polling) |
 //! | events lost | [`Unknown`](State::Unknown), until it is switched to or from |
 //!
-//! A waking that comes while a thread still runs is not looked at: either it is for nothing, or the
-//! thread is on its way to sleep and will be seen on a queue afterwards.
+//! A waking that comes while a thread still runs is ignored: either it has no effect, or the thread is about to sleep
+//! and will be seen on a queue afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,31 +20,31 @@ use vcoop_threads::tsc::Clock;
 
 use super::event::{Comm, Event, Leaves, Tid, What};
 
-/// What a thread is doing.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody knows.
+    /// Not known.
     Unknown,
-    /// It sleeps; a vCPU's: it halts.
+    /// The thread sleeps; a vCPU's thread: the vCPU is halted.
     Asleep,
     /// It sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the host's kernel.
     Blocked,
-    /// It has been woken and has not run yet.
+    /// The thread has been woken and has not run yet.
     Waking,
-    /// It was taken off its CPU and wants it.
+    /// The thread lost its CPU while runnable.
     Preempted,
-    /// It has a CPU.
+    /// The thread has a CPU.
     Running,
-    /// It has a CPU and is in guest mode. Only where the kernel tells.
+    /// The thread has a CPU and is in guest mode; only if the kernel reports that.
     Guest,
-    /// A vCPU's: it halts, and the host's kernel polls for its wake-up.
+    /// The vCPU is halted, and the host's kernel polls for its wake-up.
     Polling,
 }
 
 /// A stretch of time in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What the thread was doing.
+    /// State of the thread.
     pub state: State,
     /// TSC of the beginning.
     pub from: u64,
@@ -54,8 +54,8 @@ pub struct Span {
     pub cpu: u32,
 }
 
-/// CPU time and waits of a thread since the beginning, in cycles, as the kernel counts them in
-/// `schedstat`: a wait counts when it is over.
+/// CPU time and waits of a thread since the beginning, in cycles, as the kernel counts them in `schedstat`: a wait
+/// counts when it is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     /// CPU time.
@@ -64,21 +64,20 @@ pub struct Meter {
     pub wait: u64,
 }
 
-/// Who had a CPU: nobody, nobody knows, or a label.
+/// What had a CPU: the idle thread, an unknown thread, or a name.
 pub type Label = u32;
-/// Nobody: the idle thread.
+/// The idle thread.
 pub const IDLE: Label = 0;
-/// Nobody knows.
+/// Not known.
 const UNKNOWN: Label = 1;
-/// All names that there was no room for.
+/// All names beyond [`MOST_LABELS`].
 const OTHERS: Label = 2;
 
-/// Names of foreign threads are theirs to choose: so many are kept apart, and so many threads
-/// remembered.
+/// Most names, and most threads remembered: foreign threads choose their own names.
 const MOST_LABELS: usize = 256;
 const MOST_THREADS: usize = 4096;
 
-/// History kept, of a thread and of a CPU: some seconds of a busy one.
+/// Most segments kept of a thread and of a CPU: some seconds of a busy one.
 const MOST_SEGMENTS: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -90,16 +89,16 @@ struct Segment {
 
 #[derive(Clone, Debug)]
 struct Track {
-    /// The last goes on.
+    /// The last segment has no end yet.
     segments: VecDeque<Segment>,
-    /// On a queue since.
+    /// TSC since which the thread is on a queue.
     queued: Option<u64>,
-    /// On a CPU since.
+    /// TSC since which the thread is on a CPU.
     running: Option<u64>,
     meter: Meter,
-    /// It has been seen to enter guest mode.
+    /// The thread has been seen to enter guest mode.
     enters: bool,
-    /// It was there then, and all events since then are recorded.
+    /// The thread existed at this TSC, and all its events since then are recorded.
     there: Option<u64>,
 }
 
@@ -108,20 +107,20 @@ struct Track {
 pub struct Timeline {
     clock: Clock,
     tracks: BTreeMap<Tid, Track>,
-    /// Who has each CPU, from when on.
+    /// Label on each CPU, with the TSC from which on it is there.
     cpus: BTreeMap<u32, VecDeque<(u64, Label)>>,
     names: Vec<String>,
     ids: BTreeMap<String, Label>,
     ours: BTreeMap<Tid, Label>,
     foreign: BTreeMap<Tid, (Comm, Label)>,
-    /// Nothing before this time is missing any more.
+    /// All events before this TSC have been applied.
     covered: u64,
     marks: VecDeque<u64>,
     snapshots: Vec<BTreeMap<Tid, Meter>>,
 }
 
 impl Timeline {
-    /// One that has seen nothing. `clock`: for times that events tell in nanoseconds.
+    /// A timeline without events. `clock`: converts times that events report in nanoseconds.
     pub fn new(clock: Clock) -> Self {
         let names = ["idle", "unknown", "others"].map(str::to_owned).to_vec();
         Self {
@@ -138,7 +137,7 @@ impl Timeline {
         }
     }
 
-    /// A thread of ours has this label; `track`: its states are kept.
+    /// Gives a thread a label; `track`: keeps its states.
     pub fn know(&mut self, tid: Tid, label: &str, track: bool) {
         let label = self.label(label.to_owned());
         self.ours.insert(tid, label);
@@ -152,8 +151,8 @@ impl Timeline {
         }
     }
 
-    /// The threads that are followed were there at this time, from when on all events are recorded:
-    /// what they did until their first event follows from it.
+    /// The tracked threads existed at this time, since when all events are recorded. So their state before their first
+    /// event follows from it.
     pub fn were_there(&mut self, at: u64) {
         self.tracks.values_mut().for_each(|t| t.there = Some(at));
     }
@@ -176,7 +175,7 @@ impl Timeline {
         self.names.get(label as usize).map_or("", String::as_str)
     }
 
-    /// Whose a thread is that is switched to.
+    /// Label of a thread that is switched to.
     fn whose(&mut self, tid: Tid, comm: Comm) -> Label {
         if tid == 0 {
             return IDLE;
@@ -197,7 +196,7 @@ impl Timeline {
         }
     }
 
-    /// Takes an event in. Events come in order of time.
+    /// Applies an event. Events come in order of time.
     pub fn apply(&mut self, event: &Event) {
         self.pass(event.time);
         let (time, cpu) = (event.time, event.cpu);
@@ -253,13 +252,13 @@ impl Timeline {
         }
     }
 
-    /// All events before this time have been taken in.
+    /// All events before this time have been applied.
     pub fn settle(&mut self, covered: u64) {
         self.pass(covered);
         self.covered = self.covered.max(covered);
     }
 
-    /// Takes the meters that were asked for up to now.
+    /// Reads the meters of the marks up to now.
     fn pass(&mut self, now: u64) {
         while let Some(at) = self.marks.front().copied()
             && at <= now
@@ -270,7 +269,7 @@ impl Timeline {
         }
     }
 
-    /// Has the meters read at this time, which has not been settled yet.
+    /// Asks for the meters as of this time, which must not be settled yet.
     pub fn mark(&mut self, at: u64) {
         self.marks.push_back(at);
     }
@@ -280,24 +279,24 @@ impl Timeline {
         &self.snapshots
     }
 
-    /// Before this time nothing is missing any more.
+    /// The time before which all events have been applied.
     pub fn covered(&self) -> u64 {
         self.covered
     }
 
-    /// Whether the kernel tells when this thread enters guest mode.
+    /// Whether the kernel reports that this thread enters guest mode.
     pub fn sees_entries(&self, tid: Tid) -> bool {
         self.tracks.get(&tid).is_some_and(|t| t.enters)
     }
 
-    /// What a thread did from one time to another, without a gap; `None` if any of it is not known.
+    /// States of a thread from one time to another, without a gap; `None` if any of it is not known.
     pub fn spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
         let spans = self.all_spans(tid, from, to)?;
         spans.iter().all(|span| span.state != State::Unknown).then_some(spans)
     }
 
-    /// The same with what is not known as [`State::Unknown`]; `None` if the thread is not followed, or
-    /// if that time is not covered or is forgotten.
+    /// As [`spans`](Self::spans), with unknown parts as [`State::Unknown`]; `None` if the thread is not tracked, or if
+    /// a part is not covered or no longer kept.
     pub fn all_spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
         if from >= to {
             return Some(Vec::new());
@@ -322,7 +321,7 @@ impl Timeline {
         Some(spans)
     }
 
-    /// What a thread was doing at a time, from its beginning up to that time; `None` as of
+    /// State of a thread at a time, from the state's beginning up to that time; `None` as for
     /// [`all_spans`](Self::all_spans).
     pub fn span_at(&self, tid: Tid, at: u64) -> Option<Span> {
         let segments = &self.tracks.get(&tid)?.segments;
@@ -331,12 +330,12 @@ impl Timeline {
         (at <= self.covered).then_some(Span { state: s.state, from: s.from, to: at, cpu: s.cpu })
     }
 
-    /// Whether nothing has been seen of a thread yet.
+    /// Whether no event of a thread has been seen yet.
     pub fn is_unseen(&self, tid: Tid) -> bool {
         self.tracks.get(&tid).is_none_or(Track::is_unseen)
     }
 
-    /// Who had a CPU from one time to another, in order, without a gap; `None`: nobody knows.
+    /// Labels on a CPU from one time to another, in order, without a gap; `None`: not known.
     pub fn ran(&self, cpu: u32, from: u64, to: u64, mut each: impl FnMut(Option<Label>, u64, u64)) {
         let mut at = from;
         if let Some(line) = self.cpus.get(&cpu) {
@@ -361,7 +360,7 @@ impl Timeline {
         }
     }
 
-    /// Forgets what was over before this time.
+    /// Drops history that ended before this time.
     pub fn prune(&mut self, before: u64) {
         for t in self.tracks.values_mut() {
             while t.segments.get(1).is_some_and(|s| s.from <= before) {
@@ -397,7 +396,7 @@ impl Track {
         self.segments.len() == 1 && self.state() == State::Unknown
     }
 
-    /// What it did until its first event.
+    /// Sets the thread's state before its first event.
     fn before(&mut self, state: State, cpu: u32) {
         if let Some(at) = self.there.filter(|_| self.is_unseen()) {
             self.set(state, at, cpu);
@@ -440,7 +439,7 @@ impl Track {
         }
     }
 
-    /// It halted at `since`, up to now: as long as it did not sleep, it polled.
+    /// The vCPU was halted from `since` to `now`: in that time the thread polled while it did not sleep.
     fn polled(&mut self, since: u64, now: u64) {
         if self.state() == State::Unknown {
             return;
@@ -488,9 +487,9 @@ fn push<T>(queue: &mut VecDeque<T>, item: T) {
     queue.push_back(item);
 }
 
-/// A foreign thread's name as a label, in printable characters: its first word, up to a slash, which
-/// is what `kworker/0:1`, `lto cgu.3` and `lto cgu.4` share. QEMU's vCPUs (`CPU 0/KVM`, `CPU 0/TCG`) keep
-/// what they are.
+/// A foreign thread's name as a label, in printable characters: its first word up to a slash, which `kworker/0:1` and
+/// `kworker/1:2`, or `lto cgu.3` and `lto cgu.4`, have in common. Names of QEMU's vCPUs (`CPU 0/KVM`, `CPU 0/TCG`) are
+/// kept whole.
 fn readable(comm: &Comm) -> String {
     let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     let text = String::from_utf8_lossy(&comm[..end]);

@@ -18,7 +18,7 @@ fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event 
     at(time, What::Switch { prev, leaves, next, comm: comm(name) })
 }
 
-/// Thread 5 is ours; one cycle is a nanosecond.
+/// Thread 5 is tracked; one cycle is a nanosecond.
 fn timeline(events: &[Event]) -> Timeline {
     let mut t = Timeline::new(Clock::new(0, 1_000_000));
     t.know(5, "guest", true);
@@ -236,7 +236,7 @@ fn history_and_names_are_bounded() {
 }
 
 proptest! {
-    /// Whatever the events, in order of time: what is known of a stretch covers it without a gap.
+    /// Whatever the events, in order of time: the spans cover a known stretch without a gap.
     #[test]
     fn spans_cover_or_are_refused(
         events in prop::collection::vec((0_u64..40, 0_u8..8, any::<bool>(), 0_u64..60), 0..60),

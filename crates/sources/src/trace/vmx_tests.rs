@@ -1,8 +1,7 @@
-//! A host with VMX, of which there is none to test on: its formats, and a page of its events.
+//! A host with VMX: its formats, and a page of its events. There was no such host to record on.
 //!
-//! Nobody recorded them. The formats follow `Documentation/trace/events.rst` of the kernel and the fields of its
-//! `kvm_entry` and `kvm_exit`; numbers and names of the reasons are those of Intel's manual (SDM volume 3, appendix C);
-//! the page is written by this file.
+//! The formats follow `Documentation/trace/events.rst` of the kernel and the fields of its `kvm_entry` and `kvm_exit`.
+//! Numbers and names of the reasons are those of Intel's manual (SDM volume 3, appendix C). This file writes the page.
 
 use vcoop_threads::tsc::Clock;
 
@@ -11,7 +10,7 @@ use super::format::Format;
 use super::page::{Layout, Page};
 use super::timeline::{State, Timeline};
 
-/// What every event begins with.
+/// Common fields at the begin of every event.
 const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
     \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
     \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
@@ -62,7 +61,7 @@ const REASONS: [(u32, &str); 18] = [
     (56, "APIC_WRITE"),
 ];
 
-/// Above a reason: the entry failed.
+/// Bit of a reason: the entry failed.
 const FAILED: u32 = 1 << 31;
 
 const VMX: u32 = 1;
@@ -111,7 +110,7 @@ fn exit(reason: u32) -> Vec<u8> {
     bytes(EXIT, 60, &[(4, VCPU.cast_unsigned()), (8, reason), (24, VMX)])
 }
 
-/// A page that the kernel's ring buffer could have.
+/// A page as the kernel's ring buffer could have it.
 fn page(events: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let began = events[0].0;
     let (mut data, mut last) = (Vec::new(), began);
