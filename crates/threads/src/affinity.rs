@@ -6,13 +6,13 @@ use std::marker::PhantomData;
 
 use crate::error::Error;
 
-/// CPUs that a mask has room for: the most that a Linux kernel is built for.
+/// CPUs in a mask: the most that a Linux kernel is built for.
 pub const MOST_CPUS: u32 = 8192;
 
 /// A kernel's CPU mask.
 type Mask = [u64; MOST_CPUS as usize / 64];
 
-/// CPUs the process may use, ascending.
+/// CPUs that the process may use, ascending.
 ///
 /// # Errors
 ///
@@ -22,7 +22,7 @@ pub fn allowed_cpus() -> Result<Vec<u32>, Error> {
     affinity(unsafe { libc::getpid() })
 }
 
-/// CPUs a thread may use, ascending; 0 = the calling one. CPUs that are offline are not among them.
+/// CPUs that a thread may use, ascending, without offline CPUs; 0 = the calling thread.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ pub fn affinity(tid: i32) -> Result<Vec<u32>, Error> {
     Ok((0..MOST_CPUS).filter(has).collect())
 }
 
-/// CPUs as the kernel lists them: `0-3,7`.
+/// Formats CPUs as the kernel lists them: `0-3,7`.
 pub fn cpu_list(cpus: &[u32]) -> String {
     let runs = cpus.chunk_by(|a, b| a + 1 == *b);
     let run = |run: &[u32]| match run {
@@ -48,8 +48,8 @@ pub fn cpu_list(cpus: &[u32]) -> String {
     runs.map(run).collect::<Vec<String>>().join(",")
 }
 
-/// Reads what [`cpu_list`] and the kernel write, with a newline or without. Nothing is the empty set.
-/// `None`: this is no list, or has a CPU that cannot be.
+/// Parses what [`cpu_list`] and the kernel write, with or without a newline. An empty text is the empty set. `None`:
+/// not a list, or a CPU number is too large.
 pub fn parse_cpu_list(text: &str) -> Option<BTreeSet<u32>> {
     // Digits only: `parse` would take a sign.
     let number =
@@ -70,7 +70,7 @@ pub fn parse_cpu_list(text: &str) -> Option<BTreeSet<u32>> {
     Some(cpus)
 }
 
-/// Has a thread use these CPUs only; 0 = the calling one.
+/// Restricts a thread to these CPUs; 0 = the calling thread.
 ///
 /// # Errors
 ///
@@ -96,20 +96,20 @@ pub fn pin(cpus: &[u32]) -> Result<(), Error> {
     if cpus.is_empty() { Ok(()) } else { set_affinity(0, cpus) }
 }
 
-/// CPUs of `cpus` that are not among `taken`, where the calling thread disturbs nobody there; all of `cpus` if
-/// that leaves none.
+/// CPUs of `cpus` that are not in `taken`, so that the calling thread disturbs nothing there; all of `cpus` if none is
+/// left.
 pub fn apart_from(cpus: &[u32], taken: &BTreeSet<u32>) -> Vec<u32> {
     let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
     if free.is_empty() { cpus.to_vec() } else { free }
 }
 
-/// Keeps the calling thread on some CPUs while it lives, where that can be had; the thread goes back
-/// to those it had on drop. Does not leave its thread.
+/// Keeps the calling thread on some CPUs while it lives, if the kernel allows it. On drop the thread gets its old CPUs
+/// back. Cannot be sent to another thread.
 #[derive(Debug)]
 pub struct Stay(Vec<u32>, PhantomData<*const ()>);
 
 impl Stay {
-    /// Stays on these CPUs; on an empty list, where it is.
+    /// Moves to these CPUs; an empty list changes nothing.
     pub fn on(cpus: &[u32]) -> Self {
         let before = affinity(0).unwrap_or_default();
         let kept = pin(cpus).map(|()| before);

@@ -11,8 +11,8 @@ use vcoop_policy::thread::Policy;
 use crate::Ns;
 use crate::error::Error;
 
-/// The kernel's `struct sched_attr`, of Linux 5.3 and later. Older kernels take it as well, as long as
-/// what they do not know is 0.
+/// The kernel's `struct sched_attr`, of Linux 5.3 and later. Older kernels accept it if the fields that they do not
+/// know are 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -21,7 +21,7 @@ pub struct Attributes {
     pub(crate) flags: u64,
     pub(crate) nice: i32,
     pub(crate) priority: u32,
-    /// Of a deadline thread its runtime, of a fair one its slice; 0: the default slice.
+    /// Runtime of a deadline thread, slice of a fair one; 0: the default slice.
     pub(crate) runtime: Ns,
     pub(crate) deadline: Ns,
     pub(crate) period: Ns,
@@ -30,21 +30,21 @@ pub struct Attributes {
 }
 
 const SIZE: u32 = size_of::<Attributes>() as u32;
-/// Children start with the default policy: a leaked fork cannot inherit a boost. A deadline thread
-/// cannot fork (or start a thread) without it: the kernel answers EAGAIN.
+/// Children start with the default policy, so a fork cannot inherit a boost. Without this flag a deadline thread cannot
+/// fork or start a thread: the kernel answers EAGAIN.
 const RESET_ON_FORK: u64 = 1;
 /// `linux/sched.h`; not in every libc.
 const SCHED_DEADLINE: i32 = 6;
-/// A BPF scheduler's (Linux 6.12).
+/// Threads of a BPF scheduler (Linux 6.12).
 const SCHED_EXT: i32 = 7;
 
-/// The slice of a fair thread that was given none; `None` if it cannot be told.
+/// The default slice of fair threads; `None` if it cannot be found out.
 ///
-/// Since Linux 6.12 `sched_getattr` reports a slice for every fair thread. Setting the default one back
-/// would make it the thread's own: it would no longer follow the default, and children would inherit
-/// it. So the default is found once, on a thread that surely has it.
+/// Since Linux 6.12 `sched_getattr` reports a slice for every fair thread. Setting the default slice would make it the
+/// thread's own: it would no longer follow the default, and children would inherit it. So the default is read once,
+/// from a thread that surely has it.
 ///
-/// An administrator can change it while this runs; a thread then has another default than this.
+/// If an administrator changes the default afterwards, threads have another default than this.
 pub fn default_slice() -> Option<Ns> {
     static SLICE: OnceLock<Option<Ns>> = OnceLock::new();
     *SLICE.get_or_init(|| {
@@ -59,21 +59,21 @@ pub fn default_slice() -> Option<Ns> {
     })
 }
 
-/// Where the kernel says what the default is, to root, if debugfs is mounted and the kernel is not locked down.
+/// File with the current default: readable by root, if debugfs is mounted and the kernel is not locked down.
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// Time between two looks there because of the same slice.
+/// Time between two reads of that file because of the same slice.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Slices that have been the default. Threads that sleep have one from before until they wake up.
+/// Slices that have been the default. A sleeping thread keeps an old default until it wakes up.
 #[derive(Debug, Default)]
 struct Defaults {
     known: Vec<Ns>,
-    /// A slice that was not the default when that was looked at.
+    /// A slice that was not the default, and when that was read.
     other: Option<(Ns, Instant)>,
 }
 
 impl Defaults {
-    /// Whether a slice is, or has been, the default, which `look` tells.
+    /// Whether a slice is, or has been, the default; `look` reads the current default.
     fn has(&mut self, slice: Ns, look: impl FnOnce() -> Option<Ns>) -> bool {
         if self.known.contains(&slice) {
             return true;
@@ -91,7 +91,7 @@ impl Defaults {
     }
 }
 
-/// Whether a fair thread's slice is the default, also after somebody has changed that.
+/// Whether a fair thread's slice is the default, also after an administrator has changed that.
 fn is_default_slice(slice: Ns) -> bool {
     static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { known: Vec::new(), other: None });
     if default_slice() == Some(slice) {
@@ -121,12 +121,12 @@ impl Attributes {
         Self { deadline, period, ..Self::of(SCHED_DEADLINE, 0, 0, runtime) }
     }
 
-    /// Whether this is a reservation, which the kernel may refuse where it takes anything else.
+    /// Whether this is a reservation. The kernel may refuse a reservation for lack of bandwidth.
     pub fn is_deadline(&self) -> bool {
         self.policy as i32 == SCHED_DEADLINE
     }
 
-    /// The attributes that a plan's policy means.
+    /// The attributes of a plan's policy.
     pub fn from_policy(policy: &Policy) -> Self {
         match *policy {
             Policy::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
@@ -141,8 +141,8 @@ impl Attributes {
         }
     }
 
-    /// The policy that these attributes mean. SCHED_BATCH and a BPF scheduler's threads count as
-    /// SCHED_OTHER: they have its nice value and its slice.
+    /// The policy of these attributes. SCHED_BATCH and threads of a BPF scheduler count as SCHED_OTHER, with their nice
+    /// value and slice.
     pub fn to_policy(&self) -> Policy {
         let priority = u8::try_from(self.priority).unwrap_or(u8::MAX);
         match self.policy as i32 {
@@ -161,14 +161,14 @@ impl Attributes {
         }
     }
 
-    /// Whether the fair class (or a BPF scheduler in its place) takes them: they have a nice value and a
+    /// Whether the thread is in the fair class (or a BPF scheduler's in its place), so that it has a nice value and a
     /// slice.
     pub(crate) fn is_fair(&self) -> bool {
         let fair = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE, SCHED_EXT];
         fair.contains(&(self.policy as i32))
     }
 
-    /// What a thread has now; 0 = the calling one. A default slice is reported as none.
+    /// Attributes of a thread; 0 = the calling one. A default slice is reported as 0.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl Attributes {
         Self::read(tid).map(Self::as_got)
     }
 
-    /// What [`get`](Self::get) says of a thread that was given these: a slice of its own that is as long as the default
-    /// cannot be told from that.
+    /// What [`get`](Self::get) reports of a thread that was given these: an own slice as long as the default cannot be
+    /// told from the default.
     #[must_use]
     pub fn as_got(mut self) -> Self {
         if self.is_fair() && self.runtime != 0 && is_default_slice(self.runtime) {
@@ -187,7 +187,7 @@ impl Attributes {
         self
     }
 
-    /// What the kernel says.
+    /// Attributes as the kernel reports them.
     fn read(tid: i32) -> Result<Self, Error> {
         let mut attr = Self::default();
         // SAFETY: the kernel writes at most `SIZE` bytes.
@@ -200,8 +200,8 @@ impl Attributes {
         Ok(attr)
     }
 
-    /// Sets them on a thread; 0 = the calling one. Utilisation clamps stay as they are: the kernel keeps
-    /// those that somebody has set, whatever the policy.
+    /// Sets them on a thread; 0 = the calling one. Utilisation clamps do not change: the kernel keeps them under any
+    /// policy.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Attributes {
         if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr")) }
     }
 
-    /// Sets clamps too; false if this kernel has none.
+    /// Sets utilisation clamps too; false if this kernel has none.
     #[cfg(test)]
     pub(crate) fn clamp(&self, tid: i32) -> bool {
         // SAFETY: the kernel reads `SIZE` bytes.
@@ -255,7 +255,7 @@ mod tests {
     use crate::gettid;
     use vcoop_policy::thread::Policy;
 
-    /// Kernels before 6.12 know no slices.
+    /// Whether this kernel knows slices (6.12 and later).
     fn knows_slices() -> bool {
         default_slice().is_some_and(|ns| ns > 0)
     }

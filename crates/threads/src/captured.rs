@@ -1,4 +1,4 @@
-//! What a thread had before somebody changed it, and how it gets that back.
+//! What a thread had before it was changed, and how to restore it.
 #![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
 
 use std::io;
@@ -13,37 +13,35 @@ use crate::stats::Stat;
 /// What a thread had: scheduling attributes and CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Baseline {
-    /// The thread's number. Names the thread together with `start` only.
+    /// The thread's number. Only together with `start` it identifies the thread.
     pub tid: i32,
     /// When it began, in ticks of user space's clock since boot.
     pub start: u64,
     /// Its attributes.
     pub attributes: Attributes,
-    /// Its nice value, which a real-time thread has beside its priority.
+    /// Its nice value, which a real-time thread has besides its priority.
     pub nice: i32,
-    /// CPUs it may use, ascending. Those that were offline are not among them. Empty: they are none of
-    /// our business and stay as they are.
+    /// CPUs it may use, ascending, without offline ones. Empty: its CPUs are not captured, and stay as they are.
     pub cpus: Vec<u32>,
 }
 
 /// A thread with its baseline.
 ///
-/// The thread is held by open files, which stay the thread's: a number that is given to another
-/// thread later is not taken for it.
+/// Open files identify the thread: if its number is given to another thread later, that one is not mistaken for it.
 #[derive(Debug)]
 pub struct Captured {
     stat: Stat,
-    /// Where this kernel has them for threads: cheaper to ask than `stat`.
+    /// Used if this kernel has pidfds of threads: faster than reading `stat`.
     pidfd: Option<PidFd>,
     baseline: Baseline,
 }
 
-/// How a thread got its baseline back.
+/// Result of restoring a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restored {
     /// It has its baseline.
     Done,
-    /// It has ended, so there was nothing to do. Whoever has its number now was left alone.
+    /// The thread has ended. Another thread that has its number now was left alone.
     Gone,
 }
 
@@ -53,9 +51,9 @@ pub enum Restored {
 pub struct NotRestored {
     /// The thread.
     pub tid: i32,
-    /// Why it does not have its scheduling attributes, if it does not.
+    /// Why the scheduling attributes were not restored; `None`: they were.
     pub attributes: Option<Error>,
-    /// Why it does not have its CPUs, if it does not.
+    /// Why the CPUs were not restored; `None`: they were.
     pub affinity: Option<Error>,
 }
 
@@ -66,11 +64,11 @@ fn said(attributes: Option<&Error>, affinity: Option<&Error>) -> String {
 }
 
 impl Captured {
-    /// What a thread of any process has now.
+    /// Captures a thread of any process.
     ///
     /// # Errors
     ///
-    /// [`Error`]: there is no such thread, or it may not be looked at.
+    /// [`Error`]: there is no such thread, or it may not be read.
     pub fn of(tid: i32) -> Result<Self, Error> {
         let gone = |source| Error { call: "open /proc/TID/stat", source };
         let (stat, pidfd) = (Stat::open(tid).map_err(gone)?, PidFd::of(tid).ok());
@@ -82,11 +80,11 @@ impl Captured {
         Ok(Self { stat, pidfd, baseline: Baseline { tid, start, attributes, nice, cpus } })
     }
 
-    /// Takes what the thread has now for what it had, and keeps its CPUs as they were noted.
+    /// Replaces the attributes by those that the thread has now. The captured CPUs are kept.
     ///
     /// # Errors
     ///
-    /// [`Error`]: the thread has ended, or may not be looked at.
+    /// [`Error`]: the thread has ended, or may not be read.
     pub fn renew(&mut self) -> Result<(), Error> {
         let tid = self.baseline.tid;
         let mut now = Attributes::get(tid)?;
@@ -96,7 +94,7 @@ impl Captured {
         Ok(())
     }
 
-    /// Takes this for the nice value that the thread had.
+    /// Replaces the nice value.
     pub fn renice(&mut self, nice: i32) {
         self.baseline.nice = nice;
         if self.baseline.attributes.is_fair() {
@@ -104,11 +102,11 @@ impl Captured {
         }
     }
 
-    /// The thread of a baseline that was written down; `None` if it has ended.
+    /// Finds the thread of a recorded baseline; `None` if it has ended.
     ///
     /// # Errors
     ///
-    /// [`Error`]: it may not be looked at, or there is no room for another file.
+    /// [`Error`]: the thread may not be read, or no more files can be opened.
     pub fn again(baseline: Baseline) -> Result<Option<Self>, Error> {
         let stat = match Stat::open(baseline.tid) {
             Ok(stat) => stat,
@@ -122,7 +120,7 @@ impl Captured {
         Ok((stat.start() == Some(baseline.start)).then_some(Self { stat, pidfd, baseline }))
     }
 
-    /// The same without the thread's CPUs, for who does not change them: somebody else may.
+    /// Drops the thread's CPUs, for a caller that does not change them: an administrator may.
     #[must_use]
     pub fn without_cpus(mut self) -> Self {
         self.baseline.cpus.clear();
@@ -139,7 +137,7 @@ impl Captured {
         self.pidfd.as_ref().map_or_else(|| self.stat.start().is_some(), PidFd::is_alive)
     }
 
-    /// Becomes readable when the thread ends; `None` where this kernel has no such file.
+    /// File that becomes readable when the thread ends; `None` if this kernel has none.
     pub fn ends(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
@@ -149,11 +147,11 @@ impl Captured {
         self.stat.is_asleep()
     }
 
-    /// Gives the thread back what it had. What it has already is not set again: an affinity that is
-    /// set, even to what it was, no longer follows the thread's cpuset. A second time does nothing.
+    /// Restores what the thread had. A second call does nothing. Attributes and CPUs that are already right are not set
+    /// again: an affinity that is set, even to its old value, no longer follows the thread's cpuset.
     ///
-    /// A number can be given to another thread only between this call's look at the thread and its
-    /// system calls, which is too short a time for the kernel to go through all numbers.
+    /// The thread's number could pass to another thread only between this call's check and its system calls. That is
+    /// too short for the kernel to go through all numbers.
     ///
     /// # Errors
     ///
@@ -198,8 +196,7 @@ impl Captured {
     }
 }
 
-/// The nice value of a thread, under whatever policy it is. A real-time thread has one as well, which its attributes do not
-/// show.
+/// The nice value of a thread under any policy. A real-time thread has one as well, which its attributes do not show.
 ///
 /// # Errors
 ///

@@ -24,7 +24,7 @@ pub fn tick_ns() -> Option<Ns> {
     (rc == 0).then_some(t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns)
 }
 
-/// For the kernel.
+/// Nanoseconds as a `timespec`.
 pub(crate) fn timespec(ns: Ns) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

@@ -1,8 +1,8 @@
-//! What the kernel refuses, and what to do about it.
+//! Errors of the kernel, and remedies.
 
 use std::io;
 
-/// What somebody has to do who may not make threads real-time.
+/// Remedy for a user who may not make threads real-time.
 pub const MAY_BE_REALTIME: &str =
     "run with CAP_SYS_NICE; in a cgroup with RT group scheduling, give it cpu.rt_runtime_us";
 
@@ -24,8 +24,8 @@ impl Error {
     }
 }
 
-/// What an errno means for a system call of this crate, and what to do, in parentheses after a space;
-/// empty where the kernel's own words say it.
+/// What an errno means for a system call of this crate, and the remedy, in parentheses after a space; empty if the
+/// kernel's message says enough.
 pub fn hint(call: &str, e: &io::Error) -> &'static str {
     match (call, e.raw_os_error()) {
         ("sched_setattr", Some(libc::EPERM)) => {

@@ -1,4 +1,4 @@
-//! Who uses the host: this process, or others.
+//! CPU time of the host, used by this process and by others.
 
 use std::fs;
 
@@ -9,20 +9,20 @@ use crate::Ns;
 pub struct HostUse {
     all: f64,
     busy: f64,
-    /// By this process, its children, and theirs.
+    /// CPU time of this process, its children, and their descendants.
     own: f64,
     cpus: usize,
 }
 
 impl HostUse {
-    /// So far.
+    /// Values as of now.
     pub fn now() -> Self {
         let Host { all, busy, cpus } = Host::now();
         Self { all, busy, own: family(std::process::id()), cpus }
     }
 
-    /// What others have used from then to now: the part of the host's CPU time, and how many CPUs that is. What a child
-    /// used that has ended and that nobody has waited for is theirs.
+    /// CPU time of others since then: as a part of the host's CPU time, and as a number of CPUs. Includes the time of
+    /// ended children that were not waited for.
     pub fn by_others(&self) -> (f64, f64) {
         self.by_others_until(&Self::now())
     }
@@ -41,9 +41,9 @@ pub fn host_busy_ns() -> Ns {
 }
 
 struct Host {
-    /// Of all CPUs, idle or not.
+    /// All CPUs together, idle or not.
     all: f64,
-    /// Not idle; stolen time is somebody's, too.
+    /// Not idle; includes stolen time.
     busy: f64,
     cpus: usize,
 }
@@ -64,7 +64,7 @@ impl Host {
     }
 }
 
-/// CPU time of a process and of all below it.
+/// CPU time of a process and all its descendants.
 fn family(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // utime, stime, cutime, cstime: fields 14 to 17, of which two end with the name.
@@ -78,7 +78,7 @@ fn family(pid: u32) -> f64 {
     stat.iter().skip(11).take(4).sum::<f64>() + children
 }
 
-/// The numbers of a line; what is none is 0.
+/// The numbers in a line; other words count as 0.
 fn ticks(line: &str) -> Vec<f64> {
     line.split_whitespace().map(|word| word.parse().unwrap_or(0.0)).collect()
 }

@@ -1,11 +1,11 @@
-//! What threads had, written down for a later process.
+//! Baselines of changed threads, in a file for a later process.
 //!
-//! Whoever changes the threads of others writes first what each had. If it dies, another process
-//! reads the file and gives everything back.
+//! A process that changes threads of others first writes down what each had. If it dies, another process reads the file
+//! and restores the threads.
 //!
-//! The file holds the threads that are changed at the moment, a line each, and is replaced whole: a
-//! reader finds either all of a record or none of it. It is not synced to a disk. It has to survive
-//! its writer, not the kernel, with which the threads end as well.
+//! The file holds the threads that are changed at the moment, a line each, and is replaced as a whole: a reader finds a
+//! complete version. It is not synced to disk: it has to survive its writer, not the kernel, with which the threads end
+//! as well.
 //!
 //! ```text
 //! vcoop-journal 1 boot=2ca0…c1 pidns=4026531836
@@ -28,17 +28,17 @@ use crate::namespace::pid_namespace;
 
 /// Name of the file.
 const NAME: &str = "threads.journal";
-/// What it begins with; the number is the format's.
+/// First bytes of the file, with the version of the format.
 const MAGIC: &str = "vcoop-journal 1 ";
-/// Most threads of a journal: more vCPUs than a host has VMs with.
+/// Most threads of a journal: more than the vCPUs of any host.
 const MOST_THREADS: usize = 16_384;
-/// Most bytes that are read. A line has some 150 and the CPUs.
+/// Most bytes that are read. A line has some 150 bytes beside the CPUs.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// In place of the CPUs of a thread whose CPUs are not to be given back.
+/// Stands for the CPUs of a thread whose CPUs are not captured.
 const NO_CPUS: &str = "any";
 
-/// Why a journal cannot be used.
+/// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file could not be read or written.
@@ -46,16 +46,16 @@ pub enum JournalError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// The file is not a journal, or one of a later version.
     #[error("{0} is not a journal that this version reads")]
     Unknown(PathBuf),
-    /// Others than this user can write the file: nothing in it is to be believed.
+    /// Other users can write the file: its content cannot be trusted.
     #[error("{0} can be written by other users; it is not used")]
     Untrusted(PathBuf),
-    /// The file was written in another PID namespace, where the numbers are those of other threads.
+    /// The file was written in another PID namespace, where thread numbers have another meaning.
     #[error("{0} is of another PID namespace; read it there")]
     Elsewhere(PathBuf),
     /// The journal holds as many threads as it can.
@@ -63,42 +63,42 @@ pub enum JournalError {
     Full,
 }
 
-/// Where the numbers in a journal have their meaning.
+/// Where the thread numbers of a journal are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
-    /// `/proc/sys/kernel/random/boot_id`: numbers and start times are of one boot.
+    /// `/proc/sys/kernel/random/boot_id`: numbers and start times are valid for one boot.
     boot: String,
     /// Inode of the PID namespace.
     pidns: u64,
 }
 
-/// What a journal's file says.
+/// Content of a journal's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
     origin: Origin,
     /// The threads, by number.
     pub threads: BTreeMap<i32, Baseline>,
-    /// Lines that are no thread.
+    /// Lines that could not be parsed.
     pub damaged: usize,
 }
 
-/// Threads that are changed, and what they had. See the [module](self).
+/// Threads that are changed, and their baselines. See the [module](self).
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     contents: Contents,
 }
 
-/// How one thread of a journal fared.
+/// Result of restoring one thread of a journal.
 pub type Outcome = Result<Restored, NotRestored>;
 
 impl Journal {
-    /// Starts an empty one in a directory.
+    /// Creates an empty journal in a directory.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Io`], with [`AlreadyExists`](io::ErrorKind::AlreadyExists) if there is one: it has
-    /// to be [read](Self::read) and restored first.
+    /// [`JournalError::Io`], with [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the directory has a journal: read
+    /// and restore that one first.
     pub fn create(dir: &Path) -> Result<Self, JournalError> {
         let path = dir.join(NAME);
         let origin = Origin::here().map_err(io_error(&path))?;
@@ -112,7 +112,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads one that another process has left. Of an earlier boot it is empty: its threads ended then.
+    /// Reads the journal of another process. A journal of an earlier boot counts as empty: its threads ended then.
     ///
     /// # Errors
     ///
@@ -141,18 +141,18 @@ impl Journal {
         Ok(Self { path: path.to_owned(), contents })
     }
 
-    /// Where a journal in this directory is.
+    /// Path of the journal in a directory.
     pub fn path_in(dir: &Path) -> PathBuf {
         dir.join(NAME)
     }
 
-    /// The threads in it, and what of the file could not be read.
+    /// The threads in the journal, and how much of the file could not be parsed.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// Writes a thread down; it may be changed once this has returned. What is known of it already
-    /// stays: that is from before the first change.
+    /// Writes a thread down; it may be changed once this has returned. A baseline that is already in the journal is
+    /// kept: it is from before the first change.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Journal {
         written
     }
 
-    /// A thread that is in it has another baseline: somebody else has changed it.
+    /// Replaces the baseline of a thread in the journal, after a change from outside.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl Journal {
         self.write()
     }
 
-    /// Takes out a thread that has its baseline again.
+    /// Removes a thread that has its baseline again.
     ///
     /// # Errors
     ///
@@ -195,12 +195,12 @@ impl Journal {
         self.write()
     }
 
-    /// Gives every thread back what it had. Those that have it, or have ended, are taken out of the
-    /// journal; the others can be tried again.
+    /// Restores every thread. Threads that were restored or have ended are removed from the journal; the others can be
+    /// tried again.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Io`]: the file was not brought up to date. All threads were tried all the same.
+    /// [`JournalError::Io`]: the file was not updated. All threads were tried all the same.
     pub fn restore_all(&mut self) -> (Vec<(i32, Outcome)>, Result<(), JournalError>) {
         let mut outcomes = Vec::with_capacity(self.contents.threads.len());
         self.contents.threads.retain(|tid, thread| {
@@ -232,7 +232,7 @@ impl Journal {
         fs::rename(self.written()?, &self.path).map_err(io_error(&self.path))
     }
 
-    /// Writes it to a file beside its own.
+    /// Writes a temporary file beside the journal's.
     fn written(&self) -> Result<PathBuf, JournalError> {
         let text = self.contents.to_string();
         if text.len() as u64 > MOST_BYTES {
@@ -260,8 +260,8 @@ impl Origin {
 }
 
 impl Contents {
-    /// Of a file's bytes, whoever wrote them; `None` if they do not begin as a journal of this version
-    /// does. A line that is no thread is counted and left out.
+    /// Parses a file's bytes, which are not trusted; `None` if they do not begin like a journal of this version. A line
+    /// that cannot be parsed is counted and left out.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.split(|b| *b == b'\n');
         let first = str::from_utf8(lines.next()?).ok()?.strip_prefix(MAGIC)?;
@@ -316,7 +316,7 @@ impl fmt::Display for Baseline {
 }
 
 impl Baseline {
-    /// What a line of a journal says, if it is one; whoever wrote it.
+    /// Parses a line of a journal, which is not trusted.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut next = |name: &str| words.next()?.strip_prefix(name);
@@ -345,12 +345,12 @@ impl Baseline {
     }
 }
 
-/// A number as the kernel and `Display` write it.
+/// A number in the exact form that `Display` writes.
 fn number<T: FromStr + fmt::Display>(word: &str) -> Option<T> {
     word.parse().ok().filter(|n: &T| n.to_string() == word)
 }
 
-/// The CPUs of a [`cpu_list`], in the one form that it writes: at least one; or none at all.
+/// The CPUs of a [`cpu_list`] in the exact form that it writes, or none for [`NO_CPUS`]; `None` for any other text.
 fn cpus(list: &str) -> Option<Vec<u32>> {
     if list == NO_CPUS {
         return Some(Vec::new());

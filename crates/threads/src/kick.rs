@@ -1,4 +1,4 @@
-//! A sleep that another thread can end.
+//! A sleep that another thread can end early.
 #![allow(unsafe_code, reason = "calls futex")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,13 +10,13 @@ use crate::clock::timespec;
 #[derive(Debug, Default)]
 pub struct Kick {
     count: AtomicU32,
-    /// The thread sleeps or is about to: a kick must wake it. A spinning one sees the count, and
-    /// the kicker is spared the system call.
+    /// The thread sleeps or is about to, so that a kick must wake it. A spinning thread sees the count, which saves the
+    /// system call.
     asleep: AtomicBool,
 }
 
 impl Kick {
-    /// The state to wait on: a kick after this call ends the wait.
+    /// State to pass to [`wait_until`](Self::wait_until): a kick after this call ends the wait.
     pub fn arm(&self) -> u32 {
         self.count.load(Ordering::SeqCst)
     }
@@ -41,7 +41,7 @@ impl Kick {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Ends the wait. Does not block.
+    /// Ends the wait of the other thread. Does not block.
     pub fn kick(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         if self.is_waiting() {
@@ -54,7 +54,7 @@ impl Kick {
         self.asleep.load(Ordering::SeqCst)
     }
 
-    /// The system call of a kick, without its count.
+    /// Only the system call of a kick, without counting it.
     pub fn wake_syscall(&self) {
         // SAFETY: the futex word lives as long as the call.
         unsafe {

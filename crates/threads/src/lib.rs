@@ -1,6 +1,5 @@
-//! Acting on Linux threads: their scheduling attributes and affinity, how they wait, and what the
-//! kernel says of them. It knows threads only, no VM and no plan; whoever drives vCPU threads, the
-//! micro-VM lab or a daemon, stands on it.
+//! Operations on Linux threads: scheduling attributes and affinity, sleeping, and the kernel's counters. This crate
+//! knows only threads: no VM and no plan. The micro-VM lab and the daemon, which drive vCPU threads, are built on it.
 //!
 //! Times are nanoseconds in [`Ns`], unless they are called cycles.
 

@@ -1,22 +1,22 @@
-//! In which namespace of process ids this process is.
+//! The PID namespace of this process.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Inode of the namespace that the kernel has booted with: `PROC_PID_INIT_INO` of `linux/proc_ns.h`.
+/// Inode of the initial PID namespace: `PROC_PID_INIT_INO` of `linux/proc_ns.h`.
 const FIRST: u64 = 0xEFFF_FFFC;
 
-/// Inode of this process's.
+/// Inode of this process's PID namespace.
 pub(crate) fn pid_namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// Whether the kernel's trace events and BPF programs name threads by the numbers that this process knows them by.
+/// Whether the kernel's trace events and BPF programs use the same thread numbers as this process.
 ///
 /// # Errors
 ///
-/// They do not: what is the matter, and the remedy.
+/// They do not: the reason, and the remedy.
 pub fn numbers_of_events() -> Result<(), (&'static str, &'static str)> {
     // A kernel without such namespaces has no file.
     are_known_in(pid_namespace().unwrap_or(FIRST))

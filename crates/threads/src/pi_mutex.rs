@@ -1,9 +1,8 @@
 //! A mutex with priority inheritance.
 //!
-//! A vCPU thread that ends its own boost holds its policy's lock while the kernel makes it fair
-//! again; it can be preempted right there, for as long as the host's load likes. An injector that
-//! then needed the lock would be late by that. With priority inheritance the holder runs at the
-//! injector's priority until it lets go.
+//! A vCPU thread that ends its own boost holds its policy's lock while the kernel makes it fair again. It can be
+//! preempted right there, for as long as the host's load takes, and an injector that needs the lock would be late by
+//! that. With priority inheritance the holder runs at the injector's priority until it unlocks.
 #![allow(unsafe_code, reason = "wraps pthread_mutex_t: std has no mutex with priority inheritance")]
 
 use std::cell::UnsafeCell;
@@ -12,10 +11,9 @@ use std::ops::{Deref, DerefMut};
 
 /// The mutex.
 ///
-/// A panic of its holder unlocks it and does not poison it: what it guards may then be half changed.
-/// What has to be done after such a panic is to give back what was changed on the host, and that
-/// needs the lock. So the value must stay safe to use after a panic in the middle of a change, and a
-/// part that the way back needs, such as what a thread had at first, must be replaced whole.
+/// A panic of its holder unlocks it and does not poison it: the value may then be changed in part. After such a panic
+/// the changes on the host must be undone, which needs the lock. So the value must stay safe to use after a panic in
+/// the middle of a change, and parts that restoring needs, such as a thread's baseline, must be replaced as a whole.
 pub struct PiMutex<T> {
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
     value: UnsafeCell<T>,

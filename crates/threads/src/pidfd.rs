@@ -1,11 +1,10 @@
-//! A thread by a file descriptor.
+//! File descriptors of threads.
 #![allow(unsafe_code, reason = "pidfd_open and pidfd_send_signal have no safe wrapper for threads")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A thread of any process, for as long as this is kept. It becomes readable when the thread ends.
-/// Needs Linux 6.9.
+/// A descriptor of a thread of any process. It becomes readable when the thread ends. Needs Linux 6.9.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
@@ -13,11 +12,11 @@ impl PidFd {
     /// `PIDFD_THREAD` of `linux/pidfd.h`; not in every libc.
     const THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 
-    /// That of a thread.
+    /// Opens a thread's descriptor.
     ///
     /// # Errors
     ///
-    /// There is no such thread (`ESRCH`), or this kernel knows only those of processes (`EINVAL`).
+    /// There is no such thread (`ESRCH`), or this kernel has only descriptors of processes (`EINVAL`).
     pub fn of(tid: i32) -> io::Result<Self> {
         // SAFETY: plain numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, Self::THREAD) };

@@ -1,8 +1,7 @@
-//! Sleeping to a point in time, exactly.
+//! Sleeping until an exact time.
 //!
-//! A sleep ends late: its timer fires late, and a halted CPU takes long to wake. So [`PreciseSleep`]
-//! sleeps to a little before an exact time and spins the rest, for as long as its recent sleeps ended
-//! late.
+//! A sleep ends late: its timer fires late, and a halted CPU takes long to wake. So [`PreciseSleep`] sleeps until
+//! shortly before an exact time and spins for the rest. It spins for as long as its recent sleeps were late.
 
 use crate::Ns;
 use crate::clock::monotonic;
@@ -12,33 +11,33 @@ use crate::tsc::{Clock, tsc};
 /// Bounds of the time spun before an exact time.
 const SPIN_NS: (Ns, Ns) = (5_000, 80_000);
 
-/// Longest time spun before an exact time: as late as that may other sleeps end.
+/// Longest time spun before an exact time; a sleep that is not exact may be late by as much.
 pub const MOST_SPIN_NS: Ns = SPIN_NS.1;
 
-/// Until when to wait, on the sleeper's clock.
+/// When a wait ends, on the sleeper's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Until {
-    /// The wait ends here at the latest; it may end late.
+    /// Latest end of the wait; it may end late.
     pub look: Ns,
-    /// It ends here exactly, if that comes first.
+    /// Exact end of the wait, if that comes first.
     pub exact: Ns,
-    /// Up to here it does not sleep but [watches](Duty::is_over).
+    /// Up to this time the thread does not sleep but [watches](Duty::is_over).
     pub watch: Ns,
 }
 
-/// What is done between two waits.
+/// Work done between two waits.
 pub trait Duty {
-    /// Why it failed.
+    /// Error of the work.
     type Error;
 
-    /// Does what is due, and says until when to wait.
+    /// Does what is due, and returns when the next wait ends.
     ///
     /// # Errors
     ///
-    /// Its own.
+    /// Those of the work.
     fn perform(&mut self) -> Result<Until, Self::Error>;
 
-    /// Whether what it watches for has come. Asked in a loop.
+    /// Whether the awaited event has come. Called in a loop.
     fn is_over(&self) -> bool;
 }
 
@@ -46,19 +45,19 @@ pub trait Duty {
 #[derive(Debug)]
 pub struct PreciseSleep {
     clock: Clock,
-    /// Whether the thread has a CPU to spin on.
+    /// Whether the thread may spin.
     spins: bool,
     spin: Ns,
 }
 
 impl PreciseSleep {
-    /// On this clock. `spins`: the thread takes nobody's time if it spins.
+    /// A sleeper on this clock. `spins`: spinning takes CPU time from nobody.
     pub fn new(clock: Clock, spins: bool) -> Self {
         Self { clock, spins, spin: SPIN_NS.1 }
     }
 
-    /// Does what is due, and waits until more is, or for a kick. A kick that comes from the beginning of
-    /// this call on ends its wait: what was kicked about during the duty may have come after the look
+    /// Does what is due, and waits until more is, or for a kick. A kick after the beginning of this call ends its wait,
+    /// because the duty may have looked before the event that the kick is about.
     /// at it.
     ///
     /// # Errors
@@ -106,28 +105,28 @@ impl PreciseSleep {
     }
 }
 
-/// Things that are watched for a while, each until a time of its own.
+/// Things that are watched, each until a time of its own.
 #[derive(Debug)]
 pub struct Attention<T>(Vec<(T, Ns)>);
 
 impl<T: PartialEq> Attention<T> {
-    /// Nothing.
+    /// No things.
     pub fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// Watches it until then, whatever was said of it before.
+    /// Watches a thing until `until`. Replaces an earlier time.
     pub fn watch(&mut self, it: T, until: Ns) {
         self.forget(&it);
         self.0.push((it, until));
     }
 
-    /// No longer.
+    /// Stops watching a thing.
     pub fn forget(&mut self, it: &T) {
         self.0.retain(|(other, _)| other != it);
     }
 
-    /// Forgets what is over at `now`; until when the rest is to be watched, 0 if there is none.
+    /// Drops what is over at `now`. Returns until when to watch the rest, 0 if nothing is left.
     pub fn until(&mut self, now: Ns) -> Ns {
         self.0.retain(|(_, until)| now < *until);
         self.0.iter().map(|(_, until)| *until).max().unwrap_or(0)

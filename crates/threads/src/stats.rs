@@ -1,8 +1,7 @@
-//! What the kernel counts of a thread.
+//! The kernel's counters of a thread.
 //!
-//! Whoever looks often keeps the file open and reads it anew from its beginning: opening it costs more
-//! than reading it. An open file belongs to its thread, not to the thread's number: once the thread
-//! has ended it reads nothing, even if another thread has the number by then.
+//! Open a file once and read it often: opening it costs more than reading it. An open file belongs to its thread, not
+//! to the thread's number: after the thread has ended it reads as empty, even if another thread has the number by then.
 
 use std::fs::File;
 use std::io;
@@ -10,30 +9,30 @@ use std::os::unix::fs::FileExt;
 
 use crate::Ns;
 
-/// What a thread's run queues have counted since it began.
+/// Counters of a thread's run queues since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
     /// CPU time used.
     pub ran_ns: Ns,
-    /// Time in which it could have run and did not. A wait that is not over is not in it.
+    /// Time in which it was runnable and did not run. A wait that is not over is not counted.
     pub waited_ns: Ns,
 }
 
-/// `/proc/TID/schedstat`, open.
+/// An open `/proc/TID/schedstat`.
 #[derive(Debug)]
 pub struct RunTimes(File);
 
 impl RunTimes {
-    /// Of a thread of any process.
+    /// Opens the file of a thread of any process.
     ///
     /// # Errors
     ///
-    /// There is no such thread, or no room for another file.
+    /// There is no such thread, or no more files can be opened.
     pub fn open(tid: i32) -> io::Result<Self> {
         File::open(format!("/proc/{tid}/schedstat")).map(Self)
     }
 
-    /// What it is now; zeros once the thread has ended.
+    /// Reads the counters; zeros once the thread has ended.
     pub fn read(&self) -> RunTime {
         let mut text = [0; 64];
         let read = self.0.read_at(&mut text, 0).unwrap_or(0);
@@ -44,27 +43,27 @@ impl RunTimes {
     }
 }
 
-/// What a thread has run and waited, for who looks once; zeros if there is no such thread.
+/// The counters, for a single read; zeros if there is no such thread.
 pub fn run_time(tid: i32) -> RunTime {
     RunTimes::open(tid).map(|file| file.read()).unwrap_or_default()
 }
 
-/// `/proc/TID/task/TID/stat`, open.
+/// An open `/proc/TID/task/TID/stat`.
 #[derive(Debug)]
 pub struct Stat(File);
 
 impl Stat {
-    /// Of a thread of any process.
+    /// Opens the file of a thread of any process.
     ///
     /// # Errors
     ///
-    /// There is no such thread, or no room for another file.
+    /// There is no such thread, or no more files can be opened.
     pub fn open(tid: i32) -> io::Result<Self> {
         // The file right under /proc would add up all threads of the process.
         File::open(format!("/proc/{tid}/task/{tid}/stat")).map(Self)
     }
 
-    /// The fields from the third on, the state, of a thread that lives; empty otherwise.
+    /// The fields from the third (the state) on; empty if the thread has ended.
     fn read<'a>(&self, room: &'a mut [u8; 1024]) -> &'a str {
         let read = self.0.read_at(room, 0).unwrap_or(0);
         // The name, in parentheses, may hold anything.
@@ -72,8 +71,8 @@ impl Stat {
         str::from_utf8(&room[after..read]).unwrap_or_default().trim_ascii()
     }
 
-    /// When the thread began, in ticks of user space's clock since boot; `None` once it has ended. A
-    /// number and this name a thread: the kernel gives a number out again after all others only.
+    /// When the thread began, in ticks of user space's clock since boot; `None` once it has ended. Number and start
+    /// identify a thread: the kernel reuses a number only after all others.
     pub fn start(&self) -> Option<u64> {
         let mut room = [0; 1024];
         let mut fields = self.read(&mut room).split(' ');
@@ -82,7 +81,7 @@ impl Stat {
         fields.nth(18).filter(|_| lives)?.parse().ok()
     }
 
-    /// Whether the thread sleeps: then it uses no CPU. One that has ended does not.
+    /// Whether the thread sleeps, so that it uses no CPU. False for a thread that has ended.
     pub fn is_asleep(&self) -> bool {
         self.read(&mut [0; 1024]).starts_with(['S', 'D'])
     }
@@ -93,21 +92,22 @@ impl Stat {
     }
 }
 
-/// `/proc/TID/syscall`, open: the system call that a thread sleeps in.
+/// An open `/proc/TID/syscall`, which shows the system call that a thread sleeps in.
 #[derive(Debug)]
 pub struct SleepsIn(File);
 
 impl SleepsIn {
-    /// Of a thread of any process.
+    /// Opens the file of a thread of any process.
     ///
     /// # Errors
     ///
-    /// There is no such thread, or no room for another file.
+    /// There is no such thread, or no more files can be opened.
     pub fn open(tid: i32) -> io::Result<Self> {
         File::open(format!("/proc/{tid}/task/{tid}/syscall")).map(Self)
     }
 
-    /// Whether it waits for a lock whose holder has its priority meanwhile (a PI futex). What cannot be looked at does not.
+    /// Whether the thread waits for a lock whose holder has its priority meanwhile (a PI futex). False if the file is
+    /// unreadable.
     pub fn lends(&self) -> bool {
         let mut text = [0; 256];
         let read = self.0.read_at(&mut text, 0).unwrap_or(0);
@@ -115,13 +115,13 @@ impl SleepsIn {
     }
 }
 
-/// Of the text of that file: the call's number and its arguments.
+/// The same, from the text of that file: the call's number and its arguments.
 fn lends(text: &str) -> bool {
     /// `futex` of 64-bit and 32-bit processes, and `futex_time64` of the latter.
     const FUTEX: [u64; 3] = [202, 240, 422];
     /// FUTEX_LOCK_PI, FUTEX_WAIT_REQUEUE_PI, FUTEX_LOCK_PI2, without their flags.
     const INHERIT: [u64; 3] = [6, 11, 13];
-    /// The x32 ABI's.
+    /// Bit of system call numbers of the x32 ABI.
     const X32: u64 = 1 << 30;
     let mut words = text.split_ascii_whitespace();
     let call = words.next().and_then(|word| word.parse::<u64>().ok());
@@ -131,7 +131,7 @@ fn lends(text: &str) -> bool {
         && operation.is_some_and(|op| INHERIT.contains(&(op & 0x7f)))
 }
 
-/// How often a thread lost its CPU while it could have gone on; 0 if there is no such thread.
+/// How often a thread lost its CPU while runnable; 0 if there is no such thread.
 pub fn preemptions(tid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));

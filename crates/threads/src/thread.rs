@@ -1,4 +1,4 @@
-//! The calling thread.
+//! Operations on the calling thread.
 #![allow(unsafe_code, reason = "gettid and prctl have no safe wrapper")]
 
 use crate::Ns;

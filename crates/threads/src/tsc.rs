@@ -4,7 +4,7 @@
 use crate::Ns;
 use crate::clock::{kernel_clock, monotonic, sleep_until};
 
-/// The TSC.
+/// Reads the TSC.
 pub fn tsc() -> u64 {
     // SAFETY: reads registers.
     unsafe {
@@ -13,7 +13,7 @@ pub fn tsc() -> u64 {
     }
 }
 
-/// The TSC as a clock in nanoseconds from the time it was made.
+/// The TSC as a clock, in nanoseconds since an origin.
 ///
 /// Policies and plans count nanoseconds; deadlines and samples come in cycles. One origin and one
 /// rate for both keeps them comparable, and leaves out the slewing of CLOCK_MONOTONIC.
@@ -24,7 +24,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// With `origin` as zero. `khz`: cycles a millisecond.
+    /// A clock with `origin` as zero. `khz`: cycles in a millisecond.
     pub fn new(origin: u64, khz: u32) -> Self {
         Self { origin, khz: u64::from(khz).max(1) }
     }
@@ -34,12 +34,12 @@ impl Clock {
         self.ns_at(tsc())
     }
 
-    /// A TSC as time since the origin; earlier ones are 0.
+    /// Time of a TSC value since the origin; 0 for earlier values.
     pub fn ns_at(&self, tsc: u64) -> Ns {
         self.to_ns(tsc.saturating_sub(self.origin))
     }
 
-    /// A time since the origin as TSC.
+    /// TSC value at a time since the origin.
     pub fn tsc_at(&self, ns: Ns) -> u64 {
         self.origin.saturating_add(self.to_cycles(ns))
     }
@@ -57,8 +57,8 @@ impl Clock {
     }
 }
 
-/// Cycles a millisecond, against CLOCK_MONOTONIC_RAW: for who has no KVM to ask. Takes a tenth of a
-/// second.
+/// Measures the TSC's rate, in cycles a millisecond, against CLOCK_MONOTONIC_RAW, for callers without KVM. Takes a
+/// tenth of a second.
 pub fn measured_khz() -> u32 {
     const NS: Ns = 100_000_000;
     let raw = || kernel_clock(libc::CLOCK_MONOTONIC_RAW);
@@ -78,9 +78,9 @@ pub fn measured_khz() -> u32 {
     u32::try_from(khz).unwrap_or(u32::MAX)
 }
 
-/// The TSC at a time of CLOCK_MONOTONIC shortly ago.
+/// The TSC at a recent time of CLOCK_MONOTONIC.
 pub fn tsc_of(clock: &Clock, at: Ns) -> u64 {
-    /// An interruption between the two clocks makes their readings a bad pair.
+    /// Readings of the two clocks further apart than this were interrupted, and are discarded.
     const CLOSE_NS: Ns = 2_000;
     let mut pair = (0, 0);
     for _ in 0..3 {

@@ -124,7 +124,7 @@ fn a_journal_has_room_for_so_many_threads() {
     });
 }
 
-/// Its writer may be killed at any moment, and an owner that finds a part of a journal does not begin.
+/// The writer may be killed at any moment, and an owner that finds a part of a journal does not start.
 #[test]
 fn a_journal_is_there_as_a_whole_or_not_at_all() {
     let dir = Tree::default();
