@@ -1,28 +1,27 @@
-//! A guest's TSC as this host's time.
+//! Converts a guest's TSC to this host's time.
 
 use vcoop_threads::Ns;
 
-/// A sample is good for so long: a rate that is a little off, and a guest whose TSC was set, are found
-/// out after it.
+/// How long a sample is used. After that a rate that is slightly off, or a guest's TSC that was set, no longer matters.
 const EPOCH_NS: Ns = 10_000_000_000;
 
-/// A guest whose TSC has about this host's rate has this host's TSC, with an offset.
+/// A guest whose TSC rate differs from the host's by at most one part in this many has the host's TSC, with an offset.
 const SAME_RATE: u64 = 200;
 
-/// What is known of the TSC of a guest.
+/// Offset and rate of a guest's TSC.
 ///
-/// A guest says its TSC, and the host sees that some time later, never earlier. Of all samples the one
-/// that came with the least delay tells the offset best; what it is off is that delay.
+/// A guest stores its TSC, and the host sees that some time later, never earlier. So of all samples the one with the
+/// least delay gives the best offset; its error is that delay.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     khz: u64,
-    /// The sample with the least delay of the last epoch, and of this one.
+    /// The sample with the least delay of the last epoch, and that of this epoch.
     before: Option<Sample>,
     best: Option<Sample>,
     began: Ns,
 }
 
-/// The guest's TSC, and when the host saw it.
+/// A TSC value of the guest, and when the host saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
     tsc: u64,
@@ -30,14 +29,14 @@ struct Sample {
 }
 
 impl Clock {
-    /// Of a guest that says that its TSC has this rate, on a host with that one.
+    /// For a guest that reports this TSC rate, on a host with that one.
     pub fn new(guest_khz: u64, host_khz: u32) -> Self {
         let host = u64::from(host_khz).max(1);
         let same = guest_khz.abs_diff(host) <= host / SAME_RATE;
         Self { khz: if same { host } else { guest_khz.max(1) }, before: None, best: None, began: 0 }
     }
 
-    /// The host has seen this TSC now.
+    /// Adds a TSC value that the host has seen at `seen`.
     pub fn sample(&mut self, tsc: u64, seen: Ns) {
         let sample = Sample { tsc, seen };
         if seen.saturating_sub(self.began) >= EPOCH_NS {
@@ -49,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// How much longer a sample took to be seen than another.
+    /// How much longer `sample` took to be seen than `than`, in nanoseconds.
     fn delay(&self, sample: Sample, than: Sample) -> i64 {
         let host = sample.seen.wrapping_sub(than.seen).cast_signed();
         host.saturating_sub(self.ns(sample.tsc.wrapping_sub(than.tsc).cast_signed()))
@@ -64,7 +63,7 @@ impl Clock {
         self.best.or(self.before).is_some()
     }
 
-    /// When the guest's TSC is this; `None`: nothing is known yet, or it is not within an hour.
+    /// Host time of a TSC value of the guest; `None`: there is no sample yet, or the time is not within an hour.
     pub fn time_of(&self, tsc: u64) -> Option<Ns> {
         const HOUR: i64 = 3_600_000_000_000;
         let best = match (self.best, self.before) {

@@ -1,4 +1,4 @@
-//! Holding the guest of a window against the protocol, as its host.
+//! Checks the guest of a window against the protocol, in the role of its host.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -12,27 +12,27 @@ use crate::map::Window;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// How long a vCPU is not boosted between two boosts.
+/// Time between two boosts of a vCPU.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What came of a vCPU.
+/// Result for a vCPU.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// Its place in the window: the guest's number for it.
+    /// Its slot in the window: the guest's number for it.
     pub slot: u64,
-    /// The rules that it broke, of [`Looks::RULES`]. Times are nanoseconds since the beginning.
+    /// Violations of [`Looks::RULES`]. Times are nanoseconds since the beginning.
     pub report: Report,
-    /// Words that were seen to change.
+    /// Changed words seen.
     pub changes: u64,
-    /// Boosts that it was shown.
+    /// Boosts that the vCPU was told of.
     pub boosts: u64,
-    /// Boosts that it ended.
+    /// Boosts that the vCPU ended.
     pub answers: u64,
-    /// Its guest has taken it away before the end.
+    /// Whether the guest took the vCPU offline before the end.
     pub gone: bool,
 }
 
-/// A vCPU and what it is shown.
+/// A vCPU and what it was told.
 struct Vcpu<'w> {
     looks: Looks,
     host: &'w HostArea,
@@ -42,9 +42,9 @@ struct Vcpu<'w> {
     found: Examined,
 }
 
-/// Is the host of a registered guest for some time: tells each vCPU in turns that it is boosted, and is not,
-/// and looks at what the guest makes of it. Nobody's thread is changed. A vCPU may take `grace` to react, of which
-/// `time` has to be a multiple.
+/// Acts as the host of a registered guest for `time`: tells each vCPU by turns that it is boosted and that it is not,
+/// and checks its reactions. No thread is changed. A vCPU may take `grace` to react; `time` has to be a multiple of
+/// that.
 ///
 /// The window has to have [no other host](Window::is_in_use).
 pub fn examine(
@@ -61,7 +61,7 @@ pub fn examine(
     examine_by(next, window, time, grace, stop)
 }
 
-/// The same by another clock: `next` lets some time pass, and says how much has since the beginning.
+/// As [`examine`], with another clock: `next` lets some time pass, and returns the time since the beginning.
 fn examine_by(
     mut next: impl FnMut() -> Duration,
     window: &Window,
@@ -122,7 +122,7 @@ impl Vcpu<'_> {
         }
     }
 
-    /// What comes next.
+    /// Takes the next step for a vCPU.
     fn turn(&mut self, now: Duration, talks: bool, grace: Duration) {
         let lasted = now - self.since;
         let answered = self.looks.answers() > self.answered;
@@ -182,8 +182,8 @@ mod tests {
     use super::{Examined, LOOK, examine_by};
     use crate::map::Window;
 
-    /// A window whose guest has one vCPU, which does this between any two looks. The clock is the test's: by this host's,
-    /// a guest would break a rule that did not get its CPU in time.
+    /// Examines a window whose guest has one vCPU; `guest` is called between any two looks. The clock is the test's: on
+    /// this host's clock a guest that does not get its CPU in time would break a rule.
     fn examined(guest: impl Fn(&Window)) -> Examined {
         let _one = crate::registered();
         let file = tempfile::tempfile().unwrap();

@@ -1,4 +1,4 @@
-//! The window of a VMM that was not served by us: a file that it has mapped.
+//! Finds the window of a VMM that was not served by this process: a file that the VMM has mapped.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -13,27 +13,27 @@ use vcoop_abi::{Header, Word};
 
 use crate::map::Window;
 
-/// Longest that is read of a list of mappings.
+/// Most bytes that are read of a list of mappings.
 const MOST_MAPS: u64 = 4 << 20;
 /// A file up to this long is a window of its own; a longer one may be a guest's memory.
 const MOST_WINDOW: u64 = 64 << 20;
-/// Most words that are read of all files of a process: of 4 TiB of guest memory. That takes some two seconds.
+/// Most words that are read of all files of a process: enough for 4 TiB of guest memory, in some two seconds.
 const MOST_READS: usize = ((4 << 40) / RAM_ALIGNMENT) as usize;
-/// Longest that a process is searched. Memory that was swapped out is read from a disk, a page for each word, and the
-/// daemon's watchdog waits for ten seconds.
+/// Longest search of a process. Swapped-out memory is read from a disk, a page for each word, and the daemon's watchdog
+/// waits for ten seconds.
 const MOST_TIME: Duration = Duration::from_secs(3);
-/// To open a file takes about as long as to read so many.
+/// Opening a file takes about as long as this many reads.
 const OPENING: usize = 16;
 /// Offset of the guest's header word.
 const GUEST_HEADER: u64 = offset_of!(WindowHeader, guest) as u64;
-/// Offset of its word for how many vCPUs it has.
+/// Offset of the guest's word for its number of vCPUs.
 const GUEST_VCPUS: u64 = offset_of!(WindowHeader, vcpus) as u64;
 
 /// The window of a process whose driver has registered; `None` if it has none.
 ///
-/// Shared writable mappings of files in memory (tmpfs, memfd, hugetlbfs) are looked at: the window's own file, whose
-/// driver is an ivshmem or virtio-pmem device, or guest memory, in which the driver has taken pages. So much is read of a
-/// process and no more, however much it has mapped.
+/// Searches shared writable mappings of files in memory (tmpfs, memfd, hugetlbfs): the window's own file, whose driver
+/// is an ivshmem or virtio-pmem device, or guest memory, in which the driver has taken pages. Reads and time are
+/// bounded, however much the process has mapped.
 ///
 /// # Errors
 ///
@@ -44,11 +44,11 @@ pub fn find(pid: u32) -> io::Result<Option<Window>> {
     first(pid, |mapping| search.look(mapping))
 }
 
-/// Where a process has a window in its own memory; `None`: nowhere in one piece.
+/// Address of a window in a process's memory; `None`: it is not mapped in one piece.
 ///
 /// # Errors
 ///
-/// As above.
+/// As for [`find`].
 pub fn address(pid: u32, window: &Window) -> io::Result<Option<u64>> {
     let (file, bytes) = window.place();
     first(pid, |mapping| {
@@ -58,7 +58,7 @@ pub fn address(pid: u32, window: &Window) -> io::Result<Option<u64>> {
     })
 }
 
-/// What is found first in the mappings of a process.
+/// The first result of `find` over the mappings of a process.
 fn first<T>(pid: u32, mut find: impl FnMut(&Mapping<'_>) -> Option<T>) -> io::Result<Option<T>> {
     let maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPS));
     for line in maps.split(b'\n') {
@@ -74,9 +74,9 @@ fn first<T>(pid: u32, mut find: impl FnMut(&Mapping<'_>) -> Option<T>) -> io::Re
 /// A search through the files that a process has mapped.
 struct Search {
     pid: u32,
-    /// Parts of files that were looked at: they may be mapped more than once.
+    /// Parts of files that were searched: they may be mapped more than once.
     seen: BTreeSet<((u64, u64), u64, u64)>,
-    /// Words that may still be read, and until when.
+    /// Reads left, and the end of the time.
     reads: usize,
     until: Instant,
 }
@@ -124,7 +124,8 @@ impl Search {
     }
 }
 
-/// The file of a mapping, if it is in memory. To open, read or touch any other may wait for a disk or a server.
+/// The file of a mapping, if it is in memory. Opening, reading or touching any other file may wait for a disk or a
+/// server.
 fn open(pid: u32, range: &str) -> Option<File> {
     // The very file that is mapped, whatever its path leads to by now; not opened in earnest yet.
     let path = format!("/proc/{pid}/map_files/{range}");
@@ -142,7 +143,7 @@ fn open(pid: u32, range: &str) -> Option<File> {
 /// A line of `/proc/PID/maps` about a shared, writable file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping<'a> {
-    /// Its addresses, as `map_files` names them.
+    /// Its address range, as `map_files` names it.
     range: &'a str,
     start: u64,
     end: u64,
@@ -196,13 +197,13 @@ mod tests {
         file
     }
 
-    /// Looks at what this process has mapped of some files, with so many reads: how many there were, and whether the window
-    /// that was found is in guest memory. Needs the capability to follow `map_files`.
+    /// Searches this process's mappings of some files with at most `most` reads. Returns the number of reads, and
+    /// whether the window that was found is in guest memory. Needs the capability to follow `map_files`.
     fn looked(files: &[Window], most: usize) -> (usize, Option<bool>) {
         looked_for(files, most, Duration::from_secs(60))
     }
 
-    /// The same for so long.
+    /// The same, with a time limit.
     fn looked_for(files: &[Window], most: usize, time: Duration) -> (usize, Option<bool>) {
         let (me, until) = (std::process::id(), Instant::now() + time);
         let mut search = Search { pid: me, seen: BTreeSet::new(), reads: most, until };

@@ -1,8 +1,7 @@
-//! Memory of files that somebody else can make shorter.
+//! Protects mappings of files that another process can truncate.
 //!
-//! A page of a mapping whose file has become shorter raises SIGBUS when it is touched. The handler here
-//! puts pages of zeroes in place of such a mapping, and notes it, so that the reader goes on and finds
-//! that its window is torn.
+//! Touching a page of a mapping whose file has become shorter raises SIGBUS. The handler here replaces such a mapping
+//! by pages of zeroes and marks it, so that the reader goes on and finds that its window is torn.
 #![allow(unsafe_code, reason = "handles SIGBUS")]
 
 use std::mem::MaybeUninit;
@@ -31,7 +30,7 @@ static RANGES: [Range; MOST] = [const {
     }
 }; MOST];
 
-/// What SIGBUS did before.
+/// The previous action of SIGBUS.
 static mut BEFORE: MaybeUninit<libc::sigaction> = MaybeUninit::uninit();
 
 /// A mapping that is guarded until this is dropped.
@@ -39,7 +38,7 @@ static mut BEFORE: MaybeUninit<libc::sigaction> = MaybeUninit::uninit();
 pub(crate) struct Guard(usize);
 
 impl Guard {
-    /// `None`: too many are guarded already.
+    /// Guards a mapping. `None`: too many are guarded already.
     pub(crate) fn new(start: usize, len: usize) -> Option<Self> {
         install();
         let free = |r: &Range| !r.taken.swap(true, Ordering::AcqRel);
@@ -79,7 +78,7 @@ fn install() {
     });
 }
 
-/// Only what may be done in a signal handler: atomics, mmap, sigaction.
+/// Does only what is allowed in a signal handler: atomics, mmap, sigaction.
 extern "C" fn on_sigbus(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -125,7 +124,7 @@ mod tests {
 
     use super::Guard;
 
-    /// Also where a window was before, and by the handler that was there before.
+    /// Also at an address where a window was before, and with the previous handler.
     #[test]
     fn a_fault_that_no_window_made_ends_the_process_as_ever() {
         let file = tempfile::tempfile().unwrap();

@@ -7,7 +7,7 @@ use vcoop_threads::Ns;
 
 use crate::map::Window;
 
-/// Counts of the vCPUs of a window at one time. They are the guest's word.
+/// Counts of the vCPUs of a window at one time. The guest reports them, so they are not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     /// By slot.
@@ -17,7 +17,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// As they are now; `None`: there is no driver.
+    /// Reads the counts; `None`: there is no driver.
     pub fn read(window: &Window) -> Option<Self> {
         let side = window.guest_side();
         if !side.is_registered() {
@@ -31,8 +31,8 @@ impl Latencies {
         Some(Self { counts: counts.collect(), registration: side.registration.bounded(u64::MAX) })
     }
 
-    /// How many of each latency came since an earlier reading: the middle of its bucket in nanoseconds,
-    /// and a count. `None`: the driver has registered anew since then.
+    /// Latencies since an earlier reading: the middle of each bucket in nanoseconds, and a count. `None`: the driver
+    /// has registered anew since then.
     pub fn since(&self, before: &Self) -> Option<Vec<(Ns, u64)>> {
         if self.registration != before.registration {
             return None;
@@ -46,7 +46,7 @@ impl Latencies {
         Some(new.filter(|(_, count)| *count > 0).collect())
     }
 
-    /// How many came on a vCPU up to this reading.
+    /// Number of latencies of a vCPU up to this reading.
     pub fn of_slot(&self, slot: u64) -> u64 {
         let slot = usize::try_from(slot).ok().and_then(|slot| self.counts.get(slot));
         slot.map_or(0, |counts| counts.iter().fold(0, |sum, count| sum.wrapping_add(*count)))

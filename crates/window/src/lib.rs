@@ -9,8 +9,8 @@
 //!                               Clock: the guest's TSC as this host's time
 //! ```
 //!
-//! What is in a window is [`vcoop_abi::window`]'s matter. Nothing in it is believed: the guest can write
-//! all of it, and its VMM can make the file shorter while it is mapped here, which [`Window`] survives.
+//! [`vcoop_abi::window`] describes the content of a window. It is not trusted: the guest can write all of it, and its
+//! VMM can make the file shorter while it is mapped here, which [`Window`] survives.
 #![cfg(target_os = "linux")]
 
 mod clock;
@@ -28,8 +28,8 @@ pub use latency::Latencies;
 pub use map::{Number, Window};
 pub use server::{Offer, Server};
 
-/// Held by a test whose window a driver registers in, or that looks for such windows: it would find those of others in the
-/// same process.
+/// Lock for tests whose driver registers in a window, and tests that search for windows: these would find the others'
+/// windows in the same process.
 #[cfg(test)]
 fn registered() -> std::sync::MutexGuard<'static, ()> {
     static REGISTERED: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,4 +1,4 @@
-//! A window as this process has it mapped.
+//! A window, mapped into this process.
 #![allow(unsafe_code, reason = "maps memory that a guest writes")]
 
 use std::fs::File;
@@ -17,24 +17,24 @@ use crate::guard::Guard;
 
 /// A window, mapped to be read and written.
 ///
-/// All that is in it is atomics, because the guest uses it at the same time.
+/// Everything in it is atomic, because the guest uses it at the same time.
 #[derive(Debug)]
 pub struct Window {
     /// The mapping, of whole pages of its file, which may be huge ones, and its length.
     map: NonNull<u8>,
     bytes: usize,
-    /// Where in it the window begins.
+    /// Offset of the window in the mapping.
     begin: usize,
     slots: u64,
-    /// The file as `/proc/PID/maps` names it, and where in it the window begins.
+    /// Device and inode of the file, as in `/proc/PID/maps`, and the window's offset in it.
     file: (u64, u64),
     offset: u64,
     guard: Guard,
-    /// This side has said that it is there.
+    /// Whether this side has announced itself.
     offered: AtomicBool,
-    /// It is in memory of the guest's own, lent for as long as its driver is registered.
+    /// Whether the window is in the guest's own memory, lent while its driver is registered.
     lent: bool,
-    /// That is over: nothing more is written.
+    /// Whether a lent window has been given back: nothing more is written.
     returned: AtomicBool,
 }
 
@@ -44,12 +44,12 @@ unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
-/// By what numbers a VMM and KVM know a vCPU.
+/// Numbers of a vCPU: the VMM's and KVM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    /// The VMM's.
+    /// The VMM's number.
     pub index: u32,
-    /// KVM's, if it is known.
+    /// KVM's number, if known.
     pub kvm_id: Option<u32>,
 }
 
@@ -68,15 +68,16 @@ fn slots_of(vcpus: &[Number], online: &[(u64, u32)]) -> Vec<Option<u64>> {
     slots
 }
 
-/// What is mapped of a file of such pages for `length` bytes from `offset` on: from where, and how much. The kernel maps and
-/// unmaps whole pages only, and those of a guest's memory may be of 1 GiB, where a window begins at any 2 MiB.
+/// Offset and length of the mapping for `length` bytes from `offset` on, in a file with pages of size `page`. The
+/// kernel maps only whole pages; those of a guest's memory may be of 1 GiB, while a window begins at any multiple of 2
+/// MiB.
 fn whole(offset: u64, length: u64, page: u64) -> (u64, usize) {
     let start = offset - offset % page;
     (start, (offset - start + length).next_multiple_of(page) as usize)
 }
 
 impl Window {
-    /// Maps the window that begins at `offset` of a file and has the rest of it.
+    /// Maps the window from `offset` of a file to the file's end.
     ///
     /// # Errors
     ///
@@ -85,15 +86,15 @@ impl Window {
         Self::of_vcpus(file, offset, u64::MAX)
     }
 
-    /// The window that a driver has put into its guest's own memory, with room for at most so many vCPUs: what is behind
-    /// it is something else, and it is the guest's again when the driver has gone.
+    /// Maps a window that a driver has put into its guest's own memory, for at most so many vCPUs: the memory behind it
+    /// is used otherwise. The memory is the guest's again when the driver has gone.
     pub(crate) fn lent(file: &File, offset: u64, vcpus: u64) -> io::Result<Self> {
         let mut window = Self::of_vcpus(file, offset, vcpus)?;
         window.lent = true;
         Ok(window)
     }
 
-    /// A window of its own file, with room for at most so many vCPUs.
+    /// Maps a window of its own file, for at most so many vCPUs.
     pub(crate) fn of_vcpus(file: &File, offset: u64, vcpus: u64) -> io::Result<Self> {
         let short = || io::Error::new(io::ErrorKind::UnexpectedEof, "shorter than a window");
         let meta = file.metadata()?;
@@ -138,22 +139,22 @@ impl Window {
         Ok(Self { map, bytes, begin, slots, file: file_id, offset, guard, offered, lent, returned })
     }
 
-    /// How many vCPUs it has room for.
+    /// How many vCPUs the window has room for.
     pub fn slots(&self) -> u64 {
         self.slots
     }
 
-    /// The file as `/proc/PID/maps` names it, and which bytes of it the window is.
+    /// Device and inode of the file, as in `/proc/PID/maps`, and the range of the window in it.
     pub(crate) fn place(&self) -> ((u64, u64), Range<u64>) {
         (self.file, self.offset..self.offset + window::guest_page(self.slots))
     }
 
-    /// Its file became shorter: it reads as zeroes from then on, and nobody sees what is written.
+    /// Whether its file became shorter: it then reads as zeroes, and writes have no effect.
     pub fn is_torn(&self) -> bool {
         self.guard.is_torn()
     }
 
-    /// What is so far into the window.
+    /// Address at an offset in the window.
     fn at(&self, offset: u64) -> NonNull<u8> {
         // SAFETY: who asks stays within the window, which is within the mapping.
         unsafe { self.map.add(self.begin + offset as usize) }
@@ -164,25 +165,25 @@ impl Window {
         unsafe { self.at(0).cast().as_ref() }
     }
 
-    /// What the guest says of itself.
+    /// The guest's half of the header.
     pub fn guest_side(&self) -> GuestSide {
         self.header().read_guest()
     }
 
-    /// What the guest writes of a vCPU; `None` beyond the window.
+    /// What the guest writes about a vCPU; `None` beyond the window.
     pub fn guest(&self, slot: u64) -> Option<&GuestPage> {
         let offset = (slot < self.slots).then(|| window::guest_page(slot))?;
         // SAFETY: `slots` are within the mapping; pages are aligned; reserved words are never read.
         Some(unsafe { self.at(offset).cast().as_ref() })
     }
 
-    /// Whether it is in memory of its guest. Any user of the guest can have put it there.
+    /// Whether the window is in the guest's memory. Any user of the guest can have put it there.
     pub fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Whether the window is this side's to write. A guest's driver that goes says so in the window, and takes the memory
-    /// back once it is told that this has been seen ([`Self::give_back`]).
+    /// Whether this side may write the window. A guest's driver that goes says so in the window, and takes the memory
+    /// back after [`Self::give_back`].
     fn is_ours(&self) -> bool {
         if !self.lent {
             return true;
@@ -197,8 +198,8 @@ impl Window {
         registered
     }
 
-    /// Tells a driver that has gone that its guest may have the memory back, by the last word that is written to it. Nobody
-    /// else who was told of the window may write there any more. Does nothing while the window is this side's.
+    /// Tells a driver that has gone that the guest may have its memory back. That is the last word written: other users
+    /// of this window must not write any more either. Does nothing while the window is this side's.
     pub fn give_back(&self) {
         if !self.is_ours()
             && self.offered.swap(false, Ordering::Relaxed)
@@ -209,26 +210,26 @@ impl Window {
         }
     }
 
-    /// Whether it was in a guest's own memory, and is the guest's again. If the driver registers anew, that is another window,
-    /// wherever it is.
+    /// Whether the window was in the guest's memory and has been given back. A driver that registers anew has another
+    /// window, wherever it is.
     pub fn is_returned(&self) -> bool {
         !self.is_ours()
     }
 
-    /// What the host writes of a vCPU; `None` beyond the window, and where it is the guest's own memory again.
+    /// What the host writes about a vCPU; `None` beyond the window, and after a lent window was given back.
     pub fn host(&self, slot: u64) -> Option<&HostArea> {
         let offset = (slot < self.slots && self.is_ours()).then(|| window::host_page(slot))?;
         // SAFETY: as above.
         Some(unsafe { self.at(offset).cast().as_ref() })
     }
 
-    /// Whether a host has told a vCPU anything but that it does not cooperate.
+    /// Whether a host has set the status of any vCPU to anything but disabled.
     pub fn is_in_use(&self) -> bool {
         let mut hosts = (0..self.slots).filter_map(|slot| self.host(slot));
         self.has_host() && hosts.any(|host| host.status() != Status::Disabled)
     }
 
-    /// Whether a host has said that it is there.
+    /// Whether a host has announced itself.
     pub fn has_host(&self) -> bool {
         Header::from_word(self.header().host.load(Ordering::Acquire)).is_compatible()
     }
@@ -254,13 +255,13 @@ impl Window {
         (0..side.vcpus.bounded(self.slots)).filter_map(identity).collect()
     }
 
-    /// The slots of vCPUs with these numbers: by KVM's, which is the APIC id; where one of those is not known, vCPUs and slots are
-    /// both taken in their order, which is how QEMU numbers them.
+    /// The slots of vCPUs with these numbers: by KVM's number, which is the APIC id. If a KVM number is not known,
+    /// vCPUs and slots are matched in order, which is how QEMU numbers them.
     pub fn slots_of(&self, vcpus: &[Number]) -> Vec<Option<u64>> {
         slots_of(vcpus, &self.online())
     }
 
-    /// Says that the host is there, with its words as they are in a page of zeroes, and how to ring it.
+    /// Announces the host, with its words as in a page of zeroes, and its doorbell.
     pub fn offer(&self, doorbell: Doorbell) {
         for slot in 0..self.slots {
             let Some(host) = self.host(slot) else { continue };
@@ -319,7 +320,7 @@ mod tests {
         (file, window)
     }
 
-    /// A file, and the window in it as a guest has it whose driver is registered.
+    /// A file, and the window in it after a guest's driver has registered.
     fn registered() -> (std::fs::File, Window) {
         let (file, guest) = window(1 << 16);
         guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);

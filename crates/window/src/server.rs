@@ -1,7 +1,7 @@
 //! The server that an ivshmem device with a doorbell connects to (QEMU, docs/specs/ivshmem-spec).
 //!
-//! Each connection gets a window and a doorbell of its own: no VM shares memory with another. Of the
-//! client nothing is read but its process and user, which the kernel tells.
+//! Each connection gets its own window and doorbell: no VM shares memory with another. Nothing is read from the client;
+//! the kernel tells its process and user.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,23 +30,23 @@ const BYTES: u64 = 1 << 20;
 
 /// Most connections at a time.
 const MOST: usize = 512;
-/// The last ones of these are for users who have no more than this: others find room. Under libvirt all VMs have one user.
+/// The last connections, this many, are for users who have fewer than this many. Under libvirt all VMs have one user.
 const RESERVED: usize = 128;
 
-/// How long a client may take to read what it is told.
+/// Time limit for a client to read its messages.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// After a connection that could not be had, as without room for another file: it is still there, and asking for it
-/// again at once would take a CPU.
+/// Wait after an `accept` that failed, for example for lack of file descriptors: the connection is still pending, and
+/// an immediate retry would use a whole CPU.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Version of the protocol.
 const VERSION: i64 = 0;
-/// Our number among the peers, and the client's.
+/// The host's number among the peers, and the client's.
 const HOST: i64 = 0;
 const CLIENT: i64 = 1;
 
-/// What a VMM was given.
+/// The window and doorbell of a VMM.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The window.
@@ -58,8 +58,8 @@ pub struct Offer {
 #[derive(Debug)]
 struct Connection {
     stream: UnixStream,
-    /// Who has connected, as long as it runs: its number may be another process's after that, and somebody else have its end
-    /// of the connection.
+    /// The connected process, held while it runs: after that its number may be another process's, and another process
+    /// may hold its end of the connection.
     process: OwnedFd,
     user: Uid,
     offer: Offer,
@@ -80,7 +80,7 @@ impl Connection {
 
 type Connections = Mutex<BTreeMap<u32, Connection>>;
 
-/// Serves windows. Dropping it closes the socket, and no guest is heard any more.
+/// Serves windows. Dropping it closes the socket, and no doorbell is heard any more.
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
@@ -91,12 +91,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on a socket that its owner alone may connect to, in place of a file there. Owner and mode
-    /// are the caller's to widen.
+    /// Listens on a socket that only its owner may connect to; replaces a file there. The caller may change owner and
+    /// mode.
     ///
     /// # Errors
     ///
-    /// Nobody can listen there.
+    /// The listening socket cannot be made.
     pub fn start(socket: &Path) -> io::Result<Self> {
         let _ = fs::remove_file(socket);
         let listener = UnixListener::bind(socket)?;
@@ -116,7 +116,7 @@ impl Server {
         })
     }
 
-    /// What the VMM of this process was given; `None`: it is not connected.
+    /// The offer to the VMM with this process id; `None`: it is not connected.
     pub fn offer(&self, pid: u32) -> Option<Offer> {
         let mut all = lock(&self.connections);
         if !all.get(&pid)?.lives() {
@@ -165,7 +165,7 @@ fn there_is_room(all: &BTreeMap<u32, Connection>, user: Uid) -> bool {
     has_room(all.len(), all.values().filter(|connection| connection.user == user).count())
 }
 
-/// Whether a user may have one more of `all` connections, who has so many.
+/// Whether a user with `of_user` connections may have one more, when there are `all` connections.
 fn has_room(all: usize, of_user: usize) -> bool {
     all < MOST && (all < MOST - RESERVED || of_user < RESERVED)
 }
