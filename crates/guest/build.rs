@@ -1,8 +1,8 @@
 //! Compiles the guest image: four `rustc` calls for the host's own target, freestanding, linked at
 //! a fixed address, and cut out of the ELF file into one flat file.
 //!
-//! Only what `cargo build` needs anyway is used: `rustc` and its linker. No other target has to be
-//! installed, because the target's `core` does for a freestanding program too.
+//! Needs only what `cargo build` needs anyway: `rustc` and its linker. No other target has to be installed, because the
+//! target's `core` also works for a freestanding program.
 
 use std::env;
 use std::error::Error;

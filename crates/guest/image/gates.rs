@@ -1,4 +1,4 @@
-//! Ring 0, and the border of the kernel.
+//! Ring 0, and the entries and exits of the kernel.
 //!
 //! Kernel and tasks run in ring 3. An interrupt enters ring 0 for a dozen instructions: its *gate*
 //! ends it at the local APIC and goes on to the kernel, or, where it has hit the kernel itself, takes
@@ -20,12 +20,11 @@
 //! | halting (ring 0) | 1 | something pending, looked at with interrupts off | kernel |
 //! | halting (ring 0) | 1 | nothing pending: `sti`, `hlt`; an interrupt sets its bit | halting |
 //!
-//! *Returning* is the code from `returning` to `returned`. Its last instruction that looks at what is
-//! pending comes after the flag is clear: an interrupt before that has set its bit, one after it enters
-//! the kernel by itself, and none is lost. Whoever enters the kernel from there abandons the return
-//! and saves nothing, because the task's context is still what it was: the return reads it and
-//! writes only to the task's stack below the red zone. Between finding something pending and
-//! setting the flag an interrupt may enter too; it takes what is pending along.
+//! *Returning* is the code from `returning` to `returned`. Its last check for pending interrupts comes after the flag
+//! is clear: an interrupt before that has set its bit, an interrupt after it enters the kernel by itself, and none is
+//! lost. An entry into the kernel from there abandons the return and saves nothing, because the task's context has not
+//! changed: the return only reads it, and writes only to the task's stack below the red zone. An interrupt may also
+//! enter between the check and setting the flag; it handles what is pending, too.
 //!
 //! `int3` is the way to ring 0 for the few instructions that need it, from kernel and tasks alike: it
 //! continues at the address in `r11`. A software interrupt by number would be the obvious choice,
@@ -381,7 +380,7 @@ pub(crate) fn wrmsr_checked(msr: u32, value: u64) -> bool {
     done != 0
 }
 
-/// Nothing, in ring 0: what every gate costs.
+/// Does nothing, in ring 0: measures what every gate costs.
 pub(crate) fn null() {
     // SAFETY: `int3` returns from ring 0 at once.
     unsafe { asm!("lea r11, [rip + ring0_null]", "int3", out("r11") _) };
@@ -395,7 +394,7 @@ pub(crate) fn out(port: u16, value: u8) {
     }
 }
 
-/// CPUID as ring 0 sees it: where ring 3 runs natively, it would see the host's.
+/// CPUID in ring 0: if ring 3 runs natively, it would get the host's.
 pub(crate) fn cpuid(leaf: u32) -> [u32; 4] {
     let (eax, ebx, ecx, edx): (u32, u64, u32, u32);
     // SAFETY: as above; rbx is the compiler's, so it is saved around.

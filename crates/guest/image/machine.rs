@@ -81,13 +81,12 @@ pub(crate) struct Vcpu {
     idle: Idler,
 }
 
-/// What a vCPU does without work. Times are TSC cycles, in which the governor is as good as in
-/// nanoseconds.
+/// What a vCPU does when idle. Times are TSC cycles; the governor works with them as with nanoseconds.
 #[derive(Debug)]
 struct Idler {
     governor: GuestHaltPoll,
     always: bool,
-    /// When it halted; 0: it does not.
+    /// TSC at which it halted; 0: it is not halted.
     halted: u64,
 }
 
@@ -103,7 +102,7 @@ impl Idler {
         Self { governor, always: poll.max_tsc == u64::MAX, halted: 0 }
     }
 
-    /// Polls as the governor says; true if an interrupt came meanwhile.
+    /// Polls as the governor says; true if an interrupt came.
     fn poll(&mut self, number: u64) -> bool {
         let limit = match self.governor.select() {
             _ if self.always => u64::MAX,
@@ -140,13 +139,13 @@ struct Machine {
     number: u64,
     /// Set after registration.
     link: Option<Link>,
-    /// A task of this vCPU writes the area itself: the hooks keep off.
+    /// A task of this vCPU writes the area itself, so the hooks must not.
     rogue: bool,
-    /// Where the host says which vCPUs to keep off, if it does.
+    /// Host area with the mask of preferred vCPUs, if the host maintains it.
     mask: Option<&'static HostArea>,
 }
 
-/// What the boost protocol needs.
+/// State of the boost protocol.
 #[derive(Debug)]
 struct Link {
     half: GuestHalf,
@@ -169,7 +168,7 @@ pub(crate) fn words() -> &'static Words {
     unsafe { &*(WORDS as *const Words) }
 }
 
-/// What the host said.
+/// The words that the host wrote before the start.
 pub(crate) fn control() -> &'static Control {
     // SAFETY: the host wrote a `Control` there before the first instruction.
     unsafe { &*(CONTROL as *const Control) }
@@ -187,10 +186,9 @@ pub(crate) fn stats(task: usize) -> &'static TaskStats {
     unsafe { &*(STATS as *const TaskStats).add(task) }
 }
 
-/// Waits a moment for a host that is watching to take the boost back; true if it did. The request
-/// to do so is in the page already.
+/// Waits a moment for a watching host to end the boost; true if it did. The request is already in the page.
 fn given_back(host: &HostArea, words: &VcpuWords) -> bool {
-    /// Some tens of microseconds: what the host needs, or the exit would take.
+    /// Some tens of microseconds: what the host needs, or what the exit would take.
     const PATIENCE: u64 = 100_000;
     let ticket = host.ticket();
     let until = words.attended_until.load(Ordering::Acquire).min(tsc() + PATIENCE);
@@ -330,7 +328,7 @@ impl Port for Machine {
     }
 }
 
-/// Has this vCPU's timer fire at `deadline`; 0: not at all.
+/// Sets this vCPU's timer to `deadline`; 0: off.
 pub(crate) fn set_timer(vcpu: u64, deadline: u64) {
     if control().exitless == 0 {
         wrmsr(IA32_TSC_DEADLINE, deadline);
@@ -352,8 +350,8 @@ pub(crate) fn owner(task: usize) -> u64 {
     moved.checked_sub(1).unwrap_or(control().task[task].vcpu)
 }
 
-/// From the gate of this cause, or [`gate::NO_CAUSE`]; and for all that came meanwhile. Gives the
-/// context to go on with, null for none.
+/// Called by the gate of this cause, or with [`gate::NO_CAUSE`]; also handles all causes that came meanwhile. Returns
+/// the context to continue with, or null for none.
 pub(crate) extern "sysv64" fn interrupted(number: u64, cause: u64) -> *const Context {
     let vcpu = vcpu(number);
     let mut causes = if cause == gate::NO_CAUSE { 0 } else { 1 << cause };
@@ -370,7 +368,7 @@ pub(crate) extern "sysv64" fn interrupted(number: u64, cause: u64) -> *const Con
     }
 }
 
-/// From a task.
+/// Called by a task.
 pub(crate) extern "sysv64" fn called(number: u64, op: u64, arg: u64) -> *const Context {
     let vcpu = vcpu(number);
     entered(number);
@@ -384,8 +382,8 @@ fn vcpu(number: u64) -> &'static mut Vcpu {
     unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) }
 }
 
-/// Tells the host. It compares the count with that of when it sent an interrupt, so each interrupt
-/// counts, those taken together included.
+/// Counts interrupts for the host, which compares the count with that when it sent one. So each interrupt counts, also
+/// those that are handled together.
 fn entered(number: u64) {
     let words = &words().vcpu[number as usize];
     if words.idle.load(Ordering::Relaxed) != 0 {
@@ -395,7 +393,7 @@ fn entered(number: u64) {
 }
 
 impl Vcpu {
-    /// Prepares the way to the task that the kernel chose.
+    /// Prepares the return to the task that the kernel chose.
     fn exit(&mut self, number: u64) -> *const Context {
         let Some(next) = self.kernel.current() else {
             // What ends a poll is pending: `leave` finds it on the way to halt and comes back.

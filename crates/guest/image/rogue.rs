@@ -1,7 +1,7 @@
-//! Hostile guests: what a kernel that means harm can do to the host, each a step of a task's program.
+//! Hostile guests: what a malicious kernel can do to the host, each a step of a task's program.
 //!
-//! They run in ring 3 like any task, which hinders them in nothing: all of guest memory is open to
-//! it, and MSRs and ports are one gate away.
+//! They run in ring 3 like any task, which is no hindrance: all of guest memory is accessible, and MSRs and ports are
+//! one gate away.
 
 use core::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ use crate::tasks::Task;
 const PAUSE: u64 = 256;
 
 impl Task {
-    /// One step of a hostile kernel; those of others are nothing to it.
+    /// Carries out a step of a hostile kernel; ignores other steps.
     pub(crate) fn misbehave(&self, step: StepOp, arg: u64) {
         let vcpu = self.spec.vcpu;
         let area = guest_area(vcpu);
@@ -50,9 +50,9 @@ impl Task {
         }
     }
 
-    /// Nonsense in every word of another vCPU's area, and in its claim to be idle, for so many cycles: what the
-    /// host reads is of no one moment, and no writer ever meant it. Deadlines lie around now, so that the host has
-    /// something to fire.
+    /// Writes random values to every word of another vCPU's area, and to its idle flag, for so many cycles: the host
+    /// reads words that belong to no one moment and that no writer intended. Deadlines are near the present, so that
+    /// the host has timers to fire.
     fn scribble(&self, cycles: u64) {
         let target = (self.spec.vcpu + 1) % control().vcpus.max(1);
         let area: &GuestArea = guest_area(target);
@@ -94,7 +94,7 @@ fn fault() -> ! {
     }
 }
 
-/// What the host says to a vCPU.
+/// The host area of a vCPU.
 fn host_area(vcpu: u64) -> &'static HostArea {
     // SAFETY: the host maps its areas there, readable and made of atomics, for as long as the VM lives.
     unsafe { &*((HOST_WINDOW + vcpu * PAGE_SIZE) as *const HostArea) }

@@ -91,7 +91,7 @@ impl Task {
         });
     }
 
-    /// Tells the other end of a line: a task plus 1, or 0 for somebody outside.
+    /// Notifies the other end of a line: a task plus 1, or 0 for one outside of the VM.
     fn notify(&self, line: u64, end: u64) {
         match end.checked_sub(1) {
             Some(task) => self.call(Call::Wake(task)),
@@ -99,7 +99,7 @@ impl Task {
         }
     }
 
-    /// A call: when it was made, and how it was served.
+    /// Makes a call. Returns when it was made, and how it was served.
     fn request(&self, n: u64) -> (u64, Served) {
         let line = line(n);
         let now = tsc();
@@ -258,12 +258,12 @@ fn line(n: u64) -> &'static Line {
     unsafe { &*((LINES + n * LINE_STRIDE) as *const Line) }
 }
 
-/// Who its ends are.
+/// The ends of a line.
 fn line_spec(n: u64) -> LineSpec {
     control().line[(n as usize).min(MAX_LINES - 1)]
 }
 
-/// Moves `due` beyond `now` by whole periods, and says by how many.
+/// Moves `due` beyond `now` by whole periods, and returns how many.
 fn skip_past(due: &mut u64, period: u64, now: u64) -> u64 {
     if *due > now {
         return 0;

@@ -1,10 +1,10 @@
-//! The kernel of one vCPU as a state machine: who runs, when the timer must fire, and which hooks
-//! of the boost protocol run on the way.
+//! The kernel of one vCPU as a state machine: which task runs, when the timer must fire, and which hooks of the boost
+//! protocol run on the way.
 //!
-//! A task belongs to one vCPU at a time, and only that one's kernel touches it. It stays there for life,
-//! unless the guest [moves](Kernel::set_moves) its tasks: `moves` has the rules. Real-time tasks go first, by priority, FIFO among equals; fair
-//! tasks take turns; SCHED_IDLE tasks run when nobody else does. There is no tick where tasks stay: the timer is set
-//! to the next sleep that ends, and to the end of a slice only where somebody waits for it.
+//! A task belongs to one vCPU at a time, and only that vCPU's kernel touches it. It stays there, unless the guest
+//! [moves](Kernel::set_moves) its tasks: `moves` has the rules. Real-time tasks run first, by priority, FIFO among
+//! equals; fair tasks take turns; SCHED_IDLE tasks run when no other task does. If tasks stay there is no tick: the
+//! timer is set to the end of the next sleep, and to the end of a slice only if another task waits for it.
 //!
 //! | state of a task | event | next |
 //! | --- | --- | --- |
@@ -51,7 +51,7 @@ impl Cause {
     }
 }
 
-/// What the kernel needs of the machine.
+/// What the kernel needs from the machine.
 pub trait Port {
     /// The TSC.
     fn now(&mut self) -> u64;
@@ -63,29 +63,29 @@ pub trait Port {
     fn hook(&mut self, event: GuestEvent);
     /// Program the timer; 0 = none.
     fn set_timer(&mut self, deadline: u64);
-    /// A task was made ready by an interrupt that found the vCPU `idle` or not.
+    /// An interrupt made a task ready; `idle`: the vCPU was idle then.
     fn woken(&mut self, task: usize, now: u64, idle: bool);
-    /// Use the CPU: the softirq half of a device.
+    /// Uses the CPU: the softirq half of a device.
     fn work(&mut self, iterations: u64);
-    /// Have another vCPU wake a task of its own, by an interrupt.
+    /// Has another vCPU wake one of its tasks, by an interrupt.
     fn wake_remote(&mut self, vcpu: u64, task: usize);
-    /// The tasks that other vCPUs want woken here, one bit each; asking forgets them.
+    /// The tasks that other vCPUs want woken here, one bit each; clears them.
     fn take_remote(&mut self) -> u64;
     /// Have the vCPUs in a mask call a function for a task of this one, by an interrupt.
     fn interrupt_others(&mut self, vcpus: u64, task: usize);
     /// Call the functions that tasks of other vCPUs asked for.
     fn answer_calls(&mut self);
-    /// The vCPUs that the host would like to be used, one bit each.
+    /// The vCPUs that the host prefers to be used, one bit each.
     fn preferred(&mut self) -> u64;
-    /// How many ready tasks a vCPU has, as far as its kernel has said.
+    /// How many ready tasks a vCPU has, as last published by its kernel.
     fn ready(&mut self, vcpu: u64) -> u64;
-    /// Says so for this vCPU, and how many tasks were pushed off it so far.
+    /// Publishes this vCPU's number of ready tasks, and of tasks pushed off it so far.
     fn publish(&mut self, ready: u64, pushed: u64);
     /// The vCPU that a task belongs to.
     fn owner(&mut self, task: usize) -> u64;
     /// Gives a task that does not run to another vCPU, by an interrupt.
     fn send(&mut self, vcpu: u64, task: usize);
-    /// The tasks that other vCPUs have given to this one, one bit each; asking forgets them.
+    /// The tasks that other vCPUs have given to this one, one bit each; clears them.
     fn take_sent(&mut self) -> u64;
 }
 
@@ -182,14 +182,14 @@ impl Kernel {
         self.current
     }
 
-    /// First entry: picks who runs.
+    /// First entry: picks the task to run.
     pub fn start(&mut self, port: &mut impl Port) {
         let now = port.now();
         self.arrive(now, port);
         self.leave(now, port);
     }
 
-    /// An interrupt. Afterwards [`current`](Self::current) runs.
+    /// Handles an interrupt. Afterwards [`current`](Self::current) runs.
     pub fn interrupt(&mut self, cause: Cause, port: &mut impl Port) {
         let nmi = cause == Cause::Nmi;
         port.hook(if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
@@ -241,7 +241,7 @@ impl Kernel {
         self.leave(now, port);
     }
 
-    /// A call of the running task. Afterwards [`current`](Self::current) runs.
+    /// Handles a call of the running task. Afterwards [`current`](Self::current) runs.
     pub fn call(&mut self, call: Call, port: &mut impl Port) {
         let now = port.now();
         let Some(current) = self.current else { return self.leave(now, port) };
@@ -280,7 +280,7 @@ impl Kernel {
         }
     }
 
-    /// Wakes a task of any vCPU; there is none beyond the table.
+    /// Wakes a task of any vCPU; ignores numbers beyond the table.
     fn wake(&mut self, task: u64, now: u64, idle: bool, port: &mut impl Port) {
         let Some(task) = usize::try_from(task).ok().filter(|t| *t < MAX_TASKS) else { return };
         let home = if self.moves.any() { port.owner(task) } else { self.tasks[task].vcpu };
@@ -302,7 +302,7 @@ impl Kernel {
         }
     }
 
-    /// Makes ready whose sleep is over.
+    /// Makes tasks ready whose sleep is over.
     fn expire(&mut self, now: u64, idle: bool, port: &mut impl Port) {
         for task in 0..MAX_TASKS {
             if matches!(self.tasks[task].state, State::Sleeping(at) if at <= now) {
@@ -311,7 +311,7 @@ impl Kernel {
         }
     }
 
-    /// Makes a task ready here, or where it is better off.
+    /// Makes a task ready on this vCPU or on a better one.
     fn make_ready(&mut self, task: usize, now: u64, idle: bool, port: &mut impl Port) {
         if self.moves.any() {
             let to = self.place(task, port);
@@ -333,7 +333,7 @@ impl Kernel {
         }
     }
 
-    /// Picks who runs, sets the timer for it, and tells the host.
+    /// Picks the task to run, sets the timer for it, and tells the host.
     fn leave(&mut self, now: u64, port: &mut impl Port) {
         if self.moves.any() {
             self.balance(now, port);
@@ -390,7 +390,7 @@ impl Kernel {
         }
     }
 
-    /// The most urgent ready task, `but` excepted.
+    /// The most urgent ready task other than `but`.
     fn best(&self, but: Option<usize>) -> Option<usize> {
         let ready = self
             .tasks

@@ -24,7 +24,7 @@ pub const MAX_DEVICES: usize = 16;
 /// Most steps of all tasks of a VM together.
 pub const MAX_STEPS: usize = 16_384;
 
-/// Most lines between callers and servers, of those that have an end in a VM.
+/// Most lines with an end in a VM.
 pub const MAX_LINES: usize = 64;
 
 /// Most tasks of a VM that measure.
@@ -50,7 +50,7 @@ pub const WORDS: u64 = 0x1_8000;
 pub const CONTROL: u64 = 0x2_0000;
 /// Table of [`Line`](crate::line::Line)s.
 pub const LINES: u64 = 0x3_0000;
-/// Distance of lines.
+/// Distance between lines.
 pub const LINE_STRIDE: u64 = 64;
 /// Table of [`Step`](crate::program::Step)s.
 pub const STEPS: u64 = 0x4_0000;
@@ -68,7 +68,7 @@ pub const STACK: u64 = 0x4000;
 pub const STATS: u64 = 0x40_0000;
 /// Sample rings ([`Ring`](crate::ring::Ring)), [`RING_STRIDE`] apart.
 pub const RINGS: u64 = 0x80_0000;
-/// Distance of sample rings.
+/// Distance between sample rings.
 pub const RING_STRIDE: u64 = 0x10_0000;
 
 /// Code segment of the gates.
@@ -91,25 +91,25 @@ pub const VECTOR_DEVICE: u8 = 0x40;
 
 /// Port of a fault: written with vector + this.
 pub const PORT_FAULT: u16 = 0x80;
-/// Port of the doorbell: a deadline earlier than the host's next look was stored. No port of a device
-/// that KVM has in the kernel, which would take the write without an exit: the interrupt controllers
+/// Port of the doorbell: a deadline was stored that is earlier than the host's next look. It must be no port of a
+/// device in the kernel's KVM, which would handle the write without an exit to user space: the interrupt controllers
 /// are at 0x20, 0x21, 0xa0, 0xa1, 0x4d0 and 0x4d1.
 pub const PORT_DOORBELL: u16 = 0xb0;
 /// Port of a guest that gave up (a panic of its kernel).
 pub const PORT_PANIC: u16 = 0xb1;
-/// Port of nothing: a calibrating guest writes to it to time the exit.
+/// Port without a function: a calibrating guest writes to it to time the exit.
 pub const PORT_NOTHING: u16 = 0xb2;
-/// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
+/// Port for calls to a peer outside of the VM, and for answers: the number of the line, as one byte.
 pub const PORT_CALL: u16 = 0xb3;
 /// Port of an interrupt to several vCPUs at once: those in [`VcpuWords::multicast`] of the writer.
 pub const PORT_MULTICAST: u16 = 0xb4;
 
 /// Offsets in a gate page, which both rings reach by the `gs` segment.
 ///
-/// The task state segment lies in it, and the processor takes the ring-0 stack for an event in ring 3
-/// from there. The kernel has that point to [`TASK_TOP`](gate::TASK_TOP) while a task runs, and to
-/// [`KERNEL_TOP`](gate::KERNEL_TOP) while it runs itself: so what an interrupt has pushed stays where
-/// it is until the kernel has read it, and the bit in which the two differ says what was interrupted.
+/// It contains the task state segment, from which the processor takes the ring-0 stack for an event in ring 3. The
+/// kernel sets that stack to [`TASK_TOP`](gate::TASK_TOP) while a task runs, and to
+/// [`KERNEL_TOP`](gate::KERNEL_TOP) while the kernel runs. So what an interrupt has pushed stays in place until the
+/// kernel has read it, and the bit in which the two differ tells what was interrupted.
 pub mod gate {
     /// Bit mask of causes that came while the kernel ran; gates set, the kernel takes.
     pub const PENDING: u64 = 0x400;
@@ -127,8 +127,8 @@ pub mod gate {
     pub const IST1: u64 = TSS + 36;
     /// Top of the NMI stack.
     pub const NMI_TOP: u64 = 0x700;
-    /// Top of the ring-0 stack while a task runs. An interrupt finds it empty, always: gates run with
-    /// interrupts off.
+    /// Top of the ring-0 stack while a task runs. It is always empty when an interrupt comes: gates run with interrupts
+    /// off.
     pub const TASK_TOP: u64 = 0x800;
     /// Top of the ring-0 stack while the kernel runs.
     pub const KERNEL_TOP: u64 = 0xc00;
@@ -144,7 +144,7 @@ pub mod gate {
     pub const UPCALLS: u64 = TASK_TOP;
     /// Number of causes.
     pub const CAUSES: u64 = 4 + super::MAX_DEVICES as u64;
-    /// The cause that stands for none but those [pending](PENDING).
+    /// No cause of its own, only those [pending](PENDING).
     pub const NO_CAUSE: u64 = 63;
 }
 
@@ -164,15 +164,14 @@ pub struct Header {
     pub gate_breakpoint: u64,
     /// Gate of the NMI.
     pub gate_nmi: u64,
-    /// Gates of the exceptions that nobody expects, by vector (0..32).
+    /// Gates of exceptions that must not happen, by vector (0..32).
     pub gate_faults: [u64; 32],
 }
 
 /// First word of the image.
 pub const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"vcoopimg");
 
-/// What the host tells the guest before it starts. Afterwards nobody writes it but a guest that spoils
-/// its own memory, so the host does not read it then.
+/// What the host tells the guest before it starts. The host does not read it afterwards: a guest may overwrite it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Control {
@@ -188,16 +187,15 @@ pub struct Control {
     pub slice_tsc: u64,
     /// TSC at the start of the warm-up: the origin of all phases.
     pub start_tsc: u64,
-    /// A timer interrupt that comes early by at most this many cycles is waited out.
+    /// A timer interrupt may come early by at most this many cycles, and is waited out.
     pub advance_tsc: u64,
-    /// Time between two looks at who runs, in TSC cycles, in a guest that moves its tasks between its
-    /// vCPUs; 0: they stay.
+    /// Period of the tick of a guest that moves its tasks between vCPUs, in TSC cycles; 0: tasks do not move.
     pub tick_tsc: u64,
-    /// 1: the host area says which vCPUs to keep off.
+    /// 1: the host area has a mask of preferred vCPUs.
     pub masked: u64,
-    /// What idle vCPUs do before they halt.
+    /// How idle vCPUs poll before they halt.
     pub idle_poll: IdlePoll,
-    /// 1: they do so only if CPUID says that their pCPUs are their own (`KVM_HINTS_REALTIME`).
+    /// 1: they poll only if CPUID says that each has its pCPU to itself (`KVM_HINTS_REALTIME`).
     pub poll_if_hinted: u64,
     /// 1: interrupts to several vCPUs are sent through [`PORT_MULTICAST`], with one exit; 0: by one
     /// write of the interrupt controller each.
@@ -221,9 +219,9 @@ pub struct IdlePoll {
     pub max_tsc: u64,
     /// Factor by which a poll grows.
     pub grow: u64,
-    /// What it grows from.
+    /// First poll above 0.
     pub grow_start_tsc: u64,
-    /// Divisor by which it shrinks; 0: to nothing.
+    /// Divisor by which it shrinks; 0: to 0.
     pub shrink: u64,
     /// 1: it may shrink.
     pub allow_shrink: u64,
@@ -251,15 +249,14 @@ pub struct Words {
 pub struct VcpuWords {
     /// Host: TSC at which it will look at the deadline again, unless the doorbell rings.
     pub next_look: AtomicU64,
-    /// Host: TSC at which it last injected a timer or device interrupt. While calibrating: TSC just
-    /// before whoever interrupts this vCPU, host or guest, began to.
+    /// Host: TSC at which it last injected a timer or device interrupt. While calibrating: TSC just before the host or
+    /// a guest task began to interrupt this vCPU.
     pub fired: AtomicU64,
     /// Guest: 1 while it halts or is about to.
     pub idle: AtomicU64,
     /// Guest: kernel entries so far.
     pub entries: AtomicU64,
-    /// Host: TSC until which it watches the guest's request, so that a boost can be given back
-    /// without an exit.
+    /// Host: TSC until which it watches the guest's request, so that a boost can end without an exit.
     pub attended_until: AtomicU64,
     /// Guest: tasks that other vCPUs want woken, one bit each; any vCPU sets, this one clears.
     pub remote_wakes: AtomicU64,
@@ -269,7 +266,7 @@ pub struct VcpuWords {
     pub took_for: AtomicU64,
     /// Guest: polls that ended with an interrupt, before it would have halted.
     pub polls_won: AtomicU64,
-    /// Guest: polls that ended without.
+    /// Guest: polls that ended without an interrupt.
     pub polls_lost: AtomicU64,
     /// Guest: tasks that have this vCPU call a function, one bit each; any vCPU sets, this one clears.
     pub calls: AtomicU64,
@@ -278,9 +275,9 @@ pub struct VcpuWords {
     /// Guest: tasks that other vCPUs have given to this one, one bit each; any vCPU sets, this one
     /// clears.
     pub sent: AtomicU64,
-    /// Guest: its ready tasks. Its kernel stores it; who gives it one adds one until then.
+    /// Guest: number of its ready tasks. Its kernel stores it; a vCPU that gives it a task adds one until then.
     pub ready: AtomicU64,
-    /// Guest: tasks that ticks pushed off this vCPU, because the host would rather not see it in use.
+    /// Guest: tasks that ticks pushed off this vCPU because the host prefers that it is not used.
     pub pushed: AtomicU64,
     reserved: [u64; 1],
 }
@@ -309,7 +306,7 @@ impl VcpuWords {
     }
 }
 
-/// What one task has done; guest-written.
+/// Counters of one task; written by the guest.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct TaskStats {
@@ -325,7 +322,7 @@ pub struct TaskStats {
     pub switches: AtomicU64,
     /// Units of work done.
     pub rounds: AtomicU64,
-    /// vCPUs that have not yet called the function that they were asked to; they count it down.
+    /// vCPUs that have not yet called the function they were asked to call; each counts it down.
     pub acks: AtomicU64,
     /// The vCPU it belongs to, plus 1; 0: it has never moved.
     pub owner: AtomicU64,

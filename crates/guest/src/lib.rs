@@ -7,22 +7,20 @@
 //!
 //! # Where the kernel runs
 //!
-//! In ring 3. Ring 0 holds *gates* only: a dozen instructions for an interrupt, and single ones to
-//! write an MSR or halt. On a KVM that is virtualised in software each ring-0 instruction is emulated,
-//! for about half a microsecond, and each way into ring 0 is an exit, while ring 3 runs natively;
-//! the classic arrangement would measure its own emulation. On VMX and SVM the extra change of rings
-//! costs some hundred nanoseconds per interrupt.
+//! In ring 3. Ring 0 has only *gates*: a dozen instructions for an interrupt, and single ones to write an MSR or halt.
+//! On a software-virtualised KVM each ring-0 instruction is emulated, for about half a microsecond, and each entry into
+//! ring 0 is an exit, while ring 3 runs natively; the usual arrangement would measure its own emulation. On VMX and SVM
+//! the extra change of rings costs some hundred nanoseconds per interrupt.
 //!
 //! ```text
 //! interrupt -> gate: end of interrupt, 11 instructions -> kernel, native -> task, native
 //! task -> kernel, native -> task, native
 //! ```
 //!
-//! Interrupts are always on in ring 3. What keeps the kernel from being interrupted is a flag that the
-//! gates heed: `image/gates.rs` has the states and their transitions.
+//! Interrupts are always on in ring 3. A flag that the gates check keeps the kernel from being interrupted:
+//! `image/gates.rs` has the states and their transitions.
 //!
-//! Isolation inside the guest is given up for that, and is nobody's subject here: to the host, the
-//! guest is one hostile whole anyway.
+//! There is no isolation inside the guest. The host does not rely on any: it treats the whole guest as hostile.
 #![no_std]
 
 pub mod kernel;

@@ -8,9 +8,9 @@
 //!   answer == request: answered         store answer = request, notify
 //! ```
 //!
-//! A call is named by the time it was made, which is never 0 and never the same twice on a line. An
-//! answer to anything else is none: a peer that answers what nobody asked, or rings for nothing,
-//! wakes the other and gains nothing.
+//! A call is identified by the time it was made, which is never 0 and never the same twice on a line. Other answers are
+//! ignored: a peer that answers calls that were not made, or notifies without reason, wakes the other side and gains
+//! nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,22 +28,22 @@ pub struct Line {
     reserved: [u64; 2],
 }
 
-/// How a call was served, as the server says. TSC.
+/// How a call was served, as the server reports. Times are TSC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// First instruction of the server on this call.
     pub taken: u64,
     /// Last one before the answer.
     pub done: u64,
-    /// When its kernel last made it ready; for this call only if that is after the call. 0: a thread
-    /// of the host, of which nobody knows.
+    /// When the server's kernel last made it ready; for this call only if that is after the call. 0: the server is a
+    /// thread of the host, for which that is not known.
     pub woken: u64,
-    /// Its vCPU was idle then.
+    /// The server's vCPU was idle then.
     pub idle: bool,
 }
 
 impl Line {
-    /// Caller: makes the call of time `now`; the server is to be notified.
+    /// Caller: makes a call at time `now`; the server is to be notified.
     pub fn call(&self, now: u64) {
         self.request.store(now, Ordering::Release);
     }
@@ -60,13 +60,13 @@ impl Line {
         Some(Served { taken, done, woken, idle })
     }
 
-    /// Server: the call that waits, if any.
+    /// Server: the pending call, if any.
     pub fn waiting(&self) -> Option<u64> {
         let request = self.request.load(Ordering::Acquire);
         (request != 0 && request != self.answer.load(Ordering::Relaxed)).then_some(request)
     }
 
-    /// Server: begins with the call; `woken` and `idle` as in [`Served`].
+    /// Server: begins to serve the call; `woken` and `idle` as in [`Served`].
     pub fn take(&self, now: u64, woken: u64, idle: bool) {
         self.taken.store(now, Ordering::Relaxed);
         self.woken.store(woken, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-/// Server: the oldest call that waits on these lines, and on which.
+/// Server: the oldest pending call on these lines, and its line.
 pub fn oldest<'l>(lines: impl Iterator<Item = &'l Line>) -> Option<(usize, u64)> {
     let waiting = |(i, line): (usize, &Line)| Some((i, line.waiting()?));
     lines.enumerate().filter_map(waiting).min_by_key(|(_, request)| *request)

@@ -1,8 +1,7 @@
-//! What tasks do, in a form the guest can follow without arithmetic of its own: times are TSC
-//! cycles, work is iterations of a counting loop that the host has timed, and whatever is random
-//! was drawn by the host.
+//! Programs of tasks, in a form that the guest can follow without arithmetic: times are TSC cycles, work is iterations
+//! of a counting loop that the host has timed, and random values were drawn by the host.
 
-/// A task. All fields are words, so that the layout needs no thought.
+/// A task. All fields are words, so that there is no padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskSpec {
@@ -26,9 +25,9 @@ pub struct TaskSpec {
     pub buffer_tsc: u64,
     /// Cyclictest: first due time after the first period.
     pub phase_tsc: u64,
-    /// First step: of the loop, or of the amounts of work, taken in turn.
+    /// First step: of the loop, or of the amounts of work, which are used in turn.
     pub first_step: u64,
-    /// Number of steps, at least 1 for kinds that have some.
+    /// Number of steps, at least 1 for kinds that use steps.
     pub steps: u64,
     /// Sample ring; `u64::MAX` = none.
     pub ring: u64,
@@ -38,7 +37,7 @@ pub struct TaskSpec {
     pub op: u64,
     /// First of the lines it calls on (ping) or serves.
     pub first_line: u64,
-    /// Server: number of them.
+    /// Server: number of its lines.
     pub lines: u64,
 }
 
@@ -52,7 +51,7 @@ pub mod flag {
     pub const OWN_AREA: u64 = 4;
 }
 
-/// Declares an enum that is a number in shared memory, and what other numbers stand for.
+/// Declares an enum that is a number in shared memory, and the variant of all other numbers.
 macro_rules! numbered {
     (
         $(#[$about:meta])+
@@ -99,25 +98,25 @@ numbered! {
     /// What a calibrating task times. A sample's `due` is the time before the operation, its `taken`
     /// the time after, unless the operation says otherwise.
     pub enum Op, else Clock {
-        /// Nothing: what reading the clock twice costs.
+        /// Nothing: the cost of reading the clock twice.
         Clock = 0,
-        /// Into ring 0 and back: what all the following have in common.
+        /// Into ring 0 and back: the cost that all the following include.
         Gate = 1,
         /// CPUID: an exit that the kernel handles.
         Cpuid = 2,
-        /// The local timer's deadline set, far away, and never reached.
+        /// The local timer's deadline set far away, so that it never fires.
         TimerMsr = 3,
         /// An interrupt sent to a vCPU that does not exist.
         IcrNobody = 4,
         /// The end of an interrupt that is not in service.
         Eoi = 5,
-        /// A byte written to a port that only user space knows.
+        /// A byte written to a port that only user space handles.
         Port = 6,
-        /// An MSR written that only user space knows.
+        /// A write to an MSR that only user space handles.
         NotifyMsr = 7,
         /// A store to the read-only host area: an exit to user space.
         Store = 8,
-        /// An interrupt to itself, of device 1, which wakes nobody.
+        /// An interrupt to itself, of device 1, which wakes no task.
         SelfInterrupt = 9,
         /// An interrupt to itself, of device 0, which wakes an [`Echo`](Self::Echo) task.
         SelfWake = 10,
@@ -134,7 +133,7 @@ numbered! {
     }
 }
 
-/// A step: what, and how much.
+/// A step: operation and amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Step {
@@ -159,16 +158,16 @@ numbered! {
         Call = 4,
         /// A sample begins.
         Begin = 5,
-        /// It ends.
+        /// A sample ends.
         Sample = 6,
-        /// Sleep to the next point of a grid of so many cycles, which begins when it is first reached; how
-        /// late that is is a sample.
+        /// Sleep to the next point of a grid of so many cycles, which begins at the first such step; the lateness is a
+        /// sample.
         Timer = 7,
         /// Have the vCPUs in this mask call a function, and spin until all have.
         Interrupt = 8,
         /// A unit of work is done.
         Done = 9,
-        /// Of a hostile kernel, here and below: store this word as the request.
+        /// This and all below are of a hostile kernel. Store this word as the request.
         Request = 10,
         /// Store this word as the intent, and claim to halt if it says idle.
         Intent = 11,
@@ -209,9 +208,9 @@ pub struct DeviceSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LineSpec {
-    /// Task that calls, plus 1; 0 = somebody outside.
+    /// Task that calls, plus 1; 0 = a peer outside of the VM.
     pub caller: u64,
-    /// Task that serves, plus 1; 0 = somebody outside.
+    /// Task that serves, plus 1; 0 = a peer outside of the VM.
     pub server: u64,
 }
 
@@ -226,11 +225,9 @@ pub enum Call {
     PreemptOff,
     /// Preemption on.
     PreemptOn,
-    /// Wake a task, on whatever vCPU, that waits as for a device; if it does not, it will not wait
-    /// the next time.
+    /// Wake a task of any vCPU that waits as for a device; if it does not wait, its next wait ends at once.
     Wake(u64),
-    /// Have the vCPUs in a mask call a function; the task's [`TaskStats::acks`] counts those that have
-    /// not yet.
+    /// Have the vCPUs in a mask call a function; the task's [`TaskStats::acks`] counts those that have not done so yet.
     ///
     /// [`TaskStats::acks`]: crate::layout::TaskStats::acks
     Interrupt(u64),
@@ -249,7 +246,7 @@ impl Call {
         }
     }
 
-    /// From two registers; unknown numbers sleep until the TSC in the second.
+    /// From two registers; an unknown number is a sleep until the TSC in the second.
     pub fn from_words(op: u64, arg: u64) -> Self {
         match op {
             1 => Self::WaitDevice,

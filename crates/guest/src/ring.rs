@@ -1,8 +1,7 @@
 //! The sample ring: one writer in the guest, one reader in the host, and no trust between them.
 //!
-//! The guest owns the ring and overwrites its oldest samples; the host follows. The host never
-//! writes here, never uses a guest value as an index without a bound, and counts what it could not
-//! read: a sample that got lost is known to be lost.
+//! The guest owns the ring and overwrites its oldest samples; the host follows. The host never writes here, never uses
+//! a guest value as an index without a bound, and counts the samples that it could not read.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -26,7 +25,7 @@ pub struct Sample {
     pub missed: u64,
     /// The vCPU was idle when the interrupt came.
     pub from_idle: bool,
-    /// Of a round trip: how the call was served.
+    /// For a round trip: how the call was served.
     pub served: Served,
 }
 
@@ -53,8 +52,8 @@ impl Ring {
         }
     }
 
-    /// Any word of the ring, as a hostile guest may store it: word 0 is the count, the slots begin at
-    /// word 8. For those who try the reader; others [`push`](Self::push).
+    /// Stores any word of the ring, as a hostile guest may: word 0 is the count, the slots begin at word 8. For tests
+    /// of the reader; other callers [`push`](Self::push).
     pub fn scribble(&self, at: usize, word: u64) {
         let place = match at.checked_sub(8) {
             None if at == 0 => Some(&self.head),
@@ -98,7 +97,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// At the beginning.
+    /// A reader at the beginning.
     pub fn new() -> Self {
         Self::default()
     }
@@ -108,8 +107,8 @@ impl Reader {
         self.lost
     }
 
-    /// Hands out what has been written since the last call. The work of a call is bounded by the
-    /// ring's size, whatever the guest has written.
+    /// Hands out what has been written since the last call. The work of a call is bounded by the ring's size, whatever
+    /// the guest has written.
     pub fn read(&mut self, ring: &Ring, mut each: impl FnMut(Sample)) {
         // A hostile guest may write any count, also a smaller one: then there is nothing to read.
         let head = ring.head.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What calibration times: one operation, again and again.
+//! The tasks of calibration: one operation, repeated.
 
 use core::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ pub(super) fn run(task: &Task) -> ! {
     }
 }
 
-/// Sees everything that takes the CPU away.
+/// Samples everything that takes the CPU away.
 fn gaps(task: &Task) -> ! {
     let mut last = tsc();
     loop {

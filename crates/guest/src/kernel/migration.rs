@@ -1,18 +1,17 @@
 //! Which vCPU a task runs on, in a guest that moves its tasks.
 //!
-//! Linux's way, as far as it matters to a host that shares its pCPUs: a task that wakes up goes to a vCPU
-//! with nothing to do, and a tick hands one that waits to such a vCPU. Of these vCPUs those that the host
-//! would rather not see in use ([`Port::preferred`]) are left out, by the rules of `vcoop-sched`'s
-//! `avoid`:
+//! As in Linux, as far as it matters to a host that shares its pCPUs: a task that wakes up goes to an idle vCPU, and a
+//! tick moves a waiting task to one. vCPUs that the host prefers not to be used ([`Port::preferred`]) are left out, by
+//! the rules of `vcoop-sched`'s `avoid`:
 //!
-//! - nothing that wakes up is placed there, and nothing that waits is handed there;
-//! - the tick of a vCPU that is kept off pushes off who *runs* there, one a tick. Who waits leaves when
-//!   its turn comes, or with its next sleep;
-//! - affinity is never broken: who may run on such vCPUs only stays there.
+//! - no task that wakes up is placed there, and no waiting task is moved there;
+//! - the tick of such a vCPU pushes off the task that *runs* there, one a tick. A waiting task leaves when its turn
+//!   comes, or with its next sleep;
+//! - affinity is never broken: a task that may run only on such vCPUs stays there.
 //!
-//! A task moves when it is ready and does not run: its registers are saved, and nobody but the vCPU that
-//! it belongs to looks at them. The giver says whose it is from now on, then sends it; so a wake-up that
-//! comes before the task has arrived is kept for it, and one that comes too late is passed on.
+//! A task moves when it is ready and does not run: its registers are saved, and only the vCPU that it belongs to reads
+//! them. The giver first stores the new owner, then sends the task. So a wake-up that comes before the task has arrived
+//! is kept for it, and one that comes too late is passed on.
 
 use super::{Entry, Kernel, State, rank};
 use crate::kernel::Port;
@@ -23,7 +22,7 @@ use crate::layout::MAX_TASKS;
 pub(super) struct Migrations {
     /// The guest's vCPUs, one bit each; 0: tasks stay where they are.
     vcpus: u64,
-    /// Time between two looks at who runs, in TSC cycles, and when the next one is due.
+    /// Time between two ticks, in TSC cycles, and when the next one is due.
     tick: u64,
     next: u64,
     /// Tasks that were woken on their way here.
@@ -33,7 +32,7 @@ pub(super) struct Migrations {
 }
 
 impl Migrations {
-    /// Tasks stay.
+    /// Tasks do not move.
     pub(super) const NONE: Self = Self { vcpus: 0, tick: 0, next: u64::MAX, early: 0, pushed: 0 };
 
     /// Whether tasks move.
@@ -41,20 +40,20 @@ impl Migrations {
         self.vcpus != 0
     }
 
-    /// When a vCPU that runs something ticks; never, if tasks stay.
+    /// When a busy vCPU ticks next; never, if tasks do not move.
     pub(super) fn next_tick(&self) -> u64 {
         self.next
     }
 
-    /// A task that belongs to this vCPU, and is not there yet, was woken.
+    /// A task was woken that belongs to this vCPU but has not arrived yet.
     pub(super) fn woken_early(&mut self, task: usize) {
         self.early |= 1 << task;
     }
 }
 
 impl Kernel {
-    /// From now on tasks move between the first `vcpus` vCPUs; who runs is looked at every `tick` TSC
-    /// cycles. Where `tick` is 0, tasks stay.
+    /// From now on tasks move between the first `vcpus` vCPUs, with a tick of `tick` TSC cycles. If `tick` is 0, they
+    /// do not.
     pub fn set_moves(&mut self, vcpus: u64, tick: u64) {
         if tick != 0 && vcpus != 0 {
             let vcpus = u64::MAX >> (64 - vcpus.min(64));
@@ -75,8 +74,8 @@ impl Kernel {
         }
     }
 
-    /// The vCPUs where a task should be: those it may use that the host would like to be used, if there
-    /// are any.
+    /// The vCPUs where a task should be: the preferred ones among those it may use, or all of those if none is
+    /// preferred.
     fn usable(&self, task: usize, port: &mut impl Port) -> u64 {
         let own = self.tasks[task].cpus & self.moves.vcpus;
         let open = own & port.preferred();
@@ -87,8 +86,8 @@ impl Kernel {
         }
     }
 
-    /// Where a task that wakes up goes: here if it would run at once, else to a vCPU with nothing to do,
-    /// else here, or to the one with the fewest tasks.
+    /// Where a task that wakes up goes: here if it would run at once, else to an idle vCPU, else here or to the vCPU
+    /// with the fewest ready tasks.
     pub(super) fn place(&self, task: usize, port: &mut impl Port) -> u64 {
         let usable = self.usable(task, port);
         let here = usable >> self.vcpu & 1 != 0;
@@ -104,13 +103,13 @@ impl Kernel {
         }
     }
 
-    /// Of other vCPUs the one with the fewest ready tasks, and how many.
+    /// The other vCPU with the fewest ready tasks, and their number.
     fn least(&self, vcpus: u64, port: &mut impl Port) -> Option<(u64, u64)> {
         let others = (0..64).filter(|v| vcpus >> v & 1 != 0 && *v != self.vcpu);
         others.map(|v| (port.ready(v), v)).min()
     }
 
-    /// Gives a task away, as ready.
+    /// Gives a ready task to another vCPU.
     pub(super) fn give(&mut self, task: usize, to: u64, port: &mut impl Port) {
         self.tasks[task].state = State::Absent;
         let pending = core::mem::take(&mut self.tasks[task].device_pending);
@@ -120,7 +119,7 @@ impl Kernel {
         }
     }
 
-    /// On the way out of the kernel: what a tick does, if one is due, and how many are ready.
+    /// On the way out of the kernel: does a tick's work if one is due, and publishes the number of ready tasks.
     pub(super) fn balance(&mut self, now: u64, port: &mut impl Port) {
         if now >= self.moves.next {
             self.moves.next = now + self.moves.tick;
