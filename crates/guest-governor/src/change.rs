@@ -1,4 +1,4 @@
-//! What is changed in a guest, and what it was before.
+//! Changes of a guest's files, and their old contents.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::layout::Layout;
 mod cpuset;
 mod hotplug;
 
-/// How a guest keeps off CPUs.
+/// How a guest avoids CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// `cpuset.cpus` of every cgroup below the root (cgroup v2).
@@ -31,63 +31,63 @@ pub enum Target {
     Cgroup {
         /// Its name.
         name: String,
-        /// Inode of its folder: another cgroup of the same name has another.
+        /// Inode of its folder: another cgroup of the same name has another inode.
         inode: u64,
     },
     /// `online` of a CPU.
     Cpu(u32),
 }
 
-/// A file gets another content.
+/// A change of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The file.
     pub target: Target,
-    /// What is in it.
+    /// Its content now.
     pub from: String,
     /// What is written.
     pub to: String,
-    /// What was in it before anything of ours; it is given back when `to` is that.
+    /// Its content before our first change; it is restored when `to` is that.
     pub(crate) before: String,
-    /// What does the same, where the kernel refuses to empty it: Linux 6.1 and 6.12 do, for a cgroup
-    /// with tasks in it.
+    /// Content with the same effect, for a kernel that refuses an empty list: Linux 6.1 and 6.12 do, for a cgroup with
+    /// tasks in it.
     pub(crate) instead: Option<String>,
 }
 
 /// How a change was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// As asked for.
+    /// With `to`.
     So,
-    /// By what does the same.
+    /// With `instead`.
     Instead,
 }
 
-/// What there is to do, and what is not touched.
+/// Changes to make, and files that are left alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// In this order.
+    /// In the order in which to make them.
     pub changes: Vec<Change>,
     /// Files that are left alone, and why.
     pub left: Vec<(Target, String)>,
-    /// Files of ours that somebody else has changed since, and what is in them.
+    /// Files of ours that were changed from outside since, and their content.
     pub foreign: Vec<(Target, String)>,
-    /// Files of ours that are no more.
+    /// Files of ours that no longer exist.
     pub gone: Vec<Target>,
 }
 
-/// What became of changes that were to be undone.
+/// Result of undoing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
-    /// Files that have again what they had.
+    /// Files that have their old content again.
     pub restored: Vec<String>,
-    /// Files that have what does the same as what they had, and why.
+    /// Files that have a content with the same effect as the old one, and why.
     pub nearly: Vec<String>,
-    /// Files that somebody else has changed meanwhile: they stay as they are.
+    /// Files that were changed from outside meanwhile: they stay as they are.
     pub foreign: Vec<String>,
-    /// Files that are no more.
+    /// Files that no longer exist.
     pub gone: Vec<String>,
-    /// Why a file was not restored; it is in the journal still.
+    /// Why a file was not restored; it remains in the journal.
     pub failed: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for Change {
 }
 
 impl By {
-    /// Refuses what cannot work here; with `write` also what this process may not do.
+    /// Checks whether this way works here; with `write` also whether this process has the permission.
     pub(crate) fn check(
         self,
         roots: &Roots,
@@ -153,7 +153,7 @@ impl By {
         Ok(())
     }
 
-    /// What is to be done first, once.
+    /// A change to make first, once.
     pub(crate) fn prepare(self, roots: &Roots) -> Option<Change> {
         (self == Self::Cpuset && !cpuset::is_enabled(roots)).then(|| Change {
             target: Target::Controllers,
@@ -164,7 +164,7 @@ impl By {
         })
     }
 
-    /// What has to change so that the guest uses `used` and keeps off `avoided`.
+    /// The changes after which the guest uses `used` and avoids `avoided`.
     pub(crate) fn changes(
         self,
         roots: &Roots,
@@ -178,7 +178,7 @@ impl By {
         }
     }
 
-    /// Changes were made: what follows from them in the kernel is waited for.
+    /// Waits until the kernel has carried out what follows from these changes.
     pub(crate) fn settle(self, roots: &Roots, changes: &[Change]) {
         let online = changes.iter().filter_map(|change| match change.target {
             Target::Cpu(cpu) if change.to == "1" => Some(cpu),
@@ -189,7 +189,7 @@ impl By {
         }
     }
 
-    /// Which of `all` are in use where `used` were to be, and changes were refused.
+    /// Which of `all` are in use if `used` was asked for and changes were refused.
     pub(crate) fn in_use(
         self,
         roots: &Roots,
@@ -204,9 +204,8 @@ impl By {
     }
 }
 
-/// Refuses isolated CPUs that are in no partition. Tasks keep off them only by the affinity that they have
-/// inherited from the first process. Whatever changes their cpuset replaces it by all CPUs of the cpuset, and nothing
-/// brings it back.
+/// Refuses isolated CPUs that are in no partition. Tasks avoid them only because they inherit the affinity of the first
+/// process. A change of a task's cpuset replaces that affinity by all CPUs of the cpuset, for good.
 fn isolated(layout: &Layout) -> Result<(), FoldError> {
     let isolated = layout.isolated();
     if isolated.is_empty() {
@@ -224,7 +223,7 @@ fn isolated(layout: &Layout) -> Result<(), FoldError> {
     })
 }
 
-/// Whether two lists of CPUs say the same; text that is no list says itself.
+/// Whether two lists name the same CPUs; text that is no list is compared as text.
 pub(crate) fn same(a: &str, b: &str) -> bool {
     match (cpus::parse(a), cpus::parse(b)) {
         (Some(a), Some(b)) => a == b,
@@ -232,7 +231,7 @@ pub(crate) fn same(a: &str, b: &str) -> bool {
     }
 }
 
-/// Gives back all that is in a journal. What was not given back stays in it.
+/// Restores all files in a journal. Files that were not restored remain in it.
 pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> Undone {
     let mut undone = Undone::default();
     cpuset::undo(roots, contents, &mut undone);
@@ -240,7 +239,7 @@ pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> Undone {
     undone
 }
 
-/// Gives a file back what it had, if it has what we wrote. False: it can be tried again.
+/// Restores a file if its content is ours. False: it can be tried again.
 fn give_back(
     roots: &Roots,
     target: &Target,
@@ -279,7 +278,7 @@ fn give_back(
     true
 }
 
-/// A file of a cgroup that is no more: no such file, or no such device where it was open.
+/// Whether a file's cgroup no longer exists: no such file, or no such device if it was open.
 pub(crate) fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
 }

@@ -1,4 +1,4 @@
-//! What says how many CPUs to use: a governor of this guest, or the host.
+//! Decides how many CPUs to use: a governor of this guest, or the host's.
 
 use vcoop_policy::govern::{Governor, GovernorConfig, Kind, Seen};
 
@@ -10,9 +10,9 @@ use crate::layout::Layout;
 /// The governor of a guest, or the host's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Decider {
-    /// It goes by this guest's own steal.
+    /// A governor that uses this guest's own steal.
     Own(Governor),
-    /// The host has a governor for this guest. How many CPUs it asks for; `None`: it asks for nothing.
+    /// The host's governor. `asked`: how many CPUs it asks for; `None`: it asks for nothing.
     Host { width: u32, asked: Option<u32> },
 }
 
@@ -28,7 +28,7 @@ impl Decider {
         }
     }
 
-    /// Whether its word can be had at all.
+    /// Whether the decider can work here.
     pub(crate) fn check(config: &GovernorConfig, roots: &Roots) -> Result<(), FoldError> {
         let path = roots.preferred();
         if config.kind != Kind::HostHint || path.exists() {
@@ -69,8 +69,7 @@ impl Decider {
     }
 }
 
-/// How many of the guest's CPUs the host asks for. A driver that is gone, or a list that is none, asks for
-/// nothing.
+/// How many of the guest's CPUs the host asks for; `None` if the driver is gone, or its text is no list.
 fn asked_for(roots: &Roots, layout: &Layout) -> Option<u32> {
     let list = cpus::parse(&read(&roots.preferred()).ok()?)?;
     let asked = layout.all().intersection(&list).count();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use vcoop_service::FolderError;
 
-/// What to do where a file of the kernel's may not be written.
+/// Remedy for a kernel file that may not be written.
 pub(crate) const ROOT: &str = "run it as root in the guest, outside of containers";
 
 /// Why a guest cannot fold.
@@ -14,7 +14,7 @@ pub enum FoldError {
     /// This system lacks something.
     #[error("{what}\n  remedy: {remedy}")]
     Missing {
-        /// What.
+        /// What is missing.
         what: String,
         /// How to get it, or what to use instead.
         remedy: &'static str,
@@ -27,10 +27,10 @@ pub enum FoldError {
         /// Why not.
         why: io::Error,
     },
-    /// A setting is not known, or cannot be.
+    /// A setting is not known, or has an impossible value.
     #[error("{0}")]
     Setting(String),
-    /// The folder of the journal cannot be used; [`FolderError::Busy`]: another process folds.
+    /// The folder of the journal is not available; [`FolderError::Busy`]: another process folds.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// Another process folds this guest, with a journal in another folder.
@@ -41,7 +41,7 @@ pub enum FoldError {
         /// What to do.
         remedy: &'static str,
     },
-    /// The journal is none of ours: nothing in it is believed.
+    /// The journal is not one of ours: it is not used.
     #[error("{}: {why}\n  remedy: {}", .path.display(), "see what it says, and remove it")]
     Journal {
         /// The file.

@@ -43,7 +43,7 @@ impl Roots {
         self.cpus().join(format!("cpu{cpu}/online"))
     }
 
-    /// A file that only root may open, on every Linux: nothing is written to it.
+    /// A file that only root may open, on every Linux. It is only locked, not written.
     pub(crate) fn lock(&self) -> PathBuf {
         self.sys.join("bus/cpu/uevent")
     }
@@ -53,7 +53,7 @@ impl Roots {
         bytes(&self.proc.join("stat"), MOST_STAT)
     }
 
-    /// The CPUs that the host would like to be used, as vcoop's driver has it.
+    /// File with the CPUs that the host prefers to be used, of vcoop's driver.
     pub(crate) fn preferred(&self) -> PathBuf {
         self.sys.join("module/vcoop/parameters/preferred")
     }
@@ -65,7 +65,7 @@ impl Roots {
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
-    /// Numbers in a journal are of one boot.
+    /// Id of this boot: numbers in a journal are valid for one boot.
     pub(crate) fn boot(&self) -> String {
         read(&self.proc.join("sys/kernel/random/boot_id")).unwrap_or_default()
     }
@@ -85,7 +85,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text.trim_ascii().to_owned())
 }
 
-/// Writes a small file that is there, in one call: the kernel takes each for a request.
+/// Writes a small existing file in one call: the kernel takes each call for a request.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     // Without an end of line a request for nothing would be no write at all.
     let mut options = OpenOptions::new();
@@ -93,7 +93,7 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     file?.write_all(format!("{text}\n").as_bytes())
 }
 
-/// Whether this process may write a file; also no where the file system is read-only.
+/// Whether this process may write a file; no also if the file system is read-only.
 pub(crate) fn may_write(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
 }

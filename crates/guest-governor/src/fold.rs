@@ -1,4 +1,4 @@
-//! The governor of this guest, and what it does.
+//! Applies a governor to this guest.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,32 +17,31 @@ use crate::pinned::forgets;
 use crate::stat::{Stat, TICK_NS};
 use crate::why::{Steal, why};
 
-/// Longest that reading the counters may take if it is to be known when they were read.
+/// Longest time of reading the counters, so that the time they are valid for is known.
 const MOST_READING: Duration = Duration::from_millis(5);
-/// Times that they are read to get there: who is preempted once need not be the next time.
+/// Most attempts: a read may be interrupted by preemption.
 const MOST_READINGS: u32 = 3;
 
-/// What is done with a decision.
+/// What a decision leads to.
 #[derive(Debug)]
 pub enum Mode {
-    /// Nothing. As nothing changes, each look starts from all CPUs: the decision is what would be done
-    /// first.
+    /// Nothing. Each look starts from all CPUs, because nothing changes: the decision is what would be done first.
     Dry,
     /// Changes are made, and undone at the end.
     Apply(Journal),
 }
 
-/// What a width would change.
+/// The changes for a width.
 pub type Plan = Changes;
 
-/// What a governor saw, and said.
+/// What a governor saw, and what it decided.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Time since the last look.
     pub elapsed_ns: u64,
-    /// Of the CPUs that were in use, together.
+    /// Time of the CPUs that were in use, together.
     pub time: CpuTime,
-    /// Steal as the governor takes it, in hundredths of a percent: `step` of the time of all CPUs,
+    /// Steal as the governor counts it, in hundredths of a percent: for `step` of the time of all CPUs, for
     /// `proportional` of the time that those in use wanted.
     pub steal_bp: u32,
     /// CPUs in use before.
@@ -54,18 +53,18 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Other CPUs are in use than before.
+    /// Whether other CPUs are in use than before.
     pub fn is_change(&self) -> bool {
         self.before != self.after
     }
 }
 
-/// What came of a look.
+/// Result of a look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Look {
-    /// `None`: there was nothing to go by.
+    /// `None`: there was too little data to decide.
     pub decision: Option<Decision>,
-    /// What people should know, each once.
+    /// Messages for the user, each reported once.
     pub notes: Vec<String>,
 }
 
@@ -80,11 +79,11 @@ pub struct Fold {
     decider: Decider,
     last: Stat,
     last_at: Instant,
-    /// Time of each CPU since the last look, as governors count CPUs.
+    /// Time of each CPU since the last look, in the governor's order of CPUs.
     since: Vec<Option<CpuTime>>,
-    /// CPUs in use; of a dry run, those that it would have in use since its last decision.
+    /// CPUs in use; in a dry run, those of its last decision.
     used: Cpus,
-    /// Files that somebody else has changed.
+    /// Files that were changed from outside.
     foreign: BTreeSet<Target>,
     said: BTreeSet<String>,
     numbers: Numbers,
@@ -133,22 +132,22 @@ impl Fold {
         &self.layout
     }
 
-    /// The CPUs in use at the narrowest.
+    /// Number of CPUs in use at the narrowest width.
     pub fn narrowest(&self) -> u32 {
         self.layout.width_of(self.config.floor)
     }
 
-    /// What the CPUs did since the guest booted, as of the last look.
+    /// CPU time since the guest booted, as of the last look.
     pub fn since_boot(&self) -> CpuTime {
         self.last.sum()
     }
 
-    /// The numbers so far.
+    /// Counters so far, for metrics.
     pub fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// What should be known before it begins.
+    /// Warnings for the user before it begins.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.layout.cores() == 1 {
@@ -176,7 +175,7 @@ impl Fold {
         warnings
     }
 
-    /// What there is to change for using these CPUs, from now.
+    /// The changes for using these CPUs, from now.
     ///
     /// # Errors
     ///
@@ -197,16 +196,16 @@ impl Fold {
         Ok(plan)
     }
 
-    /// When to look next: an interval after the look that was due `last`, so that looks do not drift. Where that is
-    /// less than half an interval from now, an interval from now.
+    /// When to look next: an interval after the time `last` at which the last look was due, so that looks do not drift.
+    /// If that is less than half an interval from now: an interval from now.
     pub fn next_look(&self, last: Instant, now: Instant) -> Instant {
         let every = Duration::from_nanos(self.config.interval_ns);
         let next = last + every;
         if next < now + every / 2 { now + every } else { next }
     }
 
-    /// The next look: what came since the last one, what the governor says to it, and the changes. Less than
-    /// half an interval after the last one nothing is done: what came since is part of the next look.
+    /// Looks at the counters, asks the governor, and makes the changes. Does nothing if the last look was less than
+    /// half an interval ago: the time since is part of the next look.
     ///
     /// # Errors
     ///
@@ -295,7 +294,7 @@ impl Fold {
         self.layout.used(self.decider.width())
     }
 
-    /// The CPUs that are in use after changes were refused, or made by others.
+    /// The CPUs in use after changes were refused, or made from outside.
     fn in_use(&self) -> Result<Cpus, FoldError> {
         let Mode::Apply(journal) = &self.mode else { return Ok(self.wanted()) };
         self.by.in_use(&self.roots, &journal.contents, &self.wanted(), &self.layout.all())
@@ -305,7 +304,7 @@ impl Fold {
         matches!(&self.mode, Mode::Apply(journal) if journal.contents.is_folded())
     }
 
-    /// Brings the guest to the governor's width. True if something was refused.
+    /// Applies the governor's width. True if a change was refused.
     fn apply(&mut self, notes: &mut Vec<String>) -> Result<bool, FoldError> {
         let folds = self.decider.width() < self.layout.counted();
         if let Some(prepare) = self.by.prepare(&self.roots) {
@@ -326,9 +325,9 @@ impl Fold {
         self.make(&changes, notes)
     }
 
-    /// The controller is not enabled. If there were cpusets, somebody has disabled it, and what was in
-    /// them went with them, before us and of ours. systemd does so when it sets controllers anew and
-    /// no unit asks for this one; it is no wish of anybody's.
+    /// Handles a controller that is not enabled. If there were cpusets, another program has disabled it, which drops
+    /// their contents, ours and older ones. systemd does so when it sets controllers anew and no unit asks for this
+    /// one; nobody intends it.
     fn lose_cpusets(&mut self, notes: &mut Vec<String>) {
         let Mode::Apply(journal) = &mut self.mode else { return };
         let contents = &journal.contents;
@@ -345,7 +344,7 @@ impl Fold {
         );
     }
 
-    /// Files that somebody else has changed are not ours any more.
+    /// Forgets files that were changed from outside.
     fn leave_to_others(&mut self, plan: &Plan, notes: &mut Vec<String>) {
         if let Mode::Apply(journal) = &mut self.mode {
             journal.forget(plan.gone.iter().chain(plan.foreign.iter().map(|(target, _)| target)));
@@ -357,7 +356,7 @@ impl Fold {
         }
     }
 
-    /// True if one was refused.
+    /// Makes changes. True if one was refused.
     fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<bool, FoldError> {
         let Mode::Apply(journal) = &mut self.mode else { return Ok(false) };
         let roots = &self.roots;
@@ -371,7 +370,7 @@ impl Fold {
         Ok(!refused.is_empty())
     }
 
-    /// The guest has got other CPUs, or lost some.
+    /// Starts again after the guest has got or lost CPUs.
     fn start_anew(
         &mut self,
         clock: impl Fn() -> Instant,
@@ -407,11 +406,11 @@ impl Fold {
         self.numbers.width = self.used.len() as u32;
     }
 
-    /// Undoes everything. What fails stays in the journal.
+    /// Undoes everything. What fails remains in the journal.
     ///
     /// # Errors
     ///
-    /// [`FoldError::Io`]: the journal was not brought up to date. All was tried all the same.
+    /// [`FoldError::Io`]: the journal was not updated. All files were tried all the same.
     pub fn undo(&mut self) -> Result<Undone, FoldError> {
         match &mut self.mode {
             Mode::Dry => Ok(Undone::default()),
@@ -420,7 +419,7 @@ impl Fold {
     }
 }
 
-/// The counters, and when they were read. Preempted in between, this process would not know when.
+/// The counters, and when they were read. Repeats a read that took too long, because its time is not known.
 fn counters(roots: &Roots, clock: impl Fn() -> Instant) -> Result<(Stat, Instant), FoldError> {
     let mut readings = 0;
     loop {

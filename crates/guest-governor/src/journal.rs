@@ -1,15 +1,15 @@
-//! What a guest had before it folded, written down for a later process.
+//! Old contents of a guest's files, in a file for a later process.
 //!
-//! The file is JSON, and is replaced whole before each change. It is not synced to a disk: it has to
-//! survive its writer, not the kernel, with which all that it is about ends as well.
+//! The file is JSON, and is replaced as a whole before each change. It is not synced to disk: it has to survive its
+//! writer, not the kernel, with which everything in it ends as well.
 //!
 //! ```text
 //! {"schema":"vcoop.guest-journal/1","boot":"2ca0…c1","controllers":true,
 //!  "cgroups":{"system.slice":{"inode":42,"before":"","mine":["0-1"]}},"cpus":[]}
 //! ```
 //!
-//! Of a cgroup it has what was in `cpuset.cpus` before, and all that may be in it of ours: the last
-//! that was written, and what is about to be. Anything else is somebody else's.
+//! For a cgroup it has the content of `cpuset.cpus` before, and all contents that may be ours: the last one written,
+//! and the one about to be written. Any other content is from outside.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,16 +30,16 @@ use crate::files::{Roots, replace};
 /// Name of the file, and of its lock.
 const NAME: &str = "guest.journal";
 const LOCK: &str = "guest.lock";
-/// What to do about another process.
+/// Remedy if another process folds.
 const REMEDY: &str = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
-/// A process that is about to end is waited for so long.
+/// How long to wait for a process that is about to end.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// What it is; the number is the format's.
+/// The schema; the number is the format's version.
 const SCHEMA: &str = "vcoop.guest-journal/1";
 /// Most bytes that are read.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What a journal says.
+/// Content of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contents {
@@ -58,9 +58,9 @@ pub(crate) struct Contents {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ours {
     inode: u64,
-    /// What it had.
+    /// Its content before.
     pub(crate) before: String,
-    /// What it may have been given.
+    /// Contents that it may have from us.
     mine: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Contents {
         Self { schema: SCHEMA.to_owned(), boot, ..Self::default() }
     }
 
-    /// Why it is none of ours.
+    /// Why the journal cannot be ours.
     fn fault(&self) -> Option<String> {
         let odd = |name: &&String| matches!(name.as_str(), "" | "." | "..") || name.contains('/');
         if self.schema != SCHEMA {
@@ -88,12 +88,12 @@ impl Contents {
             .or(cpu.map(|cpu| format!("CPU {cpu} is never taken offline")))
     }
 
-    /// Nothing of ours is left.
+    /// Whether no change of ours is left.
     pub(crate) fn is_empty(&self) -> bool {
         !self.controllers && !self.is_folded()
     }
 
-    /// CPUs are avoided.
+    /// Whether CPUs are avoided.
     pub(crate) fn is_folded(&self) -> bool {
         !self.cgroups.is_empty() || !self.cpus.is_empty()
     }
@@ -106,13 +106,13 @@ impl Contents {
         self.cgroups.iter().map(target).collect()
     }
 
-    /// What is known of a cgroup; of its name and another inode it is another one.
+    /// The entry of a cgroup; a cgroup with the name and another inode is another one.
     pub(crate) fn ours(&self, target: &Target) -> Option<&Ours> {
         let Target::Cgroup { name, inode } = target else { return None };
         self.cgroups.get(name).filter(|ours| ours.inode == *inode)
     }
 
-    /// A change is about to be made.
+    /// Records a change that is about to be made.
     fn expect(&mut self, change: &Change) {
         match &change.target {
             Target::Controllers => self.controllers = true,
@@ -131,7 +131,7 @@ impl Contents {
         }
     }
 
-    /// A change was made, or refused (`None`).
+    /// Records that a change was made, or refused (`None`).
     fn settle(&mut self, change: &Change, made: Option<Made>) {
         let is_back = made == Some(Made::So) && change.to == change.before;
         match &change.target {
@@ -160,7 +160,7 @@ impl Contents {
         }
     }
 
-    /// A file is somebody else's now, or no more.
+    /// Drops a file that was changed from outside or no longer exists.
     pub(crate) fn forget(&mut self, target: &Target) {
         match target {
             Target::Controllers => self.controllers = false,
@@ -195,8 +195,8 @@ impl Journal {
         Ok((journal, undone))
     }
 
-    /// Makes changes: writes down what all of them had, then makes one after the other. The answer
-    /// has a refusal for each that was not made.
+    /// Makes changes: writes down the old contents of all, then makes one after the other. Returns a refusal for each
+    /// that was not made.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl Journal {
         Ok(refused)
     }
 
-    /// Files are somebody else's now, or no more.
+    /// Drops files that were changed from outside or no longer exist.
     pub(crate) fn forget<'t>(&mut self, targets: impl IntoIterator<Item = &'t Target>) {
         let before = self.contents.clone();
         targets.into_iter().for_each(|target| self.contents.forget(target));
@@ -236,11 +236,11 @@ impl Journal {
         }
     }
 
-    /// Undoes everything. What fails stays in the file, which is removed where nothing does.
+    /// Undoes everything. What fails remains in the file; without failures the file is removed.
     ///
     /// # Errors
     ///
-    /// [`FoldError::Io`]: the file was not brought up to date. All was tried all the same.
+    /// [`FoldError::Io`]: the file was not updated. All files were tried all the same.
     pub(crate) fn undo(&mut self, roots: &Roots) -> Result<Undone, FoldError> {
         let undone = undo(roots, &mut self.contents);
         self.write()?;
@@ -261,10 +261,10 @@ impl Journal {
     }
 }
 
-/// The lock of this guest, whose CPUs are one process's to change wherever its journal is.
+/// Takes the lock of this guest, so that only one process changes its CPUs, wherever its journal is.
 ///
-/// It is a file of the kernel's that only root may open: whoever may read a file or a folder can hold a shared lock on it, and
-/// keep everybody else from an exclusive one.
+/// It is a kernel file that only root may open: any process that may read a file can hold a shared lock on it, and so
+/// prevent an exclusive lock.
 fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
     let path = roots.lock();
     let lock = OpenOptions::new().write(true).open(&path).map_err(|e| FoldError::Missing {
@@ -284,7 +284,7 @@ fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
     Ok(lock)
 }
 
-/// Undoes what processes that have ended left changed. A second time does nothing.
+/// Undoes the changes of processes that have ended. A second call does nothing.
 ///
 /// # Errors
 ///
@@ -296,7 +296,7 @@ pub fn restore(dir: &Path, roots: &Roots) -> Result<Undone, FoldError> {
     Journal::open(dir, roots).map(|(_, undone)| undone)
 }
 
-/// Reads a journal. One of an earlier boot is empty: what it is about ended then.
+/// Reads a journal. A journal of an earlier boot counts as empty: its changes ended then.
 fn read(path: &Path, boot: String) -> Result<Contents, FoldError> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
     let file = match open {

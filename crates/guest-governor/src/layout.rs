@@ -7,7 +7,7 @@ use crate::files::{Roots, read};
 /// The CPUs of a guest that its tasks may use, by cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// CPUs that are online, and not set aside in a partition of cpusets.
+    /// CPUs that are online, and not in a partition of cpusets.
     shared: Cpus,
     /// Cores of those that are not isolated, by their lowest CPU.
     cores: Vec<Vec<u32>>,
@@ -16,11 +16,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Reads it from sysfs; what partitions of cpusets have, from the root cgroup where there is one.
+    /// Reads it from sysfs, and the partitions of cpusets from the root cgroup if there is one.
     ///
     /// # Errors
     ///
-    /// [`FoldError::Io`], [`FoldError::Missing`]: there is no list of CPUs, or nothing in it.
+    /// [`FoldError::Io`], [`FoldError::Missing`]: there is no list of CPUs, or it is empty.
     pub fn read(roots: &Roots) -> Result<Self, FoldError> {
         let all = roots.cpus();
         let list = |name: &str| {
@@ -61,13 +61,12 @@ impl Layout {
         Ok(Self { shared, cores, threads })
     }
 
-    /// CPUs that all share and that isolcpus= isolates.
+    /// Shared CPUs that isolcpus= isolates.
     pub(crate) fn isolated(&self) -> Cpus {
         &self.shared - &self.all()
     }
 
-    /// The width of all CPUs. Widths are in whole cores, of which those with a CPU missing count as
-    /// others do.
+    /// The width of all CPUs. Widths are in whole cores; a core with a missing CPU counts like any other.
     pub(crate) fn counted(&self) -> u32 {
         self.cores.len() as u32 * self.threads
     }
@@ -88,7 +87,7 @@ impl Layout {
         self.cores.iter().flat_map(move |core| (0..threads).map(|i| core.get(i).copied()))
     }
 
-    /// The least width that has so many CPUs, or that of all.
+    /// The smallest width that has so many CPUs, or that of all.
     pub(crate) fn width_of(&self, cpus: u32) -> u32 {
         let mut there = 0;
         let cores = self.cores.iter().take_while(|core| {
@@ -110,12 +109,12 @@ impl Layout {
         self.cores.iter().take(cores).flatten().copied().collect()
     }
 
-    /// The CPUs to keep off while these are used.
+    /// The CPUs to avoid while these are used.
     pub fn avoided(&self, used: &Cpus) -> Cpus {
         &self.all() - used
     }
 
-    /// Whether the guest has other CPUs than these by now; `offline`: some that were taken offline.
+    /// Whether the guest's CPUs have changed; `offline`: CPUs that were taken offline by us.
     pub(crate) fn differs(&self, now: &Self, offline: &Cpus) -> bool {
         let expected: Vec<Vec<u32>> = self
             .cores

@@ -1,4 +1,4 @@
-//! A stock Linux guest that uses fewer of its vCPUs while the host has little time for them.
+//! Makes a stock Linux guest use fewer of its vCPUs while the host has little time for them.
 //!
 //! ```text
 //! /proc/stat --> Stat --+
@@ -7,9 +7,9 @@
 //!                                     Journal (before the first change), undone at the end
 //! ```
 //!
-//! It runs in the guest. With a governor of the guest's own it needs neither a module nor the host's help; these
-//! governors are those of [`vcoop_policy::govern`]. With `host-hint` the governor is the host's, and the guest's
-//! driver says what it wants. This crate reads what they go by, and does what they say.
+//! It runs in the guest. A governor of the guest's own, of [`vcoop_policy::govern`], needs neither a module nor the
+//! host's help. With `host-hint` the governor is the host's, and the guest's driver has its result. This crate reads
+//! the input of governors, and carries out their decisions.
 //!
 //! The roots of procfs, sysfs and cgroupfs are paths ([`Roots`]), so that it works on recorded trees.
 #![cfg(target_os = "linux")]

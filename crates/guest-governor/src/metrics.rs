@@ -1,4 +1,4 @@
-//! What a monitoring system is told.
+//! The page of metrics.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use prometheus_client::metrics::MetricType::{Counter, Gauge};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Counts since the start, and what is now. A page of metrics shows them.
+/// Counts since the start, and current values, for a page of metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Numbers {
     /// CPUs in use.
     pub width: u32,
-    /// CPUs that there are.
+    /// CPUs of the guest.
     pub cpus: u32,
-    /// The steal that the governor went by at its last look, from 0 to 1.
+    /// Steal that the governor used at its last look, from 0 to 1.
     pub steal_ratio: f64,
     /// Looks at the counters.
     pub looks: u64,

@@ -1,4 +1,4 @@
-//! Threads that have chosen CPUs for themselves, which old kernels forget.
+//! Threads with an affinity of their own, which old kernels forget.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::layout::Layout;
 
 /// Most threads that are looked at.
 const MOST_THREADS: usize = 100_000;
-/// Linux keeps affinities since this version.
+/// First version of Linux that keeps affinities.
 const KEPT_SINCE: (u32, u32) = (6, 2);
 
 /// A thread with an affinity of its own.
@@ -24,14 +24,14 @@ pub struct Pinned {
     pub cpus: Cpus,
 }
 
-/// The kernel's version, if it forgets affinities. Before 6.2, a change of a cpuset overwrites those of
-/// its tasks; so does a CPU that goes offline, and without cpusets only of tasks that it leaves no CPU.
+/// The kernel's version, if it forgets affinities. Before 6.2 a change of a cpuset overwrites the affinities of its
+/// tasks. A CPU that goes offline does so, too, but without cpusets only for tasks that have no CPU left.
 pub(crate) fn forgets(roots: &Roots) -> Option<(u32, u32)> {
     roots.kernel().filter(|kernel| *kernel < KEPT_SINCE)
 }
 
-/// Threads whose affinity this kernel would forget: those that may not use all CPUs that their cgroup
-/// has. Kernel threads are not among them.
+/// Threads whose affinity this kernel would forget: those that may use only a part of their cgroup's CPUs. Without
+/// kernel threads.
 pub fn pinned(roots: &Roots, by: By, layout: &Layout) -> Vec<Pinned> {
     if forgets(roots).is_none() {
         return Vec::new();

@@ -23,7 +23,7 @@ pub const KEYS: [&str; 6] = [
 ///
 /// # Errors
 ///
-/// [`FoldError::Setting`]: the governor or a key is not known, or a value cannot be.
+/// [`FoldError::Setting`]: the governor or a key is not known, or a value is impossible.
 pub fn config(governor: &str, vcpus: u32, sets: &[String]) -> Result<GovernorConfig, FoldError> {
     let refuse = |e: Diagnostics| FoldError::Setting(e.to_string());
     let path = format!("policy.{governor}.");

@@ -1,4 +1,4 @@
-//! `/proc/stat`: how long each CPU ran and was kept from running.
+//! `/proc/stat`: how long each CPU ran, and how long it was stolen.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::cpus::MOST_CPUS;
 /// paravirtual steal time, whatever the kernel's own ticks are.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
-/// What the CPUs did since the guest booted, by their numbers. A CPU that is offline is not there.
+/// Time of each CPU since the guest booted, by number. Offline CPUs are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Time of each CPU.
@@ -18,8 +18,8 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Reads the file's bytes, whatever they are. Lines of CPUs that cannot be read are left out, as
-    /// is a last line without its end: it may have been cut off.
+    /// Parses the file's bytes, whatever they are. Unreadable lines of CPUs are left out, and so is a last line without
+    /// its end: it may have been cut off.
     pub fn parse(bytes: &[u8]) -> Self {
         let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
         let mut cpus = BTreeMap::new();

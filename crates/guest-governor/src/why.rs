@@ -4,18 +4,18 @@ use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, Seen, State}
 
 use crate::decider::Decider;
 
-/// Steal of an interval, in hundredths of a percent: `step` takes it of the time of all CPUs, the others
-/// of the time that the CPUs in use wanted.
+/// Steal of an interval, in hundredths of a percent: for `step` of the time of all CPUs, for the others of the time
+/// that the CPUs in use wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steal {
     /// As the kernel counted it.
     pub(crate) counted_bp: u32,
-    /// Without what ticks can be off by: the governor goes by that.
+    /// Without the possible error of counting in ticks: the value that the governor uses.
     sure_bp: u32,
 }
 
 impl Steal {
-    /// Of an interval in which the first `width` CPUs were in use.
+    /// Steal of an interval in which the first `width` CPUs were in use.
     pub(crate) fn new(kind: Kind, seen: &Seen<'_>, width: u32) -> Self {
         let (steal_ns, of) = if kind == Kind::Step {
             let cpus = u128::from(seen.count(u32::MAX));
@@ -30,7 +30,7 @@ impl Steal {
         Self { counted_bp, sure_bp }
     }
 
-    /// Where it is among a governor's thresholds.
+    /// How it compares with a governor's thresholds.
     fn level(self, config: &GovernorConfig) -> String {
         let Self { counted_bp, sure_bp } = self;
         let (high, low) = (percent(config.high_bp), percent(config.low_bp));
@@ -59,7 +59,7 @@ fn state(decider: &Decider) -> Option<State> {
     }
 }
 
-/// Why the width is another one than before, or the same.
+/// Why the width changed, or did not.
 pub(crate) fn why(
     before: &Decider,
     after: &Decider,

@@ -1,4 +1,4 @@
-//! Keeping off CPUs by `cpuset.cpus` of the cgroups below the root.
+//! Avoids CPUs by `cpuset.cpus` of the cgroups below the root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,7 +17,7 @@ const MOST_CGROUPS: usize = 4096;
 struct Child {
     name: String,
     inode: u64,
-    /// `cpuset.cpus`; `None`: it has none.
+    /// `cpuset.cpus`; `None`: the cgroup has no such file.
     cpus: Option<String>,
     is_partition: bool,
 }
@@ -32,8 +32,8 @@ pub(super) fn is_enabled(roots: &Roots) -> bool {
     control.is_ok_and(|text| has_word(&text, "cpuset"))
 }
 
-/// Whether there are cpusets of cgroup v1, beside that of its root. The kernel counts the cgroups of each hierarchy; that
-/// of cgroup v2 is number 0.
+/// Whether cgroup v1 has cpusets besides that of its root. The kernel counts the cgroups of each hierarchy; cgroup v2
+/// is hierarchy 0.
 pub(super) fn is_legacy(roots: &Roots) -> bool {
     let counts = read(&roots.proc.join("cgroups")).unwrap_or_default();
     counts.lines().any(|line| {
@@ -80,13 +80,13 @@ pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
     Ok(())
 }
 
-/// Whether a cgroup is the root of a partition of CPUs, or was meant to be.
+/// Whether a cgroup is the root of a partition of CPUs, or is configured to be.
 fn is_partition(cgroup: &Path) -> bool {
     let says = read(&cgroup.join("cpuset.cpus.partition")).unwrap_or_default();
     !matches!(says.as_str(), "" | "member")
 }
 
-/// Whether a cgroup is no more, or another one has its name.
+/// Whether a cgroup no longer exists, or another one has its name.
 fn is_another(roots: &Roots, target: &Target) -> bool {
     let Target::Cgroup { name, inode } = target else { return false };
     match fs::symlink_metadata(roots.cgroup.join(name)) {
@@ -166,7 +166,7 @@ pub(super) fn changes(
     Ok(all)
 }
 
-/// What `cpuset.cpus` should be that was `before`; or why it is left alone.
+/// The content of `cpuset.cpus` for a cgroup that had `before`; or why it is left alone.
 fn wanted(before: &str, used: &Cpus, avoided: &Cpus) -> Result<String, String> {
     let Some(own) = cpus::parse(before) else {
         return Err(format!("{before:?} is no list of CPUs"));
@@ -181,7 +181,7 @@ fn wanted(before: &str, used: &Cpus, avoided: &Cpus) -> Result<String, String> {
     Ok(cpus::show(&wanted))
 }
 
-/// Which of `all` a cgroup may use that could do with `used`.
+/// Which of `all` a cgroup may use, if `used` is asked for.
 pub(super) fn in_use(
     roots: &Roots,
     contents: &Contents,
@@ -204,8 +204,8 @@ pub(super) fn in_use(
     Ok(if in_use.is_empty() { used.clone() } else { in_use })
 }
 
-/// What a cpuset has whose list is empty: all CPUs that there can ever be, but those of partitions. A list with one of
-/// them would end the partition.
+/// List with the effect of an empty one: all possible CPUs except those of partitions. A list with a partition's CPU
+/// would end the partition.
 fn unset(roots: &Roots) -> Option<String> {
     let list = |path: &Path| read(path).ok().and_then(|text| cpus::parse(&text));
     let mut all = list(&roots.cpus().join("possible"))?;
@@ -223,7 +223,7 @@ fn unset(roots: &Roots) -> Option<String> {
     (!all.is_empty()).then(|| cpus::show(&all))
 }
 
-/// Somebody else uses the cpuset controller below the root.
+/// Whether others use the cpuset controller below the root.
 fn is_used(roots: &Roots, contents: &Contents) -> bool {
     let Ok(children) = children(roots) else { return true };
     children.into_iter().any(|child| {

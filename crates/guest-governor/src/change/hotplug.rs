@@ -1,4 +1,4 @@
-//! Keeping off CPUs by taking them offline.
+//! Avoids CPUs by taking them offline.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
 use crate::journal::Contents;
 
-/// Longest that a CPU that came online is waited for.
+/// Longest wait for a CPU that came online.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
@@ -81,7 +81,7 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
 }
 
 /// Waits until the root cgroup has CPUs that were brought online. Up to about Linux 6.9 it gets them a moment later,
-/// and whoever reads the layout until then takes them for a partition's. Before they went offline all had them.
+/// and until then the layout looks as if a partition had them.
 pub(super) fn await_cpusets(roots: &Roots, online: &Cpus) {
     let began = Instant::now();
     let lacks = || {
