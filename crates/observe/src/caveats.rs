@@ -1,4 +1,4 @@
-//! What an observation cannot see, or what makes what it sees mean something else.
+//! Notes about what an observation cannot see, and about what changes the meaning of its results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use vcoop_model::plan::Ns;
 use vcoop_sources::trace::Tid;
 use vcoop_vmm::Groups;
 
-/// Something to know besides the result.
+/// A note beside the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it is.
+    /// The observation.
     pub evidence: String,
-    /// What helps, if anything does.
+    /// The remedy, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -23,12 +23,12 @@ impl Note {
     }
 }
 
-/// A file without the space around its text.
+/// A file's text, trimmed.
 fn text(root: &Path, file: &str) -> Option<String> {
     Some(fs::read_to_string(root.join(file)).ok()?.trim().to_owned())
 }
 
-/// What the host's scheduler does besides what its classes do; `root`: where procfs and sysfs hang.
+/// Notes about settings of the host's scheduler beside its classes. `root`: parent of procfs and sysfs.
 pub(crate) fn of_host(root: &Path) -> Vec<Note> {
     let mut notes = Vec::new();
     if text(root, "proc/sys/kernel/sched_autogroup_enabled").as_deref() == Some("1") {
@@ -52,7 +52,7 @@ pub(crate) fn of_host(root: &Path) -> Vec<Note> {
     notes
 }
 
-/// A vCPU was in an uninterruptible sleep for this part of the time, if that is worth a note.
+/// A note about a vCPU that was in an uninterruptible sleep for this part of the time, if that is enough for a note.
 pub(crate) fn of_blocked(vcpu: u32, part: f64) -> Option<Note> {
     if part < WORTH_A_NOTE {
         return None;
@@ -69,18 +69,18 @@ pub(crate) fn of_blocked(vcpu: u32, part: f64) -> Option<Note> {
 /// A thousandth of the time.
 const WORTH_A_NOTE: f64 = 0.001;
 
-/// How long quotas of control groups held threads back, by the group's folder.
+/// How long quotas throttled control groups, by the group's folder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Throttled(BTreeMap<PathBuf, Ns>);
 
 impl Throttled {
-    /// So far, in the groups of these threads.
+    /// Throttled time so far, in the groups of these threads.
     pub(crate) fn of(root: &Path, tids: impl IntoIterator<Item = Tid>) -> Self {
         let of = |tid: Tid| Groups::under(root, [tid.cast_unsigned()]).throttled();
         Self(tids.into_iter().flat_map(of).collect())
     }
 
-    /// What a quota did since.
+    /// A note about throttling since `before`.
     pub(crate) fn note(&self, before: &Self) -> Option<Note> {
         let grown = self.0.iter().filter_map(|(path, ns)| {
             let grown = ns.checked_sub(*before.0.get(path)?)?;

@@ -1,28 +1,28 @@
-//! Who used the CPUs that a VM's vCPUs may use: the VM, others, nobody.
+//! Use of the CPUs that a VM's vCPUs may use: by the VM, by others, idle.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use vcoop_sources::trace::{Event, Tid, What};
 
-/// Threads kept apart; those that come later count together, as others.
+/// Most threads that are counted separately; later ones count together, as others.
 const MOST_THREADS: usize = 4096;
 
-/// Whose CPU time it is.
+/// CPU time by user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) vm: u64,
-    /// Everybody else's.
+    /// Time of all other threads.
     pub(crate) others: u64,
-    /// Nobody's.
+    /// Idle time.
     pub(crate) idle: u64,
-    /// Of CPUs of which no event came: nobody's, or of one thread that neither slept nor was preempted.
+    /// Time of CPUs without an event: idle, or used by one thread that neither slept nor was preempted.
     pub(crate) unseen: u64,
-    /// Not known, as events were lost.
+    /// Time that is not known, because events were lost.
     pub(crate) unknown: u64,
 }
 
-/// Who has a CPU.
+/// What a CPU runs.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     /// No event has come yet.
@@ -32,11 +32,11 @@ enum Who {
     Thread(Tid),
 }
 
-/// What a thread used.
+/// CPU time of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     cycles: u64,
-    /// It is the VM's, if somebody has looked.
+    /// Whether it belongs to the VM, once that has been looked up.
     own: Option<bool>,
 }
 
@@ -44,7 +44,7 @@ struct Thread {
 #[derive(Debug)]
 pub(crate) struct CpuUse {
     pid: Option<u32>,
-    /// Who has each CPU, and since when.
+    /// What each CPU runs, and since when.
     cpus: BTreeMap<u32, (u64, Who)>,
     threads: BTreeMap<Tid, Thread>,
     /// Beginning of the window.
@@ -55,8 +55,7 @@ pub(crate) struct CpuUse {
 }
 
 impl CpuUse {
-    /// On these CPUs; `own`: threads of the VM, which is process `pid`; all events since `began`
-    /// come.
+    /// For these CPUs. `own`: threads of the VM, which is process `pid`. All events since `began` are taken.
     pub(crate) fn new(cpus: &[u32], own: &[Tid], pid: Option<u32>, began: u64) -> Self {
         let thread = |tid: &Tid| (*tid, Thread { cycles: 0, own: Some(true) });
         Self {
@@ -79,7 +78,7 @@ impl CpuUse {
         self.threads.retain(|_, t| t.own == Some(true));
     }
 
-    /// Who has a CPU, as far as events were taken in.
+    /// Threads on CPUs, as of the events taken so far.
     pub(crate) fn current(&self) -> impl Iterator<Item = (u32, Tid)> {
         self.cpus.iter().filter_map(|(cpu, (_, who))| match who {
             Who::Thread(tid) => Some((*cpu, *tid)),
@@ -87,7 +86,7 @@ impl CpuUse {
         })
     }
 
-    /// Takes an event in; they come in order of time. What is after `to` does not count.
+    /// Takes an event; events come in order of time. Time after `to` does not count.
     pub(crate) fn take(&mut self, event: &Event, to: u64) {
         let (time, cpu) = (event.time, event.cpu);
         let Some((since, who)) = self.cpus.get(&cpu).copied() else { return };
@@ -107,7 +106,7 @@ impl CpuUse {
         }
     }
 
-    /// What of this time is in the window.
+    /// Books the part of this time that is in the window.
     fn book(&mut self, who: Who, from: u64, to: u64) {
         let cycles = to.saturating_sub(from.max(self.from));
         let tid = match who {
@@ -125,8 +124,8 @@ impl CpuUse {
         self.threads.entry(tid).or_insert(Thread { cycles: 0, own: None }).cycles += cycles;
     }
 
-    /// Looks whose threads those are that nobody knew: a VMM starts threads as it goes on. They may
-    /// be gone soon, so this is to be done often.
+    /// Looks up which new threads belong to the VM: a VMM starts threads as it goes on. Call it often, because threads
+    /// may end soon.
     pub(crate) fn look(&mut self) {
         let pid = self.pid;
         let strangers = self.threads.iter_mut().filter(|(_, t)| t.own.is_none());

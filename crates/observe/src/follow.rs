@@ -7,7 +7,7 @@ use vcoop_model::recording::{LatencyRecord, Part, Parts};
 use vcoop_sources::trace::{IDLE, Label, Span, State, Tid, Timeline};
 use vcoop_threads::tsc::Clock;
 
-/// What a wait began with.
+/// What began a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// A wake-up.
@@ -34,12 +34,12 @@ impl Wait {
     }
 }
 
-/// A wait as far as it has come.
+/// A wait that is not over.
 #[derive(Clone, Debug)]
 struct Open {
     wait: Wait,
     since: u64,
-    /// Accounted for up to here, in nanoseconds.
+    /// Parts are booked up to here, in nanoseconds.
     done: Ns,
     parts: Parts,
     ran: BTreeMap<Label, Ns>,
@@ -49,10 +49,10 @@ struct Open {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) running: u64,
-    /// Of it: in guest mode.
+    /// The part of the running time in guest mode.
     pub(crate) guest: u64,
     pub(crate) halted: u64,
-    /// Of it: polling.
+    /// The part of the halted time spent polling.
     pub(crate) polling: u64,
     /// In an uninterruptible sleep.
     pub(crate) blocked: u64,
@@ -60,24 +60,24 @@ pub(crate) struct Shares {
     pub(crate) unknown: u64,
 }
 
-/// What a thread does by itself.
+/// A step of a thread's own behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It runs for so long, in nanoseconds.
     Run(Ns),
-    /// It wakes up so long after it would have gone to sleep if it had not waited for a CPU since it last woke up. A
-    /// guest's timers are set for times, so who waits for long sleeps less.
+    /// The thread wakes up so long after the time at which it would have gone to sleep if it had not waited for a CPU
+    /// since its last wake-up. A guest's timers are set to absolute times, so a thread that waits for long sleeps less.
     Sleep(Ns),
 }
 
 /// Steps of a thread that are kept.
 const MOST_STEPS: usize = 1 << 20;
 
-/// A wait that is over, for who wants to see each.
+/// A wait that is over, for an observer.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample<'a> {
     pub(crate) wait: Wait,
-    /// From the beginning of the window.
+    /// Nanoseconds from the beginning of the window.
     pub(crate) due: Ns,
     pub(crate) latency: Ns,
     pub(crate) parts: &'a Parts,
@@ -100,7 +100,7 @@ pub(crate) struct Follower {
     pub(crate) wakeups: u64,
     pub(crate) woken: LatencyRecord,
     pub(crate) preempted: LatencyRecord,
-    /// What it does by itself, if that is to be kept.
+    /// Its own steps, if they are recorded.
     pub(crate) steps: Option<Vec<Step>>,
     /// How long it has waited since it last woke up.
     held_up: Ns,
@@ -129,7 +129,7 @@ impl Follower {
         }
     }
 
-    /// Goes on up to this time, which is covered.
+    /// Follows the thread up to this time, which must be covered.
     pub(crate) fn follow(
         &mut self,
         timeline: &Timeline,
@@ -217,7 +217,7 @@ impl Follower {
         }
     }
 
-    /// The window is over at this time, up to which all was followed.
+    /// The window ends at this time, up to which all was followed.
     pub(crate) fn end(
         &mut self,
         at: u64,
@@ -257,8 +257,8 @@ impl Follower {
 }
 
 impl Open {
-    /// Up to this time it waited, and `who` had the CPU. Woken on an idle CPU, a thread waits for that
-    /// CPU to come out of idling.
+    /// The thread waited up to this time, and `who` had the CPU. A thread that is woken on an idle CPU waits for that
+    /// CPU to leave its idle state.
     fn until(&mut self, to: u64, who: Option<Label>, clock: &Clock) {
         let at = clock.to_ns(to - self.since).max(self.done);
         let ns = at - self.done;

@@ -1,4 +1,4 @@
-//! The groups by which the fair class shares CPUs between threads.
+//! The groups between which the fair class shares CPUs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use vcoop_vmm::{Groups, Level};
 pub(crate) struct Group(pub(crate) Vec<Level>);
 
 impl Group {
-    /// That of a thread; `None`: it is in none, or gone.
+    /// Groups of a thread; `None`: it is in no group, or has ended.
     pub(crate) fn of(root: &Path, tid: Tid) -> Option<Self> {
         let groups = Groups::under(root, [tid.cast_unsigned()]);
         // A control group with the CPU controller takes a thread out of its session.
@@ -41,7 +41,7 @@ impl Group {
         Self(vec![Level { name: name.to_owned(), weight, quota: None }])
     }
 
-    /// The groups that all of some threads are in; `None`: none.
+    /// The groups that contain all of some threads; `None`: none does.
     pub(crate) fn shared<'g>(all: impl IntoIterator<Item = Option<&'g Self>>) -> Option<Self> {
         let levels = |group: Option<&'g Self>| group.map_or(&[][..], |group| &group.0);
         let both = |one: &'g [Level], other: &'g [Level]| {
@@ -63,23 +63,23 @@ pub(crate) struct Node {
     pub(crate) level: Level,
     /// The group that it is in, by its number.
     pub(crate) parent: Option<usize>,
-    /// Threads that are in it and in no group of it, and groups in it.
+    /// Threads directly in it, and groups directly in it.
     inside: usize,
-    /// It is left out: whoever is in it counts as in the group above.
+    /// It is left out: its members count as members of the group above.
     left_out: bool,
 }
 
-/// The groups of some threads. A group without a quota that has nobody beside it in the group above, or on the host, is left
+/// The groups of some threads. A group without a quota and without siblings, in the group above or on the host, is left
 /// out, as it changes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy<'g> {
     nodes: Vec<Node>,
-    /// Each group's number, by its name and those of the groups that it is in.
+    /// Number of each group, by its name and those of the groups around it.
     numbers: BTreeMap<Vec<&'g str>, usize>,
 }
 
 impl<'g> Hierarchy<'g> {
-    /// That of threads in these groups. `None`: one in no group.
+    /// The hierarchy of threads in these groups. `None`: a thread in no group.
     pub(crate) fn of(threads: impl IntoIterator<Item = Option<&'g Group>>) -> Self {
         let mut hierarchy = Self::default();
         let mut at_root = 0;

@@ -1,4 +1,4 @@
-//! What all threads of a host did in a window, kept to be written as captures.
+//! Events of all threads of a host in a window, for writing captures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ pub(crate) struct Kept {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Person {
     pub(crate) name: String,
-    /// CPUs that it may use; `None`: it was gone before it could be asked, like the rest.
+    /// CPUs that it may use; `None`, as for the fields below: it ended before it could be asked.
     pub(crate) cpus: Option<Vec<u32>>,
     pub(crate) policy: Option<Policy>,
     /// When it started, in clock ticks since boot.
@@ -51,9 +51,9 @@ pub(crate) struct Person {
 pub(crate) struct History {
     pub(crate) events: Vec<Kept>,
     pub(crate) people: BTreeMap<Tid, Person>,
-    /// Seen, but not looked at yet.
+    /// Threads that were seen but not looked up yet.
     strangers: BTreeMap<Tid, Comm>,
-    /// There was no room for what came from this time on.
+    /// Time from which on there was no room for events.
     pub(crate) full: Option<u64>,
 }
 
@@ -96,8 +96,7 @@ impl History {
         }
     }
 
-    /// Looks at the threads that were seen for the first time. They may be gone soon, so this is to be
-    /// done often.
+    /// Looks up the threads that were seen for the first time. Call it often, because they may end soon.
     pub(crate) fn look(&mut self) {
         for (tid, comm) in std::mem::take(&mut self.strangers) {
             let own = fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
@@ -114,7 +113,7 @@ impl History {
     }
 }
 
-/// A thread's name without what a trace line and a file's name have other uses for.
+/// A thread's name without characters that have a meaning in a trace line or a file's name.
 fn readable(name: &[u8]) -> String {
     let end = name.iter().position(|b| matches!(b, 0 | b'\n')).unwrap_or(name.len());
     let plain = |b: &u8| {

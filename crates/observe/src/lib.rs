@@ -1,4 +1,4 @@
-//! What a VM on this host suffers: how long its vCPUs wait for a CPU, and who runs instead.
+//! Observes a VM on this host: how long its vCPUs wait for a CPU, and which threads run instead.
 //!
 //! ```text
 //! vcoop_vmm::Vm -> Subject -> Observation: begin .. poll .. end -> Observed (a Recording, notes)
@@ -28,9 +28,8 @@
 //!
 //! [`Observation::of_everybody`] keeps what all threads did, and [`Scene`] makes a scenario of it.
 //!
-//! A wait is cut at the window's edges: one that is under way at its end counts as far as it has
-//! come, and one that was under way at its beginning counts from there. So the waits add up to the
-//! steal.
+//! A wait is cut at the window's edges: one that is under way at the end counts as far as it has come, and one that was
+//! under way at the beginning counts from there. So the waits add up to the steal.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod caveats;

@@ -1,4 +1,4 @@
-//! An observation of a VM: windows of time, and what happened in each.
+//! An observation of a VM, in windows of time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,13 +27,13 @@ use crate::subject::{Missing, Subject, Vcpu};
 use crate::told::Names;
 use crate::urgent::Urgent;
 
-/// So long is waited at the end of a window for what the kernel has yet to write, at most.
+/// Longest wait, at the end of a window, for events that the kernel has yet to write.
 const LATE_NS: Ns = 1_000_000_000;
 
-/// Time between two looks at the trace that its buffers surely hold, for most hosts.
+/// Time between two reads of the trace, within which its buffers do not overflow on most hosts.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Series by time: so many slices of a window that lasts so long.
+/// Series over time: a window of some duration in some slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slicing {
     /// How many; 0: none.
@@ -42,20 +42,20 @@ pub struct Slicing {
     pub duration_ns: Ns,
 }
 
-/// What a window gave.
+/// Result of a window.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The series that the [crate](crate) lists.
     pub recording: Recording,
     /// How long the window was.
     pub window_ns: Ns,
-    /// What was not seen, and what it cost.
+    /// What was not seen, and what observing cost.
     pub notes: Vec<Note>,
-    /// What everybody did, where that was kept.
+    /// What all threads did, if that was recorded.
     pub scene: Option<Scene>,
 }
 
-/// An observer that takes no notice.
+/// An observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 
@@ -69,10 +69,10 @@ pub struct Observation {
     clock: Clock,
     cpus: Vec<u32>,
     crowd: CpuUse,
-    /// What everybody does, if that is to be kept.
+    /// Events of all threads, if they are recorded.
     history: Option<History>,
     window: Option<Window>,
-    /// What reads the recording is not in the way of what is recorded, where the host has room.
+    /// Keeps this thread off the observed CPUs, if the host has others.
     _stay: Stay,
 }
 
@@ -84,24 +84,24 @@ struct Window {
     clock: Clock,
     followers: Vec<Follower>,
     exits: BTreeMap<(Tid, Reason), u64>,
-    /// Events before it.
+    /// Number of events before it.
     events: u64,
     lost: u64,
     used_ns: Ns,
-    /// What the guest's driver had counted before it.
+    /// Counts of the guest's driver at its beginning.
     urgent: Option<Urgent>,
-    /// What the kernel had counted of each vCPU's thread before it.
+    /// The kernel's counts of each vCPU's thread at its beginning.
     counted: Vec<RunTime>,
     throttled: Throttled,
     /// Its beginning in clock ticks since boot.
     ticks: u64,
     /// Names for an observer, once there is one.
     names: Option<Names>,
-    /// An observer has been told that it is open.
+    /// The observer has been told that the window is open.
     told: bool,
 }
 
-/// Now, in clock ticks since boot, of which user space sees a hundred a second.
+/// Now, in clock ticks of user space since boot: a hundred a second.
 fn ticks() -> u64 {
     kernel_clock(libc::CLOCK_BOOTTIME) / 10_000_000
 }
@@ -115,7 +115,7 @@ impl Observation {
     /// Longest time between two calls of [`poll`](Self::poll) without loss on most hosts.
     pub const LOOK: Duration = LOOK;
 
-    /// Starts to record on all CPUs, also what others do: [`Observed::scene`] has it.
+    /// Starts to record all CPUs, and what all threads do, for [`Observed::scene`].
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl Observation {
         Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None, _stay: stay })
     }
 
-    /// Who is observed.
+    /// The observed VM.
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
@@ -196,12 +196,12 @@ impl Observation {
         &self.cpus
     }
 
-    /// Whether any vCPU's thread is left.
+    /// Whether any vCPU's thread still exists.
     pub fn is_there(&self) -> bool {
         self.subject.vcpus.iter().any(Vcpu::is_there)
     }
 
-    /// A window begins now. One that was open is dropped.
+    /// Begins a window. Drops an open one.
     pub fn begin(&mut self, slicing: Slicing) {
         // What was before is out of the way.
         self.window = None;
@@ -239,16 +239,15 @@ impl Observation {
         });
     }
 
-    /// Takes in what has happened. To be called every [`LOOK`](Self::LOOK), or events may be lost.
-    /// An observer is told of the window's samples, and of all that happens in it if it wants any
-    /// window; the times that it names do not matter. [`Nobody`] takes no notice.
+    /// Reads new events. Call it every [`LOOK`](Self::LOOK), or events may be lost. The observer gets the window's
+    /// samples, and all its events if it wants any window, whatever times it asks for. [`Nobody`] ignores all.
     pub fn poll(&mut self, observer: &mut dyn Observer) {
         self.take_in(u64::MAX, observer);
         self.crowd.look();
         self.history.iter_mut().for_each(History::look);
     }
 
-    /// Takes in what is there; what is after `to` does not count.
+    /// Reads new events; those after `to` do not count.
     fn take_in(&mut self, to: u64, observer: &mut dyn Observer) {
         let Self { subject, recorder, cpus, crowd, history, window, .. } = self;
         if let Some(window) = window
@@ -280,7 +279,7 @@ impl Observation {
         }
     }
 
-    /// The window ends now: what happened in it.
+    /// Ends the window, and returns its result.
     ///
     /// # Errors
     ///
@@ -372,8 +371,8 @@ impl Observation {
         Ok(observed)
     }
 
-    /// What everybody did in a window up to `to`, if that was kept. `urgent`: how often urgent tasks of a guest that says so
-    /// were woken on each vCPU.
+    /// What all threads did in a window up to `to`, if that was recorded. `urgent`: how often urgent tasks were woken
+    /// on each vCPU, if the guest's driver reports that.
     fn scene(&mut self, window: &mut Window, to: u64, urgent: Option<&[u64]>) -> Option<Scene> {
         let history = self.history.as_mut()?;
         history.look();
@@ -534,8 +533,8 @@ fn tell(probe: &str, sample: &Sample<'_>, observer: &mut dyn Observer) {
     observer.sample(sample.due + sample.latency, &event);
 }
 
-/// Of the wait that a vCPU is in at the end of a window, what the kernel has yet to count. `silence`: what the vCPU did
-/// where there was no event of it.
+/// The part of a wait at the end of a window that the kernel has not counted yet. `silence`: what the vCPU did if there
+/// was no event of it.
 fn not_counted(silence: Option<State>, last: Option<Span>, from: u64, to: u64) -> u64 {
     match (silence, last) {
         (Some(State::Preempted), _) => to - from,
@@ -543,7 +542,7 @@ fn not_counted(silence: Option<State>, last: Option<Span>, from: u64, to: u64) -
     }
 }
 
-/// What a vCPU's thread did in a window without an event of it: it ran, slept or waited all along.
+/// State of a vCPU's thread in a window without an event of it: it ran, slept or waited all the time.
 fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
     let stat = Stat::open(vcpu.tid);
     let is = |what: fn(&Stat) -> bool| stat.as_ref().is_ok_and(what);

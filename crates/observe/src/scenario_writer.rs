@@ -1,9 +1,8 @@
-//! A VM and the load beside it as a scenario: what they did in a window, to be run again under other
-//! policies.
+//! A scenario of a VM and its neighbours: what they did in a window, for simulation under other policies.
 //!
-//! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, since exits and the guest's kernel
-//!   are in what the thread ran. What the thread waited for a CPU is left out: the simulated host makes its own waits.
-//!   As many of its runs become those of an urgent task as a driver in the guest counted.
+//! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, because the thread's running
+//!   time includes exits and the guest's kernel. The thread's waits for a CPU are left out: the simulated host makes
+//!   its own. If the guest has a driver, as many of the runs as it counted become runs of an urgent task.
 //! - A thread that never slept becomes a hog with its policy and CPUs.
 //! - All others become captures, one for each group and each set of CPUs that threads may use, as a
 //!   capture has none of its own.
@@ -26,15 +25,15 @@ use crate::trace_text::{Stamp, mark, priority, script, switch, waking};
 /// A thread that used less than this share of the window is no hog.
 const LEAST_HOG: f64 = 0.01;
 
-/// Ticks a second of the simulated guest. Those of the real one are in what its vCPUs did.
+/// Ticks a second of the simulated guest. The real guest's ticks are part of what its vCPUs did.
 const GUEST_TICK_HZ: u32 = 100;
 
-/// A VM, and the load beside it, in a window.
+/// A VM and its neighbours in a window.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub(crate) vm: String,
     pub(crate) vcpus: Vec<SceneVcpu>,
-    /// Its guest has a driver, which says how often urgent tasks were woken.
+    /// Whether its guest has a driver, which reports how often urgent tasks were woken.
     pub cooperates: bool,
     pub(crate) events: Vec<Kept>,
     pub(crate) people: BTreeMap<Tid, Person>,
@@ -47,7 +46,7 @@ pub struct Scene {
     pub(crate) began: u64,
 }
 
-/// Threads that are alike.
+/// Threads with the same name, policy and place, which share one table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hogs {
     name: String,
@@ -58,7 +57,7 @@ struct Hogs {
 /// CPUs that threads may use (`None`: not known), and their group.
 type Place = (Option<Vec<u32>>, Option<Group>);
 
-/// Everybody but the vCPUs.
+/// All threads but the vCPUs.
 #[derive(Debug, Default)]
 struct Others {
     hogs: BTreeMap<Hogs, u32>,
@@ -96,13 +95,13 @@ fn policy_text(policy: Policy) -> String {
     }
 }
 
-/// A name as a scenario takes it.
+/// A name with only characters that a scenario accepts.
 fn plain(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     name.chars().take(32).map(letter).collect()
 }
 
-/// A name as a scenario takes it that is none of `names` yet; it becomes one.
+/// Such a name that is not in `names` yet; it is added.
 fn unlike(names: &mut BTreeSet<String>, name: &str) -> String {
     let mut name = plain(name);
     while !names.insert(name.clone()) {
@@ -111,7 +110,7 @@ fn unlike(names: &mut BTreeSet<String>, name: &str) -> String {
     name
 }
 
-/// What ran on vCPU `i`, as tasks of its VM.
+/// Tables of the guest tasks for vCPU `i`.
 fn task_tables(i: usize, vcpu: &SceneVcpu, stem: &str) -> String {
     let urgent = vcpu.urgent;
     match (vcpu.runs(), vcpu.sleeps()) {
@@ -145,8 +144,8 @@ fn task_tables(i: usize, vcpu: &SceneVcpu, stem: &str) -> String {
 }
 
 impl Scene {
-    /// The VM and the load as tables of a scenario whose captures' names begin with `stem`. `number`:
-    /// the scenario's number for a CPU of the host, which has `cpus` of them.
+    /// Tables for the VM and its neighbours in a scenario whose captures' names begin with `stem`. `number`: the
+    /// scenario's number of a CPU of the host, which has `cpus` CPUs.
     pub fn tables(&self, stem: &str, cpus: u32, number: &dyn Fn(u32) -> Option<u32>) -> String {
         let all = cpus as usize;
         let list = |cpus: &[u32]| {
@@ -210,7 +209,7 @@ impl Scene {
         text
     }
 
-    /// The VM itself. `list`: CPUs as the scenario numbers them; none for all.
+    /// The VM's table. `list`: CPUs in the scenario's numbers; none for all.
     fn vm_table(&self, list: &dyn Fn(&[u32]) -> Option<String>) -> String {
         let quoted = |texts: Vec<String>| {
             let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
@@ -231,7 +230,7 @@ impl Scene {
         Group::shared(self.vcpus.iter().map(|vcpu| vcpu.group.as_ref()))
     }
 
-    /// Keys of the VM where each vCPU has a group of its own in that of all.
+    /// Keys of the VM if each vCPU has a group of its own in the group of all.
     fn vcpu_groups(&self, vm: Option<&Group>) -> String {
         let depth = vm.map_or(0, |vm| vm.0.len());
         let own = self.vcpus.iter().map(|vcpu| match &vcpu.group.as_ref()?.0[depth..] {
@@ -257,7 +256,7 @@ impl Scene {
         crowds
     }
 
-    /// The groups of a thread, without one that it has for itself and in which it counts as it would outside.
+    /// The groups of a thread, without one that only it is in and that has no effect.
     fn group_of(person: &Person, crowds: &BTreeMap<&[Level], u32>) -> Option<Group> {
         let mut own = person.group.clone()?;
         let is_usual = person.policy.is_none_or(|policy| policy == Policy::NORMAL);
@@ -267,8 +266,8 @@ impl Scene {
         (!own.0.is_empty()).then_some(own)
     }
 
-    /// Whether most wake-ups of the vCPUs came from another CPU than the one where they ran then, as where a thread of the
-    /// VMM has their timers, and not from a timer of their CPU.
+    /// Whether most wake-ups of the vCPUs came from another CPU than the vCPU's last, as when a thread of the VMM has
+    /// their timers, and not from a timer of their own CPU.
     fn is_woken_from_elsewhere(&self) -> bool {
         let is_vcpu = |tid: Tid| self.vcpus.iter().any(|v| v.tid == tid);
         let mut woken_by: BTreeMap<Tid, u32> = BTreeMap::new();
@@ -289,7 +288,7 @@ impl Scene {
         elsewhere > here
     }
 
-    /// The captures that the tables name: what comes after the stem, and the text.
+    /// The captures that the tables name: name after the stem, and text.
     pub fn captures(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         for (i, vcpu) in self.vcpus.iter().enumerate() {
@@ -307,7 +306,7 @@ impl Scene {
         files
     }
 
-    /// Sorts everybody but the vCPUs and who observed.
+    /// Sorts all threads but the vCPUs and the observer.
     fn others(&self) -> Others {
         #[derive(Clone, Copy, Default)]
         struct Seen {
@@ -350,9 +349,9 @@ impl Scene {
         others
     }
 
-    /// The events of some threads, as the kernel's tracer prints them. To them the others are not
-    /// there: where one of them runs, the CPU idles, and whom one of them wakes is woken by an interrupt.
-    /// All captures last from the first event of anybody to the last one: what a thread did once is not to be repeated at once.
+    /// Events of some threads, in the format of the kernel's tracer. Other threads do not appear: while one of them
+    /// runs, the CPU is idle, and a wake-up by one of them is a wake-up by an interrupt. All captures last from the
+    /// first event of any thread to the last one, so that what a thread did once is not repeated at once.
     fn trace(&self, members: &BTreeSet<Tid>) -> String {
         let mut text = String::from("# tracer: nop\n");
         let place = |event: &Kept| (event.cpu, Stamp(self.clock.ns_at(event.time)));

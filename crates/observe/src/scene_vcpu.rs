@@ -14,7 +14,7 @@ pub(crate) struct SceneVcpu {
     pub(crate) cpus: Vec<u32>,
     pub(crate) policy: Policy,
     pub(crate) steps: Vec<Step>,
-    /// How often a timer woke an urgent task of the guest on it, as far as the guest says so.
+    /// How often a timer woke an urgent task of the guest on it, as far as the guest reports it.
     pub(crate) urgent: u64,
     /// The control groups that its thread is in.
     pub(crate) group: Option<Group>,
@@ -47,7 +47,7 @@ impl SceneVcpu {
         self.steps.iter().any(|step| matches!(step, Step::Run(_)))
     }
 
-    /// The host cannot see which of its runs were urgent: as many are as the guest says, evenly spread.
+    /// Which runs were urgent is not known: as many as the guest reports are taken, evenly spread.
     fn split(&self) -> Split {
         let all = self.sleeps().max(1) as u64;
         let urgent = self.urgent.min(all);
@@ -73,7 +73,7 @@ impl SceneVcpu {
     }
 }
 
-/// Adds a step to those before; one like the last is more of it.
+/// Adds a step; one of the same kind extends the last.
 fn add(steps: &mut Vec<Step>, step: Step) {
     match (steps.last_mut(), step) {
         (Some(Step::Run(before)), Step::Run(ns)) | (Some(Step::Sleep(before)), Step::Sleep(ns)) => {

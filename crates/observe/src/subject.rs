@@ -1,4 +1,4 @@
-//! Who is observed.
+//! The observed VM.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub struct Vcpu {
 pub struct Subject {
     /// Its name, as a scenario and a probe take it.
     pub name: String,
-    /// Its process; `None`: it has no threads but those of its vCPUs.
+    /// Its process; `None`: it has only its vCPUs' threads.
     pub pid: Option<u32>,
     /// Its vCPUs.
     pub vcpus: Vec<Vcpu>,
@@ -50,7 +50,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A VM that was found.
+    /// The subject of a found VM.
     pub fn of(vm: &Vm) -> Self {
         let tid = |tid: u32| tid.cast_signed();
         let vcpu = |v: &vcoop_vmm::VcpuThread| Vcpu {
@@ -69,7 +69,7 @@ impl Subject {
         }
     }
 
-    /// What quotas of its vCPUs' control groups have done so far.
+    /// Throttled time of its vCPUs' control groups so far.
     pub(crate) fn throttled(&self) -> Throttled {
         Throttled::of(Path::new("/"), self.vcpus.iter().map(|vcpu| vcpu.tid))
     }
@@ -81,7 +81,7 @@ impl Subject {
 }
 
 impl Vcpu {
-    /// Whether its thread still is the one that was found.
+    /// Whether its thread is still the one that was found.
     pub fn is_there(&self) -> bool {
         Stat::open(self.tid).is_ok_and(|stat| stat.start() == Some(self.start))
     }

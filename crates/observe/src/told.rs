@@ -1,5 +1,5 @@
-//! The host's scheduler, told to an observer: the VM's threads by name, others by the names that they
-//! had when the window began.
+//! Reports the host's scheduler to an observer: the VM's threads by name, others by the names that they had when the
+//! window began.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,13 +21,13 @@ const MOST_NAMED: usize = 4096;
 pub(crate) struct Names {
     pub(crate) names: ThreadNames,
     ids: BTreeMap<Tid, ThreadId>,
-    /// All that came later.
+    /// One name for all threads that came later.
     others: ThreadId,
-    /// Who has each CPU, as told.
+    /// The thread on each CPU, as last reported.
     shown: BTreeMap<u32, Option<ThreadId>>,
 }
 
-/// All threads of this host and their names, as far as they may be looked at.
+/// All readable threads of this host and their names.
 fn everybody() -> BTreeMap<Tid, String> {
     let numbers = |dir: String| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();

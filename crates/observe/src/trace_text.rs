@@ -1,4 +1,4 @@
-//! Lines of a trace as the kernel's tracer prints them, for `vcoop_capture` to read.
+//! Writes lines of a trace in the format of the kernel's tracer, for `vcoop_capture`.
 
 use std::fmt::Write as _;
 
@@ -71,7 +71,7 @@ pub(crate) fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: W
     );
 }
 
-/// A word of whoever records.
+/// A marker line of the recorder.
 pub(crate) fn mark(text: &mut String, (cpu, at): (u32, Stamp), word: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "vcoop-0 [{cpu:03}] ..... {at}: tracing_mark_write: {word}");

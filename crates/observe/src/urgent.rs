@@ -1,4 +1,4 @@
-//! What the guest's driver says of the guest's own latency.
+//! Latency of urgent tasks, as the guest's driver counts it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
 use vcoop_policy::config::Ns;
 use vcoop_window::{Latencies, Number, Window};
 
-/// Most samples that a guest is believed to have taken in a window.
+/// Most samples a second that a guest can plausibly have; it may report any number.
 const MOST_PER_S: u64 = 1_000_000;
 
 /// The counts of a guest's driver, from the beginning of a window.
@@ -16,24 +16,24 @@ pub(crate) struct Urgent {
     before: Latencies,
 }
 
-/// What the guest's urgent tasks did in a window.
+/// Latency of the guest's urgent tasks in a window.
 #[derive(Debug)]
 pub(crate) struct Served {
     /// From when the timers that woke them were due until they ran.
     pub(crate) latency: LatencyRecord,
-    /// How often on each vCPU.
+    /// Number of samples on each vCPU.
     pub(crate) by_vcpu: Vec<u64>,
 }
 
 impl Urgent {
-    /// `None`: its guest has no driver.
+    /// Reads the driver's counts. `None`: the guest has no driver.
     pub(crate) fn begin(pid: u32) -> Option<Self> {
         let window = vcoop_window::find(pid).ok()??;
         let before = Latencies::read(&window)?;
         Some(Self { window, before })
     }
 
-    /// What the guest's urgent tasks have done since; or why that is not known.
+    /// What was counted since; or why that is not known.
     pub(crate) fn end(&self, vm: &str, vcpus: &[Number], ns: Ns) -> Result<Served, &'static str> {
         let now = Latencies::read(&self.window).ok_or("the guest's driver has gone")?;
         let new = now.since(&self.before).ok_or("the guest's driver was loaded anew")?;
