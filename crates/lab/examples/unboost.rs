@@ -1,8 +1,8 @@
-//! What the kernel's fair scheduler makes of a thread that is real-time for a moment, every millisecond: no
-//! guest, no KVM. Prints the share of CPU 0 that the thread has of its own and two equal hogs' time, by when
-//! in its period a fourth, fair thread wakes up for 5 us. A fair kernel gives it its boosts and a third of the
-//! rest, whenever that one wakes up. Then, with a fourth thread of another period, how long that one waits,
-//! by the EEVDF slice that the first has while it is not real-time.
+//! How the kernel's fair scheduler treats a thread that is real-time for a moment in every millisecond. Uses no guest
+//! and no KVM. Prints the thread's share of CPU 0, out of the time of it and two equal hogs, by the time in its period
+//! at which a fourth, fair thread wakes up for 5 us. A fair kernel gives the thread its boosts and a third of the rest,
+//! whenever the fourth wakes up. Then, with a fourth thread of another period, prints how long that one waits, by the
+//! EEVDF slice of the first thread while it is not real-time.
 //!
 //!     cargo run --release -p vcoop-lab --example unboost
 
@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 const BOOST: Duration = Duration::from_micros(60);
 const LONG_BOOST: Duration = Duration::from_micros(100);
 const PERIODS: u32 = 2_000;
-/// A period that meets every phase of the other.
+/// A period that drifts through all phases of the other.
 const OTHER: Duration = Duration::from_micros(1037);
 
 static OVER: AtomicBool = AtomicBool::new(false);
@@ -43,7 +43,7 @@ fn spin_until(end: Instant) {
     }
 }
 
-/// At `first` and each period after it, for as long as there are boosts.
+/// Calls `each` at `first` and each period after it, while the boosts go on.
 fn periodically(first: Instant, period: Duration, mut each: impl FnMut(Instant)) {
     let end = first + PERIODS * PERIOD;
     let mut next = first;
@@ -54,15 +54,16 @@ fn periodically(first: Instant, period: Duration, mut each: impl FnMut(Instant))
     }
 }
 
-/// What came of it.
+/// Result of a measurement.
 struct Seen {
     /// The boosted thread's share of the three spinning threads' time.
     share: f64,
-    /// Wake-up latencies of the fourth, in order.
+    /// Wake-up latencies of the fourth thread, ascending.
     waits: Vec<Duration>,
 }
 
-/// `wakes`: when in the boosted thread's period, and how often. `rest`: what the boosted thread has between its boosts.
+/// `wakes`: phase in the boosted thread's period, and period, of the fourth thread's wake-ups. `rest`: the boosted
+/// thread's policy between its boosts.
 fn watch(boost: Duration, wakes: (Duration, Duration), rest: Policy) -> Seen {
     OVER.store(false, Ordering::Relaxed);
     let tids = [const { AtomicI32::new(0) }; 3];

@@ -1,9 +1,8 @@
-//! What mechanisms cost on this host, measured: the profile that the simulator needs to predict it.
+//! Measures what mechanisms cost on this host: the profile that the simulator needs to predict it.
 //!
-//! Everything is timed from user space and from inside guests of the lab: what a number holds is what
-//! lies between two readings of the TSC, no more and no less, and each [`Measure`] says what that is.
-//! The simulator's costs are finer: `costs` has the rules by which measures become [`Cost`]s, and
-//! each cost says in its source which rule, of which measures, with how many samples.
+//! Everything is timed from user space and from inside guests of the lab: each number is the time between two readings
+//! of the TSC, and each [`Measure`] says between which. The simulator's costs are finer: `costs` has the rules by which
+//! measures become [`Cost`]s. The source of each cost names its rule, the measures, and the number of samples.
 //!
 //! Interference: the measuring threads are pinned and, where the host lets them, real-time (FIFO 10);
 //! memory is locked; `/dev/cpu_dma_latency` is held at 0 while guests are measured (as in the lab),
@@ -43,27 +42,27 @@ pub use settle::{Distribution, TOLERANCE_PERCENT};
 /// How to calibrate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CalibrateOptions {
-    /// A tenth of the time for each measurement: medians settle less often.
+    /// Measure for a tenth of the time: fewer medians settle.
     pub quick: bool,
     /// Leave guests out: no KVM is needed.
     pub host_only: bool,
-    /// How long to watch what takes the CPUs of the idle host, in nanoseconds; `None`: a minute, or two seconds if quick.
+    /// How long to watch for noise on the idle host's CPUs, in nanoseconds; `None`: a minute, or two seconds if quick.
     pub noise_ns: Option<Ns>,
-    /// Constants only: no cost of the profile varies, and there is no noise.
+    /// Only constants: no distributions of costs, and no noise.
     pub constant: bool,
 }
 
 /// One thing that was timed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Measure {
-    /// Name.
+    /// Name of the measurement.
     pub name: &'static str,
     /// What exactly was timed.
     pub about: &'static str,
     /// The samples.
     #[serde(flatten)]
     pub distribution: Distribution,
-    /// Blocks they came in, the first left out.
+    /// Number of blocks, without the first, which is dropped.
     pub blocks: usize,
     /// Whether the last three block medians agreed within [`TOLERANCE_PERCENT`] before the time was
     /// up.
@@ -79,7 +78,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Under which conditions was measured.
+/// Conditions of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Conditions {
     /// The measuring threads were real-time.
@@ -88,11 +87,11 @@ pub struct Conditions {
     pub memory_locked: bool,
     /// `/dev/cpu_dma_latency` could be held while guests were measured.
     pub cpu_dma_latency_held: bool,
-    /// KVM's halt polling could be switched off where it was to be; `None` without guests.
+    /// KVM's halt polling was off in all guests that should not have it; `None` without guests.
     pub halt_polling_off: Option<bool>,
     /// CPU under measurement.
     pub cpu: u32,
-    /// The other CPU, for what takes two.
+    /// A second CPU, for measurements that need two.
     pub other_cpu: Option<u32>,
     /// `/proc/loadavg` before.
     pub load_average: String,
@@ -115,14 +114,14 @@ pub struct Calibration {
     pub measures: Vec<Measure>,
     /// What could not be timed.
     pub skipped: Vec<Skipped>,
-    /// What took the CPUs though nobody asked for it.
+    /// Activities that took CPUs unasked.
     pub noise: Vec<SeenNoise>,
     /// The simulator's costs, in the order of profile files.
     pub costs: Vec<Cost>,
     /// The profile; [`Profile::to_toml`] gives the file.
     #[serde(skip)]
     pub profile: Profile,
-    /// Whether it ended by itself, rather than by the caller's wish.
+    /// Whether it ended by itself, not because the caller stopped it.
     pub complete: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Who calls whom over which line, and how each end is notified.
+//! Lines between callers and servers, and how each end is notified.
 //!
-//! A line with an end in a VM lies in that VM's memory; one between two threads of the host in ours.
-//! Notifications into a VM are device interrupts, by whoever sends them and with the boost that the
-//! policy gives; out of it they are port writes, which KVM turns into a signal of the receiver's
-//! [`EventSignal`] (ioeventfd) without leaving the kernel.
+//! A line with an end in a VM is in that VM's memory; one between two threads of the host is in ours. A notification
+//! into a VM is a device interrupt, whoever sends it, with the boost that the policy gives. A notification out of a VM
+//! is a port write, which KVM turns into a signal of the receiver's [`EventSignal`] (ioeventfd) without an exit to user
+//! space.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::event_signal::EventSignal;
 use crate::policy_driver::{Common, LabVm};
 
-/// A line's place.
+/// Where a line is.
 #[derive(Clone, Debug)]
 enum Place {
     /// Between two threads of the host.
@@ -26,14 +26,14 @@ enum Place {
     Guest(u32, u64),
 }
 
-/// How an end is told.
+/// How an end is notified.
 #[derive(Clone, Debug)]
 enum Tell {
     /// A thread of the host.
     EventSignal(Arc<EventSignal>),
     /// A task of a VM: a device interrupt.
     Device { vm: u32, vcpu: u32, vector: u8 },
-    /// A task of the VM in which the other end is: its guest does that.
+    /// A task of the other end's VM: its guest notifies it.
     Guest,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Channel {
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     pub(crate) wires: Vec<Channel>,
-    /// Event signal of each host task; those without calls do not use theirs.
+    /// Event signal of each host task; unused by tasks without calls.
     bells: Vec<Arc<EventSignal>>,
     /// By VM.
     pub(crate) guests: Vec<GuestLines>,
@@ -61,9 +61,9 @@ pub(crate) struct Channels {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GuestLines {
     pub(crate) specs: Vec<LineSpec>,
-    /// After those of the plan: the interrupts by which messages come.
+    /// Devices, numbered after those of the plan, whose interrupts notify tasks.
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Who serves and who calls on each line.
+    /// Server and caller of each line.
     ends: Vec<(Target, Target)>,
 }
 
@@ -187,7 +187,7 @@ impl Channels {
         Ok(Channel { caller, server, place, tell_caller, tell_server })
     }
 
-    /// How to tell a task, from a VM or from the host.
+    /// How to notify a task, from a VM or from the host.
     fn tell(&mut self, plan: &Plan, at: Target, from: Option<u32>) -> Result<Tell, Error> {
         let (vm, task_number) = match at {
             Target::Host(i) => return Ok(Tell::EventSignal(Arc::clone(&self.bells[i as usize]))),
@@ -209,8 +209,8 @@ impl Channels {
         Ok(Tell::Device { vm, vcpu, vector: VECTOR_DEVICE + (own + n) as u8 })
     }
 
-    /// Has KVM signal the bells behind a VM's port writes. Where it will not, the vCPU's thread does,
-    /// with an exit to user space.
+    /// Has KVM signal host tasks at a VM's port writes. If KVM refuses, the vCPU's thread does it, with an exit to user
+    /// space.
     pub(crate) fn connect(&self, vm: u32, driver: &mut LabVm) {
         for wire in &self.wires {
             let Place::Guest(of, line) = wire.place else { continue };
@@ -223,7 +223,7 @@ impl Channels {
         }
     }
 
-    /// The bell of a host task.
+    /// The event signal of a host task.
     pub(crate) fn bell(&self, host_task: u32) -> &EventSignal {
         &self.bells[host_task as usize]
     }
@@ -238,7 +238,7 @@ impl Channel {
         }
     }
 
-    /// Tells the server of a call; from a thread of the host.
+    /// Notifies the server of a call; for threads of the host.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Channel {
         tell(&self.tell_server, common, vms)
     }
 
-    /// Tells the caller of an answer; from a thread of the host.
+    /// Notifies the caller of an answer; for threads of the host.
     ///
     /// # Errors
     ///

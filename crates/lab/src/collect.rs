@@ -1,4 +1,4 @@
-//! From a run's rings and counters to a [`Recording`].
+//! Makes a [`Recording`] from a run's rings and counters.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,23 +23,23 @@ use crate::samples::{self, HostSample, PendingSample, Series, Source};
 use crate::trace::live::{Live, Tids};
 use crate::translate::places;
 
-/// A guest's ring.
+/// Source of a probe in a guest.
 #[derive(Debug)]
 struct GuestOrigin {
     vm: usize,
     /// vCPU that the samples are about.
     vcpu: usize,
     ring: u64,
-    /// An interrupt of the injector's wakes the task, whoever fires timers.
+    /// The injector's device interrupt wakes the task, whoever fires timers.
     device: bool,
-    /// Where the server is, if samples are round trips.
+    /// Place of the server, if samples are round trips.
     server: Option<Other>,
     /// A sample is a wait for other vCPUs.
     calls: bool,
-    /// A sample ends with the timer's interrupt. Another line has the ring's samples to their end.
+    /// A sample ends with the timer's interrupt. Another line has the same ring's samples up to their end.
     interrupt: bool,
     reader: Reader,
-    /// Samples with times that cannot be.
+    /// Samples with impossible times.
     invalid: u64,
 }
 
@@ -64,11 +64,11 @@ struct Line {
 pub(crate) struct Firing {
     /// By the injector.
     pub(crate) exitless: bool,
-    /// So early at most, in nanoseconds.
+    /// Largest advance, in nanoseconds.
     pub(crate) advance: Ns,
 }
 
-/// The injector can be earlier than its advance by a little: it rounds, and looks ahead.
+/// The injector can be slightly earlier than its advance, because it rounds and looks ahead.
 const EARLY_NS: Ns = 100_000;
 
 /// Collects a run.
@@ -81,9 +81,9 @@ pub(crate) struct Collector<'a> {
     /// In the order of the plan's probes.
     lines: Vec<Line>,
     trace: Option<Recorder>,
-    /// Threads of the VMs' vCPUs, once they are known to the trace.
+    /// Threads of the VMs' vCPUs, once the trace knows them.
     vcpus: Vec<Vec<Tid>>,
-    /// How far each vCPU's diary is read, and what was in them, by VM.
+    /// Read position in each vCPU's policy log, by VM.
     read: Vec<Vec<u64>>,
     policy_events: Vec<PolicyEvents>,
     widths: Widths,
@@ -91,13 +91,12 @@ pub(crate) struct Collector<'a> {
     first: Option<Totals>,
     last: Option<Totals>,
     observer: Option<&'a mut dyn Observer>,
-    /// Events on their way to it.
+    /// Events on their way to the observer.
     live: Option<Live>,
 }
 
 impl<'a> Collector<'a> {
-    /// For a run that has not begun. Also gives the host tasks, by number, somewhere to send their
-    /// samples.
+    /// A collector before the run. Also gives each host task, by number, a channel for its samples.
     pub(crate) fn new(
         plan: &'a Plan,
         vms: &[LabVm],
@@ -166,7 +165,7 @@ impl<'a> Collector<'a> {
         (this, senders)
     }
 
-    /// Tells somebody of every sample from now on.
+    /// Reports every sample to an observer from now on.
     pub(crate) fn observed(&mut self, observer: &'a mut dyn Observer) {
         self.lines.iter_mut().for_each(|line| line.series.probe.listen());
         self.observer = Some(observer);
@@ -188,14 +187,14 @@ impl<'a> Collector<'a> {
         self.last = Some(counters.totals(now));
     }
 
-    /// The trace's meters are to be compared with counters read now.
+    /// Marks the trace's meters for comparison with counters that are read now.
     fn mark(&mut self) {
         if let Some(trace) = &mut self.trace {
             trace.mark(tsc());
         }
     }
 
-    /// Tells the trace who is who, once all threads run.
+    /// Tells the trace the run's threads, once all of them run.
     pub(crate) fn introduce(&mut self, counters: &Counters<'_>) {
         let Some(trace) = self.trace.as_mut().filter(|t| !t.is_ready()) else { return };
         let load = |tid: &AtomicI32| tid.load(Ordering::Acquire);
@@ -240,7 +239,7 @@ impl<'a> Collector<'a> {
         self.vcpus = vcpus;
     }
 
-    /// Takes in what was measured since the last time, and records what the trace can explain.
+    /// Reads what was measured since the last call, and records the samples that the trace can explain.
     pub(crate) fn collect(&mut self, vms: &[LabVm]) {
         self.gather(vms);
         self.read(vms);
@@ -305,7 +304,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes in what policies and governors did.
+    /// Reads the logs of policies and governors.
     fn read(&mut self, vms: &[LabVm]) {
         let mut live = self.live.as_mut();
         self.unread += self.widths.read(vms, |at, vm, width| {
@@ -344,7 +343,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// The recording; `ended`: when the run did. Its threads have ended.
+    /// The recording. `ended`: when the run ended. Its threads have ended.
     pub(crate) fn finish(mut self, ended: Ns, counters: &Counters<'_>) -> Recording {
         self.gather(counters.vms);
         self.read(counters.vms);
@@ -406,13 +405,12 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// Hands the trace's events to who shows them.
+/// Passes the trace's events to the observer.
 fn tap(live: &mut Option<Live>) -> impl FnMut(&Event) {
     move |event| live.iter_mut().for_each(|live| live.take(event))
 }
 
-/// What a guest wrote about one period. `ours`: the injector fires for it, at most `early` cycles
-/// before it is due.
+/// A guest's sample of one period. `ours`: the injector fires for it, at most `early` cycles before it is due.
 fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
     // Times out of order count as the earlier one.
     s.woken = s.woken.clamp(s.due, s.taken);
@@ -427,7 +425,7 @@ fn calls(program: &Program) -> bool {
     matches!(program, Program::Routine { acts } if acts.iter().any(|a| matches!(a, Act::Ipi { .. })))
 }
 
-/// Where the server is whose round trips a guest's task samples.
+/// Place of the server of a guest task's round trips.
 fn server(plan: &Plan, ping: Target) -> Option<Other> {
     let Target::Guest { vm, task } = ping else { return None };
     let guest = &plan.vms[vm as usize];

@@ -1,4 +1,4 @@
-//! What a run's counters say between two moments.
+//! Differences of a run's counters between two moments.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -21,7 +21,7 @@ use crate::virt::is_exitless;
 const EXIT_NAMES: [&str; 7] =
     ["doorbell", "notify", "register", "refused", "mmio", "send", "multicast"];
 
-/// Where counters are.
+/// Sources of the counters.
 #[derive(Debug)]
 pub(crate) struct Counters<'a> {
     pub(crate) progress: &'a [Progress],
@@ -61,7 +61,7 @@ struct VmTotals {
     mask: (u64, Ns, u64),
 }
 
-/// Holds the trace against what the kernel counted for the vCPUs' threads in the same time.
+/// Compares the trace with what the kernel counted for the vCPUs' threads in the same time.
 pub(crate) fn compare(
     plan: &Plan,
     (a, b): (&Totals, &Totals),

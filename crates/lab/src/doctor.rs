@@ -1,8 +1,7 @@
-//! What works on this host: one finding for each facility that the lab, calibration or recording
-//! uses, or that changes what their numbers mean.
+//! Checks what works on this host: one finding for each facility that the lab, calibration or recording uses, or that
+//! affects the meaning of their numbers.
 //!
-//! Looking changes nothing: what is opened is closed, what is locked is unlocked, what is created (an
-//! instance of tracefs) is removed again.
+//! The checks change nothing: they close, unlock or remove whatever they open, lock or create (an instance of tracefs).
 
 mod files;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -20,11 +19,11 @@ use crate::facts::{HostFacts, Root};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It does.
+    /// It works.
     Ok,
-    /// It does, but numbers mean less than elsewhere, or a part is missing.
+    /// It works, but numbers mean less than elsewhere, or a part is missing.
     Limited,
-    /// It does not.
+    /// It does not work.
     Missing,
 }
 
@@ -58,7 +57,7 @@ impl Finding {
     }
 }
 
-/// Everything there is to say about this host, the most needed first. `facts`: those of this host.
+/// All findings about this host, the most important first. `facts`: those of this host.
 pub fn survey(facts: &HostFacts) -> Vec<Finding> {
     let root = Root::new(Path::new("/"));
     let mut found = Vec::new();

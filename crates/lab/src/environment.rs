@@ -1,4 +1,4 @@
-//! What this host is, as far as it matters to a result.
+//! Facts about this host that matter to a result.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -53,8 +53,8 @@ pub fn environment() -> BTreeMap<String, String> {
     facts
 }
 
-/// Which implementation stands behind /dev/kvm. Results differ by an order of magnitude between
-/// them, so none is without it.
+/// Which implementation is behind /dev/kvm. Results differ by an order of magnitude between them, so every result has
+/// it.
 pub(crate) fn flavour() -> &'static str {
     let has = |path: &str| fs::metadata(path).is_ok();
     if has("/sys/module/kvm_intel") {
@@ -68,15 +68,15 @@ pub(crate) fn flavour() -> &'static str {
     }
 }
 
-/// Whether the TSC is the kernel's own clock: then it is synchronous and constant, and times taken
-/// on different CPUs can be compared.
+/// Whether the kernel uses the TSC as its clock: then it is synchronous and constant, and times taken on different CPUs
+/// can be compared.
 pub(crate) fn has_reliable_tsc() -> bool {
     let clock =
         fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     clock.is_ok_and(|clock| clock.trim() == "tsc")
 }
 
-/// Keeps CPUs out of deep idle states while it lives, where the kernel lets us.
+/// Keeps CPUs out of deep idle states while it lives, if the kernel allows it.
 #[derive(Debug)]
 pub(crate) struct NoDeepIdle(
     #[allow(dead_code, reason = "held open: closing ends the request")] Option<fs::File>,
@@ -94,7 +94,7 @@ impl NoDeepIdle {
     }
 }
 
-/// Where a program is that can be run by its name.
+/// Path of a program that can be run by its name.
 pub(crate) fn find_in_path(program: &str) -> Option<PathBuf> {
     let paths = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&paths).map(|dir| dir.join(program)).find(|path| path.is_file())

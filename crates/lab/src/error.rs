@@ -1,9 +1,9 @@
-//! What can go wrong, said so that the reader knows what to do about it.
+//! Errors, with remedies.
 
 use std::fmt;
 use std::io;
 
-/// A facility that is not there.
+/// A facility that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// What is missing.
@@ -20,7 +20,7 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// Whom a request was for.
+/// What a request was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Whom {
     /// The host as a whole.
@@ -51,8 +51,7 @@ pub enum Error {
     /// Something the plan needs is not on this host.
     #[error("{0}")]
     Missing(#[from] Missing),
-    /// The kernel refuses the means of boosting of this plan's policy to a thread of it. Other
-    /// policies of the scenario may run: it is this one that has no result.
+    /// The kernel refuses a thread the means of boosting of this plan's policy. Other policies of the scenario may run.
     #[error("policy {policy}: {missing}")]
     PolicyMissing {
         /// The policy.
@@ -73,7 +72,7 @@ pub enum Error {
     Kernel {
         /// The request: an ioctl or a system call.
         asked: &'static str,
-        /// For whom.
+        /// What it was about.
         whom: Whom,
         /// errno.
         source: io::Error,
@@ -81,7 +80,7 @@ pub enum Error {
     /// The guest ended in a way it should not.
     #[error("{whom}: {what}")]
     Guest {
-        /// Whose vCPU.
+        /// The vCPU.
         whom: Whom,
         /// What it did.
         what: String,
@@ -92,34 +91,34 @@ pub enum Error {
 }
 
 impl Error {
-    /// What this backend cannot do, and why.
+    /// An error about something that this backend cannot do, and why.
     pub(crate) fn unsupported(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Unsupported { what: what.into(), why: why.into() }
     }
 
-    /// A refused request that comes as an [`io::Error`].
+    /// An error from an [`io::Error`].
     pub(crate) fn io(asked: &'static str, whom: Whom, source: io::Error) -> Self {
         Self::Kernel { asked, whom, source }
     }
 
-    /// The kernel's refusal in errno.
+    /// An error from errno.
     pub(crate) fn last_os(asked: &'static str, whom: Whom) -> Self {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
     }
 
-    /// A refused request about a thread.
+    /// An error about a thread.
     pub(crate) fn refused(whom: &Whom) -> impl FnOnce(vcoop_threads::Error) -> Self + use<> {
         let whom = whom.clone();
         move |e| Self::Kernel { asked: e.call, whom, source: e.source }
     }
 
-    /// Refused for lack of something that others have at the moment (EBUSY).
+    /// Whether the request was refused because others use the resource at the moment (EBUSY).
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// A refused ioctl.
+    /// An error of an ioctl.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn kvm(
         asked: &'static str,
@@ -130,8 +129,8 @@ impl Error {
     }
 }
 
-/// What an errno means for this request, and what to do, where that is not obvious. Every request
-/// of the lab has its line; what is left says the kernel's own words.
+/// What an errno means for this request, and the remedy, if that is not obvious; empty if the kernel's message says
+/// enough.
 fn hint(asked: &str, e: &io::Error) -> &'static str {
     let known = vcoop_threads::hint(asked, e);
     let Some(errno) = e.raw_os_error().filter(|_| known.is_empty()) else { return known };

@@ -1,4 +1,4 @@
-//! What a host thread sleeps on between messages: an eventfd, which KVM can signal by itself.
+//! What a host thread sleeps on between messages: an eventfd, which KVM can signal.
 #![allow(unsafe_code, reason = "polls a file descriptor")]
 
 use std::os::fd::AsRawFd;
@@ -7,15 +7,15 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::{Error, Whom};
 
-/// Longest sleep: how late the end of a run is seen.
+/// Longest sleep, and so the longest delay until the end of a run is noticed.
 const REST_MS: libc::c_int = 20;
 
-/// A bell with one listener.
+/// A signal with one waiter.
 #[derive(Debug)]
 pub(crate) struct EventSignal(EventFd);
 
 impl EventSignal {
-    /// A silent one.
+    /// A new one, not signalled.
     ///
     /// # Errors
     ///
@@ -30,12 +30,12 @@ impl EventSignal {
         &self.0
     }
 
-    /// Rings. One that has rung already, any number of times, goes on ringing.
+    /// Signals. Further signals before the next wait have no effect.
     pub(crate) fn ring(&self) {
         let _ = self.0.write(1);
     }
 
-    /// Sleeps until it rings, or a while; true if it did.
+    /// Sleeps until it is signalled, or for a while; true if it was signalled.
     pub(crate) fn wait(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one structure, alive during the call.

@@ -1,8 +1,8 @@
-//! What this host is: the part of a host description that needs no measuring.
+//! The part of a host description that needs no measuring.
 //!
-//! Everything comes from files of procfs and sysfs (and from debugfs where it is mounted and
-//! readable), so [`HostFacts::read`] takes the root they hang from, and tests give it a tree of
-//! their own. Nothing here fails: what cannot be read is inferred, and a [`Fact`] says which.
+//! Everything comes from files of procfs and sysfs (and of debugfs if it is mounted and readable). [`HostFacts::read`]
+//! takes their parent directory, so that tests can use trees of their own. Nothing here fails: what cannot be read is
+//! inferred, and a [`Fact`] says which.
 
 mod idle;
 mod kernel;
@@ -30,7 +30,7 @@ pub use sched_ext::SchedExt;
 pub struct Fact<T> {
     /// The value.
     pub value: T,
-    /// Where it is from: `read from ...`, or `inferred: ...`.
+    /// Its source: `read from ...`, or `inferred: ...`.
     pub source: String,
     /// Whether it was read from this host, rather than inferred.
     pub read: bool,
@@ -58,7 +58,7 @@ pub struct HostFacts {
     /// CPUs that this process may use, in the order of the simulator's numbering (threads of a core
     /// side by side, then cores, then caches): the simulator's CPU `i` is the kernel's `cpus[i]`.
     pub cpus: Vec<u32>,
-    /// Where they sit. If the real shape is not regular, one cache of single threads.
+    /// Their topology. If the real one is not regular: one cache of single threads.
     pub topology: Fact<Topology>,
     /// Tick period: `1/HZ`, in nanoseconds.
     pub tick_ns: Fact<Ns>,
@@ -82,8 +82,8 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
-    /// Reads them below `root`, for the CPUs `allowed`. `tick_ns`: the resolution of a coarse
-    /// clock, which is the tick's, if the caller could ask for it.
+    /// Reads the facts below `root`, for the CPUs `allowed`. `tick_ns`: the resolution of a coarse clock, which is the
+    /// tick's period, if known.
     pub fn read(root: &Path, allowed: &[u32], tick_ns: Option<Ns>) -> Self {
         let root = Root::new(root);
         let release = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
@@ -130,7 +130,7 @@ pub fn host_facts() -> HostFacts {
     HostFacts::read(Path::new("/"), &allowed, tick)
 }
 
-/// Where procfs and sysfs hang.
+/// The parent directory of procfs and sysfs.
 #[derive(Debug)]
 pub(crate) struct Root(PathBuf);
 
@@ -166,7 +166,7 @@ impl Root {
         flags.is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
     }
 
-    /// Where this process is in the hierarchy whose list of controllers is wanted.
+    /// This process's path in the cgroup hierarchy whose controllers are `wanted`.
     pub(crate) fn cgroup(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
         let text = self.text("proc/self/cgroup")?;
         text.lines().find_map(|line| {
@@ -176,7 +176,7 @@ impl Root {
         })
     }
 
-    /// Stolen and all time of all CPUs since boot, in ticks of user space's clock.
+    /// Stolen time and total time of all CPUs since boot, in ticks of user space's clock.
     pub(crate) fn steal(&self) -> Option<(u64, u64)> {
         let text = self.text("proc/stat")?;
         let numbers = text.lines().next()?.strip_prefix("cpu ")?;

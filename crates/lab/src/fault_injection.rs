@@ -1,9 +1,9 @@
-//! Where tests break what does not break by itself.
+//! Makes threads fail, for tests.
 
 /// The VM whose vCPU threads panic.
 pub(crate) const PANICS: &str = "panics";
 
-/// Notifications that such a thread answers before.
+/// Notifications that such a thread answers before it panics.
 const ANSWERED: u64 = 5_000;
 
 /// Called at each notification of a vCPU.

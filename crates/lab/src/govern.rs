@@ -1,12 +1,12 @@
-//! Governors on real vCPUs: a thread that looks at each governed VM once an interval.
+//! Governors on real vCPUs: a thread that calls the governor of each VM once an interval.
 //!
-//! What a vCPU ran and what was stolen from it are its thread's run time and run delay, as
-//! `/proc/self/task/TID/schedstat` has them: a wait that is not over is in neither. The steal is
-//! published in the vCPU's host area first; then the VM's [`Governor`], the very type that the
-//! simulator drives, says how many vCPUs to use, and the mask in the host areas follows.
+//! The running and stolen time of a vCPU is the run time and run delay of its thread in
+//! `/proc/self/task/TID/schedstat`; a wait that is not over is in neither. First the steal is published in the vCPU's
+//! host area. Then the VM's [`Governor`], the same type as in the simulator, returns how many vCPUs to use, and the
+//! mask in the host areas follows.
 //!
-//! A governor that goes by steal would be the guest's own. Here all of them sit in the VMM, which has
-//! the same numbers; none of them costs the guest anything but the look at its page.
+//! A governor that uses steal would run in the guest. Here all of them run in the VMM, which has the same numbers; they
+//! cost the guest only the look at its page.
 
 use std::sync::atomic::Ordering;
 
@@ -21,11 +21,11 @@ use crate::host_task::Progress;
 use crate::policy_driver::{Common, LabVcpu, LabVm};
 use crate::preferred_mask;
 
-/// Longest time between two looks whether the run is over.
+/// Longest time between two checks whether the run is over.
 const LOOK_NS: Ns = 50_000_000;
 
-/// Real-time priority of the thread: below the injector's. Its looks must come in time where the VMs
-/// have all the CPUs, and take some ten microseconds a vCPU.
+/// Real-time priority of the thread: below the injector's. Its looks must be in time when the VMs use all CPUs, and
+/// take some ten microseconds a vCPU.
 const PRIORITY: u8 = 90;
 
 /// The governors of a run, and when each looks next.
@@ -36,7 +36,7 @@ pub(crate) struct Governors<'a> {
     all: Vec<(GovernorDriver, Ns)>,
 }
 
-/// The host's VMs and threads.
+/// The host's VMs and threads, for governors.
 #[derive(Debug)]
 struct Pool<'a> {
     plan: &'a Plan,
@@ -82,7 +82,7 @@ impl Host for Pool<'_> {
 }
 
 impl<'a> Governors<'a> {
-    /// Those of the plan; `None` if nobody has one.
+    /// The governors of the plan; `None` if no VM has one.
     pub(crate) fn new(
         common: &'a Common,
         plan: &'a Plan,

@@ -14,11 +14,11 @@ use crate::policy_driver::Common;
 use crate::round_trip::{Other, RoundTrip};
 use crate::samples::HostSample;
 
-/// Rings without a message, one after the other, that a thread answers at once: a guest that rings
-/// for nothing without end must not keep a thread of the host running.
+/// Notifications without a message in a row that a thread answers at once: a guest that notifies without end must not
+/// keep a thread of the host running.
 const PATIENCE: u64 = 16;
 
-/// How long it stays away then.
+/// How long the thread sleeps after that.
 const AWAY_NS: Ns = 1_000_000;
 
 impl HostTask<'_> {
@@ -44,7 +44,7 @@ impl HostTask<'_> {
         Ok(())
     }
 
-    /// Calls at a period, and notes the round trips.
+    /// Calls at a period, and samples the round trips.
     pub(crate) fn ping(
         &mut self,
         common: &Common,
@@ -83,7 +83,7 @@ impl HostTask<'_> {
         Ok(())
     }
 
-    /// A call: when it was made, and how it was served; `None` when the run ends before.
+    /// Makes a call. Returns when, and how it was served; `None` if the run ends before.
     pub(crate) fn call(
         &mut self,
         common: &Common,
@@ -108,7 +108,7 @@ impl HostTask<'_> {
         Ok(None)
     }
 
-    /// Sleeps until the bell rings, longer if it keeps ringing for nothing.
+    /// Sleeps until notified, longer after many notifications without a message.
     fn rest(&self, common: &Common, in_vain: &mut u64) {
         if *in_vain > PATIENCE {
             self.sleep(common, monotonic() + AWAY_NS);

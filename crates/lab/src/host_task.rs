@@ -20,14 +20,14 @@ use vcoop_model::rng::Stream;
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;
 
-/// What other threads see of one of these.
+/// What other threads see of such a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Thread id; 0 until it runs.
     pub(crate) tid: AtomicI32,
     /// Iterations of the unit of work done.
     pub(crate) done: AtomicU64,
-    /// Samples that could not be handed over.
+    /// Samples that were lost because the channel was full.
     pub(crate) lost: AtomicU64,
     /// Calls made or served.
     pub(crate) calls: AtomicU64,
@@ -41,14 +41,13 @@ pub(crate) struct HostTask<'a> {
     pub(crate) plan: &'a TaskPlan,
     pub(crate) cpus: Vec<u32>,
     pub(crate) progress: &'a Progress,
-    /// The threads of its capture, which stand side by side; others follow.
+    /// This and the following threads of its capture.
     pub(crate) capture: &'a [Progress],
     pub(crate) stream: Stream,
     pub(crate) rates: Rates,
     /// CLOCK_MONOTONIC at the start of the warm-up.
     pub(crate) start: Ns,
-    /// Where its samples go, if it measures. Sending never waits: what there is no room for is lost,
-    /// and counted in `lost`.
+    /// Channel for its samples, if it measures. Sending does not block: samples without room are counted in `lost`.
     pub(crate) samples: Option<SyncSender<HostSample>>,
     /// Its number in the plan.
     pub(crate) number: u32,
@@ -57,7 +56,7 @@ pub(crate) struct HostTask<'a> {
 }
 
 impl HostTask<'_> {
-    /// Whether a thread can do what the plan says.
+    /// Whether a thread of the host can do what the plan says.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl HostTask<'_> {
         Ok(())
     }
 
-    /// Has `stress-ng` do the work: its worker is the thread that others see.
+    /// Runs `stress-ng` for the work: its worker is the thread that others see.
     fn stress(&self, common: &Common, method: &str, whom: &Whom) -> Result<(), Error> {
         let stressor = Stressor::start(method, whom)?;
         self.progress.tid.store(stressor.worker(), Ordering::Release);
@@ -182,7 +181,7 @@ impl HostTask<'_> {
         Ok(())
     }
 
-    /// Hands a sample over, if somebody wants it.
+    /// Sends a sample, if the thread measures.
     pub(crate) fn send(&self, sample: HostSample) {
         if let Some(samples) = &self.samples
             && samples.try_send(sample).is_err()
@@ -199,7 +198,7 @@ impl HostTask<'_> {
         }
     }
 
-    /// Uses the CPU for so many iterations: CPU time, not wall time, whoever else wants the CPU.
+    /// Uses the CPU for so many iterations: CPU time, not wall time, however many threads compete.
     pub(crate) fn work(&self, common: &Common, mut iterations: u64) {
         while iterations > 0 && !common.is_over() {
             let n = iterations.min(CHUNK);
@@ -209,7 +208,7 @@ impl HostTask<'_> {
         }
     }
 
-    /// Sleeps, but not beyond the end of the run by more than a little.
+    /// Sleeps, but hardly beyond the end of the run.
     pub(crate) fn sleep(&self, common: &Common, until: Ns) {
         const STEP: Ns = 20_000_000;
         loop {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use vcoop_model::plan::Ns;
 
-/// Wake-ups a thread has been sent: one that it does not wait for stays until it does, and no more
-/// than one, as with a task that is woken while it runs.
+/// A thread's wake-ups. A wake-up before the thread waits is kept until it does, but no more than one, as for a task
+/// that is woken while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     woken: Mutex<bool>,
@@ -20,23 +20,22 @@ impl Inbox {
         self.bell.notify_one();
     }
 
-    /// Sleeps until it is woken, at most this long. True: it was woken. That takes the wake-up away.
+    /// Sleeps until woken, at most this long. True: it was woken, and the wake-up is consumed.
     fn wait(&self, at_most: Duration) -> bool {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.bell.wait_timeout_while(woken, at_most, |woken| !*woken);
         std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Sleeps until it is woken, until a time of the clock, or until the run is over. True: it was
-    /// woken. What the clock shows afterwards cannot tell: a thread that was woken in time may get a CPU
-    /// late.
+    /// Sleeps until woken, until a time of the clock, or until the run is over. True: it was woken. The clock cannot
+    /// tell afterwards, because a thread that was woken in time may get a CPU late.
     pub(crate) fn wait_until(
         &self,
         until: Ns,
         clock: impl Fn() -> Ns,
         is_over: impl Fn() -> bool,
     ) -> bool {
-        /// Longest wait without a look at whether the run is over.
+        /// Longest wait without a check whether the run is over.
         const LOOK: Ns = 20_000_000;
         loop {
             let left = until.saturating_sub(clock());

@@ -1,10 +1,9 @@
-//! The injector: fires deadlines, device interrupts and policy timers, from a CPU away from the
-//! vCPUs where the host has one.
+//! The injector: fires deadlines, device interrupts and policy timers, on a CPU that no vCPU uses if the host has one.
 //!
 //! # Exitless timers
 //!
-//! A guest stores its deadline in the shared page; nothing exits. The injector must find it there
-//! in time without looking all the time, so the two agree on when it looks next:
+//! A guest stores its deadline in the shared page, without an exit. The injector must find it there in time without
+//! polling, so the two agree on when it looks next:
 //!
 //! ```text
 //! guest                                injector
@@ -14,8 +13,8 @@
 //!   deadline < next_look: doorbell       sleep until the earlier of the two
 //! ```
 //!
-//! One of the two sees the other. The injector looks at least every [`LOOK_NS`], so a periodic
-//! guest whose next deadline is further away than that never rings.
+//! At least one of the two sees the other's store. The injector looks at least every [`LOOK_NS`], so a periodic guest
+//! whose next deadline is further away than that never rings.
 //!
 //! It [sleeps precisely](PreciseSleep): waking a halted CPU takes longer than the whole boosted path.
 
@@ -36,28 +35,28 @@ use crate::policy_driver::{Common, LabVm, NEVER};
 use crate::preferred_mask;
 use vcoop_model::rng::Stream;
 
-/// Longest time between two looks at a deadline word that something may be stored in.
+/// Longest time between two looks at a word that may have a new deadline.
 const LOOK_NS: Ns = 250_000;
 
-/// Longest sleep with nothing to look for.
+/// Longest sleep if there is no such word.
 const REST_NS: Ns = 10_000_000;
 
-/// Shortest time between two timer interrupts of a vCPU: a guest that stores one past deadline after
-/// the other must not keep the injector from the others.
+/// Shortest time between two timer interrupts of a vCPU: a guest that keeps storing past deadlines must not keep the
+/// injector from other vCPUs.
 const LEAST_GAP_NS: Ns = 20_000;
 
-/// How long it watches a vCPU that it has boosted, to take the boost back as soon as the guest says
-/// that it is done. A guest that needs longer is heard by a kick.
+/// How long it watches a vCPU that it has boosted, to end the boost as soon as the guest says that it is done. A guest
+/// that needs longer wakes the injector by a kick.
 const ATTEND_NS: Ns = 150_000;
 
-/// How to look after the guests.
+/// What the injector has to do in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Duties {
     /// Fire deadlines of the shared page.
     pub(crate) exitless: bool,
     /// Watch for halts and sample requests, this often.
     pub(crate) watch: Option<Ns>,
-    /// Tell policies what their threads ran.
+    /// Give policies accounts of their threads' CPU time.
     pub(crate) accounts: bool,
 }
 
@@ -71,20 +70,20 @@ struct Device<'a> {
     stream: Stream,
 }
 
-/// What was fired for a vCPU last.
+/// The last timer interrupt of a vCPU.
 #[derive(Clone, Copy, Debug)]
 struct Fired {
     /// The deadline (TSC).
     deadline: u64,
     at: Ns,
     advance: TimerAdvance,
-    /// Its delivery has been learned from.
+    /// Whether the advance has learned from its delivery.
     learned: bool,
 }
 
 impl Fired {
-    /// Learns from when the guest's kernel says that it had the interrupt. It can say what it likes: the
-    /// advance is bounded, and the guest's own.
+    /// Learns from when the guest's kernel reports the interrupt. Any report is harmless: the advance is bounded, and
+    /// affects only that guest.
     fn learn(&mut self, words: &VcpuWords, clock: &Clock) {
         if self.learned || words.took_for.load(Ordering::Acquire) != self.deadline {
             return;
@@ -262,7 +261,7 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// When the next look is due, and when the next thing of the plan or of a policy.
+    /// When the next look is due, and when the next event of the plan or of a policy.
     fn earliest(&self) -> (Ns, Ns) {
         let mut look = self.common.clock.now() + REST_NS;
         if self.duties.exitless {
@@ -275,8 +274,8 @@ impl<'a> Injector<'a> {
         (look, self.timeline.first().map_or(exact, |e| exact.min(e.at_ns)))
     }
 
-    /// Says that it will look at `at`, and looks once more: the earliest of `exact`, the deadlines
-    /// and the policies' timers.
+    /// Publishes that it will look at `at`, and looks once more: the earliest of `exact`, the deadlines and the
+    /// policies' timers.
     fn publish(&self, at: Ns, mut exact: Ns) -> Ns {
         // A sleep can end late by as much as is spun before exact times, and deadlines are fired
         // early: one that comes so shortly after the look must ring as well.
@@ -322,7 +321,7 @@ impl Duty for Injector<'_> {
     }
 }
 
-/// Watches a vCPU that was boosted, if there is a CPU to do it on.
+/// Watches a vCPU that was boosted, if the injector has a CPU of its own.
 fn attend(
     attended: &mut Attention<(usize, u32)>,
     common: &Common,
@@ -336,8 +335,8 @@ fn attend(
     }
 }
 
-/// A vCPU's deadline and when to fire it, if there is one that has not been fired. Any word is a
-/// deadline: one in the past fires now, but not before the least gap is over.
+/// A vCPU's deadline and when to fire it, unless it was fired already. Any word is a deadline: one in the past is fired
+/// now, but not before the least gap is over.
 fn deadline(vm: &LabVm, n: usize, fired: &Fired, common: &Common) -> Option<(u64, Ns)> {
     let tsc = vm.area(&vm.vcpus[n])?.read_deadline_tsc().bounded(u64::MAX);
     if tsc == 0 || tsc == fired.deadline {

@@ -11,11 +11,10 @@
 //! * the *injector*, away from the vCPUs' CPUs where the host has others: timers, devices, boosts;
 //! * the *governor*, if a VM has one: how many of its vCPUs it should use;
 //! * one a *host task* of the plan: loads, and the host's latency probe;
-//! * the caller's, which collects samples and watches the time.
+//! * the caller's, which collects samples and ends the run in time.
 //!
-//! All of them are threads of this process, and end with it: nothing a run changes outlives it,
-//! whichever way it ends. While it lives, a panic in any thread, an error, or the caller's wish ends
-//! the others, takes boosts back and joins them.
+//! All of them are threads of this process and end with it: nothing that a run changes outlives it, however it ends. A
+//! panic in any thread, an error, or the caller's stop ends the other threads, restores boosted threads and joins all.
 //!
 //! # What a sample's parts are here
 //!
@@ -33,30 +32,27 @@
 //! | `host_switch` | | on its CPU, until it has taken the sample |
 //! | `guest_switch` | from the guest's kernel to the task's first instruction, other tasks of the guest included | |
 //!
-//! Where KVM does not trace entries and exits (a software-virtualised one may not), a vCPU on a CPU
-//! may be in guest mode or not: before the guest's kernel has the interrupt all of it is
-//! `entry_exit`, delivery included, and afterwards all of it is `guest_switch`. The halt of a vCPU
-//! that KVM polls for counts as halted. Throttling by the host cannot be told from preemption. The
-//! switch itself, from the scheduler's decision on, is in what follows it.
+//! If KVM does not trace entries and exits (a software-virtualised one may not), it is not known whether a vCPU on a
+//! CPU is in guest mode: before the guest's kernel has the interrupt all such time is `entry_exit`, delivery included,
+//! and afterwards all of it is `guest_switch`. A vCPU's halt for which KVM polls counts as halted. Throttling by the
+//! host cannot be told from preemption. The context switch itself, from the scheduler's decision on, is part of what
+//! follows it.
 //!
-//! Who had the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by
-//! their names, the lab's own threads as `injector` and `collector`, others by the name of the
-//! thread up to a space or a slash.
+//! The thread on the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by their names,
+//! the lab's own threads as `injector` and `collector`, others by the thread's name up to a space or a slash.
 //!
-//! Without a trace, or where it has a gap (`lab.samples_coarse` counts these), the decomposition is
-//! coarse. With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel one,
-//! nobody saw the expiry, and it counts as host time. From there to the guest's kernel is host time,
-//! exits and delivery included: `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From
-//! there to the task's first instruction it is `guest_switch`. A host thread's sample is all
-//! `wake_to_run`.
+//! Without a trace, or in a gap of the trace (`lab.samples_coarse` counts such samples), the decomposition is coarse.
+//! With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel timer the expiry is not seen,
+//! and counts as host time. From there to the guest's kernel is host time, exits and delivery included: `wake_to_run`
+//! if the vCPU was idle, `preempted_to_run` if not. From there to the task's first instruction is `guest_switch`. All
+//! of a host thread's sample is `wake_to_run`.
 //!
-//! A call's round trip is not explained by the trace, and counts as coarse always: two threads and
-//! more take part. Its parts lie between its own times, those of the call, of the server's being
-//! woken, taking and answering it, of the caller's being woken, and of its return. `service` is the
-//! server's; a way to a thread of the host is `wake_to_run`; one to a guest's kernel is `wake_to_run`
-//! if the vCPU was idle and `preempted_to_run` if not, as is all of the way to a guest's server that
-//! was up with another call; from a guest's kernel to its task, and between tasks of one vCPU, it is
-//! `guest_switch`.
+//! The trace does not explain a call's round trip, in which two or more threads take part: it always counts as coarse.
+//! Its parts lie between its own times: the call, the server's wake-up, the begin and end of service, the caller's
+//! wake-up, and the return. `service` is the server's time. The way to a thread of the host is `wake_to_run`. The way
+//! to a guest's kernel is `wake_to_run` if the vCPU was idle and `preempted_to_run` if not; the latter also has all of
+//! the way to a guest's server that was busy with another call. The way from a guest's kernel to its task, and between
+//! tasks of one vCPU, is `guest_switch`.
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64")),
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")
@@ -122,7 +118,7 @@ pub use doctor::{Finding, State, survey};
 pub use error::{Error, Missing, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
 
-/// What a plan does not say.
+/// Settings of a run that a plan does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How early the injector sends timer interrupts, in nanoseconds, at most
@@ -132,13 +128,11 @@ pub struct Options {
     /// ([`INJECTOR`](vcoop_policy::config::AdvanceConfig::INJECTOR)) for the policies that boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
-    /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
-    /// of samples went. Default: yes.
+    /// Record the host's scheduler through tracefs, if this host allows it, to decompose samples. Default: yes.
     pub trace: bool,
-    /// Hold what host and guest do with each vCPU's page against the protocol
-    /// ([`vcoop_abi::conformance`]), as far as the host sees it: its own stores as they happen, the
-    /// guest's words whenever the policy reads them. A violation fails the run. A rogue guest's rules
-    /// are not checked. For tests; default: no.
+    /// Check each vCPU's page against the protocol ([`vcoop_abi::conformance`]), as far as the host sees it: its own
+    /// stores as they happen, the guest's words whenever the policy reads them. A violation fails the run. A rogue
+    /// guest's side is not checked. For tests; default: no.
     pub check_pages: bool,
 }
 

@@ -62,12 +62,12 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Whom errors are about.
+    /// The VM, for errors.
     pub(crate) fn whom(&self) -> Whom {
         Whom::Vm(self.name.clone())
     }
 
-    /// Whom errors of a vCPU are about.
+    /// A vCPU, for errors.
     pub(crate) fn whom_vcpu(&self, vcpu: u32) -> Whom {
         Whom::Vcpu(self.name.clone(), vcpu)
     }
@@ -88,7 +88,7 @@ impl Machine {
         map_slot(&self.vm, region).map_err(Error::kvm("KVM_SET_USER_MEMORY_REGION", &self.whom()))
     }
 
-    /// Has our MSRs exit to user space, and no others.
+    /// Makes our MSRs exit to user space, and no others.
     fn trap_msrs(&self) -> Result<(), Error> {
         let reasons = MsrExitReason::Filter | MsrExitReason::Unknown;
         let cap = kvm_enable_cap {
@@ -110,7 +110,7 @@ impl Machine {
             .map_err(Error::kvm("KVM_X86_SET_MSR_FILTER", &whom))
     }
 
-    /// Has KVM poll for at most so long for a halted vCPU's wake-up.
+    /// Limits how long KVM polls for a halted vCPU's wake-up.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Machine {
         self.enable(KVM_CAP_HALT_POLL, "KVM_CAP_HALT_POLL", max_ns)
     }
 
-    /// Lets instructions not exit, by `KVM_X86_DISABLE_EXITS_*`. Before the first vCPU.
+    /// Makes instructions not exit, by `KVM_X86_DISABLE_EXITS_*`. Before the first vCPU.
     ///
     /// # Errors
     ///
@@ -208,8 +208,8 @@ impl Machine {
         }
     }
 
-    /// A vCPU before its first instruction: ring 3, long mode, x2APIC, TSC equal to the host's.
-    /// `dedicated`: CPUID says that its pCPU is its own (`KVM_HINTS_REALTIME`).
+    /// A vCPU before its first instruction: ring 3, long mode, x2APIC, TSC equal to the host's. `dedicated`: CPUID says
+    /// that it has its pCPU to itself (`KVM_HINTS_REALTIME`).
     ///
     /// # Errors
     ///
@@ -270,8 +270,8 @@ impl Machine {
         Ok(vcpu)
     }
 
-    /// Has KVM ring a bell when the guest writes this byte to a port. A KVM that cannot leaves the
-    /// write to the vCPU's thread.
+    /// Makes KVM signal `bell` when the guest writes this byte to a port. If KVM cannot, the vCPU's thread handles the
+    /// write.
     pub(crate) fn ring_on_write(&self, port: u16, byte: u8, bell: &EventSignal) {
         let _ = self.vm.register_ioevent(bell.fd(), &IoEventAddress::Pio(port.into()), byte);
     }

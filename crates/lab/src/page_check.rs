@@ -1,4 +1,4 @@
-//! The conformance checker of one vCPU's page, fed with what the host sees.
+//! Checks one vCPU's page for conformance, from what the host sees.
 
 use vcoop_abi::conformance::{Limits, Watch};
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent};
@@ -11,7 +11,7 @@ const LIMITS: Limits = Limits { grace_ns: 50_000_000, burst_ns: None, refill_ppm
 #[derive(Debug)]
 pub(crate) struct PageCheck {
     pub(crate) watch: Watch,
-    /// The guest's rules are checked, too.
+    /// Whether the guest's rules are checked, too.
     guest: bool,
     seen: Option<(Intent, CsState, BoostRequest, u64)>,
 }
@@ -21,7 +21,7 @@ impl PageCheck {
         Self { watch: Watch::new(LIMITS, at), guest, seen: None }
     }
 
-    /// The guest's words were read: those that have changed were stored meanwhile.
+    /// The guest's words were read: changed words were stored since the last read.
     pub(crate) fn reads(&mut self, at: Ns, words: &GuestWords) {
         let now = (
             words.intent.decode(),

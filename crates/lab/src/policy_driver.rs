@@ -1,7 +1,7 @@
-//! The driver of one vCPU's policy: feeds it, and carries out what it says.
+//! The driver of one vCPU's policy: feeds events, and carries out actions.
 //!
-//! One lock a vCPU is held over a call and over its actions, as the policies demand. It inherits
-//! priority (see [`PiMutex`]), because both the injector and the vCPU's own thread take it.
+//! Each vCPU has a lock that is held over a call and its actions, as policies require. It inherits priority (see
+//! [`PiMutex`]), because both the injector and the vCPU's own thread take it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,20 +29,20 @@ use crate::preferred_mask::Masked;
 /// A time that never comes.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
-/// What all threads of a run share.
+/// State shared by all threads of a run.
 #[derive(Debug)]
 pub(crate) struct Common {
     /// The run's clock.
     pub(crate) clock: Clock,
     /// Ends the injector's sleep.
     pub(crate) kick: Kick,
-    /// When the injector's sleep ends by itself.
+    /// When the injector wakes up without a kick.
     pub(crate) horizon: AtomicU64,
-    /// Boosts are taken back by the injector, not by the vCPU's own thread.
+    /// Whether the injector ends boosts, instead of the vCPU's own thread.
     pub(crate) attend: bool,
-    /// Everybody ends.
+    /// All threads are to end.
     pub(crate) stop: AtomicBool,
-    /// The first thing that went wrong.
+    /// The first error.
     failure: Mutex<Option<Error>>,
 }
 
@@ -58,14 +58,14 @@ impl Common {
         }
     }
 
-    /// Ends the run with an error; the first one counts.
+    /// Ends the run with an error; only the first one is kept.
     pub(crate) fn fail(&self, error: Error) {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.end();
     }
 
-    /// Has the injector look at a timer that was just stored, unless it will in time anyway. Pairs
-    /// with the fence in the injector's `publish`.
+    /// Wakes the injector for a timer that was just stored, unless it wakes up in time anyway. Pairs with the fence in
+    /// the injector's `publish`.
     pub(crate) fn announce(&self, at: Ns) {
         GuestArea::fence();
         if at < self.horizon.load(Ordering::Acquire) {
@@ -83,7 +83,7 @@ impl Common {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// What went wrong, if anything did.
+    /// The first error, if there was one.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -96,19 +96,19 @@ pub(crate) struct LabVm {
     pub(crate) machine: Machine,
     /// The policies' shared part.
     pub(crate) shared: PiMutex<VmShared>,
-    /// Registrations in force, by vCPU. Taken with a vCPU's state locked, which the injector may wait
-    /// for: so this inherits priority too, or a guest that registers without end could make the
-    /// injector wait for a vCPU thread that has lost its CPU.
+    /// Registrations in force, by vCPU. Taken with a vCPU's state locked, for which the injector may wait. So this lock
+    /// inherits priority too: otherwise a guest that keeps registering could make the injector wait for a vCPU thread
+    /// that has lost its CPU.
     registrations: PiMutex<Vec<Registration>>,
     /// vCPUs.
     pub(crate) vcpus: Vec<LabVcpu>,
-    /// Bells behind bytes written to the port of calls.
+    /// Event signals, by byte written to the port of calls.
     pub(crate) bells: Vec<(u8, Arc<EventSignal>)>,
-    /// How early the injector fires its vCPUs' deadlines; each learns for itself.
+    /// Initial advance of the injector for its vCPUs' deadlines; each vCPU learns its own.
     pub(crate) advance: TimerAdvance,
     /// Whether each interrupt gets a ticket.
     pub(crate) boosts_on_injection: bool,
-    /// Which vCPUs the guest is asked to use, if it is told at all.
+    /// The vCPUs that the guest is asked to use, if it is told.
     pub(crate) mask: Option<PiMutex<Masked>>,
 }
 
@@ -119,28 +119,28 @@ pub(crate) struct LabVcpu {
     state: PiMutex<State>,
     /// The vCPU's thread; 0 until it runs.
     tid: AtomicI32,
-    /// What the kernel counts of that thread; open from its start.
+    /// The kernel's counters of that thread, open from its start.
     counted: OnceLock<(RunTimes, Stat)>,
-    /// When the policy wants its timer, for who looks without the lock; [`NEVER`] = not.
+    /// When the policy's timer is due, for readers without the lock; [`NEVER`]: not set.
     pub(crate) timer: AtomicU64,
-    /// What the registration MSR reads: where the guest area is, or 0.
+    /// Value of the registration MSR: address of the guest area, or 0.
     registration: AtomicU64,
     /// The guest has notified, and the injector has not looked yet.
     notified: AtomicBool,
-    /// What the policy did, if anybody wants to know.
+    /// Log of the policy, for an observer.
     pub(crate) diary: PolicyLog,
-    /// The guest's count of kernel entries when an interrupt was last sent to it: while it is still
-    /// the same, the guest has not taken that interrupt, and its idle word is an old one.
+    /// The guest's count of kernel entries when it was last sent an interrupt: until that changes, the guest has not
+    /// taken the interrupt, and its idle word is outdated.
     entries: AtomicU64,
 }
 
-/// What a vCPU's lock guards.
+/// State protected by a vCPU's lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) driver: VcpuDriver,
-    /// The baseline as the kernel had it when the thread began: what is restored.
+    /// The thread's baseline as the kernel had it at its begin, to be restored.
     pub(crate) captured: Option<Attributes>,
-    /// What checks the vCPU's page, in tests.
+    /// Checks the vCPU's page, in tests.
     pub(crate) checked: Option<Box<PageCheck>>,
 }
 
@@ -159,7 +159,7 @@ impl LabVcpu {
         }
     }
 
-    /// Has its page checked from now on, if its policy uses one. `guest`: the guest's side, too.
+    /// Checks its page from now on, if its policy uses one. `guest`: the guest's side, too.
     pub(crate) fn check_page(&self, guest: bool, at: Ns) {
         let mut state = self.state.lock();
         if state.driver.policy().reads_guest() {
@@ -200,7 +200,7 @@ impl LabVcpu {
         self.registration() != 0
     }
 
-    /// What a read of the registration MSR gives.
+    /// Value of the registration MSR.
     pub(crate) fn registration(&self) -> u64 {
         self.registration.load(Ordering::Acquire)
     }
@@ -226,7 +226,7 @@ impl LabVm {
         self.area(v).map_or(GuestWords::SILENT, GuestArea::read)
     }
 
-    /// A vCPU's guest area, where it has registered one: checked then to lie in its memory.
+    /// A vCPU's guest area, if registered; it was checked to be in the guest's memory.
     pub(crate) fn area(&self, v: &LabVcpu) -> Option<&GuestArea> {
         let gpa = v.registration().checked_sub(REGISTER_ENABLE)?;
         Some(self.machine.ram.at(gpa))
@@ -238,7 +238,7 @@ impl LabVm {
         VcpuPort { common, vm: self, v, state: v.state.lock(), interrupt: None }
     }
 
-    /// The vCPU's thread runs: its baseline is in force, and the policy may act.
+    /// The vCPU's thread runs, at its baseline; the policy may act.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl LabVm {
         driver::start(&mut port, false)
     }
 
-    /// Looks at the switches of the VM.
+    /// Reports the switches of the VM to the policy.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl LabVm {
         driver::enable(&mut self.port(common, n))
     }
 
-    /// The vCPU has left guest mode, for its own thread to tell.
+    /// Reports an exit from guest mode; called by the vCPU's thread.
     ///
     /// # Errors
     ///
@@ -275,7 +275,7 @@ impl LabVm {
         driver::exit(&mut self.port(common, n))
     }
 
-    /// The policy's timer seems to be due.
+    /// Reports that the policy's timer may be due.
     ///
     /// # Errors
     ///
@@ -289,16 +289,15 @@ impl LabVm {
         Ok(())
     }
 
-    /// A notification of the guest, on its vCPU's thread.
+    /// Handles a notification of the guest, on its vCPU's thread.
     ///
-    /// A thread that takes its own boost away is preempted on the spot, on its way back into the
-    /// guest and with the policy's lock held; the next boost would have to get it out of there
-    /// first. So where the injector has a CPU of its own it does this, while the vCPU goes back into
-    /// the guest: it watches a boosted vCPU anyway. It reads the words while the vCPU may run again,
-    /// hence as a sample.
+    /// A thread that ends its own boost is preempted at once, before it returns to the guest and with the policy's lock
+    /// held; the next boost would first have to wait for that lock. So if the injector has a CPU of its own it ends the
+    /// boost, while the vCPU returns to the guest: it watches a boosted vCPU anyway. It reads the words while the vCPU
+    /// may be running again, so they count as a sample.
     ///
-    /// `may_kick`: a guest that notifies without end must not keep the injector from its sleep, so
-    /// beyond its [allowance](crate::vcpu::Kicks) its own thread does the work.
+    /// `may_kick`: a guest that notifies without end must not keep the injector awake. Beyond the
+    /// [allowance](crate::vcpu::Kicks) the vCPU's own thread does the work.
     ///
     /// # Errors
     ///
@@ -313,7 +312,7 @@ impl LabVm {
         self.port(common, n).notify(false)
     }
 
-    /// The injector's part of [`notify`](Self::notify); true if there was something to answer.
+    /// The injector's part of [`notify`](Self::notify); true if there was a notification.
     ///
     /// # Errors
     ///
@@ -334,8 +333,8 @@ impl LabVm {
         Ok(true)
     }
 
-    /// Whether a boosted guest has answered the last interrupt and asks for the end of its boost, or
-    /// halts: a few loads, for a loop. What follows is decided by the policy, on words read anew.
+    /// Whether a boosted guest has acknowledged the last interrupt and asks for the end of its boost, or halts. Only a
+    /// few loads, for use in a loop; the policy decides on words that are read again.
     pub(crate) fn is_done(&self, n: u32) -> bool {
         let host = self.machine.host_area(n);
         if Status::from_word(host.status.load(Ordering::Relaxed)) != Status::Boosted {
@@ -354,11 +353,10 @@ impl LabVm {
         self.control().vcpu[n as usize].attended_until.store(until_tsc, Ordering::Release);
     }
 
-    /// Injects; true if the vCPU is boosted afterwards.
+    /// Injects an interrupt; true if the vCPU is boosted afterwards.
     ///
-    /// The interrupt goes after the ticket and the status, as the protocol demands, but before the
-    /// thread is boosted: that takes several microseconds, in which a vCPU that runs anyway has
-    /// taken the interrupt.
+    /// The interrupt is sent after the ticket and the status, as the protocol requires, but before the thread is
+    /// boosted: the boost takes several microseconds, in which a running vCPU takes the interrupt.
     ///
     /// # Errors
     ///
@@ -401,13 +399,12 @@ impl LabVm {
         Ok(())
     }
 
-    /// Looks whether the vCPU halts or not, and tells the policy what changed. This is how user
-    /// space sees halts: an in-kernel interrupt controller handles HLT without an exit, so the
-    /// lab's guest leaves a word. A halt shorter than the time between two looks is not seen.
+    /// Looks whether the vCPU is halted, and reports a change to the policy. This is how user space sees halts: an
+    /// in-kernel interrupt controller handles HLT without an exit, so the lab's guest stores a word. A halt shorter
+    /// than the time between two looks is not seen.
     ///
-    /// The word alone is not believed: a guest that claims to halt and runs would be boosted for
-    /// nothing. The thread must be asleep as well. One that wakes up and does not say so is charged
-    /// from the next look on.
+    /// The word alone is not enough: a guest that claims to halt and runs would be boosted without charge. The thread
+    /// must be asleep as well. A vCPU that wakes up without saying so is charged from the next look on.
     ///
     /// # Errors
     ///
@@ -429,7 +426,7 @@ impl LabVm {
         }
     }
 
-    /// Tells a policy that gives boosted time back what the vCPU's thread has done.
+    /// Reports to a policy that repays what the vCPU's thread has run and waited.
     ///
     /// # Errors
     ///
@@ -443,7 +440,7 @@ impl LabVm {
         driver::account(&mut port, total)
     }
 
-    /// A new baseline for a vCPU, from the timeline. A vCPU without a thread gets it when that begins.
+    /// Sets a new baseline of a vCPU, from the timeline. A vCPU without a thread gets it when its thread begins.
     ///
     /// # Errors
     ///
@@ -488,7 +485,7 @@ impl LabVm {
                 != self.vcpus[n as usize].entries.load(Ordering::Relaxed)
     }
 
-    /// Ends the policy's influence: whatever was boosted is at its baseline.
+    /// Ends the policy's effect: a boosted thread gets its baseline.
     pub(crate) fn detach(&self, common: &Common, n: u32) {
         let mut port = self.port(common, n);
         // The thread is about to end, so there is nobody to tell if this fails.

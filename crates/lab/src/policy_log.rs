@@ -1,8 +1,8 @@
-//! What a vCPU's policy did and when, for those who draw it.
+//! A log of what a vCPU's policy did and when, for observers.
 //!
-//! It is written where boosts are, with the vCPU's lock held and no time to lose: a few stores into a
-//! ring that is there from the start, and nothing at all where nobody reads. The collector reads it
-//! without a lock; notes that were overwritten before it came are counted as lost.
+//! It is written with the vCPU's lock held, so it must be fast: a few stores into a ring that is allocated at the
+//! start, and nothing if nobody reads. The collector reads it without a lock; notes that were overwritten before are
+//! counted as lost.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -25,7 +25,7 @@ type Words = [AtomicU64; 2];
 pub(crate) struct PolicyLog {
     /// Notes written so far.
     written: AtomicU64,
-    /// None: nobody reads.
+    /// Empty: nobody reads.
     notes: Box<[Words]>,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct Note {
     bits: u8,
 }
 
-/// Things that a call can do: those that a trace shows, in the order in which it shows them.
+/// Actions of a call that a trace shows, in the order in which it shows them.
 const SHOWN: [&str; 4] = ["denied", "throttled", "restore", "boost"];
 
 impl Note {
-    /// A call's note, if it did anything. `before` and `after`: the policy's counters.
+    /// The note of a call, if it did anything. `before` and `after`: the policy's counters.
     pub(crate) fn of(
         at: Ns,
         budget: Ns,
@@ -83,12 +83,12 @@ impl Note {
 }
 
 impl PolicyLog {
-    /// One that nobody reads.
+    /// A log without a reader.
     pub(crate) fn off() -> Self {
         Self { written: AtomicU64::new(0), notes: Box::default() }
     }
 
-    /// One that is read.
+    /// A log with a reader.
     pub(crate) fn on() -> Self {
         Self { notes: (0..NOTES).map(|_| Words::default()).collect(), ..Self::off() }
     }
@@ -110,8 +110,8 @@ impl PolicyLog {
         self.written.store(index + 1, Ordering::Release);
     }
 
-    /// Reads the notes from number `from` on, in order; how many were overwritten before. `from` is
-    /// then the number of the next.
+    /// Reads the notes from number `from` on, in order, and moves `from` behind them. Returns how many were overwritten
+    /// before.
     pub(crate) fn read(&self, from: &mut u64, mut each: impl FnMut(Note)) -> u64 {
         let end = self.written.load(Ordering::Acquire);
         let (begin, mut lost) = (*from, 0);

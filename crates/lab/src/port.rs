@@ -1,4 +1,4 @@
-//! A vCPU of the lab as the driver of its policy sees it.
+//! The port of a vCPU of the lab, for the driver of its policy.
 
 use std::sync::atomic::Ordering;
 
@@ -28,13 +28,13 @@ pub(crate) struct VcpuPort<'a> {
 }
 
 impl VcpuPort<'_> {
-    /// The vCPU has halted, or was woken.
+    /// Reports that the vCPU has halted, or was woken.
     pub(crate) fn halt(&mut self, halted: bool) -> Result<(), Error> {
         self.happens(What::Halted(halted));
         driver::halt(self, halted)
     }
 
-    /// The guest has notified. `running`: its vCPU may be running again.
+    /// Reports a notification. `running`: its vCPU may be running again.
     pub(crate) fn notify(&mut self, running: bool) -> Result<(), Error> {
         if self.state.checked.is_some() {
             let words = self.words();
@@ -46,7 +46,7 @@ impl VcpuPort<'_> {
         driver::notify(self, running)
     }
 
-    /// Tells the checker of the page, where there is one.
+    /// Reports to the checker of the page, if there is one.
     pub(crate) fn happens(&mut self, what: What) {
         self.checks(|page, now| page.watch.event(now, what));
     }

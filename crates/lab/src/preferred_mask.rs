@@ -1,7 +1,6 @@
-//! The vCPUs that the host would like a guest to use: the mask in its host areas.
+//! The vCPUs that the host prefers a guest to use: the mask in its host areas.
 //!
-//! Only a guest that is told to look there does (`Control::masked`), and only one that
-//! [moves](balances) its tasks can follow.
+//! A guest reads the mask only if `Control::masked` is set, and can follow it only if it [moves](balances) its tasks.
 
 use std::sync::atomic::Ordering;
 
@@ -42,7 +41,7 @@ impl Masked {
     }
 }
 
-/// What a guest is asked to use, and how that changed.
+/// The vCPUs that a guest is asked to use, and counters of changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     /// The guest's vCPUs, one bit each.
@@ -72,7 +71,7 @@ impl Mask {
         self.used_ns + u64::from(self.width()) * now.saturating_sub(self.since)
     }
 
-    /// Takes another mask; one without any vCPU stands for all. False: it is the same.
+    /// Sets another mask; a mask without vCPUs means all. False: it is the same.
     fn set(&mut self, now: Ns, preferred: u64) -> bool {
         let preferred = match preferred & self.all {
             0 => self.all,
@@ -94,12 +93,12 @@ pub(crate) fn first(vcpus: u32) -> u64 {
     u64::MAX.checked_shr(64 - vcpus.min(64)).unwrap_or(0)
 }
 
-/// A list of vCPUs as bits; those beyond the 64th have none.
+/// A list of vCPUs as bits; vCPUs from the 64th on are ignored.
 pub(crate) fn bits(vcpus: &[u32]) -> u64 {
     vcpus.iter().filter(|v| **v < 64).fold(0, |bits, v| bits | 1 << v)
 }
 
-/// Whether a VM's guest is told which vCPUs to keep off: it has a governor, or the timeline names them.
+/// Whether a VM's guest has a mask: the VM has a governor, or the timeline names vCPUs.
 pub(crate) fn is_masked(plan: &Plan, vm: usize) -> bool {
     let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);
     plan.governor(vm).is_some() || plan.timeline.iter().any(|event| names(&event.action))
@@ -111,13 +110,13 @@ pub(crate) fn balances(plan: &Plan, vm: usize) -> bool {
     of.vcpu_cpus.len() > 1 && (of.virt.govern.guest_balance || is_masked(plan, vm))
 }
 
-/// How often the guest of a VM that does looks who runs where: its tick.
+/// The period of the tick in the guest of such a VM.
 pub(crate) fn tick_ns(vm: &VmPlan) -> Ns {
     vm.level.tick_ns.max(1_000_000)
 }
 
 impl LabVm {
-    /// Says in every vCPU's host area that its mask and its steal are kept up to date.
+    /// Announces in every vCPU's host area that mask and steal are maintained.
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
         self.mask = Some(vcoop_threads::PiMutex::new(Masked::new(vcpus)));
@@ -143,13 +142,12 @@ impl LabVm {
         }
     }
 
-    /// The mask as it is, of a VM that has one.
+    /// The current mask of a VM, if it has one.
     pub(crate) fn masked(&self) -> Option<Mask> {
         self.mask.as_ref().map(|masked| masked.lock().mask)
     }
 
-    /// Takes the changes of the mask since the last time: when, and to how many vCPUs. How many are
-    /// not among them.
+    /// Takes the changes of the mask since the last call: when, and to how many vCPUs. Returns how many were lost.
     pub(crate) fn take_changes(&self, mut each: impl FnMut(Ns, u32)) -> u64 {
         let Some(masked) = &self.mask else { return 0 };
         let mut masked = masked.lock();
@@ -158,14 +156,14 @@ impl LabVm {
     }
 }
 
-/// vCPUs in use by time, for reports, put together from the changes of masks.
+/// vCPUs in use over time, for reports, from the changes of masks.
 #[derive(Debug)]
 pub(crate) struct Widths {
     zero: Ns,
     duration: Ns,
-    /// Of each VM its place in `in_use`, how many vCPUs it uses, and since when.
+    /// For each VM: its index in `in_use`, the number of vCPUs in use, and since when.
     vms: Vec<(Option<usize>, u32, Ns)>,
-    /// What is told so far: VMs of one name together.
+    /// Results so far; VMs of one name together.
     pub(crate) in_use: Vec<InUse>,
 }
 
@@ -179,7 +177,7 @@ impl Widths {
         Self { zero: plan.warmup_ns, duration: plan.duration_ns, vms, in_use }
     }
 
-    /// Takes in the changes since the last time, and hands them on; how many are lost.
+    /// Reads the changes since the last call and hands them to `each`; returns how many are lost.
     pub(crate) fn read(&mut self, vms: &[LabVm], mut each: impl FnMut(Ns, u32, u32)) -> u64 {
         let mut lost = 0;
         let mut changes = Vec::new();
@@ -209,7 +207,7 @@ impl Widths {
         }
     }
 
-    /// A VM has used as many vCPUs as it does from the last change up to now.
+    /// Books the vCPUs in use of a VM from its last change up to now.
     fn used(&mut self, m: usize, now: Ns) {
         let (Some(place), width, since) = self.vms[m] else { return };
         if let Some(now) = now.checked_sub(self.zero) {

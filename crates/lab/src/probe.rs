@@ -20,14 +20,14 @@ pub(crate) struct Probe {
     start: Ns,
     /// When the last sample was due, and how late it was.
     last: Option<(Ns, Ns)>,
-    /// Sum and number of the lateness of all periods, those without a sample included.
+    /// Sum and number of the lateness of all periods, including those without a sample.
     all: (u128, u64),
     record: LatencyRecord,
-    /// Samples that nobody was told of yet, where somebody listens.
+    /// Samples not yet reported, if there is an observer.
     taken: Option<Vec<Taken>>,
 }
 
-/// A sample of the measured time, as an observer is told of it.
+/// A sample of the measured time, for an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Taken {
     due: Ns,
@@ -57,7 +57,7 @@ impl Probe {
         self.taken.get_or_insert_default();
     }
 
-    /// Tells of the samples since the last time.
+    /// Reports the samples since the last call.
     pub(crate) fn tell(&mut self, observer: &mut dyn Observer) {
         for t in self.taken.iter_mut().flat_map(|taken| taken.drain(..)) {
             let sample = SampleEvent {
@@ -73,17 +73,17 @@ impl Probe {
         }
     }
 
-    /// The same by time, in so many slices of the measured time; none where that is 0.
+    /// Also keeps series over time, in so many slices of the measured time; none if 0.
     pub(crate) fn sliced(mut self, slices: u32) -> Self {
         let Window { from, to } = self.window;
         self.record = self.record.sliced(slices, to - from);
         self
     }
 
-    /// Takes a sample in: due at `due`, so late, for these reasons (they add up to it), after so
-    /// many periods without a sample. `ran`: who had the CPU while it waited, largest first.
+    /// Adds a sample: due at `due`, late by `latency`, which is the sum of its parts, after so many periods without a
+    /// sample. `ran`: the threads on the CPU while it waited, largest first.
     ///
-    /// False: it is not of the measured time, and does not count.
+    /// False: the sample is not in the measured time, and does not count.
     pub(crate) fn record<'a>(
         &mut self,
         due: Ns,
@@ -106,7 +106,7 @@ impl Probe {
         true
     }
 
-    /// Takes in a sample that counts.
+    /// Adds a sample that counts.
     fn take<'a>(
         &mut self,
         due: Ns,
@@ -129,16 +129,16 @@ impl Probe {
         self.record.take(since, latency, parts, ran);
     }
 
-    /// Mean lateness of all periods, those without a sample included, in nanoseconds: what a mean of
-    /// samples alone leaves out is what a task that is late for several periods suffers most from.
+    /// Mean lateness of all periods, including those without a sample, in nanoseconds. The mean of samples alone leaves
+    /// out the periods that a very late task skips.
     pub(crate) fn mean_with_missed(&self) -> Option<f64> {
         (self.all.1 > 0).then(|| self.all.0 as f64 / self.all.1 as f64)
     }
 
-    /// The run ended at `end`, and no sample follows. The periods that are over are missed. A sample that
-    /// has been due for a period and more is taken as far as it has come, as in the simulator: a task
-    /// that is starved to the end must not look better than one that is late. Nobody knows here what the
-    /// task was doing, so that all of the sample is a wait for the CPU.
+    /// The run ended at `end`, and no sample follows. The periods that are over are missed. A sample that has been due
+    /// for a period or more is recorded as far as it has come, as in the simulator: a task that is starved to the end
+    /// must not look better than a late one. All of it counts as a wait for the CPU, because it is not known what the
+    /// task was doing.
     ///
     /// True: there was such a sample.
     pub(crate) fn close(&mut self, end: Ns) -> bool {

@@ -1,10 +1,10 @@
-//! Whether this host's kernel takes the reservations of a plan: asked before anything is built.
+//! Checks whether this host's kernel accepts the reservations of a plan, before anything is built.
 //!
-//! Linux refuses SCHED_DEADLINE to a thread that may not use every CPU of its root domain (EPERM), and
-//! when the bandwidth of all would exceed `sched_rt_runtime_us` of `sched_rt_period_us`, less what fair
-//! servers have (EBUSY). Both depend on the machine: cpusets, other deadline threads, the kernel. So
-//! the answer comes from the kernel itself: as many threads as the plan has reservations for life take
-//! them, on the CPUs they will have, all at once; or one thread after the other where they come and go.
+//! Linux refuses SCHED_DEADLINE to a thread that may not use every CPU of its root domain (EPERM), and when the total
+//! bandwidth would exceed `sched_rt_runtime_us` of `sched_rt_period_us`, less that of fair servers (EBUSY). Both depend
+//! on the machine: cpusets, other deadline threads, the kernel. So the kernel is asked: as many threads as the plan has
+//! permanent reservations take them at the same time, on the CPUs they will have; for temporary ones, one thread after
+//! the other.
 
 use std::sync::Barrier;
 use std::thread;
@@ -24,13 +24,13 @@ struct Wanted {
     attr: Attributes,
     cpus: Vec<u32>,
     whom: Whom,
-    /// For life, or while boosted only.
+    /// Permanent, or only while boosted.
     stays: bool,
     /// It comes from the policy under test, not from the scenario.
     by_policy: bool,
 }
 
-/// Asks for what the plan reserves; `real` gives the CPUs a list of the plan means here.
+/// Requests what the plan reserves; `real` maps CPUs of the plan to the host's.
 ///
 /// # Errors
 ///
@@ -117,7 +117,7 @@ impl Refused<'_> {
     }
 }
 
-/// Has a thread for each take its reservation, beside the others.
+/// Starts a thread for each, which takes its reservation beside the others.
 fn probe<'a>(wanted: &[&'a Wanted]) -> Result<(), Refused<'a>> {
     let together = Barrier::new(wanted.len());
     let together = &together;

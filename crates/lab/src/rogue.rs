@@ -1,4 +1,4 @@
-//! A hostile kernel's program, as the guest follows it: words and addresses instead of what they mean.
+//! The program of a hostile kernel, as words and addresses for the guest.
 
 use vcoop_abi::discovery::REGISTER_ENABLE;
 use vcoop_abi::{BoostRequest, Word};
@@ -45,12 +45,12 @@ pub(crate) fn steps(program: &[RogueStep], seat: Seat, rates: &Rates) -> Vec<Ste
     steps
 }
 
-/// What registers the own area.
+/// The value that registers the vCPU's own area.
 fn own(seat: Seat) -> u64 {
     area(seat.vcpu) | REGISTER_ENABLE
 }
 
-/// Every kind of address that must be refused.
+/// One address of every kind that must be refused.
 fn refused(seat: Seat) -> [u64; 9] {
     [
         // Unaligned, the enable bit missing, and all of the reserved bits.
@@ -69,7 +69,7 @@ fn refused(seat: Seat) -> [u64; 9] {
     ]
 }
 
-/// Legal, if odd: descriptors, code and page zero.
+/// Addresses that are legal, if odd: descriptors, code and page zero.
 fn odd() -> [u64; 3] {
     [IDT | REGISTER_ENABLE, IMAGE | REGISTER_ENABLE, REGISTER_ENABLE]
 }

@@ -1,8 +1,8 @@
-//! Where the time of a round trip went, as far as its times tell.
+//! Decomposition of a round trip by its own times.
 //!
-//! Between two of them lies what the crate's documentation says of any wait: from a message to the
-//! kernel of the guest it is for, host time, by whether the vCPU was idle; from there to the task,
-//! the guest's; to a thread of the host, its wake-up. Calls served before this one are in the way in.
+//! The time between two of them is booked as the crate's documentation says: from a message to the kernel of the
+//! receiving guest, host time, by whether the vCPU was idle; from there to the task, guest time; to a thread of the
+//! host, its wake-up. Calls served before this one count as part of the way in.
 
 use vcoop_guest::line::Served;
 use vcoop_guest::ring::Sample;
@@ -11,7 +11,7 @@ use vcoop_model::recording::{Part, Parts};
 
 use vcoop_threads::tsc::Clock;
 
-/// Where a server is, seen from its caller.
+/// Place of a server, seen from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
     /// On the caller's vCPU.
@@ -22,7 +22,7 @@ pub(crate) enum Other {
     Host,
 }
 
-/// A round trip's times, TSC; those of guests may be anything.
+/// Times of a round trip, in TSC. Those of guests may be arbitrary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     pub(crate) called: u64,
@@ -34,7 +34,7 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Of a guest's sample about a call to a server there.
+    /// From a guest's sample about a call to a server at that place.
     pub(crate) fn of(s: &Sample, server: Other) -> Self {
         let woken = Some((s.woken, s.from_idle));
         let Sample { due: called, served, taken: back, .. } = *s;

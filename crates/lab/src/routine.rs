@@ -1,4 +1,4 @@
-//! The acts of a routine as steps of a guest's task, those that the lab's guest can do.
+//! Translates a routine into steps of a guest's task, as far as the lab's guest supports it.
 
 use vcoop_guest::program::{Step, StepOp};
 use vcoop_model::plan::{Act, IpiTo, Ns, Phase};
@@ -6,18 +6,18 @@ use vcoop_model::plan::{Act, IpiTo, Ns, Phase};
 /// Why a routine cannot be told to a guest.
 const SIMULATED: &str = "this kind runs in the simulator only";
 
-/// Where a routine runs: its vCPU, and how many there are.
+/// Place of a routine: its vCPU, and the number of vCPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
     pub(crate) vcpu: u64,
     pub(crate) vcpus: u64,
 }
 
-/// The steps of one round. `phase` translates what loads have as well, `cycles` a time.
+/// The steps of one round. `phase` translates phases that loads have as well, `cycles` a time.
 ///
 /// # Errors
 ///
-/// What its guest cannot do.
+/// What the guest cannot do.
 pub(crate) fn steps(
     acts: &[Act],
     seat: Seat,

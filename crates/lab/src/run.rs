@@ -54,10 +54,10 @@ const COLLECT: Duration = Duration::from_millis(20);
 /// else of it.
 const WATCH_NS: (Ns, Ns) = (250_000, 100_000);
 
-/// Two runs at a time would measure each other.
+/// Serialises runs: two at a time would disturb each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What the lab needs of KVM, and how it is called.
+/// Capabilities of KVM that the lab needs, and their names.
 pub(crate) const CAPABILITIES: [(Cap, &str); 7] = [
     (Cap::Irqchip, "the in-kernel interrupt controller"),
     (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
@@ -68,7 +68,7 @@ pub(crate) const CAPABILITIES: [(Cap, &str); 7] = [
     (Cap::X86MsrFilter, "the MSR filter (Linux 5.10)"),
 ];
 
-/// Waits until nobody else in this process measures.
+/// Waits until no other run of this process measures.
 pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -195,13 +195,13 @@ pub fn can_trace() -> Result<(), Missing> {
     }
 }
 
-/// Runs a plan once. [`Run::stop`] is asked every few milliseconds. An observer is told of every sample of the
-/// measured time. A run that failed gives what it had measured until then beside its error. Runs of one process go
-/// one after the other.
+/// Runs a plan once. [`Run::stop`] is called every few milliseconds. An observer gets every sample of the measured
+/// time. A run that failed returns what it had measured until then beside its error. Runs of one process go one after
+/// the other.
 ///
 /// # Errors
 ///
-/// [`Error`]: the run failed before it had measured anything. Everything it had started is ended then.
+/// [`Error`]: the run failed before it had measured anything. Everything that it had started has ended.
 pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>), Error> {
     let Run { plan, seed, stop, observer } = run;
     check(plan)?;
@@ -285,14 +285,14 @@ pub(crate) fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
     (0..plan.vms[vm].tasks.len()).map(&mut ring).collect()
 }
 
-/// Cycles a millisecond, as KVM has measured it.
+/// The TSC's rate as measured by KVM, in cycles a millisecond.
 pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
 }
 
-/// VM number `index` with its tables filled, and its vCPUs. `masked`: its host areas say which of them to use.
+/// VM number `index` with its tables filled, and its vCPUs. `masked`: its host areas have a mask of vCPUs to use.
 pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
@@ -342,11 +342,11 @@ pub(crate) fn build(
     Ok((LabVm::new(machine, plan.policy.shared(0), drivers.collect()), fds))
 }
 
-/// Which CPUs of the host stand for the plan's.
+/// The host's CPUs that stand for the plan's.
 #[derive(Debug)]
 struct Cpus {
     real: Vec<u32>,
-    /// Where the injector goes; empty: anywhere.
+    /// CPUs of the injector; empty: any.
     injector: Vec<u32>,
 }
 
@@ -373,14 +373,14 @@ impl Cpus {
         Ok(Self { injector: injector.into_iter().collect(), real })
     }
 
-    /// The real CPUs of a list of the plan.
+    /// The host's CPUs for a list of the plan.
     fn of(&self, list: &[u32], plan: &Plan) -> Vec<u32> {
         let all: Vec<u32> = (0..plan.host.sched.cpus()).collect();
         let list = if list.is_empty() { &all } else { list };
         list.iter().filter_map(|c| self.real.get(*c as usize).copied()).collect()
     }
 
-    /// Real CPUs that a thread with samples may use, ascending.
+    /// The host's CPUs on which measuring threads may run, ascending.
     fn measured(&self, plan: &Plan) -> Vec<u32> {
         let vcpus = plan.vms.iter().flat_map(|vm| vm.vcpu_cpus.iter());
         let tasks = plan.probes.iter().filter_map(|p| match p.target {
@@ -406,7 +406,7 @@ struct LiveRun<'a> {
     firing: Firing,
 }
 
-/// Ends the threads of a run however its owner leaves.
+/// Ends the threads of a run when dropped.
 struct Ender<'a> {
     common: &'a Common,
     vms: &'a [LabVm],
@@ -426,7 +426,7 @@ impl Drop for Ender<'_> {
 }
 
 impl LiveRun<'_> {
-    /// Runs, and gives back what was measured, and what went wrong if anything did.
+    /// Runs, and returns what was measured, and the error if there was one.
     fn go(
         self,
         fds: Vec<Vec<VcpuFd>>,
@@ -496,7 +496,7 @@ impl LiveRun<'_> {
         (collector.finish(ended, &counters), failure)
     }
 
-    /// Starts a thread; false if there can be none, of which the run fails.
+    /// Starts a thread; false if it cannot be created, which fails the run.
     fn start<'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -509,7 +509,7 @@ impl LiveRun<'_> {
         started.map_err(failed).is_ok()
     }
 
-    /// Collects until the time is over or somebody ends it; when that was.
+    /// Collects until the time is over or the run is ended; returns when.
     fn watch(
         &self,
         collector: &mut Collector<'_>,
@@ -534,7 +534,7 @@ impl LiveRun<'_> {
         }
     }
 
-    /// A thread of the run has ended: the run ends with it if it failed or panicked.
+    /// A thread of the run has ended: if it failed or panicked, the run ends.
     fn ended(&self, result: thread::Result<Result<(), Error>>, whom: impl FnOnce() -> Whom) {
         match result {
             Ok(Ok(())) => {}

@@ -1,5 +1,5 @@
-//! Samples of one probe, on their way from the one who measured to the record: those that a trace
-//! may explain are held until it covers them.
+//! Samples of one probe, between measurement and record: samples that a trace may explain are held until the trace
+//! covers them.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,7 +17,7 @@ use crate::trace::attribute::{self, Attributed};
 /// Samples held for one probe; a probe every 10 us takes two thirds of a second to fill it.
 const MOST_HELD: usize = 1 << 16;
 
-/// Samples of a host thread on their way.
+/// Samples of a host thread that wait in its channel.
 const MOST_SENT: usize = 1 << 13;
 
 /// A sample of a host thread.
@@ -25,31 +25,31 @@ const MOST_SENT: usize = 1 << 13;
 pub(crate) struct HostSample {
     /// When it was due, from the start of the warm-up.
     pub(crate) due: Ns,
-    /// How late it was, by the clock that it slept by.
+    /// How late it was, by the clock used for sleeping.
     pub(crate) latency: Ns,
     /// TSC when it was taken.
     pub(crate) taken: u64,
     /// Periods without a sample since the one before.
     pub(crate) missed: u64,
-    /// The times of a call, if it is about one; `latency` is then how long it took.
+    /// The times of a call, if it is about one; `latency` is then the call's duration.
     pub(crate) trip: Option<RoundTrip>,
 }
 
-/// The way of a host thread's samples to the collector.
+/// The channel for a host thread's samples.
 pub(crate) fn channel() -> (SyncSender<HostSample>, Receiver<HostSample>) {
     sync_channel(MOST_SENT)
 }
 
-/// Whose sample it is, and when what happened.
+/// Kind of sample, with its times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// A guest's. Its times are in order; `fired`: when the injector fired for it, if it did.
+    /// Of a guest. Its times are in order; `fired`: when the injector fired for it, if it did.
     Guest { sample: Sample, fired: Option<u64> },
-    /// A host thread's: due and taken by the TSC.
+    /// Of a host thread: due and taken by the TSC.
     Host { due: u64, taken: u64 },
-    /// A call's, whoever made it. No trace explains it: two threads and more take part.
+    /// Of a call by any caller. The trace does not explain it: two threads or more take part.
     RoundTrip(RoundTrip),
-    /// A wait for other vCPUs to call a function, until then. No trace explains it either.
+    /// A wait until `back` for other vCPUs to call a function. The trace does not explain it either.
     Calls { back: u64 },
 }
 
@@ -73,7 +73,7 @@ impl PendingSample {
         }
     }
 
-    /// Where the time went, by the trace.
+    /// Decomposition by the trace.
     fn attribute(&self, timeline: &Timeline, clock: &Clock, tid: Tid) -> Option<Attributed> {
         match self.source {
             Source::Guest { sample, fired } => {
@@ -86,8 +86,7 @@ impl PendingSample {
         }
     }
 
-    /// Where the time went, as far as it can be told without a trace (see the crate's
-    /// documentation).
+    /// Decomposition without a trace, as far as possible (see the crate's documentation).
     fn coarse(&self, clock: &Clock) -> Parts {
         let mut parts = [0; Part::COUNT];
         let latency = self.latency;
@@ -109,11 +108,11 @@ impl PendingSample {
     }
 }
 
-/// A probe and what is held for it.
+/// A probe and its held samples.
 #[derive(Debug)]
 pub(crate) struct Series {
     pub(crate) probe: Probe,
-    /// The thread that the samples are about; 0 until it is known.
+    /// The thread of the samples; 0 until it is known.
     pub(crate) tid: Tid,
     held: VecDeque<PendingSample>,
     /// Samples of the measured time that no trace explains.
@@ -130,7 +129,7 @@ impl Series {
         self.coarse
     }
 
-    /// The run ended at `end`, and everything held was released.
+    /// The run ended at `end`, and all held samples were released.
     pub(crate) fn close(&mut self, end: Ns) {
         self.coarse += u64::from(self.probe.close(end));
     }
@@ -140,8 +139,7 @@ impl Series {
         self.held.push_back(sample);
     }
 
-    /// Records what is explained, in order: all that the timeline covers, or all there is if none
-    /// will come.
+    /// Records samples in order: those that the timeline covers, or all if it will cover no more.
     pub(crate) fn release(&mut self, clock: &Clock, timeline: Option<&Timeline>, all: bool) {
         while let Some(sample) = self.held.front().copied() {
             let covered = timeline.is_none_or(|t| sample.taken() <= t.covered());

@@ -1,5 +1,4 @@
-//! A load of the host that `stress-ng` makes, where it is installed: what people load their hosts with,
-//! in place of the lab's own loop.
+//! A load of the host by `stress-ng`, if installed: a common load generator, instead of the lab's own loop.
 #![allow(
     unsafe_code,
     reason = "to end with its thread, and with its worker, takes raw system calls"
@@ -14,13 +13,13 @@ use std::{fs, io};
 use crate::environment::find_in_path;
 use crate::error::{Error, Missing, Whom};
 
-/// What it is called.
+/// Name of the program.
 const PROGRAM: &str = "stress-ng";
 
-/// How long its worker may take to come. On a busy host two seconds were not enough for it to start.
+/// Time limit for its worker to start. On a busy host two seconds were not enough.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether it is there for a load that asks for it.
+/// Whether it is installed, for a load that needs it.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the host's scheduler did in a run: told to those who watch, and as the parts of samples.
+//! The host's scheduler in a run: events for observers, and the parts of samples.
 
 pub(crate) mod attribute;
 pub(crate) mod live;

@@ -1,5 +1,5 @@
-//! From a plan to what a guest is told: cycles instead of nanoseconds, iterations instead of CPU
-//! time, draws instead of distributions, and a vCPU for each task.
+//! Translates a plan for a guest: cycles instead of nanoseconds, iterations instead of CPU time, draws instead of
+//! distributions, and a vCPU for each task.
 
 use vcoop_guest::layout::{Control, MAX_DEVICES, MAX_RINGS, MAX_STEPS, MAX_TASKS, MAX_VCPUS};
 use vcoop_guest::program::{DeviceSpec, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
@@ -13,13 +13,13 @@ use crate::rogue;
 use crate::routine::{self, Seat};
 use vcoop_model::rng::Stream;
 
-/// Draws of a random amount; the guest takes them in turn, in a loop.
+/// Number of draws of a random amount; the guest uses them in turn, in a loop.
 const DRAWS: usize = 64;
 
-/// A run this long is one for ever (a CPU hog).
+/// A phase this long never ends (a CPU hog).
 const FOR_EVER_NS: Ns = 3_600_000_000_000;
 
-/// What a guest is told.
+/// Tables for a guest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guest {
     pub(crate) tasks: Vec<TaskSpec>,
@@ -30,7 +30,7 @@ pub(crate) struct Guest {
     pub(crate) slice_ns: Ns,
 }
 
-/// How long things take on this host.
+/// Rates of this host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     pub(crate) clock: Clock,
@@ -47,7 +47,7 @@ impl Rates {
 }
 
 impl Guest {
-    /// What the guest of `vm` is told. `rings`: the sample ring of each task, if it has one.
+    /// Tables for the guest of `vm`. `rings`: the sample ring of each task, if it has one.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Guest {
     }
 }
 
-/// Whether a phase is not the same each time.
+/// Whether a phase is random.
 fn draws(phase: &Phase) -> bool {
     match phase {
         Phase::Run { time, .. } | Phase::Sleep { time } => !matches!(time, Dist::Const(_)),
@@ -261,8 +261,8 @@ fn class(policy: &Policy) -> Option<(u64, u64)> {
     })
 }
 
-/// A vCPU for each task: of those it may use the one with the fewest tasks so far, real-time tasks
-/// and others counted apart, so that each kind is spread.
+/// A vCPU for each task: among those it may use, the one with the fewest tasks so far. Real-time tasks and others are
+/// counted separately, so that each kind is spread.
 pub(crate) fn places(vm: &VmPlan) -> Vec<u64> {
     let vcpus = vm.vcpu_cpus.len();
     let mut load = vec![[0_u32; 2]; vcpus];

@@ -25,7 +25,7 @@ pub(crate) struct Exits {
     pub(crate) refused: AtomicU64,
     /// Stores to the read-only host area, and accesses outside of memory.
     pub(crate) mmio: AtomicU64,
-    /// Messages to outside of the VM that KVM did not take, those on lines that are none included.
+    /// Messages to outside of the VM that KVM did not take, including those on lines that do not exist.
     pub(crate) send: AtomicU64,
     /// Interrupts to several vCPUs at once.
     pub(crate) multicast: AtomicU64,
@@ -44,11 +44,10 @@ enum Asked {
     Fault(u16),
 }
 
-/// How often a vCPU may wake the injector: a burst, and so many a second. An honest guest does so once a
-/// boost or a near deadline; one that floods would hold the injector, a thread above almost
-/// everything on the host, at its guest's work for ever. What is not kicked about is not lost: a
-/// notification is then answered on the vCPU's own thread, and a deadline is found at the
-/// injector's next look.
+/// Limits how often a vCPU may wake the injector: a burst, and a rate. An honest guest does so once a boost or a near
+/// deadline. A guest that floods would keep the injector, a thread above almost everything on the host, busy for ever.
+/// Nothing is lost without a kick: the vCPU's own thread answers a notification, and the injector finds a deadline at
+/// its next look.
 #[derive(Debug)]
 pub(crate) struct Kicks {
     left: u64,
@@ -58,15 +57,15 @@ pub(crate) struct Kicks {
 
 impl Kicks {
     const BURST: u64 = 16;
-    /// Time for one more.
+    /// Time to earn one kick.
     const EVERY_NS: Ns = 50_000;
 
-    /// The whole burst, at time `now`.
+    /// A full burst, at time `now`.
     pub(crate) fn new(now: Ns) -> Self {
         Self { left: Self::BURST, at: now }
     }
 
-    /// Whether one more is allowed; it counts then.
+    /// Whether one more kick is allowed; it is counted then.
     pub(crate) fn allow(&mut self, now: Ns) -> bool {
         let more = now.saturating_sub(self.at) / Self::EVERY_NS;
         self.at = self.at.saturating_add(more * Self::EVERY_NS);
@@ -140,7 +139,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Runs the vCPU until an exit to user space, and answers what needs no more than that.
+/// Runs the vCPU until an exit to user space, and handles exits that need only this thread.
 fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, Error> {
     let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
     Ok(match fd.run() {
@@ -192,8 +191,8 @@ fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, E
     })
 }
 
-/// What is known about an exception that nobody expects. Its gate has not touched the stack: there
-/// is the frame, above an error code for some vectors.
+/// Describes an unexpected exception. Its gate has not touched the stack, which has the frame, above an error code for
+/// some vectors.
 fn fault(vm: &LabVm, fd: &VcpuFd, vector: u16) -> String {
     let coded = matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30);
     let rsp = fd.get_regs().map_or(0, |regs| regs.rsp);
@@ -206,12 +205,12 @@ fn fault(vm: &LabVm, fd: &VcpuFd, vector: u16) -> String {
     format!("exception {vector} (code {code:#x}) at {rip:#x}")
 }
 
-/// The signal that gets a thread out of KVM_RUN.
+/// The signal that makes a thread leave KVM_RUN.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN()
 }
 
-/// Makes the signal harmless: it only interrupts. Once a process.
+/// Installs a handler that does nothing, so that the signal only interrupts. Once a process.
 pub(crate) fn install_handler() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: the handler does nothing, so it may run anywhere; without SA_RESTART system calls
@@ -223,8 +222,8 @@ pub(crate) fn install_handler() {
     }
 }
 
-/// Gets a thread of this process out of KVM_RUN. One that is just about to enter it is missed: the
-/// caller repeats until the thread has ended.
+/// Makes a thread of this process leave KVM_RUN. A thread that is just about to enter it is missed: the caller repeats
+/// until the thread has ended.
 pub(crate) fn interrupt(tid: i32) {
     // SAFETY: signals a thread of our own process, or nobody if it has ended.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal()) };

@@ -1,4 +1,4 @@
-//! How a VM is virtualised, as far as user space has a say in it on real vCPUs.
+//! Virtualisation of a VM on real vCPUs, as far as user space controls it.
 //!
 //! | of the plan | here |
 //! | --- | --- |
@@ -96,8 +96,8 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether KVM is told for how long to poll for halted vCPUs of a VM. One that polls by haltpoll wants no poll; Linux says
-/// so by an MSR, for which the lab's guest has its VMM.
+/// Whether KVM is told how long to poll for halted vCPUs of a VM. A guest that polls by haltpoll wants no polling by
+/// the host; Linux says so by an MSR, the lab's VMM for its guest.
 pub(crate) fn says_how_to_poll(vm: &VmPlan) -> bool {
     vm.virt.idle.host_poll.is_some() || vm.virt.idle.guest == GuestIdle::Haltpoll
 }
@@ -133,8 +133,8 @@ pub(crate) fn idle_poll(vm: &VmPlan, clock: &Clock) -> IdlePoll {
     }
 }
 
-/// How early the injector fires a VM's deadlines. Where nobody says, it learns for the policies that
-/// boost, and is not early for the others.
+/// How early the injector fires a VM's deadlines. By default it learns under policies that boost, and is not early
+/// under others.
 pub(crate) fn advance(plan: &Plan, vm: &VmPlan, options: &Options) -> TimerAdvance {
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
     let config = match (options.advance_ns, vm.virt.timer.advance) {
@@ -149,8 +149,8 @@ pub(crate) fn advance(plan: &Plan, vm: &VmPlan, options: &Options) -> TimerAdvan
     TimerAdvance::new(config, 0)
 }
 
-/// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
-/// nothing else brings a boost with the interrupt.
+/// Whether the injector fires the VM's deadlines: by default under policies that boost, because only the injector can
+/// boost together with the interrupt.
 pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
     vm.virt.timer.source.map_or(plan.policy.boosts(), |timer| timer == GuestTimer::Exitless)
 }

@@ -3,8 +3,8 @@
 
 use vcoop_threads::tsc::{Clock, tsc};
 
-/// Iterations a millisecond of the guest's unit of work: the same counting loop, timed here. The
-/// best of several tries: anything that interrupts one makes it slower, never faster.
+/// Iterations a millisecond of the guest's unit of work, by timing the same counting loop here. The fastest of several
+/// tries: an interruption makes a try slower, never faster.
 pub(crate) fn iterations_per_ms(clock: &Clock) -> u64 {
     const N: u64 = 400_000;
     let best = (0..12).map(|_| {

@@ -1,4 +1,4 @@
-//! Runs one measurement after the other, each until it settles or its time is up.
+//! Runs the measurements one after the other, each until it settles or its time is up.
 
 use std::thread;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::settle::{Blocks, Distribution, Interruptions};
 use super::{Measure, Skipped};
 use crate::error::Error;
 
-/// Break between two blocks. A measuring thread is real-time: without breaks it would meet the
-/// kernel's limit, and starve whoever else uses its CPU.
+/// Break between two blocks. A measuring thread is real-time: without breaks it would run into the kernel's limit, and
+/// starve other users of its CPU.
 const BREAK: Duration = Duration::from_millis(6);
 
 /// Length of a block.
 pub(crate) const BLOCK_NS: Ns = 40_000_000;
 
-/// The order of measuring, its clock, and what has been found.
+/// The state of a calibration: clock, limits and results so far.
 pub(crate) struct Bench<'a> {
     pub(crate) clock: Clock,
     /// CPU under measurement.
     pub(crate) cpu: u32,
-    /// Another one, that shares no core with it where there is such.
+    /// A second CPU, on another core if possible.
     pub(crate) other: Option<u32>,
     /// Most time for one measurement.
     pub(crate) budget: Ns,
@@ -35,7 +35,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) fifo: bool,
     /// Whether halt polling could be switched off in all guests so far that should not have it.
     pub(crate) halt_polling_off: bool,
-    /// What reading the clock twice costs, in cycles: in every sample, and taken off it.
+    /// Cost of reading the clock twice, in cycles; subtracted from every sample.
     pub(crate) floor: u64,
     /// What interrupts a measuring thread, ticks included.
     pub(crate) interruptions: Interruptions,
@@ -99,7 +99,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Says that something is not measured.
+    /// Records that something is not measured.
     pub(crate) fn skip(&mut self, name: &'static str, why: &str) {
         self.skipped.push(Skipped { name, why: why.to_owned() });
     }
@@ -110,8 +110,8 @@ impl Bench<'_> {
     }
 }
 
-/// Does something when it goes, also when a panic takes it: a scope waits for its threads, and they
-/// wait to be told.
+/// Calls a function when dropped, also during a panic: a scope waits for its threads, and they wait for a signal to
+/// end.
 pub(crate) struct Finally<F: FnMut()>(pub(crate) F);
 
 impl<F: FnMut()> Drop for Finally<F> {

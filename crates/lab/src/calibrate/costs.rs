@@ -1,9 +1,9 @@
 //! From measures to the simulator's costs.
 //!
-//! Written as `result = formula`; every difference stops at 0. A cost's constant is the formula of the medians, and each quantile of
-//! its distribution the formula of that quantile of the measures, none below the one before: so the means of what is charged in one go add
-//! up to the mean that was measured. `call` is `syscall`; sums
-//! that cannot be told apart from outside are split as in the base profile, and say so.
+//! Written as `result = formula`; every difference stops at 0. A cost's constant is the formula of the medians. Each quantile of
+//! its distribution is the formula of that quantile of the measures, and at least the quantile before it. So the means of
+//! costs that are charged together add up to the measured mean. `call` is `syscall`. Sums that cannot be separated from
+//! outside are split as in the base profile, and their source says so.
 //!
 //! | cost | formula | why |
 //! | --- | --- | --- |
@@ -45,7 +45,7 @@ use crate::facts::{HostFacts, IdleState};
 /// Where a cost that cannot be measured comes from.
 pub const BASE_PROFILE: &str = "xeon-server";
 
-/// Largest cost a profile file takes.
+/// Largest cost that a profile file accepts.
 const MAX_NS: Ns = 100_000_000;
 
 /// How a cost is known.
@@ -54,7 +54,7 @@ const MAX_NS: Ns = 100_000_000;
 pub enum Origin {
     /// One measure, less its own overhead.
     Measured,
-    /// What is left of one after others.
+    /// What is left of a measure after subtracting others.
     Derived,
     /// Not measurable here: the base profile's.
     Assumed,
@@ -67,16 +67,16 @@ pub struct Cost {
     pub key: String,
     /// Its constant, in nanoseconds.
     pub ns: Ns,
-    /// How it is spread, where that was measured, in nanoseconds.
+    /// Its distribution, if measured, in nanoseconds.
     #[serde(rename = "quantiles_ns", skip_serializing_if = "Option::is_none")]
     pub spread: Option<Quantiles>,
     /// How it is known.
     pub origin: Origin,
-    /// Where it is from, as the profile file says it.
+    /// Its source, as in the profile file.
     pub source: String,
 }
 
-/// What is known when costs are worked out.
+/// The input of the rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     pub(crate) measures: &'a [Measure],
@@ -86,9 +86,9 @@ pub(crate) struct Known<'a> {
     /// `CPU, Linux RELEASE, DATE`.
     pub(crate) place: &'a str,
     pub(crate) base: &'a Profile,
-    /// The CPU's timers, and where that is from.
+    /// The CPU's timers, and their source.
     pub(crate) cpu: &'a (Cpu, String),
-    /// What took the CPUs though nobody asked for it.
+    /// Activities that took CPUs unasked.
     pub(crate) noise: &'a [SeenNoise],
     /// Constants only.
     pub(crate) constant: bool,

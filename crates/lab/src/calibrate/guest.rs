@@ -1,8 +1,7 @@
 //! Costs of guests: exits by kind, interrupts on their way in, timers, wake-ups.
 //!
-//! Each measurement has a VM of its own with the lab's guest in it, whose task does one operation
-//! again and again. Its vCPUs are real-time like everything that measures, and stand still between
-//! blocks.
+//! Each measurement has its own VM with the lab's guest, whose task repeats one operation. Its vCPUs are real-time like
+//! all measuring threads, and stand still between blocks.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -28,7 +27,7 @@ use crate::error::{Error, Whom};
 use crate::machine::Machine;
 use crate::vcpu::{install_handler, interrupt};
 
-/// Time between two interrupts of a measurement: the vCPU has halted, or gone back to its work.
+/// Time between two interrupts of a measurement: long enough for the vCPU to halt, or to go back to its work.
 const PERIOD_NS: Ns = 250_000;
 
 /// `vcoop_abi::Class::Fifo` and `Fair` as numbers.
@@ -46,7 +45,7 @@ struct Setup {
     echo: Option<u32>,
     /// A task that never sleeps on this vCPU.
     hog: Option<u32>,
-    /// Keep KVM's halt polling as the host has it; else none.
+    /// Whether KVM's halt polling stays as the host has it; else it is off.
     polling: bool,
 }
 
@@ -113,7 +112,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits for it to open; false when all is over.
+    /// Waits until the gate is open; false when all is over.
     fn pass(&self) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         while !*open && !self.over.load(Ordering::Acquire) {
@@ -129,7 +128,7 @@ impl Gate {
     }
 }
 
-/// A guest whose vCPUs stand at the gate.
+/// A guest whose vCPUs wait at the gate.
 struct Running<'a> {
     machine: &'a Machine,
     gate: &'a Gate,
@@ -138,7 +137,7 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Runs the vCPUs while `during` does what it does.
+    /// Lets the vCPUs run while `during` runs.
     fn block(&self, during: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self.gate.set(true);
         let done = during();
@@ -148,7 +147,7 @@ impl Running<'_> {
         failed.map_or(done, Err)
     }
 
-    /// Gets the vCPUs out of guest mode, and sees to it.
+    /// Makes the vCPUs leave guest mode, and waits until they have.
     fn stop(&self) {
         while self.gate.inside.load(Ordering::Acquire) > 0 {
             self.tids
@@ -180,7 +179,7 @@ impl Running<'_> {
         b.measure(name, about, |out| self.block(|| block(out)))
     }
 
-    /// Measures what the guest samples into a ring; `time` takes what counts from a sample.
+    /// Measures samples of a guest's ring; `time` computes the measured time from a sample.
     fn measure_ring(
         &self,
         b: &mut Bench<'_>,
@@ -202,17 +201,17 @@ impl Running<'_> {
     }
 }
 
-/// From when a sample was due until its task ran.
+/// Time from when a sample was due until its task ran.
 fn taken(s: Sample) -> Option<u64> {
     s.taken.checked_sub(s.due)
 }
 
-/// From when a sample was due until the guest's kernel handled its interrupt.
+/// Time from when a sample was due until the guest's kernel handled its interrupt.
 fn handled(s: Sample) -> Option<u64> {
     s.woken.checked_sub(s.due)
 }
 
-/// Samples of a ring whose times can be: a guest's fault must not become a number.
+/// Reads samples of a ring, without those whose times are impossible: a guest's error must not become a number.
 fn read(ring: &Ring, reader: &mut Reader, from: u64, mut each: impl FnMut(Sample)) {
     reader.read(ring, |s| {
         if s.due >= from && s.taken >= s.due && s.taken <= tsc() {
@@ -342,7 +341,7 @@ fn operations(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     Ok(())
 }
 
-/// An interrupt of the host that is not for the guest: out of it and back for nothing.
+/// An interrupt of the host that is not for the guest: the cost of an exit and entry for nothing.
 fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     const NAME: &str = "exit-interrupt";
     let Some(other) = b.other.filter(|_| can_interrupt_others()) else {
@@ -391,7 +390,7 @@ fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     })
 }
 
-/// Interrupts that a vCPU sends to itself: delivery and handling without anybody else's part.
+/// Interrupts that a vCPU sends to itself: delivery and handling without another sender.
 fn own_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     let cpu = [b.cpu];
     with_guest(b, kvm, Setup::of(Op::SelfInterrupt), &cpu, |b, guest| {
@@ -454,14 +453,14 @@ fn timers(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
 
 /// Messages from the host: `KVM_SIGNAL_MSI` from another CPU.
 fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
-    /// What of a message is timed.
+    /// Which part of a message is timed.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Part {
         /// The call, on the sender's side.
         Call,
         /// From before the call to the handler's first instruction.
         Delivery,
-        /// From there to the first instruction of the task it wakes.
+        /// From the handler's first instruction to that of the task it wakes.
         Task,
         /// CPU time of the vCPU's thread for each message.
         CpuTime,

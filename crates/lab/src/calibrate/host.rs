@@ -19,7 +19,7 @@ use crate::error::{Error, Whom};
 /// Priority of the measuring thread.
 const PRIORITY: u8 = 10;
 
-/// Makes the calling thread the measuring one.
+/// Makes the calling thread a measuring thread.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ fn pause_loop() {
     }
 }
 
-/// Reading the clock, which is in all that follows.
+/// Cost of reading the clock, which all other samples include.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub(crate) fn clock(b: &mut Bench<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// All others.
+/// All other measurements.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ impl Timer {
     }
 }
 
-/// Programs a timer that comes before everybody else's, so that the hardware is programmed too.
+/// Programs a timer that is earlier than all others, so that the hardware is programmed too.
 fn timer_program(b: &mut Bench<'_>) -> Result<(), Error> {
     let timer = TimerFd::new()?;
     let block = Timer::of(b).block;
@@ -176,7 +176,7 @@ fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
 struct Helper<F> {
     cpu: u32,
     spins: bool,
-    /// What it does first.
+    /// Its first action.
     first: F,
 }
 
@@ -335,7 +335,7 @@ impl Sleeper {
     }
 }
 
-/// What a wake-up costs the waker: the thread woken may not run yet, and no CPU is interrupted.
+/// Cost of a wake-up for the waker, where the woken thread may not run yet and no CPU is interrupted.
 fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
     if !b.fifo {
         b.skip("wake-here", "real-time scheduling is not permitted");
@@ -349,8 +349,7 @@ fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
     })
 }
 
-/// From a futex wake to the sleeper's first instruction, on another CPU that idles (or is taken from
-/// fair work).
+/// From a futex wake to the sleeper's first instruction, on another CPU that is idle (or runs fair work).
 fn wake_there(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, fifo) = (Timer::of(b).block, b.fifo);
     let Some(other) = b.other else {
@@ -409,7 +408,7 @@ fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
 /// How long a sleep is.
 const AHEAD_NS: Ns = 200_000;
 
-/// How late the calling thread runs that sleeps to a time, again and again for a block.
+/// Lateness of the calling thread after sleeps to absolute times, for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Late {
     block: u64,
@@ -431,7 +430,7 @@ impl Late {
     }
 }
 
-/// How late a thread that slept to a time runs, and what such a cycle costs it.
+/// Lateness after a sleep to an absolute time, and the CPU time of such a cycle.
 fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, late) = (Timer::of(b).block, Late::of(b));
     let about = "clock_nanosleep to a time: how late the thread runs";

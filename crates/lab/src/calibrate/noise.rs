@@ -1,4 +1,4 @@
-//! What takes an idle host's CPUs though nobody asked for it, for a profile's noise.
+//! Measures activities that take an idle host's CPUs unasked, as noise of a profile.
 #![allow(unsafe_code, reason = "getrusage has no safe wrapper")]
 
 use std::collections::BTreeSet;
@@ -17,10 +17,10 @@ use super::gaps::{Gap, least, spin, tick_block, ticks_among};
 use super::settle::{Distribution, Interruptions};
 use crate::error::{Error, Whom};
 
-/// Fewer are no distribution.
+/// Fewest samples that make a distribution.
 const FEWEST: usize = 10;
 
-/// Watches the CPUs of this calibration by turns, for `watch_ns` in all, and tells the bench what interrupts a
+/// Watches the CPUs of this calibration by turns, for `watch_ns` in all, and tells the bench the interruptions of a
 /// measuring thread.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ pub(crate) fn watch(b: &mut Bench<'_>, tick_ns: Ns, watch_ns: Ns) -> Result<Vec<
     Ok(seen)
 }
 
-/// What a spinning thread met.
+/// Interruptions of a spinning thread.
 #[derive(Debug, Default)]
 struct Watched {
     ns: Ns,
@@ -97,7 +97,7 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Tells ticks, interrupts and threads apart.
+    /// Sorts gaps into ticks, interrupts and threads.
     fn sort(&mut self, b: &Bench<'_>, gaps: &[(Gap, bool)], tick_ns: Ns) {
         let unswitched = gaps.iter().filter(|(_, switched)| !switched).map(|(gap, _)| *gap);
         let ticks = ticks_among(b.clock, unswitched, tick_ns);

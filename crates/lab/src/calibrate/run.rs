@@ -28,9 +28,8 @@ const BUDGET_NS: (Ns, Ns) = (1_400_000_000, 260_000_000);
 /// How long noise is watched for, in full and quick.
 const NOISE_NS: (Ns, Ns) = (60_000_000_000, 2_000_000_000);
 
-/// Measures this host's costs. `stop` is asked between blocks of some 40 ms; when it answers true
-/// the result holds what was measured until then. `progress` hears the name of each measurement as
-/// it begins.
+/// Measures this host's costs. `stop` is called between blocks of some 40 ms; if it returns true, the result has what
+/// was measured until then. `progress` gets the name of each measurement as it begins.
 ///
 /// # Errors
 ///
@@ -163,8 +162,8 @@ fn open() -> Result<Kvm, Error> {
     Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))
 }
 
-/// The CPU to measure, and one that shares no core with it where there is such: the last ones, since
-/// interrupts and everybody's first threads are on the first.
+/// The CPU to measure, and a second one on another core if possible: the last ones, because interrupts and most
+/// programs use the first.
 fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
     let threads =
         if facts.topology.read { facts.topology.value.threads_per_core.max(1) } else { 1 };
@@ -174,7 +173,7 @@ fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
     (cpu, other)
 }
 
-/// Memory that stays, while it lives.
+/// Locks this process's memory while it lives.
 #[derive(Debug)]
 struct Locked(bool);
 

@@ -1,4 +1,4 @@
-//! Noise of a host, as it was seen and as a profile has it.
+//! Noise of a host, as measured and as in a profile.
 
 use serde::Serialize;
 use vcoop_model::plan::Ns;
@@ -7,20 +7,20 @@ use vcoop_model::quantiles::Quantiles;
 
 use super::settle::Distribution;
 
-/// Longest time that a profile takes.
+/// Longest time that a profile accepts.
 const LONGEST_NS: Ns = 4_000_000_000;
 
-/// Noise that was seen, and the time in which it was.
+/// Noise, and the time in which it was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenNoise {
     /// What it is made of.
     pub by: NoiseBy,
-    /// The times that it took the CPU, in nanoseconds.
+    /// Lengths of the times for which it took the CPU, in nanoseconds.
     #[serde(flatten)]
     pub took: Distribution,
-    /// How long was watched, all CPUs together.
+    /// Watched time, all CPUs together.
     pub watched_ns: Ns,
-    /// CPUs that were.
+    /// Watched CPUs.
     pub cpus: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ impl SeenNoise {
         self.took.n * self.took.mean_ns * 1_000 / self.watched_ns.max(1)
     }
 
-    /// Whether it left the CPU some time, which a profile's noise has to.
+    /// Whether it left the CPU any time; a profile accepts no other noise.
     pub(crate) fn leaves_time(&self) -> bool {
         let Noise { period_ns, takes, .. } = self.noise();
         takes.mean() < period_ns
@@ -51,7 +51,7 @@ impl SeenNoise {
         }
     }
 
-    /// Where it is from, as the profile says it.
+    /// Its source, as in the profile.
     pub(crate) fn source(&self, place: &str) -> String {
         let Self { took, watched_ns, cpus, .. } = self;
         let seconds = watched_ns / 1_000_000_000;

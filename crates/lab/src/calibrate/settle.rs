@@ -1,4 +1,4 @@
-//! How long to measure: until the median stands still.
+//! How long to measure: until the median is stable.
 //!
 //! A measurement comes in blocks. The first is dropped (cold caches, first faults). It has settled
 //! when the medians of the last three blocks lie within 3 % of the middle one, or within 20 ns,
@@ -31,7 +31,7 @@ pub struct Distribution {
     pub median_ns: Ns,
     /// 90 % are at most this.
     pub p90_ns: Ns,
-    /// 99 % are at most this. This and what follows is of few samples where there are few.
+    /// 99 % are at most this. This quantile and the higher ones may rest on few samples.
     pub p99_ns: Ns,
     /// 99.9 % are at most this.
     pub p999_ns: Ns,
@@ -41,20 +41,20 @@ pub struct Distribution {
     pub max_ns: Ns,
     /// The mean.
     pub mean_ns: Ns,
-    /// How many more there were, the longest of all, which are taken to have been interrupted.
+    /// Number of samples that were left out: the longest ones, taken to be interrupted.
     pub interrupted: u64,
 }
 
 impl Distribution {
-    /// Of these samples, which it sorts; `None` of none.
+    /// From samples, which it sorts; `None` without samples.
     pub(crate) fn of(samples: &mut [Ns]) -> Option<Self> {
         Self::uninterrupted(samples, &Interruptions::default())
     }
 
-    /// Of samples that were timed on a CPU with such interruptions. The simulator has these apart (ticks, noise): the
-    /// longest samples are left out while there are no more of them, that far above the median, than interruptions of
-    /// at least a quarter of that are expected in the time of all samples. A quarter, because in a guest an interruption
-    /// costs an exit and an entry besides, twice or three times of itself.
+    /// From samples that were timed on a CPU with these interruptions, which the simulator has separately (ticks,
+    /// noise). The longest samples are left out while they are no more than the interruptions expected in the time of
+    /// all samples. An interruption counts if it takes at least a quarter of the sample's distance from the median:
+    /// in a guest it also costs an exit and an entry, twice or three times its own time.
     pub(crate) fn uninterrupted(samples: &mut [Ns], by: &Interruptions) -> Option<Self> {
         samples.sort_unstable();
         let sum: Ns = samples.iter().sum();
@@ -89,12 +89,12 @@ impl Distribution {
     }
 }
 
-/// What interrupts a CPU that is measured.
+/// Interruptions of a CPU that is measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interruptions {
-    /// How long each took, ascending.
+    /// Length of each, ascending.
     took: Vec<Ns>,
-    /// In how long they were seen.
+    /// Time in which they were seen.
     watched_ns: Ns,
 }
 
@@ -104,7 +104,7 @@ impl Interruptions {
         Self { took, watched_ns }
     }
 
-    /// How many of at least this length come in so long.
+    /// Expected number of interruptions of at least this length in time `ns`.
     fn expected(&self, ns: Ns, at_least: Ns) -> f64 {
         let n = self.took.len() - self.took.partition_point(|took| *took < at_least);
         n as f64 * ns as f64 / self.watched_ns.max(1) as f64
@@ -134,7 +134,7 @@ impl Blocks {
     /// Most samples kept; enough for any quantile shown.
     const MAX_SAMPLES: usize = 1 << 20;
 
-    /// Takes a block in. One without samples does not count.
+    /// Adds a block. A block without samples does not count.
     pub(crate) fn push(&mut self, block: &mut [Ns]) {
         let Some(of) = Distribution::of(block) else { return };
         self.seen += 1;
@@ -156,7 +156,7 @@ impl Blocks {
         self.medians.len()
     }
 
-    /// All of it, on a CPU with such interruptions; `None` if there is no sample.
+    /// The distribution of all samples, on a CPU with these interruptions; `None` if there is no sample.
     pub(crate) fn distribution(mut self, by: &Interruptions) -> Option<Distribution> {
         Distribution::uninterrupted(&mut self.samples, by)
     }

@@ -1,4 +1,4 @@
-//! A timer of the kernel that nobody waits for.
+//! A kernel timer without a waiter.
 #![allow(unsafe_code, reason = "timerfd has no safe wrapper")]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use vcoop_model::plan::Ns;
 
 use crate::error::{Error, Whom};
 
-/// It expires on the CPU that set it last, and wakes nobody: only its interrupt is left.
+/// It expires on the CPU that set it last and wakes no thread, so that only its interrupt is measured.
 #[derive(Debug)]
 pub(crate) struct TimerFd(OwnedFd);
 
@@ -27,7 +27,7 @@ impl TimerFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Lets it expire in so long; 0 disarms it.
+    /// Lets it expire after `ns` nanoseconds; 0 disarms it.
     pub(crate) fn set(&self, ns: Ns) {
         let mut t = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },

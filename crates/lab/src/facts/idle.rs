@@ -26,7 +26,7 @@ pub struct IdleState {
     pub description: String,
     /// Time to leave it as the driver states it, the worst case, in nanoseconds.
     pub exit_ns: Ns,
-    /// Stay from which it pays, in nanoseconds.
+    /// Shortest stay that saves energy, in nanoseconds.
     pub residency_ns: Ns,
     /// The governor may not choose it.
     pub disabled: bool,

@@ -1,4 +1,4 @@
-//! What the kernel was built with, and what it was told since.
+//! How the kernel was built and configured.
 
 use std::fs::File;
 use std::io::Read;
@@ -39,7 +39,7 @@ impl Release {
     }
 }
 
-/// The kernel's build configuration, where the host shows it.
+/// The kernel's build configuration, if the host has it.
 #[derive(Debug, Default)]
 pub(super) struct Config {
     text: String,
@@ -92,8 +92,7 @@ pub(super) fn tick(coarse: Option<Ns>, config: &Config) -> Fact<Ns> {
     }
 }
 
-/// The preemption model: what debugfs says is in force, else the boot option, else what the kernel
-/// was built with.
+/// The preemption model: from debugfs, else from the boot option, else from the build configuration.
 pub(super) fn preemption(root: &Root, config: &Config) -> Fact<Preemption> {
     let named = |name: &str| match name {
         "none" => Some(Preemption::None),

@@ -1,4 +1,4 @@
-//! What the timers of this host's CPUs are: the `[cpu]` section of a profile.
+//! Timers of this host's CPUs: the `[cpu]` section of a profile.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,8 +13,8 @@ const IA32_VMX_MISC: u64 = 0x485;
 /// The rate of all common CPUs: one count in 32 cycles.
 const COMMON_SHIFT: u32 = 5;
 
-/// The CPU of a profile, and its source, which begins with `measured` only where all of it was read.
-/// `tsc_khz`: as KVM or a clock says it; `place` is where and when.
+/// The CPU of a profile, and its source, which begins with `measured` only if everything was read. `tsc_khz`: from KVM
+/// or a clock. `place`: where and when.
 pub(crate) fn cpu(root: &Root, tsc_khz: u32, place: &str) -> (Cpu, String) {
     let signature = signature(root);
     let (preemption_timer_shift, timer) = preemption_timer(root);

@@ -1,4 +1,4 @@
-//! Where the CPUs sit: cores and last-level caches, from sysfs.
+//! Topology of the CPUs: cores and last-level caches, from sysfs.
 
 use vcoop_sched::config::Topology;
 use vcoop_threads::parse_cpu_list;
@@ -64,7 +64,7 @@ fn place(root: &Root, cpu: u32) -> Option<Place> {
     Some(Place { llc: llc.or_else(package).unwrap_or(0), core, cpu })
 }
 
-/// A kernel CPU list: `0-3,8,10-11`. What is none has no CPU.
+/// A kernel CPU list: `0-3,8,10-11`. Other text has no CPUs.
 pub(super) fn list(text: &str) -> Vec<u32> {
     parse_cpu_list(text).into_iter().flatten().collect()
 }

@@ -1,14 +1,13 @@
 //! The race of a boost with a guest on its way out, on a real vCPU.
 //!
-//! The guest has one urgent moment, announced by its own timer, every few milliseconds, and else
-//! runs a task that never enters its kernel. The host looks at its words all the time and boosts it when
-//! they say that something urgent goes on, some microseconds later, so that many a boost lands just as
-//! the guest leaves. Then nobody looks again: neither side has a reason to. A boost that was left behind
-//! stands until the next urgent moment; the budget here is too large to end it.
+//! The guest has one urgent moment, started by its own timer, every few milliseconds, and else runs a task that never
+//! enters its kernel. The host polls its words and boosts it when they say that something urgent runs, some
+//! microseconds later, so that many boosts come just as the guest leaves. Then neither side has a reason to look again.
+//! A boost left behind stays until the next urgent moment; the budget here is too large to end it.
 //!
-//! A run of the lab looks every quarter of a millisecond besides, so there a boost left behind would
-//! be short, and this race could hide. The test drives the vCPU's driver itself, and can leave the
-//! recheck out: then the boosts must be seen to stay.
+//! In a run of the lab the injector also looks every quarter of a millisecond, so that a boost left behind would be
+//! short and this race could hide. So the test drives the vCPU's driver itself. It can leave the recheck out: then
+//! boosts must be seen to stay.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -33,7 +32,7 @@ use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 
 const GAP_NS: u64 = 3_000_000;
-/// Longer than the way of any notification, and half of the gap.
+/// Longer than any notification takes, and half of the gap.
 const LEFT_NS: u64 = 1_500_000;
 const TEST_NS: u64 = 2_500_000_000;
 
@@ -70,7 +69,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// What the words say: urgent, or over and done with.
+/// Whether the words say that something urgent runs.
 fn is_urgent(vm: &LabVm) -> bool {
     let words = vm.words(&vm.vcpus[0]);
     let (cs, intent): (CsState, Intent) = (words.cs.decode(), words.intent.decode());
@@ -79,7 +78,7 @@ fn is_urgent(vm: &LabVm) -> bool {
         || words.request.decode::<BoostRequest>() == BoostRequest::Boost
 }
 
-/// A vCPU whose words are not read a second time: the recheck sees what was seen before.
+/// A vCPU whose words are not read a second time: the recheck gets the words of the first read.
 struct ReadsOnce<'a>(VcpuPort<'a>, GuestWords);
 
 impl Port for ReadsOnce<'_> {
@@ -172,7 +171,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     (left, vm.vcpus[0].stats())
 }
 
-/// Boosts what looks urgent, a little too late, and watches how long boosts last that nobody needs.
+/// Boosts what looks urgent, slightly too late, and measures how long unneeded boosts last.
 fn host_side(vm: &LabVm, common: &Common, cpu: u32, recheck: bool) -> u64 {
     pin(&[cpu]).unwrap();
     // Its own pauses would be taken for the guest's.

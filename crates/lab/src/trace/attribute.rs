@@ -1,4 +1,4 @@
-//! Where the time of a sample went, from the timeline.
+//! Decomposes a sample by the timeline.
 //!
 //! A sample is cut at every change of its thread's state between the time it was due and its first
 //! instruction. Cuts are taken in nanoseconds from the due time, so the parts add up to the sample
@@ -12,7 +12,7 @@ use vcoop_model::recording::{Part, Parts};
 use vcoop_sources::trace::{IDLE, Label, Span, State, Tid, Timeline};
 use vcoop_threads::tsc::Clock;
 
-/// Where a sample's time went, and who had the CPU while it waited.
+/// Parts of a sample, and the threads on the CPU while it waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributed {
     pub(crate) parts: Parts,
@@ -26,7 +26,7 @@ struct Ledger<'a> {
     clock: &'a Clock,
     due: u64,
     latency: Ns,
-    /// Accounted for up to here.
+    /// Time up to which it is booked.
     done: Ns,
     parts: Parts,
     ran: BTreeMap<Label, Ns>,
@@ -38,7 +38,7 @@ impl<'a> Ledger<'a> {
         Self { timeline, clock, due, latency, done: 0, parts, ran }
     }
 
-    /// Everything up to this time belongs to this part; how much that was.
+    /// Books the time up to `to` as this part; returns how much that was.
     fn until(&mut self, to: u64, part: Part) -> Ns {
         let at = self.clock.to_ns(to.saturating_sub(self.due));
         let ns = at.clamp(self.done, self.latency) - self.done;
@@ -47,8 +47,8 @@ impl<'a> Ledger<'a> {
         ns
     }
 
-    /// A wait for a CPU: its time, and who had that CPU. Woken on an idle CPU, a thread waits for
-    /// that CPU to come out of idling.
+    /// Books a wait for a CPU, and the threads on that CPU. A thread that is woken on an idle CPU waits for that CPU to
+    /// leave its idle state.
     fn wait(&mut self, span: &Span, part: Part) {
         let timeline = self.timeline;
         timeline.ran(span.cpu, span.from, span.to, |who, _, to| match who {
@@ -65,7 +65,7 @@ impl<'a> Ledger<'a> {
         });
     }
 
-    /// Follows a thread; `asleep`, `running` and `guest` say what these states mean here.
+    /// Follows a thread; `asleep`, `running` and `guest` say as which parts these states are booked.
     fn follow(&mut self, tid: Tid, from: u64, to: u64, meaning: [Part; 3]) -> Option<()> {
         let [asleep, running, guest] = meaning;
         for span in self.timeline.spans(tid, from, to)? {
@@ -87,7 +87,7 @@ impl<'a> Ledger<'a> {
         Some(())
     }
 
-    /// The sample, if it is accounted for; `rest`: what a last rounding belongs to.
+    /// The decomposition; `rest`: the part that gets the last rounding.
     fn close(mut self, rest: Part) -> Attributed {
         self.parts[rest as usize] += self.latency - self.done;
         debug_assert_eq!(self.parts.iter().sum::<Ns>(), self.latency);
@@ -254,8 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// The parts add up exactly at any rate of the clock, and nobody ran instead for longer than
-        /// the waits.
+        /// The parts add up exactly at any rate of the clock, and no thread ran instead for longer than the waits.
         #[test]
         fn parts_add_up(
             khz in 900_000_u32..5_000_000,

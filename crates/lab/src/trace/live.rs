@@ -1,8 +1,7 @@
-//! The host's scheduler as it is recorded, told to an observer.
+//! Reports the host's scheduler to an observer as it is recorded.
 //!
-//! Threads of the run have their names, everybody else is one thread called `others`: whose they are is
-//! none of our business. Who had a CPU before its first event, and after events were lost, is not known:
-//! until the next event of that CPU nothing is told of it.
+//! Threads of the run have their names; all others are one thread called `others`. Before a CPU's first event, and
+//! after events were lost, its thread is not known: nothing is reported until the next event of that CPU.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use vcoop_threads::tsc::Clock;
 
 use crate::policy_log::Note;
 
-/// Threads of a run, by what they are.
+/// Threads of a run, by kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tids<'a> {
     pub(crate) tasks: &'a [Tid],
@@ -33,24 +32,24 @@ pub(crate) struct Live {
     pub(crate) names: ThreadNames,
     window: (Ns, Ns),
     events: Vec<(Ns, Told)>,
-    /// What policies and governors did, until the scheduler's events of that time are there.
+    /// Events of policies and governors, held until the scheduler's events of that time are there.
     notes: Vec<(Ns, Told)>,
-    /// vCPUs that are boosted, as far as that was told, and their budgets.
+    /// vCPUs that are boosted, as last reported, and their budgets.
     boosted: BTreeMap<ThreadId, Ns>,
-    /// vCPUs in use of each VM with a mask, as far as that was told.
+    /// vCPUs in use of each VM with a mask, as last reported.
     in_use: BTreeMap<u32, u32>,
-    /// Time of the last event that was told.
+    /// Time of the last event that was reported.
     last: Ns,
-    /// Who has each CPU, as far as events were taken in.
+    /// Thread on each CPU, as of the last event taken,
     has: Vec<Option<ThreadId>>,
-    /// ... and as far as they were told.
+    /// and as last reported.
     shown: Vec<Option<ThreadId>>,
     open: bool,
     over: bool,
 }
 
 impl Live {
-    /// `clock`: that of the run, from the start of its warm-up; `cpus`: CPUs are numbered below this.
+    /// `clock`: that of the run, from the start of its warm-up; `cpus`: upper bound of CPU numbers.
     pub(crate) fn new(
         plan: &Plan,
         clock: Clock,
@@ -134,19 +133,19 @@ impl Live {
         self.events.extend(told.map(|told| (at, told)));
     }
 
-    /// Takes in what a vCPU's policy did; the notes of one vCPU come in order.
+    /// Takes a note of a vCPU's policy; the notes of one vCPU come in order.
     pub(crate) fn note(&mut self, tid: Tid, note: Note) {
         let Some(&thread) = self.ids.get(&tid) else { return };
         let told = |what| (note.at, Told::Boost { thread, what, budget_ns: note.budget });
         self.notes.extend(note.shown().map(told));
     }
 
-    /// A VM uses so many vCPUs from this time on; those of one VM come in order.
+    /// A VM uses so many vCPUs from this time on; calls for one VM come in order.
     pub(crate) fn mask(&mut self, at: Ns, vm: u32, vcpus: u32) {
         self.notes.push((at, Told::Mask { vm, vcpus }));
     }
 
-    /// Tells what was taken in since the last time; the scheduler's events are there up to `covered`.
+    /// Reports what was taken since the last call; the scheduler's events are there up to `covered`.
     pub(crate) fn tell(&mut self, observer: &mut dyn Observer, covered: Ns) {
         let mut events = std::mem::take(&mut self.events);
         let (now, later) = self.notes.drain(..).partition(|(at, _)| *at <= covered);
