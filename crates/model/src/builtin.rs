@@ -1,4 +1,4 @@
-//! Scenarios that ship with the program, and those that other files name.
+//! Scenarios that ship with the program, and scenarios that other files name.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::file;
 /// A scenario that ships with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// Its name, as `vcoop run` takes it and the file says it.
+    /// Its name, as for `vcoop run` and in the file.
     pub name: &'static str,
     /// The text of its file.
     pub text: &'static str,
@@ -81,7 +81,7 @@ pub fn builtin_scenario(name: &str) -> Option<&'static str> {
     builtin_scenarios().iter().find(|b| b.name == name).map(|b| b.text)
 }
 
-/// Whether a name is that of a file rather than of something built in.
+/// Whether a name is a path, not the name of something built in.
 pub fn is_path(name: &str) -> bool {
     name.contains('/') || name.ends_with(".toml")
 }
@@ -90,7 +90,7 @@ pub fn is_path(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// What is wrong, and what to do about it.
+/// What is wrong, and the remedy.
 pub fn named_scenario(name: &str, path: &Path) -> Result<String, (String, Option<String>)> {
     if is_path(name) {
         return file::text(path, file::MOST_TEXT).map_err(|e| {

@@ -1,4 +1,4 @@
-//! How captured workloads come in: the interface between scenario files and the capture reader.
+//! The interface between scenario files and the reader of captures.
 //!
 //! The reader of trace formats lives above this crate, so a scenario takes it as a trait object.
 
@@ -17,18 +17,17 @@ pub struct CapturedThread {
     pub policy: Policy,
     /// CPUs of the *captured* machine it was allowed on; empty = all.
     pub cpus: Vec<u32>,
-    /// What it does from the start of the capture. `Step::Wake(i)` names the thread at index `i`
-    /// of the loaded list.
+    /// Its steps from the start of the capture. `Step::Wake(i)` is about the thread at index `i` of the loaded list.
     pub steps: Arc<Vec<Step>>,
-    /// Whether the script may start again at its end (a thread that lived through the whole
-    /// capture, or one that the reader closed into a loop).
+    /// Whether the script may start again at its end: the thread lived through the whole capture, or the reader made it
+    /// a loop.
     pub repeat: bool,
 }
 
 /// How a capture is replayed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
-    /// CPU demand in parts per million of what was recorded; sleeps stay as they were.
+    /// CPU demand in parts per million of the recorded one; sleeps do not change.
     pub demand_ppm: u64,
     /// Keep at most so many threads, those with the largest demand.
     pub max_threads: Option<usize>,
@@ -67,7 +66,7 @@ pub trait CaptureLoader {
     }
 }
 
-/// Knows no captures: for tests, and for programs that read scenarios but do not run them.
+/// Has no captures: for tests, and for programs that read scenarios but do not run them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCaptures;
 

@@ -1,4 +1,4 @@
-//! What is wrong with an input file, where, and what would be right.
+//! Errors in input files, with place and advice.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
@@ -6,11 +6,10 @@ use std::ops::Range;
 /// Columns a rendered diagnostic may use.
 const WIDTH: usize = 100;
 
-/// One thing wrong with a scenario, a profile or a `--set`.
+/// An error in a scenario, a profile or a `--set`.
 ///
-/// `Display` renders it in the shape compilers use: place and message, the offending line with a
-/// caret under the offending text, what is allowed. No line is wider than 100 columns, as long as
-/// the words of the message are not.
+/// `Display` renders it as compilers do: place and message, the offending line with a caret under the offending text,
+/// what is allowed. No line is wider than 100 columns unless a word of the message is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// File as the user named it, or the option (`--set`) the text came from.
@@ -19,8 +18,8 @@ pub struct Diagnostic {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// The whole offending line, tabs shown as single spaces; empty where there is no text
-    /// (a file that cannot be read).
+    /// The whole offending line, with tabs as single spaces; empty if there is no text (an unreadable file, for
+    /// example).
     pub snippet: String,
     /// Characters to underline, at least 1.
     pub length: u32,
@@ -31,7 +30,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// A diagnostic about a whole input, without a place in it (it cannot be read, say).
+    /// A diagnostic about a whole input, without a place in it.
     pub fn whole(file: &str, message: String, help: Option<String>) -> Self {
         let file = file.to_owned();
         Self { file, line: 1, column: 1, snippet: String::new(), length: 1, message, help }
@@ -64,8 +63,8 @@ impl fmt::Display for Diagnostic {
 }
 
 impl Diagnostic {
-    /// The part of the line that fits `room` characters and holds the caret; the caret's offset
-    /// (from 0) and length in it.
+    /// The part of the line that fits into `room` characters and has the caret; offset (from 0) and length of the caret
+    /// in it.
     fn window(&self, room: usize) -> (String, usize, usize) {
         let chars: Vec<char> = self.snippet.chars().collect();
         let column = (self.column.max(1) - 1) as usize;
@@ -82,7 +81,7 @@ fn wrap(text: &str, lead: &str, rest: &str, width: usize) -> String {
     vcoop_text::wrap(text.split_whitespace(), lead, rest, width)
 }
 
-/// Everything found wrong with an input; never empty when returned as an error.
+/// All errors in an input; never empty when returned as an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -122,7 +121,7 @@ pub(crate) struct Span {
 pub(crate) struct Sources(Vec<(String, String)>);
 
 impl Sources {
-    /// Adds a text under the name diagnostics show; its index.
+    /// Adds a text under the name that diagnostics show; returns its index.
     pub(crate) fn add(&mut self, name: &str, text: &str) -> usize {
         self.0.push((name.to_owned(), text.to_owned()));
         self.0.len() - 1
@@ -138,7 +137,7 @@ impl Sources {
 }
 
 impl Diagnostic {
-    /// What is wrong with a range of bytes of a file's text.
+    /// The diagnostic for a range of bytes of a file's text.
     pub fn at(
         file: &str,
         text: &str,
@@ -169,7 +168,8 @@ fn count_newlines(text: &str) -> u32 {
     u32::try_from(text.bytes().filter(|b| *b == b'\n').count()).unwrap_or(u32::MAX)
 }
 
-/// Spans come from a parser of the same text, but an error at the end of input may lie past it.
+/// The character boundary at or before `at`. Spans are from a parser of the same text, but an error at the end of input
+/// may lie past the end.
 fn floor_boundary(text: &str, mut at: usize) -> usize {
     at = at.min(text.len());
     while !text.is_char_boundary(at) {
@@ -186,17 +186,17 @@ pub(crate) struct Collector<'s> {
 }
 
 impl<'s> Collector<'s> {
-    /// Nothing found yet.
+    /// A collector without errors.
     pub(crate) fn new(sources: &'s Sources) -> Self {
         Self { sources, found: Vec::new() }
     }
 
-    /// Notes an error, without advice.
+    /// Adds an error without advice.
     pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) {
         self.found.push(self.sources.diagnose(span, message.into(), None));
     }
 
-    /// Notes an error, with what would be right.
+    /// Adds an error with advice.
     pub(crate) fn error_help(
         &mut self,
         span: Span,
@@ -206,7 +206,7 @@ impl<'s> Collector<'s> {
         self.found.push(self.sources.diagnose(span, message.into(), Some(help.into())));
     }
 
-    /// Refuses names given twice.
+    /// Adds an error for each name given twice.
     pub(crate) fn distinct<'n>(&mut self, names: impl Iterator<Item = (&'n str, Span)>) {
         let mut seen: Vec<&str> = Vec::new();
         for (name, span) in names {
@@ -218,12 +218,12 @@ impl<'s> Collector<'s> {
         }
     }
 
-    /// Notes what was found in another file.
+    /// Adds an error found in another file.
     pub(crate) fn foreign(&mut self, diagnostic: Diagnostic) {
         self.found.push(diagnostic);
     }
 
-    /// `Ok` with the value if nothing was found; else everything, once each.
+    /// `Ok` with the value if there was no error; else all errors, without repetitions.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
         let mut found = self.found;
         let mut seen = Vec::new();
@@ -241,13 +241,13 @@ impl<'s> Collector<'s> {
     }
 }
 
-/// Most candidates that are all listed.
+/// Up to this many candidates are all listed;
 const MOST_LISTED: usize = 60;
-/// Candidates that are listed where there are more.
+/// of more, this many are.
 const MOST_ALIKE: usize = 12;
 
-/// `did you mean X? ` for the nearest candidate, or nothing; then all of them, or those most like `word`
-/// where they are too many to be read.
+/// `did you mean X? ` for the nearest candidate, if any; then all candidates, or those most like `word` if there are
+/// too many.
 pub fn nearest<'c>(
     word: &str,
     what: &str,
@@ -271,7 +271,7 @@ pub fn nearest<'c>(
     help
 }
 
-/// The candidate most like `word`, if any is like enough to be a typing slip.
+/// The candidate most like `word`, if `word` may be a misspelling of it.
 pub fn closest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     candidates
         .iter()
@@ -281,7 +281,7 @@ pub fn closest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
         .map(|(_, c)| c)
 }
 
-/// How many typing slips are between two words.
+/// Number of typing errors between two words.
 fn distance(one: &str, other: &str) -> usize {
     strsim::damerau_levenshtein(&one.to_lowercase(), &other.to_lowercase())
 }

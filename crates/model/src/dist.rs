@@ -17,10 +17,10 @@ pub enum Dist {
     Exp {
         /// Mean before the cut.
         mean_ns: Ns,
-        /// Cut.
+        /// Largest value; larger ones are cut to it.
         max_ns: Ns,
     },
-    /// As something was seen to be spread.
+    /// By measured quantiles.
     Quantiles(Quantiles),
 }
 

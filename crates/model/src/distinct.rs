@@ -1,8 +1,8 @@
 //! Items without their repetitions.
 
-/// Each item once, in the order in which they first come up.
+/// Each item once, in order of first appearance.
 ///
-/// For the few names of a table or a report: it takes the square of their number.
+/// For the few names of a table or a report: takes time in the square of their number.
 pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();
     for item in items {

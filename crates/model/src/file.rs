@@ -1,5 +1,5 @@
-//! The one door through which files that users name are read: regular files only, with a bound on
-//! their bytes. A device or a pipe could be endless, and a pipe makes who opens it wait.
+//! Reads files that users name: regular files only, with a bound on their bytes. A device or a pipe could be endless,
+//! and opening a pipe can block.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
@@ -15,25 +15,25 @@ pub const MOST_NAMED: u64 = 1 << 20;
 /// Most bytes of a document that vcoop writes: `result.json`, `manifest.json`.
 pub const MOST_DOCUMENT: u64 = 256 << 20;
 
-/// Why a file is not read, where the system would have read it.
+/// Why this module refuses a file that the system would read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Refusal {
-    /// No regular file, but this.
+    /// It is not a regular file, but of this kind.
     #[error("it is {0}, not a regular file")]
     Kind(&'static str),
-    /// More bytes than this.
+    /// It has more bytes than this.
     #[error("it is larger than {} MiB", .0 >> 20)]
     Large(u64),
-    /// Bytes that are no UTF-8.
+    /// It is not UTF-8.
     #[error("it is not text: it has bytes that are not UTF-8")]
     NotText,
 }
 
-/// Opens a regular file for reading. It never waits.
+/// Opens a regular file for reading, without blocking.
 ///
 /// # Errors
 ///
-/// It cannot be opened, or is no regular file.
+/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     // To open some devices has effects, so the kind is looked at before, and again behind the file
     // descriptor: another file may have taken the name.
@@ -43,7 +43,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The bytes of a regular file, `most` at most.
+/// The bytes of a regular file of at most `most` bytes.
 ///
 /// # Errors
 ///
@@ -64,14 +64,14 @@ pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// As [`bytes`], or it is no UTF-8.
+/// As [`bytes`], or the text is not UTF-8.
 pub fn text(path: &Path, most: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, Refusal::NotText);
     String::from_utf8(bytes(path, most)?).map_err(not_text)
 }
 
-/// Takes the lock on a folder, for as long as the result is held; `None` where another process has
-/// it. The lock is on the folder itself: files in it come and go by renaming.
+/// Locks a folder, for as long as the result is held; `None` if another process holds the lock. The lock is on the
+/// folder itself, because files in it come and go by renaming.
 ///
 /// # Errors
 ///
@@ -85,8 +85,8 @@ pub fn lock_folder(dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// What to do about an error of this module, as a sentence without its full stop; `None` where the
-/// system's own word says all.
+/// The remedy for an error of this module, as a sentence without its full stop; `None` if the system's message is
+/// enough.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     match error.get_ref()?.downcast_ref::<Refusal>()? {
         Refusal::Kind("a directory") => Some("name a file in it"),
@@ -96,13 +96,13 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The error and what to do about it, as the end of a message: `why\n  remedy: what`.
+/// The error and its remedy, as the end of a message: `why\n  remedy: what`.
 pub fn said(error: &io::Error) -> String {
     let remedy = remedy(error).map(|what| format!("\n  remedy: {what}"));
     format!("{error}{}", remedy.unwrap_or_default())
 }
 
-/// The same in one line, for messages that are laid out anew.
+/// The same in one line, for messages that are wrapped again.
 pub fn sentence(error: &io::Error) -> String {
     remedy(error).map_or_else(|| error.to_string(), |what| format!("{error}; {what}"))
 }

@@ -1,4 +1,4 @@
-//! What kind of file a user has named, if a command or a key takes another kind.
+//! Recognises kinds of files, for a user who has named a file of the wrong kind.
 
 use crate::diagnostic::Diagnostic;
 
@@ -18,7 +18,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::Scenario, Self::Sweep, Self::Profile, Self::Publication];
 
-    /// Its name, and keys at the top of such a file that no other kind has there.
+    /// Its name, and keys that only such a file has at its top.
     fn about(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Scenario => ("scenario", &["host", "vm", "load"]),
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// Refuses a file of another kind. `keys` are those at its top.
+    /// Refuses a file of another kind. `keys` are its top-level keys.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The nouns of vcoop: scenario, plan, profile, recording. No behaviour but validation, and what
-//! every backend has to do alike: policy machines of a plan, random draws.
+//! The data types that all of vcoop shares: scenario, plan, profile, recording. They only validate. Also what every
+//! backend does alike: policy machines of a plan, random draws.
 
 pub mod builtin;
 pub mod capture;

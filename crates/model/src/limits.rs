@@ -1,7 +1,7 @@
-//! How much is read at most, of files whose bytes are bounded by [`file`](crate::file). What is larger is refused,
-//! and the message says the limit.
+//! Limits on what is read, beside the limits on bytes in [`file`](crate::file). Larger input is refused with a message
+//! that names the limit.
 
-/// VMs of a scenario, with their copies. To read and to show them takes time that grows with their square.
+/// VMs of a scenario, including copies. Reading and showing them takes time in the square of their number.
 pub const MAX_VMS: usize = 1024;
 
 /// vCPUs of a VM.
@@ -19,7 +19,7 @@ pub const MAX_TASKS: usize = 100_000;
 /// Cells of a matrix.
 pub const MAX_CELLS: usize = 4096;
 
-/// Tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
+/// Tasks in all cells of a matrix: all cells are in memory, so that `plans` cannot fail on them.
 pub const MAX_MATRIX_TASKS: usize = 2_000_000;
 
 /// Steps of a rogue's program.

@@ -1,6 +1,6 @@
-//! Enums whose variants have a name in files.
+//! Enums whose variants have names in files.
 
-/// Declares an enum with `COUNT`, `ALL` and `name` of its variants.
+/// Declares an enum with `COUNT`, `ALL` and the `name` of each variant.
 #[macro_export]
 macro_rules! named {
     (

@@ -1,8 +1,7 @@
 //! A plan: one scenario, one policy, one cell of its matrix, resolved and validated.
 //!
-//! A plan holds no unit strings, no defaults and no references to files: it says the experiment
-//! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
-//! seed only.
+//! A plan has no unit strings, no defaults and no references to files: it describes the experiment completely, in
+//! integer nanoseconds, and both backends run it as it is. Repeats differ only by seed.
 
 mod drivers;
 pub mod govern;
@@ -40,7 +39,7 @@ pub struct Plan {
     pub params: BTreeMap<String, String>,
     /// Measured time after the warm-up.
     pub duration_ns: Ns,
-    /// Dropped at the start.
+    /// Time before the measurement, which is dropped.
     pub warmup_ns: Ns,
     /// Independent repeats.
     pub repeats: u32,
@@ -54,23 +53,22 @@ pub struct Plan {
     pub vms: Vec<VmPlan>,
     /// The policy under test.
     pub policy: PolicyPlan,
-    /// What to report, in order. Several of one name are one series: the copies of a VM.
+    /// What to report, in order. Probes of one name are one series: the copies of a VM.
     pub probes: Vec<ProbePlan>,
-    /// Switches thrown while running, sorted by time (counted from the start of the warm-up).
+    /// Changes during the run, sorted by time from the start of the warm-up.
     pub timeline: Vec<TimelineEvent>,
-    /// VMs that come while the run goes on.
+    /// VMs that are created during the run.
     pub storms: Vec<StormPlan>,
     /// Views of single runs.
     pub views: Vec<ViewPlan>,
-    /// Slices of the measured time by which latencies and policy events are kept; 0: they are not.
+    /// Number of slices of the measured time for which latencies and policy events are kept; 0: none.
     #[serde(default)]
     pub slices: u32,
 }
 
 impl Plan {
-    /// Where housekeeping for guests goes (exitless timers, an injector thread): the last pCPU
-    /// nobody is pinned to, else the last one without vCPUs; `None` where vCPUs may use all. With
-    /// `nohz_full` it is one of the other pCPUs, at worst the last of them.
+    /// The pCPU for housekeeping of guests (exitless timers, an injector thread): the last one that nothing is pinned
+    /// to, else the last one without vCPUs; `None` if vCPUs may use all. With `nohz_full` it is one of the other pCPUs.
     pub fn housekeeping(&self) -> Option<u32> {
         let cpus = self.host.sched.cpus();
         let misses = |list: &Vec<u32>, cpu: u32| !list.is_empty() && !list.contains(&cpu);
@@ -114,23 +112,23 @@ pub struct HostPlan {
     /// Devices that interrupt pCPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptPlan>,
-    /// What takes each pCPU though nobody asked for it; the simulator's alone, since a live host has its own.
+    /// Activities that take pCPUs unasked; only for the simulator, because a live host has its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub noise: Vec<Noise>,
 }
 
 choice! {
-    /// Core scheduling of a Linux host: who has a cookie in common, and so may share a core. Threads that are no vCPUs have none, and share
-    /// cores with each other only.
+    /// Core scheduling of a Linux host: which threads have a cookie in common, and so may share a core. Threads other
+    /// than vCPUs have no cookie, and share cores only with each other.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum CoreScheduling {
-        /// All threads.
+        /// Off: all threads may share a core.
         #[default]
         Off = "off",
-        /// vCPUs of one VM, as if its process had a cookie (`PR_SCHED_CORE`).
+        /// The vCPUs of one VM may, as if its process had a cookie (`PR_SCHED_CORE`).
         Vm = "vm",
-        /// No two vCPUs: each has a cookie.
+        /// No two vCPUs may: each has its own cookie.
         Vcpu = "vcpu",
     }
 }
@@ -141,7 +139,7 @@ impl CoreScheduling {
     }
 }
 
-/// A device of the host: each of its pCPUs takes interrupts of it.
+/// A device of the host that interrupts each of its pCPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InterruptPlan {
     /// Name.
@@ -155,7 +153,7 @@ pub struct InterruptPlan {
 }
 
 impl HostPlan {
-    /// The host in a line: how many pCPUs, and whose costs.
+    /// The host in a line: number of pCPUs, and source of the costs.
     pub fn words(&self) -> String {
         let n = self.sched.cpus();
         let plural = if n == 1 { "" } else { "s" };
@@ -163,12 +161,12 @@ impl HostPlan {
     }
 }
 
-/// Whose scheduler a host has.
+/// The scheduler of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "one a plan")]
 pub enum HostSched {
-    /// Linux's classes; `groups[i]` is the weight of the VM whose group is `i`.
+    /// Linux's classes; `groups[i]` is the group with index `i`.
     Linux(LevelConfig),
     /// Xen's credit1; `domains[i]` is VM `i`.
     Credit1(Credit1Config),
@@ -186,7 +184,7 @@ impl HostSched {
         }
     }
 
-    /// The same, to be changed.
+    /// The topology, mutable.
     pub fn topology_mut(&mut self) -> &mut Topology {
         match self {
             Self::Linux(level) => &mut level.topology,
@@ -200,7 +198,7 @@ impl HostSched {
         self.topology().cpus()
     }
 
-    /// Period of the scheduler's tick; a pool's is its dispatch window.
+    /// Period of the scheduler's tick; for a pool, its dispatch window.
     pub fn tick_ns(&self) -> Ns {
         match self {
             Self::Linux(level) => level.tick_ns,
@@ -209,7 +207,7 @@ impl HostSched {
         }
     }
 
-    /// Linux's scheduler, if it is that.
+    /// Linux's scheduler, if the host has it.
     pub fn linux(&self) -> Option<&LevelConfig> {
         match self {
             Self::Linux(level) => Some(level),
@@ -217,7 +215,7 @@ impl HostSched {
         }
     }
 
-    /// The same, to be changed.
+    /// Linux's scheduler, mutable, if the host has it.
     pub fn linux_mut(&mut self) -> Option<&mut LevelConfig> {
         match self {
             Self::Linux(level) => Some(level),
@@ -225,7 +223,7 @@ impl HostSched {
         }
     }
 
-    /// Xen's scheduler, if it is that.
+    /// Xen's scheduler, if the host has it.
     pub fn credit1(&self) -> Option<&Credit1Config> {
         match self {
             Self::Credit1(credit1) => Some(credit1),
@@ -233,7 +231,7 @@ impl HostSched {
         }
     }
 
-    /// PowerVM's pool, if it is that.
+    /// PowerVM's pool, if the host has it.
     pub fn pool(&self) -> Option<&PoolConfig> {
         match self {
             Self::Pool(pool) => Some(pool),
@@ -241,7 +239,7 @@ impl HostSched {
         }
     }
 
-    /// The scheduler by the word that scenarios use.
+    /// The scheduler's name in scenarios.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Linux(_) => "linux",
@@ -252,8 +250,9 @@ impl HostSched {
 }
 
 choice! {
-    /// Kernel preemption model (PREEMPT_NONE, PREEMPT_VOLUNTARY, ...): when a kernel section is preempted. Voluntary preemption points are
-    /// `Costs::voluntary_point_ns` apart; a section with preemption off is never preempted.
+    /// Kernel preemption model (PREEMPT_NONE, PREEMPT_VOLUNTARY, ...): when a kernel section can be preempted.
+    /// Voluntary preemption points are `Costs::voluntary_point_ns` apart. A section with preemption off is never
+    /// preempted.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Preemption {
@@ -282,7 +281,7 @@ pub struct TaskPlan {
     pub policy: Policy,
     /// CPUs it may use (pCPUs for host threads, vCPUs for guest tasks); empty = all.
     pub cpus: Vec<u32>,
-    /// Time it starts, from the start of the warm-up; in a VM of a storm from VMStart.
+    /// Time at which it starts, from the start of the warm-up; in a VM of a storm, from VMStart.
     pub start_ns: Ns,
     /// In a guest: `start_ns` counts from the end of the VM's boot program.
     pub after_login: bool,
@@ -291,15 +290,15 @@ pub struct TaskPlan {
     /// On a Linux host: index into its groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u16>,
-    /// In a guest: the process that it is a thread of, whose address space TLB flushes are about; `None`: all tasks of
-    /// its label are one.
+    /// In a guest: the process of which it is a thread, whose address space TLB flushes are about; `None`: all tasks of
+    /// its label are one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// Of a hog of a live host: the CPU method by which `stress-ng` does the work.
+    /// For a hog of a live host: the CPU method of `stress-ng`, which then does the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stress_ng: Option<String>,
-    /// In a guest: its program is what the thread of its vCPU does in all. What exits, the guest's kernel and switches take of
-    /// that thread's CPU time is in its runs, and it wakes up when that thread did, however long it was held up.
+    /// In a guest: its program is the recorded activity of a vCPU's thread as a whole. So its runs include the CPU time
+    /// for exits, the guest's kernel and switches, and it wakes up when that thread did, however long it waited.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_vcpu: bool,
 }
@@ -346,7 +345,7 @@ fn is_not(flag: &bool) -> bool {
 }
 
 impl VmPlan {
-    /// Probe of a vCPU's waits; the copies of a VM share it.
+    /// Name of the probe of a vCPU's waits; the copies of a VM share it.
     pub fn wait_probe(&self, vcpu: u32) -> String {
         format!("{}.vcpu{vcpu}", self.label)
     }
@@ -375,7 +374,7 @@ pub struct DevicePlan {
 pub enum PolicyPlan {
     /// Do nothing.
     Vanilla,
-    /// vCPU threads at these means for life.
+    /// vCPU threads have these means for life.
     Static {
         /// The means.
         means: Means,
@@ -384,31 +383,31 @@ pub enum PolicyPlan {
     Dynamic(DynamicConfig),
     /// Boost on wake-up without the guest's help.
     WakeBoost(WakeBoostConfig),
-    /// `ratelimit-auto`: a ratelimit for each domain of credit1, from what it does.
+    /// `ratelimit-auto`: a ratelimit for each domain of credit1, from its behaviour.
     RatelimitAuto(RatelimitConfig),
 }
 
 /// What to report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbePlan {
-    /// `host.NAME` or `VM.NAME`: a task that measures; with `.interrupt` for [`Moment::Interrupt`].
+    /// `host.NAME` or `VM.NAME`: a measuring task; with `.interrupt` for [`Moment::Interrupt`].
     pub probe: String,
-    /// Where it is.
+    /// The task.
     pub target: Target,
-    /// Where its samples end.
+    /// End of its samples.
     #[serde(default, skip_serializing_if = "Moment::is_task")]
     pub moment: Moment,
 }
 
-/// Where a sample ends that begins when a timer is due.
+/// End of a sample that begins when a timer is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
     /// At the first instruction of the task that the timer wakes: cyclictest's latency.
     #[default]
     Task,
-    /// In the guest, where the handler of the timer's interrupt is entered: the latency of
-    /// kvm-unit-tests' `tscdeadline_latency`.
+    /// At the entry of the guest's handler of the timer's interrupt: the latency of kvm-unit-tests'
+    /// `tscdeadline_latency`.
     Interrupt,
 }
 
@@ -420,10 +419,9 @@ impl Moment {
 
 /// A task of the plan.
 ///
-/// How a message gets from one to another: within a level by a wake-up, with an IPI where the other
-/// sits on another (v)CPU; from the host into a VM by an interrupt at its `irq_vcpu`, as irqfd and
-/// Xen's event channels have it; from a VM to the host by an exit (doorbell, hypercall) that wakes
-/// the thread; from one VM to another by an exit and an interrupt.
+/// Messages between tasks: within a level by a wake-up, with an IPI if the receiver is on another (v)CPU; from the host
+/// into a VM by an interrupt at its `irq_vcpu`, like irqfd and Xen's event channels; from a VM to the host by an exit
+/// (doorbell, hypercall) that wakes the thread; from one VM to another by an exit and an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -438,7 +436,7 @@ pub enum Target {
     },
 }
 
-/// A switch thrown while running.
+/// A change during the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineEvent {
     /// When, from the start of the warm-up.
@@ -447,7 +445,7 @@ pub struct TimelineEvent {
     pub action: TimelineAction,
 }
 
-/// Things that can change while running.
+/// Changes that are possible during a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimelineAction {
@@ -467,7 +465,7 @@ pub enum TimelineAction {
         /// New baseline.
         policy: Policy,
     },
-    /// Set the vCPUs that a guest prefers, as the mask in the shared page does; it keeps off the others.
+    /// Set the vCPUs that a guest prefers, like the mask in the shared page; it avoids the others.
     Prefer {
         /// VM index.
         vm: u32,

@@ -1,4 +1,4 @@
-//! What mechanisms cost on a machine.
+//! Costs of mechanisms on a machine.
 
 mod load;
 #[cfg(test)]
@@ -19,26 +19,26 @@ use crate::toml_read::value::choice;
 /// A machine: its shape, and what each mechanism costs on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name, as `host.profile` says it.
+    /// Name, as in `host.profile`.
     pub name: String,
     /// One line for lists.
     pub title: String,
-    /// What machine this is and how its numbers came about.
+    /// Description of the machine and of how its numbers were obtained.
     pub about: String,
-    /// Its CPUs, which a scenario takes unless it says otherwise.
+    /// Its CPUs, the default of a scenario.
     pub topology: Topology,
-    /// What its CPU's timers are, if that is known.
+    /// Timers of its CPU, if known.
     pub cpu: Option<Cpu>,
     /// The costs.
     pub costs: Costs,
-    /// What takes its CPUs though nobody asked for it.
+    /// Activities that take its CPUs unasked.
     pub noise: Vec<Noise>,
-    /// Where each number is from, by key (`exit`, `cstate.C6`, `noise.threads`): `measured ...`, `published: ...`,
+    /// Source of each number, by key (`exit`, `cstate.C6`, `noise.threads`): `measured ...`, `published: ...`,
     /// `derived: ...` or `assumed: ...`.
     pub sources: BTreeMap<String, String>,
 }
 
-/// What the timers of a machine's CPUs are. None of it is a cost.
+/// Timers of a machine's CPUs. They are no costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
@@ -51,14 +51,13 @@ pub struct Cpu {
     pub preemption_timer_shift: Option<u32>,
 }
 
-/// CPUs whose preemption timer does not count as it should, by signature: those that KVM's
-/// `cpu_has_broken_vmx_preemption_timer` lists.
+/// CPUs whose preemption timer counts wrongly, by signature: the list of KVM's `cpu_has_broken_vmx_preemption_timer`.
 const BROKEN_PREEMPTION_TIMER: [u32; 9] =
     [0x206e6, 0x20652, 0x20655, 0x106e5, 0x106a0, 0x106a1, 0x106a4, 0x106a5, 0x306a8];
 
 impl Cpu {
-    /// Whether KVM leaves the preemption timer alone on this CPU: it has none, it is broken, or its
-    /// 32 bits last less than ten seconds.
+    /// Whether KVM does not use the preemption timer on this CPU: it has none, it is broken, or its 32 bits last less
+    /// than ten seconds.
     pub fn shuns_preemption_timer(&self) -> bool {
         let lasts_ms = |shift: u32| (1u64 << 32 << shift.min(31)) / u64::from(self.tsc_khz.max(1));
         self.preemption_timer_shift.is_none_or(|shift| lasts_ms(shift) < 10_000)
@@ -66,7 +65,7 @@ impl Cpu {
     }
 }
 
-/// Something that takes each CPU of a machine for a while, again and again: each at times of its own, at random (a Poisson
+/// An activity that takes each CPU of a machine again and again, on each at random times of its own (a Poisson
 /// process).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,7 +95,7 @@ choice! {
 }
 
 impl Costs {
-    /// Leaves out the idle states that take longer than this to leave, as `/dev/cpu_dma_latency` does. If none is left, or at
+    /// Removes the idle states that take longer than this to leave, like `/dev/cpu_dma_latency`. If none is left, or at
     /// 0, the CPU polls.
     pub fn limit_idle(&mut self, limit: Ns) {
         self.cstates.retain(|state| limit > 0 && state.exit_ns <= limit);
@@ -117,8 +116,8 @@ pub struct CState {
     pub exit_ns: Ns,
     /// Predicted idle time from which the governor chooses it.
     pub residency_ns: Ns,
-    /// The CPU watches its flags in it (MWAIT, or a loop): where all states of a machine are such, a wake-up of an idle
-    /// CPU is a write, and no IPI.
+    /// The CPU monitors a flag in it (MWAIT, or a loop): if all states of a machine do, waking an idle CPU takes a
+    /// write instead of an IPI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub monitor: bool,
 }

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::Ns;
 
-/// How many quantiles say a distribution.
+/// Number of quantiles that describe a distribution.
 pub const LEVELS: usize = 8;
 
-/// Which, in parts of 10 000: the least, 10 %, half, 90 %, 99 %, 99.9 %, 99.99 % and the largest.
+/// These quantiles, in parts of 10 000: minimum, 10 %, median, 90 %, 99 %, 99.9 %, 99.99 % and maximum.
 pub const PER_10_000: [u64; LEVELS] = [0, 1_000, 5_000, 9_000, 9_900, 9_990, 9_999, 10_000];
 
-/// Where the quantile of each level begins, of a draw from 64 bits.
+/// For each level, where its quantile begins among draws of 64 bits.
 const BEGINS: [u64; LEVELS - 1] = {
     let mut begins = [0; LEVELS - 1];
     let mut i = 0;
@@ -20,7 +20,7 @@ const BEGINS: [u64; LEVELS - 1] = {
     begins
 };
 
-/// By what the distance from there is scaled, so that 2^32 is the next level.
+/// Scales the distance from there, so that 2^32 is the next level.
 const SCALES: [u64; LEVELS - 1] = {
     let mut scales = [0; LEVELS - 1];
     let mut i = 0;
@@ -31,7 +31,7 @@ const SCALES: [u64; LEVELS - 1] = {
     scales
 };
 
-/// A distribution by its quantiles at [`PER_10_000`], straight in between: in nanoseconds, at most 4 s.
+/// A distribution by its quantiles at [`PER_10_000`], linear in between: in nanoseconds, at most 4 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "[u32; LEVELS]", into = "[u32; LEVELS]")]
 pub struct Quantiles([u32; LEVELS]);
@@ -59,7 +59,7 @@ impl Quantiles {
         self.0.map(Ns::from)
     }
 
-    /// The distribution whose quantiles come nearest to these from above: none is below the one before.
+    /// The distribution with these quantiles, where each is raised to the one before if it is below that.
     pub fn ascending(ns: [Ns; LEVELS]) -> Self {
         let mut last = 0;
         Self(ns.map(|ns| {
@@ -68,7 +68,7 @@ impl Quantiles {
         }))
     }
 
-    /// The mean: that of the straight lines between the quantiles.
+    /// The mean of the piecewise linear distribution.
     pub fn mean(self) -> Ns {
         let ends = self.0.windows(2).zip(PER_10_000.windows(2));
         let twice: Ns = ends.map(|(v, p)| (Ns::from(v[0]) + Ns::from(v[1])) * (p[1] - p[0])).sum();

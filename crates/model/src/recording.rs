@@ -1,6 +1,6 @@
-//! What one run of one plan measured.
+//! Results of one run of one plan.
 //!
-//! Memory is flat in measured time: histograms and sums, and the worst few samples.
+//! Memory does not grow with measured time: histograms, sums, and the few worst samples.
 
 mod in_use;
 mod slices;
@@ -16,26 +16,26 @@ pub use in_use::InUse;
 pub use slices::{PolicyEvent, PolicyEvents, Slice, Slices};
 pub use views::{Intervals, Mark, MarkKind, Scatter, Span};
 
-/// Everything a backend gives back for one repeat.
+/// Results of one repeat from a backend.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Latency series, in the order of the names in `Plan::probes`.
     pub latencies: Vec<LatencyRecord>,
-    /// Scalar results, keyed by `(probe, metric)`; order is that of the key.
+    /// Scalar results, keyed and ordered by `(probe, metric)`.
     pub scalars: BTreeMap<(String, String), Scalar>,
     /// Engine accounting (simulator only).
     pub engine: Option<EngineStats>,
-    /// What became of the VMs of storms, by time.
+    /// Events of the VMs of storms, by time.
     pub marks: Vec<Mark>,
     /// Scatter views, in the order of the plan.
     pub scatters: Vec<Scatter>,
     /// Interval views, in the order of the plan.
     pub intervals: Vec<Intervals>,
-    /// What policies did by time, where a plan asks for slices; by VM, in the order of the plan.
+    /// Policy events over time, if the plan asks for slices; by VM, in the order of the plan.
     pub policy_events: Vec<PolicyEvents>,
-    /// How many vCPUs VMs used by time, where a plan asks for slices; those that can keep off some.
+    /// vCPUs in use over time, if the plan asks for slices; for VMs that can avoid some.
     pub in_use: Vec<InUse>,
-    /// What a simulated guest did that ended the run before its time, naming VM and vCPU.
+    /// Fault of a simulated guest that ended the run early, with VM and vCPU.
     pub fault: Option<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct Scalar {
     pub value: f64,
 }
 
-/// Counted the same way whatever the queue does inside.
+/// Counters of the simulator that do not depend on how its queue works.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineStats {
     /// Model events executed.
@@ -89,28 +89,28 @@ named! {
         GuestWait = "guest_wait",
         /// Guest scheduler and context switch.
         GuestSwitch = "guest_switch",
-        /// Of a round trip: the server worked on calls that came before.
+        /// Round trips: the server worked on earlier calls.
         ServiceQueue = "service_queue",
-        /// Of a round trip: the server's work on this call, cold caches included, and what it waits for in
-        /// it. Of a desktop's response time also the desktop's own work.
+        /// Round trips: the server's work on this call, including cold caches and its waits. Response times of
+        /// desktops: also the desktop's own work.
         Service = "service",
-        /// The task itself was still busy with an earlier period, or held up in it.
+        /// The task itself was still busy with an earlier period, or delayed in it.
         Overrun = "overrun",
-        /// In guest mode: spinning for a spinlock, or halted for it; the task itself, or one that kept it from
-        /// its vCPU by that.
+        /// In guest mode: spinning for a spinlock, or halted for it, by the task or by another task that so kept it
+        /// from its vCPU.
         LockWait = "lock_wait",
         /// In guest mode: spinning until other vCPUs have called a function (a TLB shootdown), likewise.
         CallWait = "call_wait",
     }
 }
 
-/// One value a part.
+/// One value for each part, in nanoseconds.
 pub type Parts = [Ns; Part::COUNT];
 
 /// A latency series of one repeat.
 ///
-/// A sample that is due but still open when the run ends is taken as far as it has come: its latency is
-/// a lower bound. Without it a task that is starved to the end would look better than one that is late.
+/// A sample that is due but still open when the run ends is recorded as far as it has come: its latency is a lower
+/// bound. Otherwise a task that is starved to the end would look better than a late one.
 #[derive(Clone, Debug)]
 pub struct LatencyRecord {
     /// `host.cyclictest`, `guest.cyclictest`, ...
@@ -119,10 +119,10 @@ pub struct LatencyRecord {
     /// first instruction after the answer; desktop: the response time, due to the end of the action);
     /// [`WAIT`](Self::WAIT) or [`PREEMPTED`](Self::PREEMPTED) of a vCPU.
     pub metric: &'static str,
-    /// Nanoseconds, 3 significant digits, to 60 s: beyond it saturates. Sum, minimum and maximum stay exact.
+    /// Nanoseconds, 3 significant digits, up to 60 s; larger values saturate. Sum, minimum and maximum are exact.
     pub hist: Histogram<u64>,
-    /// Periods that passed without a sample: the task was still late when they were due. Those
-    /// that were still open when the run ended count too.
+    /// Periods without a sample, because the task was still late when they were due. Includes those still open at the
+    /// end.
     pub missed: u64,
     /// Sum over all samples, exactly.
     pub sum_ns: u128,
@@ -132,15 +132,15 @@ pub struct LatencyRecord {
     pub max_ns: Ns,
     /// Sum of each part over all samples; the total equals `sum_ns`.
     pub parts_sum: [u128; Part::COUNT],
-    /// The same by size of the sample: bucket `b` holds samples with `floor(log2(ns)) == b`.
+    /// The same by size of the sample: bucket `b` has samples with `floor(log2(ns)) == b`.
     pub parts_by_log2: Box<[[u128; Part::COUNT]; 64]>,
     /// Samples in each such bucket.
     pub count_by_log2: [u64; 64],
-    /// Who had the pCPU while this one waited for it: label to total time.
+    /// Threads on the pCPU while this one waited for it: total time by label.
     pub ran_instead: BTreeMap<String, u128>,
     /// The worst samples, largest first.
     pub worst: Vec<WorstSample>,
-    /// Latencies by the time they were due, where a plan asks for it.
+    /// Latencies by due time, if the plan asks for slices.
     pub slices: Option<Box<Slices>>,
 }
 
@@ -157,7 +157,7 @@ impl LatencyRecord {
     /// Metric of a vCPU's waits for a pCPU after a preemption of its thread.
     pub const PREEMPTED: &str = "preempted";
 
-    /// Last part of the name of the probe by which a guest's driver measures its urgent tasks.
+    /// Last part of the name of the probe for urgent tasks that a guest's driver measures.
     pub const URGENT: &str = "urgent";
 
     /// One that counts latencies.
@@ -185,14 +185,14 @@ impl LatencyRecord {
         }
     }
 
-    /// The same by time, in so many slices of the measured time; none where that is 0.
+    /// Also keeps latencies over time, in so many slices of the measured time; none if 0.
     pub fn sliced(mut self, slices: u32, duration_ns: Ns) -> Self {
         self.slices = (slices > 0).then(|| Box::new(Slices::new(slices, duration_ns)));
         self
     }
 
-    /// Takes a sample in: `due` from the start of the measurement; `ran`: who had the pCPU meanwhile,
-    /// by label, largest first.
+    /// Adds a sample. `due`: from the start of the measurement. `ran`: threads on the pCPU meanwhile, by label, largest
+    /// first.
     pub fn take<'a>(
         &mut self,
         due: Ns,
@@ -225,7 +225,7 @@ impl LatencyRecord {
         }
     }
 
-    /// Books a sample, but for who ran instead and for the worst ones.
+    /// Adds a sample to histogram, sums and slices only.
     #[inline]
     pub fn book(&mut self, latency: Ns, parts: &Parts) {
         self.hist.saturating_record(latency);
@@ -250,6 +250,6 @@ pub struct WorstSample {
     pub latency_ns: Ns,
     /// Its parts.
     pub parts: Parts,
-    /// Who had the pCPU while it waited: label and time, largest first.
+    /// Threads on the pCPU while it waited: label and time, largest first.
     pub ran_instead: Vec<(String, Ns)>,
 }

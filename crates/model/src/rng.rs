@@ -1,9 +1,8 @@
-//! Random numbers: PCG-64 (MCG), one stream a purpose.
+//! Random numbers: PCG-64 (MCG), one stream for each purpose.
 //!
-//! A stream is named by what draws from it (level, task index, purpose), never by the order in
-//! which draws happen, so that two policies under one seed see the same workload: common random
-//! numbers, which is what makes their differences sharp. Simulator and lab name them alike, so that the
-//! simulation beside a live run plays the same workload.
+//! A stream is named by what draws from it (level, task index, purpose), not by the order of draws, so that two
+//! policies under one seed see the same workload: common random numbers, which make their differences precise.
+//! Simulator and lab use the same names, so that the simulation beside a live run has the same workload.
 
 use rand::Rng;
 use rand_distr::{Distribution, Exp1};
@@ -12,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use crate::plan::{Dist, Ns};
 use crate::quantiles::Quantiles;
 
-/// Kinds of entities that draw, first part of their streams' names.
+/// Kinds of entities that draw; first part of their streams' names.
 const HOST_TASK: u64 = 1;
 const GUEST_TASK: u64 = 2;
 const DEVICE: u64 = 3;
@@ -85,7 +84,7 @@ impl Stream {
         Self(Pcg64Mcg::new((u128::from(h) << 64) | u128::from(l)))
     }
 
-    /// Evenly in `0..n` (multiply-shift: the bias of at most n/2^64 is far below any effect here).
+    /// A uniform draw from `0..n` (multiply-shift: the bias of at most n/2^64 is far below any effect here).
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(n)) >> 64) as u64

@@ -1,7 +1,7 @@
-//! Workloads in the language of rt-app, as a guest's tasks.
+//! Reads workloads of rt-app, for tasks of a guest.
 //!
-//! rt-app (<https://github.com/scheduler-tools/rt-app>, `doc/tutorial.txt`) describes threads in JSON:
-//! phases of events, with loops, priorities and affinity. What is read here:
+//! rt-app (<https://github.com/scheduler-tools/rt-app>, `doc/tutorial.txt`) describes threads in JSON: phases of
+//! events, with loops, priorities and affinity. Supported events:
 //!
 //! ```text
 //! run, runtime  CPU time (us); there is one frequency, so that they are the same
@@ -14,9 +14,9 @@
 //! loop          of a phase (default 1) or a thread (default -1: for ever)
 //! ```
 //!
-//! A thread may have `instance`, `delay` (us), `cpus`, `policy`, `priority`, `dl-runtime`, `dl-deadline`
-//! and `dl-period` (us); a phase `policy` and `priority`. Whatever else is in the file is refused by its
-//! path, but for `resources` and `global`, which say nothing about what threads do.
+//! A thread may have `instance`, `delay` (us), `cpus`, `policy`, `priority`, `dl-runtime`, `dl-deadline` and
+//! `dl-period` (us); a phase `policy` and `priority`. Other keys are refused with their path, except for `resources`
+//! and `global`, which do not describe threads.
 
 mod json;
 #[cfg(test)]
@@ -30,17 +30,17 @@ use crate::limits::{MAX_RT_APP_ACTS, MAX_RT_APP_THREADS};
 use crate::plan::{Act, Dist, LockKind, Mode, Ns, Phase};
 use json::Json;
 
-/// Memory written in a nanosecond.
+/// Bytes written in a nanosecond.
 const BYTES_PER_NS: f64 = 10.0;
-/// Longest time or count that is read.
+/// Largest time or count that is accepted.
 const MAX_NUMBER: f64 = 1e12;
-/// Least time that a round of a thread for ever may take.
+/// Least duration of a round of an endless thread, in nanoseconds.
 const MIN_ROUND_NS: Ns = 1_000;
 
 /// A thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppThread {
-    /// Its name; of several instances with the number of the instance (`video-1`).
+    /// Its name; with the number of the instance if there are several (`video-1`).
     pub name: String,
     /// Scheduling policy at its start; `None`: the file does not say.
     pub policy: Option<Policy>,
@@ -48,7 +48,7 @@ pub struct AppThread {
     pub cpus: Vec<u32>,
     /// Time before it starts.
     pub delay_ns: Ns,
-    /// What it does. Peers are threads of the file, numbered from 0, and so are locks.
+    /// What it does. Peers are threads of the file, numbered from 0; locks are numbered likewise.
     pub acts: Vec<Act>,
 }
 
@@ -142,7 +142,7 @@ fn text<'j>(json: &'j Json, path: &str) -> Found<&'j str> {
     }
 }
 
-/// `None` is for ever.
+/// Number of rounds; `None`: without end.
 fn rounds(json: &Json, path: &str) -> Found<Option<u32>> {
     if *json == Json::Number(-1.0) {
         return Ok(None);
@@ -153,7 +153,7 @@ fn rounds(json: &Json, path: &str) -> Found<Option<u32>> {
     }
 }
 
-/// Whether a key is an event of this kind: rt-app allows anything that begins so, as the keys of an object
+/// Whether a key is an event of this kind: rt-app accepts any key with this beginning, because the keys of an object
 /// must differ (`run`, `run2`).
 fn is_event(key: &str, kind: &str) -> bool {
     key.strip_prefix(kind).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '_'))
@@ -163,7 +163,7 @@ struct Reader<'f> {
     first: &'f BTreeMap<&'f str, u32>,
     locks: &'f mut BTreeMap<String, u32>,
     timers: Vec<String>,
-    /// Time that a round takes at least, loops of phases not counted.
+    /// Least duration of a round, without loops of phases.
     ns: Ns,
 }
 

@@ -1,25 +1,24 @@
-//! One run of a plan, as every backend takes it.
+//! Input of one run of a plan, for every backend.
 
 use std::fmt;
 
 use crate::plan::Plan;
 use crate::trace_event::Observer;
 
-/// What to run, and who watches.
+/// A plan, and its observer.
 pub struct Run<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// Seed of its random draws.
     pub seed: u64,
-    /// Asked now and then; when it answers true the run ends early, and what was measured until then is in
-    /// the recording.
+    /// Called now and then; if it returns true, the run ends early, and the recording has what was measured until then.
     pub stop: &'a dyn Fn() -> bool,
-    /// Is told what happens, as far as the backend knows it.
+    /// Gets the events of the run, as far as the backend knows them.
     pub observer: Option<&'a mut dyn Observer>,
 }
 
 impl<'a> Run<'a> {
-    /// A whole run that nobody watches.
+    /// A whole run without an observer.
     pub fn new(plan: &'a Plan, seed: u64) -> Self {
         Self { plan, seed, stop: &|| false, observer: None }
     }

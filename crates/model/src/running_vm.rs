@@ -1,11 +1,10 @@
-//! A VM that runs on this host, as a scenario: the policies for it are written in the same words, with the same
-//! checks, as those of an experiment.
+//! A VM that runs on this host, as a scenario: so its policies have the same keys and checks as those of an experiment.
 //!
-//! The scenario names the VM, its vCPUs and the policies. It has no tasks: the guest's are its own.
+//! The scenario has the VM, its vCPUs and the policies, but no tasks: the guest has its own.
 
 use std::fmt::Write as _;
 
-/// Longest name that a scenario takes.
+/// Longest name that a scenario accepts.
 const MOST_NAME: usize = 48;
 
 /// A VM on this host, as far as a scenario says it.
@@ -19,7 +18,7 @@ pub struct RunningVm {
     pub pcpus: usize,
 }
 
-/// A VM's name as a scenario and a probe take it: letters, digits, `-` and `_`.
+/// A VM's name with only the characters that a scenario and a probe accept: letters, digits, `-` and `_`.
 pub fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
     let name: String = name.chars().take(MOST_NAME).map(plain).collect();
@@ -28,7 +27,7 @@ pub fn plain_name(name: &str) -> String {
 }
 
 impl RunningVm {
-    /// The scenario: `policies` are applied to the VM in turns.
+    /// The scenario that compares `policies` on the VM.
     pub fn scenario(&self, policies: &[String]) -> String {
         let name = plain_name(&self.name);
         let list: Vec<String> = policies.iter().map(|policy| format!("{policy:?}")).collect();

@@ -1,10 +1,9 @@
 //! Scenario files: reading, checking, and turning into plans.
 //!
-//! A text goes through four steps, each in its module: a tree with positions (`toml_read`),
-//! overrides and matrix cells on the tree (`set`, `matrix`), typed tables (`keys`), and plans (`resolve`, `host`,
-//! `expand` and the others). An error of any step names the
-//! place in the text, or in the `--set`, it came from. Errors of one step are reported together;
-//! a step begins only if the one before found none, so that one slip does not cause ten messages.
+//! A text goes through four steps, each in its modules: a tree with positions (`toml_read`), overrides and matrix cells
+//! on the tree (`set`, `matrix`), typed tables (`keys`), and plans (`resolve`, `host`, `expand` and others). An error
+//! of any step names the place in the text, or in the `--set`, that it is about. Errors of one step are reported
+//! together. A step begins only if the one before found none, so that one mistake does not cause ten messages.
 
 mod calls;
 mod captures;
@@ -43,7 +42,7 @@ use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
 pub use keys::sched::fair_name;
-/// Names of the built-in policies, in the order lists show them: governors come last.
+/// Names of the built-in policies, in the order of lists: governors come last.
 pub use policies::NAMES as POLICIES;
 pub(crate) use schema::section;
 pub use schema::{reference, schema};
@@ -68,7 +67,7 @@ use unfit::Unfit;
 ///
 /// # Errors
 ///
-/// Why it is none.
+/// Why it is not a duration.
 pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
     crate::toml_read::units::duration(text)
 }
@@ -87,13 +86,13 @@ pub struct Scenario {
     pub title: String,
     /// What the experiment is.
     pub about: String,
-    /// What is assumed in it because nobody published or measured it.
+    /// Assumptions about what is neither published nor measured.
     pub assumptions: Vec<String>,
-    /// Names of the policies it compares, in the order of the report.
+    /// Names of the compared policies, in the order of the report.
     pub compared: Vec<String>,
     /// The policy that ratios are taken to; one of `compared`.
     pub baseline: String,
-    /// Paths its matrix varies, as written, in order; of several that change together, the first.
+    /// Paths that its matrix varies, as written, in order; for paths that change together, the first.
     pub axes: Vec<String>,
     cells: Vec<Resolved>,
 }
@@ -101,13 +100,13 @@ pub struct Scenario {
 impl Scenario {
     /// Reads a scenario.
     ///
-    /// `name` is the path of the file, or the name of a built-in scenario: diagnostics show it, and
-    /// capture files are found relative to it. `overrides` are applied to the text in their order,
-    /// before the matrix is expanded. Captures, and other files it names, come from `loader`.
+    /// `name` is the path of the file, or the name of a built-in scenario: diagnostics show it, and paths of captures
+    /// are relative to it. `overrides` are applied to the text in their order, before the matrix is expanded. `loader`
+    /// reads captures and other files that it names.
     ///
     /// # Errors
     ///
-    /// Everything wrong with the text or an override that could be told at once.
+    /// All errors in the text and the overrides that can be found at once.
     pub fn parse(
         name: &str,
         text: &str,
@@ -180,12 +179,11 @@ impl Scenario {
         })
     }
 
-    /// The plans, cell by cell, and in each cell policy by policy: those compared, or those asked
-    /// for.
+    /// The plans, cell by cell, and in each cell policy by policy: the compared ones, or `policies`.
     ///
     /// # Errors
     ///
-    /// A policy asked for that the scenario does not have.
+    /// One of `policies` is not in the scenario.
     pub fn plans(&self, policies: Option<&[String]>) -> Result<Vec<Plan>, Diagnostics> {
         let mut plans = Vec::new();
         for cell in &self.cells {
@@ -218,7 +216,7 @@ impl Scenario {
         Ok(plans)
     }
 
-    /// Every policy the scenario knows: the built-in ones, and its own.
+    /// Every policy of the scenario: the built-in ones, and its own.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.cells.first().into_iter().flat_map(|cell| cell.policies.keys().map(String::as_str))
     }

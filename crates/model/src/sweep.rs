@@ -1,8 +1,8 @@
-//! Sweep files: a base scenario, the fields that vary, and when enough has been run.
+//! Sweep files: a base scenario, the fields that vary, and the stopping rule.
 //!
-//! Read by the same means as scenario files, so mistakes are shown in the same way. A sweep does
-//! not know its scenario: whether an axis names a field of it is told by whoever reads that, through
-//! [`Sweep::place`], which puts the scenario's own message at the axis that caused it.
+//! Read like scenario files, so errors look the same. A sweep does not know its scenario: the reader of the scenario
+//! finds out whether an axis names one of its fields, and reports that by [`Sweep::place`], which shows the scenario's
+//! message at the axis that caused it.
 
 mod axes;
 mod cases;
@@ -21,7 +21,7 @@ pub use range::{Range, RangeKind};
 
 use keys::SweepKeys;
 
-/// A sweep, as its file says it.
+/// A sweep, as in its file.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// Name of the file, for diagnostics and for finding the scenario.
@@ -34,28 +34,27 @@ pub struct Sweep {
     pub title: String,
     /// The base scenario: a built-in name, or a path relative to the file.
     pub scenario: String,
-    /// Changes to the base scenario that hold at every point.
+    /// Changes to the base scenario at every point.
     pub sets: Vec<Set>,
     /// What varies, in the order of the file.
     pub axes: Vec<Axis>,
     /// How points are chosen.
     pub design: DesignKind,
-    /// Number of points, where the design does not say it.
+    /// Number of points, if the design does not determine it.
     pub points: Option<u32>,
     /// Policies instead of the scenario's; empty: the scenario's.
     pub policies: Vec<String>,
     /// Seed of the design. The seed of the workload is the scenario's own.
     pub seed: u64,
-    /// Repeats that every point has.
+    /// Least repeats of a point.
     pub repeats_min: u32,
-    /// Repeats that a point has at most.
+    /// Most repeats of a point.
     pub repeats_max: u32,
-    /// When a point has enough repeats before that; `None`: it always takes `repeats_min`.
+    /// When a point has enough repeats before that; `None`: always `repeats_min`.
     pub stop: Option<Stop>,
     /// What the dataset keeps; `None`: everything.
     pub keep: Option<Keep>,
-    /// Most simulated runs (a policy's repeat each) of the whole sweep, shared evenly by its
-    /// points.
+    /// Most simulated runs (one repeat of one policy each) of the whole sweep, shared evenly by its points.
     pub runs: Option<u64>,
     sources: Sources,
     scenario_span: Span,
@@ -65,27 +64,27 @@ pub struct Sweep {
     keep_spans: [Vec<Span>; 2],
 }
 
-/// When a point's comparisons are sharp enough.
+/// When a point's comparisons are precise enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
     /// Widest interval of a ratio to the baseline, relative to the ratio, in millionths.
     pub width_ppm: u32,
-    /// Whose ratio.
+    /// Statistic of the ratio.
     pub statistic: Statistic,
     /// Latency probes that count; empty: those of guests.
     pub probes: Vec<String>,
 }
 
-/// What a dataset keeps of its rows.
+/// Rows and columns that a dataset keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// Probes whose rows it has; empty: all.
     pub probes: Vec<String>,
-    /// Columns of numbers that it has, the others being null; empty: all.
+    /// Columns of numbers that it has, while the others are null; empty: all.
     pub columns: Vec<String>,
 }
 
-/// A place in a sweep file that a later error can be about.
+/// A place in a sweep file, for errors found later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The name of the base scenario.
@@ -103,11 +102,11 @@ pub enum Place {
 }
 
 impl Sweep {
-    /// Reads a sweep file. `file` is what diagnostics call it.
+    /// Reads a sweep file. `file` is its name in diagnostics.
     ///
     /// # Errors
     ///
-    /// Everything wrong with the text that can be told without the scenario.
+    /// All errors in the text that can be found without the scenario.
     pub fn parse(file: &str, text: &str) -> Result<Self, Diagnostics> {
         let mut sources = Sources::default();
         let source = sources.add(file, text);
@@ -123,7 +122,7 @@ impl Sweep {
         Ok(sweep)
     }
 
-    /// The diagnostic for something wrong at a place of the file.
+    /// The diagnostic for an error at a place of the file.
     pub fn place(&self, place: Place, message: String, help: Option<String>) -> Diagnostic {
         let span = match place {
             Place::Scenario => self.scenario_span,

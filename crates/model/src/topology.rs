@@ -20,7 +20,7 @@ table! {
     }
 }
 
-/// The topology, if it has a possible number of CPUs, and this one where the key of this path gives one.
+/// The topology, if its number of CPUs is possible, and is that of the key with this path, if given.
 pub(crate) fn topology(
     keys: &At<TopologyTable>,
     cpus: Option<(u32, &str)>,

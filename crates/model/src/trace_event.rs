@@ -1,7 +1,7 @@
-//! What happens in a run, moment by moment, for those who watch: traces, timelines, files of samples.
+//! Events of a run, for observers: traces, timelines, files of samples.
 //!
-//! A backend tells an [`Observer`] what it does; it keeps nothing of it itself. Entities are told by
-//! number, and a [`ThreadNames`] has their names. A vCPU is the host thread that it runs as.
+//! A backend reports events to an [`Observer`] and does not keep them. Entities have numbers, and a [`ThreadNames`] has
+//! their names. A vCPU is the host thread that it runs as.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::recording::Parts;
 /// Number of a host thread in a [`ThreadNames`].
 pub type ThreadId = u32;
 
-/// Everybody who can appear, by number.
+/// Names of all entities, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadNames {
     /// How many pCPUs there are.
@@ -22,7 +22,7 @@ pub struct ThreadNames {
     pub vms: Vec<String>,
     /// Guest tasks by name, a list for each VM.
     pub tasks: Vec<Vec<String>>,
-    /// Answers to "who ran instead": labels, and last an idle pCPU.
+    /// Labels of threads that ran instead, and last the label of an idle pCPU.
     pub labels: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct ThreadName {
 }
 
 impl ThreadNames {
-    /// The entities of a plan; `labels` as the backend numbers them, without the idle pCPU.
+    /// The entities of a plan. `labels` as the backend numbers them, without the idle pCPU.
     pub fn new(plan: &Plan, labels: &[String]) -> Self {
         let own = |name: &String| ThreadName { name: name.clone(), vcpu: None };
         let mut threads: Vec<ThreadName> = plan.host_tasks.iter().map(|t| own(&t.name)).collect();
@@ -57,7 +57,7 @@ impl ThreadNames {
     }
 }
 
-/// Why a thread gave its pCPU back.
+/// Why a thread left its pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// It can still run.
@@ -68,7 +68,7 @@ pub enum Left {
     Exited,
 }
 
-/// What a pCPU works on from now on.
+/// What a pCPU does from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Nothing.
@@ -93,7 +93,7 @@ pub enum Work {
     Guest(GuestWork),
 }
 
-/// What a vCPU works on in guest mode.
+/// What a vCPU does in guest mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestWork {
     /// An interrupt handler.
@@ -158,14 +158,14 @@ pub enum Event {
         /// To this one.
         to: u32,
     },
-    /// Real-time threads of a pCPU are held back, or no longer.
+    /// Real-time threads of a pCPU are throttled, or no longer.
     Throttle {
         /// pCPU.
         pcpu: u32,
         /// Held back.
         on: bool,
     },
-    /// A thread is held back by its domain's cap, or no longer.
+    /// A thread is stopped by its domain's cap, or no longer.
     Park {
         /// Who.
         thread: ThreadId,
@@ -190,16 +190,16 @@ pub enum Event {
         /// pCPU that did it.
         by: u32,
     },
-    /// A vCPU's policy changed what the guest sees, or the thread's priority.
+    /// A vCPU's policy changed the status that the guest sees, or the thread's priority.
     Boost {
         /// The vCPU.
         thread: ThreadId,
         /// `boost`, `restore`, `throttled`, ...
         what: &'static str,
-        /// Boosted time that is left to it.
+        /// Boosted time left, in nanoseconds.
         budget_ns: Ns,
     },
-    /// A VM uses so many of its vCPUs from now on: its mask changed, or a vCPU went or came.
+    /// A VM uses so many of its vCPUs from now on: its mask changed, or a vCPU went offline or came online.
     Mask {
         /// Index of the VM.
         vm: u32,
@@ -224,14 +224,14 @@ pub enum Event {
         /// vCPU whose code woke it.
         by: ThreadId,
     },
-    /// Threads that run on a pCPU or wait for it.
+    /// Number of threads that run on a pCPU or wait for it.
     Queue {
         /// pCPU.
         pcpu: u32,
         /// How many.
         length: u32,
     },
-    /// Time that a vCPU could have run and did not, since the run began.
+    /// Time that a vCPU was runnable and did not run, since the run began.
     Steal {
         /// The vCPU.
         thread: ThreadId,

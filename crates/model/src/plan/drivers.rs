@@ -1,4 +1,4 @@
-//! The policy machines that a plan means: for every backend the same.
+//! Policy machines for a plan, the same for every backend.
 
 use vcoop_policy::config::Means;
 use vcoop_policy::driver::VcpuDriver;
@@ -9,8 +9,8 @@ use vcoop_policy::{HostPolicy, VmShared};
 use super::{Ns, Plan, PolicyPlan};
 
 impl PolicyPlan {
-    /// The machine of a vCPU, starting at time `now`, and what it boosts by. `own`: the vCPU's own
-    /// means, in place of the policy's.
+    /// The machine of a vCPU, starting at time `now`, and its means of boosting. `own`: the vCPU's own means, instead
+    /// of the policy's.
     fn machine(&self, own: Option<Means>, now: Ns) -> (HostPolicy, Option<Means>) {
         match self {
             // Ratelimits are set for domains; no vCPU is boosted.
@@ -34,7 +34,7 @@ impl PolicyPlan {
         }
     }
 
-    /// What the vCPUs of a VM share under it, from time `now` on.
+    /// State shared by the vCPUs of a VM under this policy, from time `now` on.
     pub fn shared(&self, now: Ns) -> VmShared {
         match self {
             Self::Dynamic(config) => VmShared::new(config.vm_budget, now),
@@ -45,12 +45,12 @@ impl PolicyPlan {
         }
     }
 
-    /// Whether it boosts vCPUs for a while, rather than for life or never.
+    /// Whether it boosts vCPUs temporarily, not for life or never.
     pub fn boosts(&self) -> bool {
         matches!(self, Self::Dynamic(_) | Self::WakeBoost(_))
     }
 
-    /// What it boosts by, if it does.
+    /// Its means of boosting, if it boosts.
     pub fn means(&self) -> Option<Means> {
         match self {
             Self::Vanilla | Self::RatelimitAuto(_) => None,
@@ -60,7 +60,7 @@ impl PolicyPlan {
         }
     }
 
-    /// Whether it boosts for interrupts, so that each gets a ticket.
+    /// Whether it boosts for interrupts, so that each interrupt gets a ticket.
     pub fn boosts_on_injection(&self) -> bool {
         match self {
             Self::Dynamic(config) => config.boost_on_injection,
@@ -69,7 +69,7 @@ impl PolicyPlan {
         }
     }
 
-    /// Whether it gives boosted time back, and so wants accounts.
+    /// Whether boosted time is given back, which needs accounts.
     pub fn repays(&self) -> bool {
         match self {
             Self::Dynamic(config) => config.repay,
@@ -80,7 +80,7 @@ impl PolicyPlan {
 }
 
 impl Plan {
-    /// The driver of a vCPU, at time 0. `dynamic` does nothing for a VM whose guest takes no part.
+    /// The driver of a vCPU, at time 0. `dynamic` does nothing for a VM whose guest does not cooperate.
     ///
     /// # Panics
     /// If there is no such VM.

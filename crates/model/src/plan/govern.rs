@@ -5,12 +5,12 @@ use vcoop_policy::govern::{GovernorConfig, Kind};
 
 use super::{Ns, Plan};
 
-/// What a VM and a policy say about the VM's governor. What neither says has the defaults of the kind.
+/// Settings of a VM's governor, by the VM and by a policy. Missing ones have the defaults of the kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Govern {
-    /// What decides; `None`: nothing does, all vCPUs are used.
+    /// Kind of governor; `None`: no governor, all vCPUs are used.
     pub kind: Option<Kind>,
-    /// The guest takes part, where a policy has a governor.
+    /// Whether the VM has a governor if the policy has one.
     pub takes_part: bool,
     /// Time between two looks.
     pub interval_ns: Option<Ns>,
@@ -28,7 +28,7 @@ pub struct Govern {
     pub entitled: Option<u32>,
     /// How vCPUs are given up.
     pub means: FoldMeans,
-    /// Lab: the guest moves its tasks between its vCPUs, governor or not.
+    /// Lab: the guest moves its tasks between its vCPUs, with or without a governor.
     #[serde(default)]
     pub guest_balance: bool,
 }
@@ -56,21 +56,19 @@ impl Default for Govern {
 pub struct FoldMeans {
     /// By CPU hotplug instead of a mask of CPUs to keep off.
     pub hotplug: bool,
-    /// Hotplug: how long one change of width takes, however many vCPUs it is about; they go one by one
-    /// over this time.
+    /// Hotplug: duration of one change of width, however many vCPUs it concerns; they go one by one over this time.
     pub batch_ns: Option<Ns>,
-    /// Hotplug: how long each vCPU that goes or comes stops all of the guest's vCPUs.
+    /// Hotplug: for how long each vCPU that goes or comes stops all of the guest's vCPUs.
     pub stall_ns: Option<Ns>,
 }
 
 /// The paravirt-CPU patches: "the hotplug operation itself takes close to 20+ seconds".
 pub const HOTPLUG_BATCH_NS: Ns = 20_000_000_000;
-/// Assumed: what `stop_machine` and the rebuilding of scheduler domains take of every CPU.
+/// Assumed: time that `stop_machine` and the rebuilding of scheduler domains take from every CPU.
 pub const HOTPLUG_STALL_NS: Ns = 5_000_000;
 
 impl Govern {
-    /// The governor of a VM that has one, for a guest that is entitled to `entitled` if nobody says
-    /// otherwise.
+    /// The governor's configuration, if there is a governor. `entitled`: the guest's entitlement, unless set.
     pub fn config(&self, entitled: u32) -> Option<GovernorConfig> {
         let kind = self.kind.filter(|_| self.takes_part)?;
         let base = GovernorConfig::new(kind);
@@ -88,7 +86,7 @@ impl Govern {
 }
 
 impl Plan {
-    /// The governor of VM `vm`, if it has one. A VM whose entitlement nobody names is entitled to its
+    /// The configuration of VM `vm`'s governor, if it has one. Without a configured entitlement a VM is entitled to its
     /// part of the pCPUs, by the number of vCPUs.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! What a task does.
+//! Programs of tasks.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use vcoop_sched::config::Policy;
 
 use super::{Act, Dist, Ns, RogueStep, Section, Target};
 
-/// What a task does: the workload nouns both levels share.
+/// What a task does. Both levels have these workloads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Program {
-    /// Wake at a period, note how late.
+    /// Wakes up at a period, and samples how late.
     Cyclictest {
         /// Period.
         interval_ns: Ns,
@@ -19,7 +19,7 @@ pub enum Program {
         absolute: bool,
         /// CPU time per wake-up, after the sample is taken.
         work: Dist,
-        /// Offset of the first due time, drawn once: where the periods lie between the ticks.
+        /// Offset of the first due time, drawn once: it sets where the periods lie between the ticks.
         phase: Dist,
     },
     /// A loop over phases; a CPU hog is one endless `Run`.
@@ -27,13 +27,13 @@ pub enum Program {
         /// Executed in order, for ever.
         phases: Vec<Phase>,
     },
-    /// A loop over acts: what cycles do, and locks, IPIs, messages and samples between them.
+    /// A loop over acts: phases as in a cycle, with locks, IPIs, messages and samples between them.
     Routine {
         /// Executed in order, for ever.
         acts: Vec<Act>,
     },
-    /// An audio callback: each `period` a burst of samples is due, `work` CPU time later it is
-    /// written; it glitches when that is more than `buffer` after it was due.
+    /// An audio callback: each `period` a burst of samples is due, which is written after `work` CPU time. It is a
+    /// glitch if that is more than `buffer` after it was due.
     Audio {
         /// Time between callbacks.
         period_ns: Ns,
@@ -53,10 +53,10 @@ pub enum Program {
     },
     /// A guest task that abuses the boost request of its vCPU.
     Rogue {
-        /// What it does in a loop; some of it takes time.
+        /// Its steps, in a loop; some of them take time.
         steps: Arc<Vec<RogueStep>>,
     },
-    /// Waits for calls, takes them in the order they come, uses the CPU for each and answers it.
+    /// Waits for calls, serves them in order of arrival: uses the CPU for each and answers it.
     Serve {
         /// CPU time of a call.
         work: Dist,
@@ -64,13 +64,12 @@ pub enum Program {
         wait: Dist,
         /// In a guest: vCPU that takes the interrupts by which calls from outside of the VM come.
         irq_vcpu: u32,
-        /// Guests only: what it does under a lock, before the work.
+        /// Guests only: the part under a lock, before the work.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         section: Option<Section>,
     },
-    /// Calls a server at a period and measures the round trip on its own clock: from the call to
-    /// its first instruction after the answer. A closed loop: while one call is out there is no
-    /// other, and periods that pass meanwhile are missed.
+    /// Calls a server at a period and measures the round trip on its own clock: from the call to its first instruction
+    /// after the answer. A closed loop: it makes one call at a time, and periods that pass during a call are missed.
     Ping {
         /// Period.
         interval_ns: Ns,
@@ -100,9 +99,8 @@ pub enum Program {
         /// Uses the CPU without end after VMLogin; else the task ends.
         hog: bool,
     },
-    /// Somebody at an office desktop: thinks, then does something that takes bursts of CPU with an
-    /// I/O call after each but the last. The response time is the sample: from the end of the thinking
-    /// to the end of the last burst.
+    /// A user of an office desktop: thinks, then starts an action, which takes bursts of CPU with an I/O call after
+    /// each but the last. The sample is the response time: from the end of the thinking to the end of the last burst.
     Desktop {
         /// Time between two actions.
         think: Dist,
@@ -130,7 +128,7 @@ impl Program {
         }
     }
 
-    /// CPU time that it needs in the mean, and the period in which it needs it; `None` where nothing says so.
+    /// Mean CPU time that it needs, and the period in which it needs that; `None` if that is not determined.
     pub fn demand(&self) -> Option<(Ns, Ns)> {
         match self {
             Self::Cyclictest { interval_ns, work, .. } | Self::Ping { interval_ns, work, .. } => {
@@ -146,7 +144,7 @@ impl Program {
         self.acts().iter().any(|act| matches!(act, Act::Remote { .. }))
     }
 
-    /// Whether it measures timers, which then have no slack.
+    /// Whether it measures timers, so that its sleeps have no slack.
     pub fn is_timed(&self) -> bool {
         self.acts().iter().any(|act| matches!(act, Act::Timer { .. }))
     }
@@ -156,7 +154,7 @@ impl Program {
         self.acts().iter().any(|act| matches!(act, Act::Timer { interrupt: true, .. }))
     }
 
-    /// Whether it takes messages of its peers.
+    /// Whether it receives messages of its peers.
     pub fn takes_messages(&self) -> bool {
         self.acts().iter().any(|act| matches!(act, Act::Receive { .. }))
     }
@@ -192,7 +190,7 @@ impl Program {
         }
     }
 
-    /// Whether it can keep its vCPU busy without work of its own.
+    /// Whether it can keep its vCPU busy without own work.
     pub fn may_spin(&self) -> bool {
         matches!(self, Self::Routine { .. } | Self::Serve { section: Some(_), .. })
     }
@@ -219,7 +217,7 @@ impl Program {
         own.into_iter().chain(phases.iter().filter_map(called)).chain(done)
     }
 
-    /// Other servers for those that it calls.
+    /// Replaces the servers that it calls.
     pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
         match self {
             Self::Cycle { phases } => {
@@ -264,11 +262,11 @@ pub enum Phase {
         /// The period.
         period_ns: Ns,
     },
-    /// Use the CPU, or try to, until so much of the period has passed by the clock.
+    /// Use the CPU, or wait for it, until so much of the period has passed by the clock.
     Busy {
         /// The period, counted from the start of the run.
         period_ns: Ns,
-        /// From its start to this.
+        /// End of this phase, from the period's start.
         on_ns: Ns,
     },
     /// Call a server and wait for its answer.
@@ -302,14 +300,14 @@ pub enum Step {
     Run(Ns),
     /// Sleep for this long (from the moment it is reached).
     Sleep(Ns),
-    /// Sleep until the peer wakes us; already-delivered wake-ups are consumed first. Gives up
-    /// after the second value, so that a looped script cannot hang on a cut trace.
+    /// Sleep until the peer wakes us; earlier wake-ups are consumed first. Gives up after this time, so that a looped
+    /// script cannot hang on a cut trace.
     Wait(Ns),
-    /// Wake the task of the same level with this index offset in its capture. Tasks of one capture
-    /// stand side by side and are the only ones with their label: the index counts from the first.
+    /// Wake the task of the same level with this index in its capture. Tasks of one capture are adjacent and the only
+    /// ones with their label; the index counts from the first.
     Wake(u32),
-    /// Change own scheduling policy.
+    /// Change its own scheduling policy.
     SetPolicy(Policy),
-    /// Leave (only with `repeat = false`, or to mark the end of a short-lived thread's life).
+    /// End (only with `repeat = false`, or to mark the end of a short-lived thread).
     Exit,
 }

@@ -1,4 +1,4 @@
-//! What a hostile guest kernel does, step by step.
+//! Programs of hostile guest kernels.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use super::Ns;
 use crate::named;
 use crate::toml_read::units::show;
 
-/// A step of a hostile kernel's program, which it follows in a loop.
+/// A step of a hostile kernel's program, which runs in a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RogueStep {
     /// Ask for a boost.
     Ask,
-    /// Say that it is not needed any more.
+    /// Request the end of the boost.
     End,
-    /// Claim to be in this state, and in no other.
+    /// Claim to be in exactly this state.
     Claim(Claim),
     /// Acknowledge the last interrupt.
     Acknowledge,
@@ -27,8 +27,8 @@ pub enum RogueStep {
     Doorbell,
     /// Write the registration MSR.
     Register(Registers),
-    /// Write nonsense into the words of the VM's next vCPU (its own, if it is alone) for this long, so that
-    /// they change while the host reads them. Where the page holds the deadline, that lies around now.
+    /// Write random values into the words of the VM's next vCPU (its own, if it is alone) for this long, so that they
+    /// change while the host reads them. Deadlines written to the page are near the present.
     Scribble(Ns),
     /// Program the vCPU's timer to fire so long from now.
     Deadline(Ns),
@@ -41,7 +41,7 @@ pub enum RogueStep {
 }
 
 named! {
-    /// What a hostile kernel can claim of its vCPU.
+    /// State that a hostile kernel can claim for its vCPU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Claim {
@@ -61,7 +61,7 @@ named! {
 }
 
 named! {
-    /// What it registers.
+    /// What a hostile kernel registers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Registers {
@@ -69,27 +69,27 @@ named! {
         Own = "own",
         /// None.
         Nothing = "nothing",
-        /// What must be refused, another address at each such step.
+        /// Addresses that must be refused, another one at each such step.
         Refused = "refused",
-        /// Memory of its own that is no area: code, descriptors. The simulator registers the own area anew.
+        /// Memory of its own that is no area: code, descriptors. The simulator registers its own area again.
         Odd = "odd",
     }
 }
 
 impl RogueStep {
-    /// Whether the words of its own vCPU are its own from then on: the kernel's hooks keep off.
+    /// Whether the task writes the words of its own vCPU from then on, so that the kernel's hooks must not.
     pub fn takes_own_area(self) -> bool {
         !matches!(self, Self::Scribble(_) | Self::Halt(_) | Self::Work(_) | Self::Fault)
     }
 
-    /// Whether time passes while it is done.
+    /// Whether the step takes time.
     pub fn takes_time(self) -> bool {
         matches!(self, Self::Scribble(_) | Self::Halt(_) | Self::Work(_))
     }
 }
 
 impl Claim {
-    /// The words that say so; the number of a section is left to who stores them.
+    /// The words that claim this; the number of a section is set by the caller.
     pub fn words(self) -> (Intent, CsState) {
         let running = if self == Self::Urgent { TaskIntent::fifo(99) } else { TaskIntent::FAIR };
         let intent = Intent { running, pending: None, idle: self == Self::Idle };

@@ -1,4 +1,4 @@
-//! What a [`Program::Routine`](super::Program::Routine) is made of.
+//! Parts of a [`Program::Routine`](super::Program::Routine).
 
 use serde::{Deserialize, Serialize};
 use vcoop_sched::config::Policy;
@@ -6,21 +6,22 @@ use vcoop_sched::config::Policy;
 use super::{Dist, Mode, Ns, Phase};
 use crate::toml_read::value::choice;
 
-/// How many messages may lie before a receiver, and when who waits for room is woken. Numbers are at least 1.
+/// How many messages a receiver has room for, and when waiting senders are woken. Numbers are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Room {
-    /// A list in memory, behind a futex: any number.
+    /// A list in memory, behind a futex: without limit.
     List,
-    /// A Unix stream socket: all who wait are woken when a quarter is left in it (`unix_writable`, `sock_wait_for_wmem`).
+    /// A Unix stream socket: all waiting senders are woken when a quarter is left in it (`unix_writable`,
+    /// `sock_wait_for_wmem`).
     Socket(u32),
-    /// A pipe of 16 pages that are filled and freed as a whole: when the first page of a full one has been read, one is woken; it
-    /// wakes the next when it has written (`fs/pipe.c`, Linux 6.14).
+    /// A pipe of 16 pages that are filled and freed as a whole: when the first page of a full pipe has been read, one
+    /// sender is woken; after writing it wakes the next (`fs/pipe.c`, Linux 6.14).
     Pipe(u32),
 }
 
 impl Room {
-    /// What fits into a socket with the usual send buffer (`net.core.wmem_default`, 212 992 bytes), of which a message of 100 bytes
+    /// Messages in a socket with the usual send buffer (`net.core.wmem_default`, 212 992 bytes): a message of 100 bytes
     /// takes 768.
     pub const SOCKET: u32 = 278;
 
@@ -42,29 +43,29 @@ impl Room {
 pub enum Act {
     /// Run, sleep or call.
     Do(Phase),
-    /// Call somebody on another machine and wait for the answer, which a device interrupt brings.
+    /// Call a server on another machine and wait for the answer, which a device interrupt brings.
     Remote {
-        /// Time on the network and over there; none of our CPUs has a part in it.
+        /// Time on the network and on that machine; uses none of our CPUs.
         delay: Dist,
         /// In a guest: vCPU that the device interrupts.
         irq_vcpu: u32,
     },
-    /// A latency sample begins here, but a call begins one itself.
+    /// Begin a latency sample. (A call begins one itself.)
     Begin,
-    /// The sample ends here.
+    /// End the sample.
     Sample,
-    /// Sleep to a time on a grid of this period, which begins when it is first reached; the
-    /// lateness of the next instruction is a sample. Grid points that have passed are missed.
+    /// Sleep to a time on a grid of this period, which begins at the first such act; the lateness of the next
+    /// instruction is a sample. Grid points that have passed are missed.
     Timer {
         /// The period.
         period_ns: Ns,
-        /// Guests only: keeps the CPU busy until the timer's interrupt, instead of sleeping.
+        /// Guests only: spin until the timer's interrupt, instead of sleeping.
         busy: bool,
         /// Guests only: how late the timer's interrupt is, is a sample of its own
         /// ([`Moment::Interrupt`](super::Moment::Interrupt)).
         interrupt: bool,
     },
-    /// A unit of work is done: `rate` counts these.
+    /// A unit of work is done: counted by `rate`.
     Done,
     /// Guests only: take a spinlock of the VM, with preemption off from here to its release.
     Lock {
@@ -88,34 +89,34 @@ pub enum Act {
         /// Its number.
         lock: u32,
     },
-    /// Guests only: wait until so many peers are here, too.
+    /// Guests only: wait until so many peers have come.
     Barrier {
-        /// How many of the label meet here, itself included.
+        /// How many tasks of the label meet, including this one.
         of: u32,
-        /// How long it spins before it sleeps.
+        /// How long it spins before it sleeps, in nanoseconds.
         spin_ns: Ns,
     },
     /// Guests only: have other vCPUs call a function.
     Ipi {
-        /// Which.
+        /// Which vCPUs.
         to: IpiTo,
-        /// Waits, spinning, until all have.
+        /// Whether to wait, spinning, until all have.
         wait: bool,
     },
-    /// Guests only: the address space of the task's process has changed (munmap): flush the TLB of
-    /// every vCPU on which a task of it is loaded, and wait for it.
+    /// Guests only: the address space of the task's process has changed (munmap): flush the TLB of every vCPU on which
+    /// a task of that process is loaded, and wait for that.
     Flush,
-    /// Guests only: read the counters of C-state residency of the own CPU; each read exits, unless the
-    /// VM may do without.
+    /// Guests only: read the counters of C-state residency of the vCPU's CPU; each read exits, unless such exits are
+    /// disabled.
     ReadCstates {
         /// How many counters.
         counters: u32,
     },
-    /// Put a message before a peer; sleeps while there is no room.
+    /// Send a message to a peer; sleeps while there is no room.
     Post {
         /// The peer.
         peer: u32,
-        /// Its room.
+        /// Its limit.
         room: Room,
     },
     /// Take a message; sleeps until there is one.
@@ -123,7 +124,7 @@ pub enum Act {
         /// A wake-up by the message is a sample: from the posting to the first instruction.
         sample: bool,
     },
-    /// Post a message to whoever sent the last one taken.
+    /// Send a message to the sender of the last one taken.
     Reply,
     /// Sleep until a peer wakes it (or goes on at once, if one already has).
     Suspend,
@@ -132,14 +133,14 @@ pub enum Act {
         /// The peer.
         peer: u32,
     },
-    /// The next `skip` acts are done every `n`th time only.
+    /// The next `skip` acts are done only every `n`th time.
     Every {
-        /// At least 1.
+        /// `n`, at least 1.
         n: u32,
-        /// Acts.
+        /// Number of acts.
         skip: u32,
     },
-    /// Go back to an act until this one has been reached `times` times, and then go on.
+    /// Go back to an act until this one has been reached `times` times, then go on.
     Loop {
         /// Its index.
         to: u32,
@@ -152,7 +153,7 @@ pub enum Act {
     Exit,
 }
 
-/// Who is to call a function.
+/// vCPUs that are to call a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IpiTo {
@@ -160,7 +161,7 @@ pub enum IpiTo {
     Own,
     /// The next vCPU of the VM, the first after the last.
     Next,
-    /// All others of the VM.
+    /// All other vCPUs of the VM.
     Others,
 }
 
@@ -172,7 +173,8 @@ impl Act {
 }
 
 choice! {
-    /// What a lock is, and how it is taken: `kernel/locking/mutex.c` and `rwsem.c`. A spinlock is held with preemption off.
+    /// Kind of a lock, and how it is taken: `kernel/locking/mutex.c` and `rwsem.c`. A spinlock is held with preemption
+    /// off.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum LockKind {
@@ -191,7 +193,7 @@ choice! {
     }
 }
 
-/// A part of a unit of work that is done under a lock.
+/// The part of a unit of work under a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
     /// The lock's number, VM-wide.
@@ -200,7 +202,7 @@ pub struct Section {
     pub kind: LockKind,
     /// CPU time under it.
     pub time: Dist,
-    /// Every so many times the TLBs of the task's peers are flushed under it; 0: never.
+    /// Flush the TLBs of the task's peers under it, every so many times; 0: never.
     pub flush_every: u32,
 }
 
@@ -214,7 +216,7 @@ impl Section {
         }
     }
 
-    /// It as acts of a routine.
+    /// The same as acts of a routine.
     pub fn acts(&self) -> Vec<Act> {
         let lock = self.lock;
         let (take, release) = match self.kind {

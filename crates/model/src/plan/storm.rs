@@ -7,10 +7,9 @@ use crate::toml_read::value::choice;
 
 /// VMs that are created one batch after the other (a boot storm).
 ///
-/// For each VM of a batch somebody beside the toolstack, whose own work is free, calls the toolstack once
-/// and then the backends, one call after the other. With the last answer the VM's vCPUs may run:
-/// *VMStart*. Its boot program ends with *VMLogin*. Until VMStart a VM has no timers and takes no CPU;
-/// interrupts and messages for it wait.
+/// For each VM of a batch an unmodelled client calls the toolstack once and then the backends, one call after the
+/// other. With the last answer the VM's vCPUs may run: *VMStart*. Its boot program ends with *VMLogin*. Until VMStart a
+/// VM has no timers and uses no CPU; interrupts and messages for it wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StormPlan {
     /// Report label of the VMs.
@@ -19,25 +18,25 @@ pub struct StormPlan {
     pub vms: Vec<u32>,
     /// VMs a batch.
     pub batch: u32,
-    /// What all VMs of a batch must have reached before the next one begins.
+    /// Milestone that all VMs of a batch must have reached before the next batch begins.
     pub next: Milestone,
-    /// The next VM does not wait for a whole batch: it begins when fewer than `batch` of those that
-    /// were asked for have yet to reach that.
+    /// Do not wait for whole batches: the next VM begins when fewer than `batch` of the VMs begun have yet to reach the
+    /// milestone.
     #[serde(default)]
     pub rolling: bool,
     /// When the first batch begins, from the start of the warm-up; not before its end.
     pub begin_ns: Ns,
-    /// Time from a batch's end to the next one's begin; rolling, from when a place is free to when
-    /// all places free by then are filled.
+    /// Time from a batch's end to the next one's begin; if rolling, from when a place is free to when all places free
+    /// by then are filled.
     pub gap_ns: Ns,
-    /// Servers called for the build of a domain, VM `n` the `n`th of them modulo their number;
-    /// none: building takes no time.
+    /// Servers that build domains: the `n`th VM calls the `n`th of them, modulo their number; none: building takes no
+    /// time.
     pub toolstack: Vec<Target>,
     /// Calls for the set-up of each VM's devices.
     pub devices: u32,
-    /// Servers that take them, likewise.
+    /// Servers of these calls, chosen likewise.
     pub backend: Vec<Target>,
-    /// The response time to hold; `None`: no density score.
+    /// Limit of the response time; `None`: no density score.
     pub density: Option<DensityPlan>,
 }
 
@@ -59,9 +58,9 @@ choice! {
 pub struct DensityPlan {
     /// The limit.
     pub limit_ns: Ns,
-    /// What is held against it.
+    /// Statistic that is compared with the limit.
     pub score: Score,
-    /// Actions count that were begun within this time of the last login; `None`: all until the next.
+    /// Only actions begun within this time of the last login count; `None`: all until the next.
     pub window_ns: Option<Ns>,
 }
 
@@ -88,7 +87,7 @@ pub enum ViewPlan {
         /// Most samples kept; those after them are counted.
         most: u32,
     },
-    /// Who ran when on one pCPU.
+    /// Which thread ran when on one pCPU.
     Intervals {
         /// The pCPU; `None`: the first on which the VM of the milestone runs from then on.
         pcpu: Option<u32>,

@@ -1,7 +1,7 @@
-//! How a VM is virtualised: one field a mechanism, all of them independent.
+//! How a VM is virtualised: one independent field for each mechanism.
 //!
-//! The default is the plain in-kernel APIC of KVM with a paravirtual EOI: every mechanism that a
-//! scenario does not switch on is off.
+//! The default is KVM's plain in-kernel APIC with a paravirtual EOI: every mechanism is off unless a scenario switches
+//! it on.
 
 mod spin;
 
@@ -23,7 +23,7 @@ pub struct Virt {
     pub exits_off: ExitsOff,
     /// What its vCPUs do when they have nothing to run.
     pub idle: IdleVirt,
-    /// How its IPIs get from vCPU to vCPU.
+    /// How its IPIs are sent.
     pub ipi: IpiVirt,
     /// How its vCPUs spin.
     pub spin: SpinVirt,
@@ -32,8 +32,8 @@ pub struct Virt {
     /// vCPUs without a periodic tick while one task runs there (`nohz_full` of the guest's kernel).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nohz_full: Vec<u32>,
-    /// The guest is told that its pCPUs are its own (`KVM_HINTS_REALTIME`). What it does then are the
-    /// other fields: a simulated guest needs no telling.
+    /// CPUID tells the guest that its pCPUs are its own (`KVM_HINTS_REALTIME`). The guest's reactions are the other
+    /// fields: the simulator does not derive them from this one.
     #[serde(default)]
     pub dedicated: bool,
 }
@@ -51,12 +51,12 @@ pub struct TimerVirt {
     pub arm_sw_on_preempt: bool,
     /// Cycles of the guest's TSC in a million of the host's (TSC scaling).
     pub tsc_ratio_ppm: u64,
-    /// The most by which the guest's clock runs from the host's.
+    /// Largest difference between the rates of the guest's clock and the host's, in millionths.
     #[serde(default)]
     pub skew_ppm: u32,
 }
 
-/// A guest's TSC that is the host's.
+/// TSC ratio of a guest whose TSC is the host's.
 pub const TSC_UNSCALED: u64 = 1_000_000;
 
 impl Default for TimerVirt {
@@ -77,7 +77,7 @@ choice! {
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GuestTimer {
-        /// KVM's in-kernel LAPIC timer, by what the host's KVM has.
+        /// KVM's in-kernel LAPIC timer, by the mechanism that the host's KVM uses.
         // An hrtimer in the simulator, on real vCPUs the preemption timer where the host uses it.
         Lapic = "lapic",
         /// An hrtimer of the host.
@@ -102,12 +102,12 @@ choice! {
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum TimerMode {
-        /// A point of the TSC.
+        /// By a TSC value.
         #[default]
         TscDeadline = "tsc-deadline",
-        /// A count for one event.
+        /// By a count, for one event.
         Oneshot = "oneshot",
-        /// A count for ever.
+        /// By a count that repeats.
         Periodic = "periodic",
     }
 }
@@ -121,9 +121,9 @@ pub struct ApicVirt {
     pub eoi_exits: bool,
     /// An interrupt that the guest cannot take yet exits once more when it can.
     pub window_exits: bool,
-    /// Timer and ICR writes are handled before the exit is complete, and the guest is entered again
-    /// at once (Linux 5.6 and later). Of ICR writes only those in physical mode are
-    /// (`handle_fastpath_set_x2apic_icr_irqoff`), so none with [`IpiPath::Cluster`].
+    /// Timer and ICR writes are handled before the exit is complete, and the guest is re-entered at once (Linux 5.6 and
+    /// later). For ICR writes only in physical mode (`handle_fastpath_set_x2apic_icr_irqoff`), so not with
+    /// [`IpiPath::Cluster`].
     pub fastpath: bool,
 }
 
@@ -132,9 +132,9 @@ pub struct ApicVirt {
 pub struct ExitsOff {
     /// HLT idles the pCPU in guest mode.
     pub hlt: bool,
-    /// MWAIT does, and the guest may use it.
+    /// MWAIT idles the pCPU in guest mode, and the guest may use it.
     pub mwait: bool,
-    /// PAUSE loops run on.
+    /// PAUSE loops do not exit.
     pub pause: bool,
     /// Reads of the C-state residency counters.
     pub cstate: bool,
@@ -147,8 +147,7 @@ pub struct IdleVirt {
     pub guest: GuestIdle,
     /// With [`GuestIdle::Haltpoll`]: for how long.
     pub guest_poll: GuestPollConfig,
-    /// How long the host polls for a halted vCPU, if somebody says so: else never in the simulator, and as its KVM does on
-    /// a real host.
+    /// How long the host polls for a halted vCPU; `None`: never in the simulator, and as its KVM does on a real host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_poll: Option<HostPollConfig>,
 }
@@ -159,8 +158,8 @@ impl IdleVirt {
         self.host_poll.unwrap_or(HostPollConfig::OFF)
     }
 
-    /// The same, once the guest has its say: one that polls by haltpoll has its host not poll
-    /// (`MSR_KVM_POLL_CONTROL`, which Linux writes since 5.3).
+    /// The host's polling in force: a guest that polls by haltpoll switches it off (`MSR_KVM_POLL_CONTROL`, which Linux
+    /// writes since 5.3).
     pub fn host_polls_in_force(&self) -> HostPollConfig {
         if self.guest == GuestIdle::Haltpoll { HostPollConfig::OFF } else { self.host_polls() }
     }

@@ -1,7 +1,7 @@
 //! Profile files.
 //!
-//! A profile is refused unless it gives every cost, with a source for each: a missing number would
-//! silently be a free mechanism.
+//! A profile is refused unless it gives every cost with its source: a missing number would make a mechanism free
+//! without notice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,14 +35,14 @@ const BUILTIN: [(&str, &str); 6] = [
     ("zero", include_str!("../../../../profiles/zero.toml")),
 ];
 
-/// Largest single cost taken: 100 ms. Anything above is a slip of the unit.
+/// Largest cost accepted: 100 ms. Anything above is a wrong unit.
 const MAX_COST: i64 = 100_000_000;
 
 /// Longest time of a distribution: 4 s. A machine that is itself a guest may stand still for long.
 const MAX_SPREAD: i64 = 4_000_000_000;
 
 impl Profile {
-    /// What machine it is of, and where its numbers are from, in a line.
+    /// The machine, and the sources of its numbers, in a line.
     pub fn origin(&self) -> String {
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         for source in self.sources.values() {
@@ -63,12 +63,11 @@ impl Profile {
         BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
     }
 
-    /// A profile by built-in name, or from a file where the name is a path (it holds a `/` or
-    /// ends in `.toml`).
+    /// Loads a profile by built-in name, or from a file if the name is a path (it has a `/` or ends in `.toml`).
     ///
     /// # Errors
     ///
-    /// No such profile or file, or what is wrong in it, with line and column.
+    /// There is no such profile or file, or what is wrong in it, with line and column.
     pub fn load(name_or_path: &str) -> Result<Self, Diagnostics> {
         if let Some(text) = Self::builtin_text(name_or_path) {
             return Self::parse(name_or_path, text);
@@ -112,7 +111,7 @@ impl Profile {
         errors.finish(profile)
     }
 
-    /// The profile as a file [`Profile::parse`] reads back to the same value.
+    /// The profile as a file, which [`Profile::parse`] reads back to the same value.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         let text = |s: &str| toml::Value::String(s.to_owned()).to_string();
@@ -160,7 +159,7 @@ impl Profile {
     }
 }
 
-/// Where a number is from.
+/// Source of a number.
 #[derive(Clone, Debug)]
 struct SourceText(String);
 
@@ -301,7 +300,7 @@ table! {
     }
 }
 
-/// What a file says about costs besides their constants, by key.
+/// What a file has about costs besides the constants, by key.
 #[derive(Debug, Default)]
 struct About {
     sources: BTreeMap<String, String>,
@@ -331,8 +330,8 @@ macro_rules! costs {
             $( $(#[doc = $doc])+ pub $field: Ns, )+
             /// Idle states, shallowest first. The first is entered at once.
             pub cstates: Vec<CState>,
-            /// Costs that vary, by their keys in profiles (`exit`, `cstate.C6`): the simulator draws each anew. The constant
-            /// stands for it where nothing is drawn.
+            /// Distributions of costs, by key in profiles (`exit`, `cstate.C6`): the simulator draws each cost anew.
+            /// The constant is used where nothing is drawn.
             #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
             pub spread: BTreeMap<String, Quantiles>,
         }
@@ -364,12 +363,12 @@ macro_rules! costs {
         }
 
         impl Costs {
-            /// Every cost by its key in profile files, in their order; idle states apart.
+            /// Every cost by its key in profile files, in their order, without idle states.
             pub fn entries(&self) -> Vec<(&'static str, Ns)> {
                 vec![$( (stringify!($key), self.$field) ),+]
             }
 
-            /// These costs with the value that `ns` gives for each key; idle states stay, and nothing varies.
+            /// The same costs with the value of `ns` for each key; idle states stay, and nothing varies.
             #[must_use]
             pub fn with(&self, ns: impl Fn(&str) -> Ns) -> Self {
                 let cstates = self.cstates.clone();

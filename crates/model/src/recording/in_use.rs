@@ -1,4 +1,4 @@
-//! How many of its vCPUs a VM uses over the measured time, where it can keep off some.
+//! Number of vCPUs that a VM uses over the measured time, for VMs that can avoid some.
 
 use crate::plan::{Ns, Plan, TimelineAction};
 
@@ -11,15 +11,15 @@ pub struct InUse {
     pub vcpus: u32,
     /// Length of a slice.
     pub width_ns: Ns,
-    /// vCPUs in use times nanoseconds, slice by slice; a slice in which all are used all the time has
-    /// `vcpus` times `width_ns`.
+    /// vCPUs in use times nanoseconds, for each slice; `vcpus` times `width_ns` in a slice in which all are always
+    /// used.
     pub used_ns: Vec<u64>,
     /// Times the number changed, slice by slice.
     pub changes: Vec<u32>,
 }
 
 impl InUse {
-    /// So many slices of a measurement of this length; at least one. Its VMs are added one by one.
+    /// For `slices` slices (at least one) of a measurement of this length. VMs are added one by one.
     pub fn new(vm: &str, slices: u32, duration_ns: Ns) -> Self {
         let slices = slices.max(1);
         Self {
@@ -31,8 +31,8 @@ impl InUse {
         }
     }
 
-    /// What is counted in runs of a plan: VMs of one name together, where one of them can keep off
-    /// vCPUs; nothing unless the plan has slices.
+    /// The counters for runs of a plan: one for the VMs of a name, if one of them can avoid vCPUs; none unless the plan
+    /// has slices.
     pub fn all(plan: &Plan) -> Vec<Self> {
         let told = |vm: usize| {
             let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);
@@ -51,8 +51,7 @@ impl InUse {
         all
     }
 
-    /// A VM used so many vCPUs from one time of the measurement to another. What is beyond the last
-    /// slice is left out.
+    /// A VM used so many vCPUs between two times of the measurement. Time beyond the last slice is ignored.
     pub fn used(&mut self, from: Ns, to: Ns, vcpus: u32) {
         let first = usize::try_from(from / self.width_ns).unwrap_or(usize::MAX);
         for (i, used) in self.used_ns.iter_mut().enumerate().skip(first) {

@@ -1,4 +1,4 @@
-//! How latencies and policy events spread over the measured time, in slices of equal length.
+//! Latencies and policy events over the measured time, in slices of equal length.
 
 use crate::named;
 use crate::plan::Ns;
@@ -42,8 +42,8 @@ impl Slices {
         self.width_ns
     }
 
-    /// Takes in a sample that was due so long after the start of the measurement; one beyond the
-    /// last slice belongs to that.
+    /// Adds a sample that was due `due` after the start of the measurement; one beyond the last slice counts in the
+    /// last.
     #[inline]
     pub fn book(&mut self, due: Ns, latency: Ns) {
         let slice = place(due, self.width_ns, self.max_ns.len());
@@ -67,7 +67,7 @@ named! {
     pub enum PolicyEvent {
         /// A vCPU was given its means.
         Boost = "boost",
-        /// A vCPU lost them, for its budget was used up.
+        /// A vCPU lost its means because its budget was used up.
         Throttle = "throttle",
         /// A boost was due and not given.
         Denied = "denied",
@@ -93,7 +93,7 @@ impl PolicyEvents {
         Self { vm: vm.to_owned(), width_ns: width(slices, duration_ns), counts }
     }
 
-    /// Counts an event so long after the start of the measurement.
+    /// Counts an event `at` after the start of the measurement.
     pub fn book(&mut self, at: Ns, event: PolicyEvent) {
         let slice = place(at, self.width_ns, self.counts.len());
         let count = &mut self.counts[slice][event as usize];

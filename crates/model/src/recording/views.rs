@@ -1,4 +1,4 @@
-//! Single events and samples, kept where a plan asks for them.
+//! Single events and samples, if a plan asks for them.
 
 use crate::plan::Ns;
 
@@ -22,7 +22,7 @@ pub struct Mark {
     pub storm: u32,
     /// Number of the VM in the storm, from 1, in the order of creation.
     pub vm: u32,
-    /// How many VMs of the storm have got there, this one included.
+    /// How many VMs of the storm have reached it, including this one.
     pub number: u32,
     /// When, from the start of the measurement.
     pub at_ns: Ns,
@@ -33,14 +33,13 @@ pub struct Mark {
 pub struct Scatter {
     /// Probe.
     pub probe: String,
-    /// When each was due, from the start of the measurement, and how late it was; in the order in
-    /// which they were taken.
+    /// Due time of each, from the start of the measurement, and latency; in the order in which they were taken.
     pub points: Vec<(Ns, Ns)>,
     /// Samples after the last one kept.
     pub dropped: u64,
 }
 
-/// Who ran when on one pCPU.
+/// Which thread ran when on one pCPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
     /// The pCPU; `None`: the view never began.
@@ -49,11 +48,11 @@ pub struct Intervals {
     pub from_ns: Ns,
     /// When it ends.
     pub until_ns: Ns,
-    /// One after the other, without what is idle.
+    /// In order, without idle time.
     pub spans: Vec<Span>,
 }
 
-/// Somebody had the pCPU.
+/// A thread had the pCPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// From when, from the view's begin.

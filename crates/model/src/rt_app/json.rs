@@ -1,5 +1,4 @@
-//! JSON whose objects keep their order, and a key that comes twice: rt-app executes events in the order
-//! of the file.
+//! JSON whose objects keep the order of their keys, and repeated keys: rt-app executes events in the order of the file.
 
 use std::fmt;
 

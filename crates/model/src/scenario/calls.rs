@@ -1,6 +1,6 @@
-//! Who calls whom: from the names of servers to tasks of the plan.
+//! Links callers to servers: from the names of servers to tasks of the plan.
 //!
-//! Callers and servers can be anywhere, so this is done when the host and all VMs have their tasks.
+//! Callers and servers can be anywhere, so this runs after the host and all VMs have their tasks.
 
 use super::keys::VmKeys;
 use super::keys::workload::{Kind, Workload};
@@ -9,7 +9,7 @@ use crate::plan::{Target, TaskPlan, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::value::Prose;
 
-/// The server of a call before [`link`] has found it.
+/// Placeholder for the server of a call before [`link`] has found it.
 pub(crate) const UNKNOWN: Target = Target::Host(u32::MAX);
 
 /// The server that a workload names.
@@ -24,7 +24,7 @@ fn server_of(workload: &Workload) -> Option<&At<Prose>> {
     }
 }
 
-/// A workload of the scenario, whether it is switched on or not.
+/// A workload of the scenario, enabled or not.
 #[derive(Debug)]
 pub(crate) struct Named<'k> {
     level: &'k str,
@@ -56,8 +56,8 @@ pub(crate) fn all<'k>(loads: &[&'k Workload], vm_keys: &'k [VmKeys]) -> Vec<Name
     on_host.chain(in_guests).collect()
 }
 
-/// Puts the servers into the programs that call them: of several callers and several servers, the
-/// `n`th calls the `n`th modulo their number, and a caller one in its own VM if there is one.
+/// Sets the servers in the programs that call them: with several callers and several servers, the `n`th calls the `n`th
+/// modulo their number, and a caller one in its own VM if there is one.
 pub(crate) fn link(
     all: &[Named<'_>],
     host_tasks: &mut [TaskPlan],
@@ -88,8 +88,8 @@ pub(crate) fn link(
     }
 }
 
-/// The tasks behind a name; `None` where the call cannot be made, or need not because the caller is
-/// left out. `caller` is `None` for a storm.
+/// The tasks behind a name; `None` if the call is impossible, or not needed because the caller is left out. `caller` is
+/// `None` for a storm.
 pub(crate) fn find(
     caller: Option<&Workload>,
     enabled: bool,

@@ -1,4 +1,4 @@
-//! Captured threads on their way into a plan.
+//! Captured threads of a scenario.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::profile::Profile;
 
 type Threads = Arc<Vec<CapturedThread>>;
 
-/// The captures of a scenario. Every cell of a matrix and every plan shares the loaded steps.
+/// The captures of a scenario. All cells of a matrix and all plans share the loaded steps.
 pub(crate) struct Captures<'l> {
     loader: &'l dyn CaptureLoader,
     /// Directory of the scenario file, which relative names start from.
@@ -26,14 +26,14 @@ impl std::fmt::Debug for Captures<'_> {
 }
 
 impl<'l> Captures<'l> {
-    /// None loaded yet. `scenario` is the path of the scenario file.
+    /// Without captures yet. `scenario` is the path of the scenario file.
     pub(crate) fn new(loader: &'l dyn CaptureLoader, scenario: &str) -> Self {
         let parent = Path::new(scenario).parent().map(|p| p.to_string_lossy().into_owned());
         Self { loader, directory: parent.unwrap_or_default(), loaded: BTreeMap::new() }
     }
 
-    /// Where a file named in the scenario is. Names from the command line are relative to the
-    /// working directory, as any other argument.
+    /// Path of a file named in the scenario. Names from the command line are relative to the working directory, like
+    /// any other argument.
     pub(crate) fn locate(&self, file: &str, from_command_line: bool) -> String {
         if from_command_line || file.starts_with("builtin:") || self.directory.is_empty() {
             return file.to_owned();
@@ -41,8 +41,7 @@ impl<'l> Captures<'l> {
         Path::new(&self.directory).join(file).to_string_lossy().into_owned()
     }
 
-    /// The threads of a capture, the `limit` with the most demand, their demand times
-    /// `scale_ppm` / 1e6.
+    /// The threads of a capture: the `limit` with the largest demand, with their demand times `scale_ppm` / 1e6.
     pub(crate) fn get(
         &mut self,
         file: &str,
@@ -81,7 +80,7 @@ impl Captures<'_> {
     }
 }
 
-/// Shortest time in which a script can come round again; a wait may be over at once.
+/// Shortest time of one round of a script; a wait may be over at once.
 pub(crate) fn least_length(steps: &[Step]) -> Ns {
     steps.iter().fold(0, |sum, step| match step {
         Step::Run(ns) | Step::Sleep(ns) => sum.saturating_add(*ns),

@@ -1,4 +1,4 @@
-//! What a policy patches in Xen's scheduler, what VMs are to it, and who dom0 is.
+//! Keys about Xen's scheduler: patches of a policy, domains of VMs, and dom0.
 
 use vcoop_credit1::{Domain, Patches, find_patch, patches};
 
@@ -8,7 +8,7 @@ use crate::diagnostic::{Collector, nearest};
 use crate::plan::VmPlan;
 use crate::toml_read::At;
 
-/// The patches that a policy names; `None` if it leaves those of the host.
+/// The patches that a policy names; `None` if it keeps those of the host.
 pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> Option<Patches> {
     if keys.patches.is_none() && keys.preset.is_none() {
         return None;
@@ -35,7 +35,7 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
     Some(out)
 }
 
-/// The domain that a VM is to credit1.
+/// The domain of a VM in credit1.
 pub(crate) fn domain(keys: &VmKeys, errors: &mut Collector<'_>) -> Domain {
     let mut domain = Domain { privileged: keys.is_dom0(), ..Domain::default() };
     if let Some(weight) = &keys.weight {

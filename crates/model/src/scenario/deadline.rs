@@ -1,7 +1,7 @@
-//! Reservations that the kernel would refuse, found before anything runs.
+//! Finds reservations that the kernel would refuse, before anything runs.
 //!
-//! The test is the scheduler's own: what a scenario reserves for good is put into a level of the same
-//! configuration. Boosts by `dynamic` and `wake-boost` are not for good; they are refused while running.
+//! The scheduler itself is asked: the permanent reservations of a scenario are put into a level of the same
+//! configuration. Boosts by `dynamic` and `wake-boost` are temporary; they are refused while running.
 
 use vcoop_policy::config::Means;
 use vcoop_sched::config::{LevelConfig, Policy};
@@ -13,7 +13,7 @@ use super::policies::{Named, Policies};
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{Plan, PolicyPlan, TaskPlan, TimelineAction};
 
-/// Checks loads, guest tasks, baselines of vCPUs, and the compared policies that are for life.
+/// Checks loads, guest tasks, baselines of vCPUs, and the compared `static` policies.
 pub(crate) fn check(
     keys: &ScenarioKeys,
     plan: &Plan,
@@ -69,7 +69,7 @@ pub(crate) fn check(
     }
 }
 
-/// Checks loads, baselines of vCPUs and means for life where a policy has pinned and moved them.
+/// Checks loads, baselines of vCPUs and permanent means after a policy has pinned and moved them.
 pub(crate) fn check_pinned(plan: &Plan, named: &Named, errors: &mut Collector<'_>) {
     let (Some(level), Some(span)) = (plan.host.sched.linux(), named.pinning.span()) else { return };
     let mut host = Domain { config: level, name: "host", level: None };
@@ -99,7 +99,7 @@ fn reservation(means: Means) -> Option<Policy> {
     }
 }
 
-/// Where each switch of the timeline stands, in the plan's order.
+/// Place of each switch of the timeline, in the plan's order.
 fn by_time(keys: &ScenarioKeys) -> Vec<Span> {
     let mut all: Vec<_> = keys.at.iter().map(|at| (at.time.value.0, at.time.span)).collect();
     all.sort_by_key(|(time, _)| *time);
@@ -128,12 +128,12 @@ fn tasks<'w>(
 struct Domain<'a> {
     config: &'a LevelConfig,
     name: &'static str,
-    /// Built when the first reservation comes.
+    /// Built at the first reservation.
     level: Option<Level>,
 }
 
 impl Domain<'_> {
-    /// Reserves what a policy asks for, if it asks for something; false with an error if refused.
+    /// Makes a policy's reservation, if it has one; false, with an error, if refused.
     fn reserve(
         &mut self,
         policy: Policy,

@@ -17,8 +17,8 @@ use crate::plan::virt::{GuestIdle, GuestTimer, SpinVirt, TimerMode, Virt};
 /// What is wrong, and what to do.
 type Reason = (&'static str, &'static str);
 
-/// Keys without effect, and why. A key that says what holds without it is none of them: with `--set`, no
-/// key of a file can be taken out.
+/// Keys without effect, and why. A key with the value that holds without it is not one of them: `--set` cannot remove a
+/// key of a file.
 fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
     let mut found = BTreeMap::new();
     let mut idle = |wrong: bool, keys: &[(&'static str, bool)], reason: Reason| {
@@ -88,7 +88,7 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
     found
 }
 
-/// Keys by their places: those with an effect somewhere, and those without one somewhere.
+/// Keys by their places: those with an effect in some cell, and those without one in some cell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
     some: BTreeSet<Span>,
@@ -96,7 +96,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// Of the keys of VMs and policies; `plans` are the VMs as their own keys have them.
+    /// Effects of the keys of VMs and policies. `plans`: the VMs by their own keys.
     pub(crate) fn of<'p>(
         vms: &[VmKeys],
         plans: &[VmPlan],
@@ -119,7 +119,7 @@ impl Effects {
         this
     }
 
-    /// Of several `written` for one key the last one counts.
+    /// If one key is `written` several times, the last counts.
     fn see(&mut self, virt: &Virt, written: impl Iterator<Item = (&'static str, Span)>) {
         let without = without(virt);
         for (key, span) in written.collect::<BTreeMap<_, _>>() {
@@ -130,13 +130,13 @@ impl Effects {
         }
     }
 
-    /// Those of another cell, too.
+    /// Adds those of another cell.
     pub(crate) fn add(&mut self, other: Self) {
         self.some.extend(other.some);
         self.none.extend(other.none);
     }
 
-    /// Refuses keys that have an effect nowhere.
+    /// Refuses keys without any effect.
     pub(crate) fn refuse(&self, errors: &mut Collector<'_>) {
         for (span, (message, help)) in self.none.iter().filter(|(at, _)| !self.some.contains(at)) {
             errors.error_help(*span, format!("it has no effect: {message}"), *help);

@@ -1,4 +1,4 @@
-//! From workload tables to tasks and programs.
+//! Expands workload tables to tasks and programs.
 
 mod routine;
 
@@ -22,12 +22,12 @@ use crate::toml_read::value::Int;
 
 /// Linux's default timer slack.
 const SLACK_NS: Ns = 50_000;
-/// A hog's run without kernel sections; its length is of no consequence.
+/// A hog's run without kernel sections; its length does not matter.
 const SECOND_NS: Ns = 1_000_000_000;
-/// Least time one round of a looped program may take: below, events would fill the run.
+/// Least duration of one round of a looped program: shorter ones would fill the run with events.
 const MIN_ROUND_NS: Ns = 1_000;
 
-/// A level that workloads are put on.
+/// A level that runs workloads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) cpus: u32,
@@ -41,17 +41,17 @@ impl Place {
     }
 }
 
-/// Tasks of a level, and the devices they brought along.
+/// Tasks of a level, and their devices.
 #[derive(Debug, Default)]
 pub(crate) struct Expanded {
     pub(crate) tasks: Vec<TaskPlan>,
     /// Devices that wake them.
     pub(crate) devices: Vec<DevicePlan>,
-    /// Sleeping locks that they share by name.
+    /// Number of sleeping locks that they share by name.
     locks: u32,
 }
 
-/// Expands one workload after those already there.
+/// Expands one workload, behind those already there.
 pub(crate) fn expand(
     workload: &Workload,
     place: Place,
@@ -114,7 +114,7 @@ fn push(out: &mut Expanded, task: TaskPlan, common: &CommonKeys, errors: &mut Co
     }
 }
 
-/// Refuses CPUs the level does not have.
+/// Refuses CPUs that the level does not have.
 pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Collector<'_>) {
     if let Some(cpu) = cpus.iter().find(|cpu| **cpu >= place.cpus) {
         let (word, last) = (place.cpu_word(), place.cpus.saturating_sub(1));
@@ -152,7 +152,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
 
 type Threads = Vec<(String, Program)>;
 
-/// The name of copy `i`; a lone one has no number.
+/// The name of copy `i`; without a number if there is only one.
 fn copy_name(common: &CommonKeys, i: u64) -> String {
     let name = &common.name.value.0;
     if common.count.value.get() == 1 { name.clone() } else { format!("{name}/{i}") }
@@ -180,10 +180,10 @@ fn cycle(phases: Vec<Phase>) -> Program {
     Program::Cycle { phases: phases.into_iter().filter(|p| !idle(p)).collect() }
 }
 
-/// Least work of a round: less is no work that anything could be told of.
+/// Least mean work of a round.
 const MIN_WORK_NS: Ns = 50;
 
-/// A loop that uses no time would never let time pass.
+/// Refuses a loop that uses no time: it would never let time pass.
 fn needs_time(key: &At<Times>, name: &str, errors: &mut Collector<'_>) {
     if key.value.mean() < MIN_WORK_NS {
         let help = "at least 50ns on average";
@@ -226,7 +226,7 @@ fn hog(keys: &Hog, errors: &mut Collector<'_>) -> Program {
     cycle(phases)
 }
 
-/// By which method `stress-ng` does a hog's work, if it does.
+/// Method of `stress-ng` for a hog's work, if it does that.
 fn stress_ng(keys: &Hog, place: Place, errors: &mut Collector<'_>) -> Option<String> {
     let method = keys.stress_ng.as_ref()?;
     if place.guest {
@@ -295,7 +295,7 @@ fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
     Program::Serve { work: keys.work.value.0, wait: keys.wait.value.0, irq_vcpu, section }
 }
 
-/// What a workload does under a lock.
+/// The part of a workload under a lock.
 fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Option<Section> {
     let Some(lock) = &keys.lock else {
         let rest = [
@@ -321,8 +321,7 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
     })
 }
 
-/// The lock that a workload takes, whether it spins for it and whether it is one to read and write, and where that
-/// is written.
+/// The lock that a workload takes: number, kind, and place of the key.
 pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockKind, Span)> {
     let of = |keys: &SectionKeys| {
         let lock = keys.lock.as_ref()?;
@@ -378,7 +377,7 @@ fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {
     }
 }
 
-/// On the host it has no meaning, and no effect.
+/// vCPU of a key; ignored on the host, where it has no meaning.
 fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &mut Collector<'_>) -> u32 {
     let vcpu = key.value.get32();
     if place.guest {
@@ -402,11 +401,11 @@ const fn exp(mean_ns: Ns) -> Times {
     Times(Dist::Exp { mean_ns, max_ns: 10 * mean_ns })
 }
 
-/// Bursts of a browser's threads at a benchmark, and the waits after them. They are assumed: the main thread hardly
-/// waits, and a worker computes for more than half of its time.
+/// Bursts of a browser's threads at a benchmark, and the waits after them. Assumed: the main thread hardly waits, and a
+/// worker computes for more than half of its time.
 const MAIN: (Times, Times) = (exp(6_000_000), exp(300_000));
 const WORKER: (Times, Times) = (exp(3_000_000), exp(2_000_000));
-/// Work for a frame, likewise: both together are a third of a frame at 60 Hz.
+/// Work for a frame, assumed: both threads together use a third of a frame at 60 Hz.
 const COMPOSE: Times = exp(2_000_000);
 const RASTER: Times = exp(4_000_000);
 

@@ -12,7 +12,7 @@ use crate::toml_read::At;
 use crate::toml_read::units::Time;
 use crate::toml_read::value::Name;
 
-/// What a group weighs that says nothing: as much as a thread of nice 0.
+/// Weight of a group without that key: as much as a thread of nice 0.
 const DEFAULT_WEIGHT: u64 = 1024;
 
 /// The groups that are declared.
@@ -37,7 +37,7 @@ pub(crate) fn declared(keys: &[GroupKeys], class: ClassKind, errors: &mut Collec
     Shares { named, groups, ..Shares::default() }
 }
 
-/// The group of a VM, if it has one, and those of its vCPUs, if each has its own. They join `shares`.
+/// The group of a VM, if it has one, and those of its vCPUs, if each has its own. Adds them to `shares`.
 pub(crate) fn of_vm(
     keys: &VmKeys,
     shares: &mut Shares,
@@ -98,7 +98,7 @@ pub(crate) fn number(name: &At<Name>, named: &[String], errors: &mut Collector<'
     found.and_then(|i| u16::try_from(i).ok())
 }
 
-/// Gives another copy of a VM groups like those that the VM has for itself.
+/// Gives another copy of a VM groups like the VM's own.
 pub(crate) fn copy(vm: &VmPlan, copy: &mut VmPlan, shares: &mut Shares) {
     let own = |group: &&u16| usize::from(**group) >= shares.named.len();
     let Some(&first) = vm.group.iter().chain(&vm.vcpu_groups).find(own) else { return };

@@ -1,4 +1,4 @@
-//! From `[host]` and `[[vm]]` to the plan's host and VMs.
+//! Resolves `[host]` and `[[vm]]` to the plan's host and VMs.
 
 use vcoop_credit1::Domain;
 use vcoop_policy::config::Means;
@@ -93,13 +93,13 @@ pub(crate) fn host(
     })
 }
 
-/// The message for what is about siblings where there are none.
+/// Refuses a key about siblings on a host without siblings.
 fn refuse_siblings(span: Span, errors: &mut Collector<'_>) {
     let help = "give `topology` with threads_per_core = 2, or take it out";
     errors.error_help(span, "this host's cores have one thread each", help);
 }
 
-/// All of a core's speed, and the least of it that a thread can have, in millionths.
+/// Full speed of a core, and the least speed of a thread on it, in millionths.
 const FULL_SPEED_PPM: u32 = 1_000_000;
 const LEAST_SPEED_PPM: u32 = 100_000;
 
@@ -149,8 +149,8 @@ fn interrupts(
     plans
 }
 
-/// The profile's machine with another number of CPUs: whole caches if they divide it, else whole
-/// cores in one cache if they do, else single threads in one cache.
+/// The profile's machine with another number of CPUs: whole caches if they divide it, else whole cores in one cache if
+/// they do, else single threads in one cache.
 fn fit(machine: Topology, cpus: u32) -> Topology {
     let Topology { threads_per_core, cores_per_llc, .. } = machine;
     let per_llc = threads_per_core * cores_per_llc;
@@ -163,27 +163,27 @@ fn fit(machine: Topology, cpus: u32) -> Topology {
     }
 }
 
-/// What VMs are resolved against.
+/// Facts of the host that VMs need.
 #[derive(Debug)]
 pub(crate) struct HostFacts {
     /// The host's CPUs.
     pub(crate) place: Place,
     /// Whether the host's fair class knows slices.
     pub(crate) slices: bool,
-    /// Whose scheduler the host has.
+    /// Scheduler of the host.
     pub(crate) class: ClassKind,
-    /// Threads of one of its cores.
+    /// Threads of each of its cores.
     pub(crate) threads: u32,
-    /// What its CPU's timers are.
+    /// Timers of its CPU.
     pub(crate) cpu: Option<Cpu>,
 }
 
-/// What VMs weigh on their host.
+/// Groups, domains and partitions of VMs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
-    /// Linux: names of the groups that are declared.
+    /// Linux: names of the declared groups.
     pub(crate) named: Vec<String>,
-    /// Linux: the groups, first those that are declared, then those of VMs that have their own.
+    /// Linux: the groups, first the declared ones, then those of VMs that have their own.
     pub(crate) groups: Vec<GroupConfig>,
     /// credit1: every VM's domain.
     pub(crate) domains: Vec<Domain>,
@@ -192,14 +192,14 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Adds a group. Its number.
+    /// Adds a group; returns its number.
     pub(crate) fn add(&mut self, group: GroupConfig) -> Option<u16> {
         self.groups.push(group);
         u16::try_from(self.groups.len() - 1).ok()
     }
 }
 
-/// One VM; its weight joins `shares`.
+/// Resolves one VM; adds its weight to `shares`.
 pub(crate) fn vm(
     keys: &VmKeys,
     host: &HostFacts,
@@ -307,7 +307,7 @@ pub(crate) fn vm(
     })
 }
 
-/// Xen and PowerVM know neither policies of vCPU threads nor boosts.
+/// Refuses policies of vCPU threads and boosts, which Xen and PowerVM do not have.
 fn refuse_linux_keys(
     keys: &VmKeys,
     policies: &[Policy],
@@ -320,7 +320,7 @@ fn refuse_linux_keys(
     ClassKind::Linux.only(has, "means", At::span_of(&keys.means), errors);
 }
 
-/// One boot program a VM, and one where something waits for its end.
+/// Checks that a VM has at most one boot program, and one if something waits for its end.
 fn check_boot(keys: &VmKeys, errors: &mut Collector<'_>) {
     let mut boots = keys.task.iter().filter(|t| matches!(t.0.kind, Kind::Boot(_)));
     let first = boots.next();
@@ -337,7 +337,7 @@ fn check_boot(keys: &VmKeys, errors: &mut Collector<'_>) {
     }
 }
 
-/// Tasks of a level, after checks that names differ and slices mean something.
+/// Tasks of a level, after checks that names differ and that slices exist.
 pub(crate) fn workloads_of(
     workloads: &[&Workload],
     place: Place,
@@ -430,7 +430,7 @@ fn explicit_devices(
     }
 }
 
-/// One value for each vCPU, and where it is written.
+/// One value for each vCPU, and the place of the key.
 fn each<T: Value + Clone>(
     given: &At<OneOrEach<T>>,
     vcpus: u32,
@@ -461,7 +461,7 @@ pub(crate) fn check_policy_slice(
     }
 }
 
-/// The message for means that only VMs that run can have.
+/// Refuses means that only running VMs can have.
 pub(crate) fn refuse_ext(span: Span, errors: &mut Collector<'_>) {
     let message =
         "`ext` is decided in the kernel of the host that a VM runs on; nobody simulates that";
@@ -472,7 +472,7 @@ pub(crate) fn refuse_ext(span: Span, errors: &mut Collector<'_>) {
     );
 }
 
-/// The message for a slice where there are none.
+/// Refuses a slice under a fair class without slices.
 pub(crate) fn refuse_slice(span: Span, level: &str, errors: &mut Collector<'_>) {
     let help = format!(
         "set fair = \"eevdf\" in [{}.sched], or choose another policy",

@@ -1,7 +1,7 @@
 //! The tables of a scenario file.
 //!
-//! What is declared here and below is the file format: reader, `--set`, JSON schema and reference all come
-//! from it. What becomes of the keys is beside: nothing here knows that.
+//! The declarations here and below are the file format: reader, `--set`, JSON schema and reference are made from them.
+//! The use of the keys is elsewhere.
 
 pub(crate) mod credit1;
 pub(crate) mod pinning;

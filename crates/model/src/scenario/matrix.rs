@@ -1,4 +1,4 @@
-//! `[matrix]`: fields to vary.
+//! `[matrix]`: fields that vary.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(crate) struct Axis {
     pub(crate) span: Span,
     /// Values: for all paths, or lists of one for each.
     pub(crate) values: Vec<Node>,
-    /// So many of its paths tell its values apart.
+    /// Number of paths that identify its values.
     told: usize,
 }
 
@@ -35,13 +35,13 @@ impl Axis {
         this
     }
 
-    /// Which of its paths are in results: the first, or all if that has one value twice.
+    /// Paths that results show: the first, or all if the first has one value twice.
     pub(crate) fn told_by(&self) -> &[String] {
         &self.paths[..self.told]
     }
 
-    /// The `index`th value of the path `at`: its own, where the value is a list of one for each of
-    /// several paths.
+    /// The `index`th value for the path number `at`; its own, if the value is a list with one for each of several
+    /// paths.
     pub(crate) fn value(&self, index: usize, at: usize) -> &Node {
         let value = &self.values[index];
         match &value.value {
@@ -56,9 +56,9 @@ impl Axis {
 /// One combination: an index into each axis' values.
 pub(crate) type Cell = Vec<usize>;
 
-/// Reads the axes. A key of several paths with commas between makes them change together: to the
-/// same value, or each to its own of a list (`"host.pcpus, vm.guest.count" = [[8, 20], [24, 60]]`).
-/// Keys without quotes nest (`vm.guest.vcpus = [1, 2]`): the path is put together again.
+/// Reads the axes. A key of several paths with commas between them changes them together: to the same value, or each to
+/// its own of a list (`"host.pcpus, vm.guest.count" = [[8, 20], [24, 60]]`). Keys without quotes nest (`vm.guest.vcpus
+/// = [1, 2]`): their path is put together again.
 pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
     let mut found = Vec::new();
     collect("", matrix, matrix.span, &mut found, errors);

@@ -11,7 +11,7 @@ use crate::plan::{Plan, TaskPlan, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::value::OneOrEach;
 
-/// What a policy says of places. By default nothing: vCPUs and loads stay where the scenario has them.
+/// Pins of a policy. By default none: vCPUs and loads stay where the scenario has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pinning {
     pin: Option<At<OneOrEach<Pin>>>,
@@ -24,13 +24,13 @@ impl Pinning {
         Self { pin: keys.pin.clone(), load_cpus: keys.load_cpus.clone() }
     }
 
-    /// Where it is written; `None`: nowhere.
+    /// Place of the keys; `None`: the policy has none.
     pub(crate) fn span(&self) -> Option<Span> {
         let loads = self.load_cpus.as_ref().map(|key| key.span);
         self.pin.as_ref().map(|key| key.span).or(loads)
     }
 
-    /// Refuses pCPUs that a host with so many does not have.
+    /// Refuses pCPUs that the host does not have.
     pub(crate) fn check(&self, pcpus: u32, errors: &mut Collector<'_>) {
         let mut one = |list: &[u32], span: Span| {
             if let Some(cpu) = list.iter().find(|cpu| **cpu >= pcpus) {
@@ -54,7 +54,7 @@ impl Pinning {
         }
     }
 
-    /// Why the policy `name` cannot have it on a host of this class.
+    /// Why the policy `name` cannot pin on a host of this class.
     pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
         let (message, help) = match class {
             ClassKind::PowerVm if self.span().is_some() => (
@@ -70,7 +70,7 @@ impl Pinning {
         Some(Unfit { message, help: help.to_owned() })
     }
 
-    /// Pins the vCPUs of a plan and moves its loads, as the policy `name` says.
+    /// Pins the vCPUs of a plan and moves its loads, for the policy `name`.
     pub(crate) fn apply(&self, name: &str, plan: &mut Plan) -> Result<(), Unfit> {
         let pcpus = plan.host.sched.cpus();
         if let Some(pin) = &self.pin {

@@ -1,4 +1,4 @@
-//! From `[policy.NAME]` tables to policies.
+//! Resolves `[policy.NAME]` tables to policies.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub const NAMES: [&str; 12] = [
     "host-hint",
     "hotplug",
 ];
-/// Longest chain of `base`; longer ones go in a circle.
+/// Longest chain of `base`; a longer one is a circle.
 const MAX_BASES: usize = 16;
 
 table! {
@@ -53,9 +53,9 @@ table! {
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) plan: PolicyPlan,
-    /// How VMs are virtualised under it, as far as it says so.
+    /// Virtualisation keys of the policy.
     pub(crate) virt: VirtKeys,
-    /// Where vCPUs and loads are under it, as far as it says so.
+    /// Pins of the policy.
     pub(crate) pinning: Pinning,
 }
 
@@ -64,18 +64,18 @@ pub(crate) struct Named {
 pub(crate) struct Policies {
     /// Name to policy.
     pub(crate) plans: BTreeMap<String, Named>,
-    /// Patches of credit1 in place of the host's, of policies that name some.
+    /// Patches of credit1 that replace the host's, by policy.
     pub(crate) patches: BTreeMap<String, Patches>,
-    /// Where a means was set to an EEVDF slice, if by the user.
+    /// Places where the user set a means to an EEVDF slice.
     pub(crate) slices: Vec<Span>,
-    /// Where a means was set to a reservation, by policy.
+    /// Place where a means was set to a reservation, by policy.
     pub(crate) deadlines: BTreeMap<String, Span>,
-    /// Where a means was set to `ext`.
+    /// Places where a means was set to `ext`.
     pub(crate) exts: Vec<Span>,
 }
 
 impl Policies {
-    /// Resolves every policy there is, for a host with so many pCPUs; `builtin` is the parsed [`BUILTIN`].
+    /// Resolves all policies, for a host with so many pCPUs; `builtin` is the parsed [`BUILTIN`].
     pub(crate) fn resolve(
         user: &Keyed<PolicyKeys>,
         builtin: &Keyed<PolicyKeys>,
@@ -128,7 +128,7 @@ impl Policies {
         all
     }
 
-    /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
+    /// Why a policy cannot run on this host, and which can; `None` if it can, or does not exist.
     pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
         let Named { plan, virt, pinning } = self.plans.get(name)?;
         let governs = virt.govern.0.governor.is_some();
@@ -209,9 +209,8 @@ fn chain(
     Some((kind, over(keys, inherited)))
 }
 
-/// Every key and whether the built-in policies `static`, `dynamic`, `wake-boost`, `ratelimit-auto`
-/// and `vanilla` have it; the only list of keys besides the declaration. How VMs are virtualised every
-/// policy can say.
+/// Every key, and whether the built-in policies `static`, `dynamic`, `wake-boost`, `ratelimit-auto` and `vanilla` have
+/// it; the only list of keys besides the declaration. Every policy can have virtualisation keys.
 macro_rules! each_key {
     ($run:ident) => {
         $run! {
@@ -245,7 +244,7 @@ macro_rules! each_key {
     };
 }
 
-/// `keys`, and what they lack from `under`.
+/// `keys`, completed from `under`.
 fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
     macro_rules! merge {
         ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
@@ -259,7 +258,7 @@ fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
     each_key!(merge)
 }
 
-/// A key the policy does not have would silently do nothing.
+/// Refuses a key that the policy does not have: it would have no effect.
 fn refuse_foreign(kind: &str, keys: &PolicyKeys, errors: &mut Collector<'_>) {
     let mut allowed = Vec::new();
     let mut wrong = Vec::new();

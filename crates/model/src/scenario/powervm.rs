@@ -1,4 +1,4 @@
-//! What VMs are entitled to in a shared processor pool.
+//! Entitlements of VMs in a shared processor pool.
 
 use vcoop_powervm::Partition;
 use vcoop_sched::config::Topology;
@@ -8,7 +8,7 @@ use super::keys::{HostKeys, VmKeys};
 use crate::diagnostic::Collector;
 use crate::toml_read::At;
 
-/// Refuses tables and keys of the host that mean nothing under its scheduler.
+/// Refuses tables and keys of the host that its scheduler does not use.
 pub(crate) fn refuse_unused(host: &HostKeys, errors: &mut Collector<'_>) {
     let has = host.sched.value.class.value;
     let tables = [
@@ -22,7 +22,7 @@ pub(crate) fn refuse_unused(host: &HostKeys, errors: &mut Collector<'_>) {
     ClassKind::Credit1.only(has, "dom0_pin", At::span_of(&host.dom0_pin), errors);
 }
 
-/// Where the vCPUs of a VM sit that says nothing else: on the threads of cores like the host's.
+/// Default topology of a VM: threads of cores like the host's.
 pub(crate) fn topology(vcpus: u32, threads: u32) -> Topology {
     if threads > 1 && vcpus.is_multiple_of(threads) {
         Topology { threads_per_core: threads, cores_per_llc: vcpus / threads, llcs: 1 }
@@ -31,7 +31,7 @@ pub(crate) fn topology(vcpus: u32, threads: u32) -> Topology {
     }
 }
 
-/// The partition that a VM is to a pool whose cores have `threads`.
+/// The partition of a VM in a pool whose cores have `threads` threads.
 pub(crate) fn partition(
     keys: &VmKeys,
     guest: Topology,

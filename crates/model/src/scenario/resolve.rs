@@ -1,4 +1,4 @@
-//! From the tables of one matrix cell to a plan without its policy.
+//! Resolves the tables of one matrix cell to a plan without its policy.
 
 use std::collections::BTreeMap;
 
@@ -36,11 +36,11 @@ use crate::toml_read::units::show;
 pub(crate) struct Resolved {
     /// The plan, under `vanilla`.
     pub(crate) plan: Plan,
-    /// Every policy of the scenario that its host can run.
+    /// Every policy of the scenario that the host can run.
     pub(crate) policies: BTreeMap<String, Named>,
-    /// Patches of credit1 in place of the host's, by policy.
+    /// Patches of credit1 that replace the host's, by policy.
     pub(crate) patches: BTreeMap<String, Patches>,
-    /// The policies that it cannot run.
+    /// The policies that the host cannot run, and why.
     pub(crate) unfit: BTreeMap<String, Unfit>,
     /// Names of the policies compared.
     pub(crate) compared: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Outside<'o, 'l> {
     pub(crate) builtin_policies: &'o Keyed<PolicyKeys>,
 }
 
-/// Resolves the tables; `None` where an error keeps a plan from being made at all.
+/// Resolves the tables; `None` if an error prevents any plan.
 pub(crate) fn resolve(
     keys: &ScenarioKeys,
     params: BTreeMap<String, String>,
@@ -142,7 +142,7 @@ pub(crate) fn resolve(
     Some(Resolved { plan, policies, patches, unfit, compared, baseline, effects })
 }
 
-/// Gives the host's scheduler the shares that it deals out.
+/// Gives the host's scheduler its groups, domains or partitions.
 fn share_out(
     shares: Shares,
     sched: &mut HostSched,
@@ -179,7 +179,7 @@ fn check_means(
     }
 }
 
-/// Checks how policies virtualise the VMs, and tells which keys of that have an effect.
+/// Checks the virtualisation keys of policies and VMs, and returns which of them have an effect.
 fn effects(
     keys: &ScenarioKeys,
     policies: &Policies,
@@ -200,7 +200,7 @@ fn effects(
     }
 }
 
-/// Loads are threads of a host that has some, under names that its devices do not have.
+/// Checks that the host has threads if there are loads, and that no load has the name of a device.
 fn check_loads(
     keys: &ScenarioKeys,
     loads: &[&Workload],
@@ -231,7 +231,7 @@ fn check_loads(
     }
 }
 
-/// What starts does so before the run ends.
+/// Checks that everything starts before the run ends.
 fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &mut Collector<'_>) {
     let tasks = keys.vm.iter().flat_map(|vm| &vm.task).map(|task| &task.0);
     for workload in loads.iter().copied().chain(tasks) {
@@ -242,14 +242,14 @@ fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &m
     }
 }
 
-/// What is to happen at a time does so before the run ends.
+/// Checks that a time is before the end of the run.
 pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut Collector<'_>) {
     if at_ns >= end_ns {
         errors.error(span, format!("the run ends at {}, before this", show(end_ns)));
     }
 }
 
-/// Another hypervisor has not all that can be changed while it runs.
+/// Refuses changes during the run that the host's hypervisor does not have.
 fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'_>) {
     for at in &keys.at {
         ClassKind::Linux.only(class, "boost", At::span_of(&at.boost), errors);
@@ -260,7 +260,7 @@ fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'
     }
 }
 
-/// Interrupts are posted where a pCPU is left for what the host does itself.
+/// Checks that a housekeeping pCPU exists if interrupts are posted.
 fn check_housekeeping(
     keys: &ScenarioKeys,
     plan: &Plan,
@@ -282,7 +282,7 @@ fn check_housekeeping(
     virt::refuse_posted(of_vms.chain(of_policies), errors);
 }
 
-/// Policies that pin vCPUs have pCPUs for them.
+/// Checks that policies that pin vCPUs have pCPUs for them.
 fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &mut Collector<'_>) {
     for name in &keys.compare.value.policy.value {
         let Some(named) = policies.plans.get(&name.value.0) else { continue };
@@ -387,7 +387,7 @@ fn vms(
     complete.then_some(all)
 }
 
-/// The copies of a VM, each with a cgroup, a domain or a partition of its own where it has one.
+/// The copies of a VM, each with its own cgroup, domain or partition, if it has one.
 fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     if copies == 1 {
         return vec![plan];
@@ -474,12 +474,12 @@ struct Candidate {
     measures: bool,
     /// It also measures interrupts.
     times_interrupts: bool,
-    /// One series for all tasks of its label: they are many, and alike.
+    /// All tasks of its label are one series: they are many, and alike.
     alike: bool,
 }
 
 impl Candidate {
-    /// The series of a task that `probe` names, or that is reported because it measures (`None`).
+    /// The series of a task that `probe` names, or of one that is reported because it measures (`None`).
     fn series(&self, probe: Option<&str>) -> &String {
         let is = |name: &String| probe == Some(name.as_str());
         if is(&self.name) || is(&self.group) && !self.alike {
@@ -493,7 +493,7 @@ impl Candidate {
         }
     }
 
-    /// What is reported of it under the name of this series.
+    /// The probes of it under the name of this series.
     fn probes(&self, series: &str) -> impl Iterator<Item = ProbePlan> + use<> {
         let of = |probe, moment| ProbePlan { probe, target: self.target, moment };
         let interrupt =

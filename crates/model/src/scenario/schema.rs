@@ -1,4 +1,4 @@
-//! The file format as a JSON schema for editors, and as a reference for readers.
+//! The file format as a JSON schema for editors, and as a reference.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use super::keys::ScenarioKeys;
 
 /// JSON schema (draft 7, which TOML language servers read) of scenario files.
 ///
-/// Made from the same declarations that read the files: keys, types, defaults and documentation
-/// cannot differ from them. Relations between values are not in it.
+/// Made from the declarations that read the files, so keys, types, defaults and documentation agree. Relations between
+/// values are not in it.
 pub fn schema() -> Value {
     let generator = SchemaSettings::draft07().into_generator();
     let mut schema = generator.into_root_schema_for::<ScenarioKeys>().to_value();

@@ -4,7 +4,7 @@ use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, neare
 use crate::toml_read::node::parse_value;
 use crate::toml_read::{Node, NodeValue, TableNode};
 
-/// What diagnostics call the option.
+/// Name of the option in diagnostics.
 const OPTION: &str = "--set";
 /// Keys that hold arrays of tables, which `--set` can change but not create.
 const ARRAYS: [&str; 8] = ["load", "vm", "task", "device", "probe", "at", "storm", "view"];
@@ -45,18 +45,18 @@ impl Set {
         }
     }
 
-    /// Puts a value (as TOML has it) at a path.
+    /// Sets a value (as TOML) at a path.
     pub fn of(path: &str, value: &str) -> Self {
         Self { text: format!("{path}={value}"), equals: path.len(), table: String::new() }
     }
 
-    /// The same, with its path in this table. Diagnostics show it as it was written.
+    /// The same, with its path in this table. Diagnostics show the path as written.
     #[must_use]
     pub fn within(self, table: &str) -> Self {
         Self { table: table.to_owned(), ..self }
     }
 
-    /// The whole text, as diagnostics show it.
+    /// The whole text, for diagnostics.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -77,7 +77,7 @@ impl Set {
         path.set(root, node, errors);
     }
 
-    /// Adds the text to what spans can point into.
+    /// Adds the text to the sources of spans.
     pub(crate) fn add_to(&self, sources: &mut Sources) -> usize {
         sources.add(OPTION, &self.text)
     }
@@ -119,8 +119,7 @@ impl Path {
         self.parts.first().map_or("", |(part, _)| part)
     }
 
-    /// Puts a value at the path. Tables on the way are made where they can be left out; entries of
-    /// arrays must be there.
+    /// Sets a value at the path. Optional tables on the way are created; entries of arrays must exist.
     pub(crate) fn set(&self, root: &mut Node, value: Node, errors: &mut Collector<'_>) {
         let mut here = root;
         let mut done = String::new();

@@ -14,7 +14,7 @@ use crate::toml_read::At;
 use crate::toml_read::units::show;
 use crate::toml_read::value::Prose;
 
-/// The storms of a plan, once its VMs are there.
+/// The storms of a plan that has its VMs.
 pub(crate) fn storms(
     keys: &ScenarioKeys,
     all: &[Named<'_>],
@@ -113,7 +113,7 @@ fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &mu
     }
 }
 
-/// The views of a plan that has everything else.
+/// The views of a plan that is otherwise complete.
 pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>) -> Vec<ViewPlan> {
     let view = |view: &ViewKeys| match view.kind.value {
         ViewKind::Scatter => {
@@ -163,7 +163,7 @@ pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>
     keys.view.iter().filter_map(view).collect()
 }
 
-/// The storm that a view begins with; `None` where it is left out, or wrong.
+/// The storm with which a view begins; `None` if it is not given, or wrong.
 fn storm_of(
     view: &ViewKeys,
     keys: &ScenarioKeys,

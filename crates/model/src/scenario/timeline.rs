@@ -1,4 +1,4 @@
-//! What happens at a time of a run (`[[at]]`).
+//! Changes during a run (`[[at]]`).
 
 use super::host::check_policy_slice;
 use super::keys::{AtKeys, ScenarioKeys, Switch};
@@ -8,7 +8,7 @@ use crate::plan::{Ns, TimelineAction, TimelineEvent, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::units::CpuList;
 
-/// The events of `switches`, in order of time. `slices`: the host's fair class has slices of one's own.
+/// The events of `switches`, in order of time. `slices`: whether the host's fair class has slices.
 pub(super) fn timeline(
     switches: &[AtKeys],
     keys: &ScenarioKeys,

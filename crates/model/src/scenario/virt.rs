@@ -1,8 +1,7 @@
 //! How VMs are virtualised.
 //!
-//! A VM's keys are put over the defaults, and a policy's over the VM's, key by key: a table of
-//! policies can so add mechanisms one by one. What the keys of both say together must be something
-//! that KVM can have.
+//! A VM's keys override the defaults, and a policy's override the VM's, key by key: so a table of policies can add
+//! mechanisms one by one. The result must be something that KVM can have.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +19,14 @@ use crate::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
-/// What cannot be together: the keys that say it (the first that is written is blamed), what is
-/// wrong, and what to do.
+/// A combination that is impossible: its keys (the first written one is blamed), what is wrong, and the remedy.
 struct Conflict {
     keys: &'static [&'static str],
     message: &'static str,
     help: &'static str,
 }
 
-/// What KVM cannot have, and what cannot be simulated on a machine whose `cpu` is not known.
+/// Combinations that KVM cannot have, or that cannot be simulated on a machine whose `cpu` is not known.
 fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |wrong: bool, keys, message, help| {
@@ -106,8 +104,7 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
     found
 }
 
-/// Refuses what cannot be together in a VM whose keys are `own`, under a policy whose keys are
-/// `over`.
+/// Refuses impossible combinations in a VM with the keys `own`, under a policy with the keys `over`.
 fn refuse(
     virt: &Virt,
     own: &VirtKeys,
@@ -140,7 +137,7 @@ fn refuse(
     refuse_governor(virt, vcpus, &written, errors);
 }
 
-/// Refuses full-nohz CPUs that the level does not have, and all of them.
+/// Refuses full-nohz CPUs that the level does not have, and a list of all its CPUs.
 pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &mut Collector<'_>) {
     check_cpus(cpus, at, place, errors);
     if cpus.len() as u64 >= u64::from(place.cpus) {
@@ -157,8 +154,7 @@ pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>)
     virt
 }
 
-/// Refuses what policies make of VMs that KVM cannot have; `plans` are the VMs as their own keys have
-/// them.
+/// Refuses combinations of policies and VMs that KVM cannot have. `plans`: the VMs by their own keys.
 pub(crate) fn check_policies<'p>(
     vms: &[VmKeys],
     plans: &[VmPlan],
@@ -179,7 +175,7 @@ pub(crate) fn check_policies<'p>(
     }
 }
 
-/// Refuses timers that a housekeeping CPU posts, on a host that has none.
+/// Refuses timers that a housekeeping CPU posts, on a host without one.
 pub(crate) fn refuse_posted<'k>(
     all: impl Iterator<Item = &'k VirtKeys>,
     errors: &mut Collector<'_>,
@@ -191,8 +187,8 @@ pub(crate) fn refuse_posted<'k>(
     }
 }
 
-/// Xen and PowerVM have other mechanisms than KVM, which are not modelled: there a guest's timer and
-/// interrupts are as by default, or as with posted interrupts. Guests of PowerVM have governors.
+/// Refuses KVM's mechanisms on Xen and PowerVM, whose own are not modelled: there a guest has the default timer and
+/// interrupts, or posted interrupts. Guests of PowerVM have governors.
 pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
     let governs: Vec<&str> = match has {
         ClassKind::PowerVm => keys.govern.0.given().into_iter().map(|(key, _)| key).collect(),
@@ -214,7 +210,7 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
     }
 }
 
-/// Refuses a governor that cannot be, in a VM of `vcpus`. `written` are the keys and where they are.
+/// Refuses an impossible governor in a VM of `vcpus` vCPUs. `written`: the keys and their places.
 fn refuse_governor(
     virt: &Virt,
     vcpus: u32,
@@ -254,7 +250,7 @@ fn refuse_governor(
     }
 }
 
-/// Refuses to promise more than there is.
+/// Refuses entitlements that exceed the host together.
 pub(crate) fn check_capacity(
     vms: &[VmKeys],
     plans: &[VmPlan],

@@ -1,4 +1,4 @@
-//! `[axes]` and `[set]`: what varies, and what is changed everywhere.
+//! `[axes]` and `[set]`: fields that vary, and fields that are changed at every point.
 
 use super::cases::{cases, is_cases, ratio};
 use super::range::{Range, RangeKeys, range};
@@ -9,32 +9,32 @@ use crate::toml_read::table::read_table;
 use crate::toml_read::units::twice;
 use crate::toml_read::{Node, NodeValue};
 
-/// Tables that no axis can vary: they say which experiment it is.
+/// Tables that no axis can vary: they identify the experiment.
 const FIXED: [&str; 9] =
     ["name", "title", "about", "assumptions", "matrix", "compare", "probe", "repeats", "seed"];
 
 /// The axis that is a ratio rather than a field.
 pub const RATIO: &str = "vcpus_per_pcpu";
 
-/// What varies.
+/// A dimension of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// What it is called: the path of its first field as written, or a name of its own.
+    /// Its name: the path of its first field as written, or a given name.
     pub name: String,
-    /// What a value of it changes.
+    /// What it changes.
     pub vary: Vary,
-    /// What it can be.
+    /// Its values.
     pub values: Values,
 }
 
 /// What a value of an axis changes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Vary {
-    /// Fields at these paths, as `--set` has them: all of them to the value.
+    /// Fields at these paths (as for `--set`): all get the value.
     Fields(Vec<String>),
-    /// Each value is the name of a case: path and value (as TOML has it) of what it sets.
+    /// Each value is the name of a case: path and value (as TOML) of what it sets.
     Cases(Vec<Vec<(String, String)>>),
-    /// vCPUs a pCPU. This field gets what makes it so, after everything else.
+    /// vCPUs a pCPU. This field gets the value that results in the ratio, after all other changes.
     Ratio(String),
 }
 
@@ -44,8 +44,7 @@ impl Axis {
         &self.name
     }
 
-    /// The changes that put a point at a value of this axis. A ratio has none: which number makes it
-    /// so depends on the rest of the scenario.
+    /// The changes for a value of this axis. None for a ratio: its field's value depends on the rest of the scenario.
     pub fn sets(&self, value: &AxisValue) -> Vec<Set> {
         match &self.vary {
             Vary::Fields(paths) => paths.iter().map(|path| Set::of(path, &value.toml)).collect(),
@@ -68,7 +67,7 @@ impl Axis {
     }
 }
 
-/// What an axis can be.
+/// Possible values of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// One of these.
@@ -78,7 +77,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// Values a grid takes of it.
+    /// Number of values that a grid takes.
     pub fn grid_len(&self) -> u64 {
         match self {
             Self::List(values) => values.len() as u64,
@@ -90,13 +89,13 @@ impl Values {
 /// A value of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisValue {
-    /// As TOML has it.
+    /// As TOML.
     pub toml: String,
     /// The same without quotes.
     pub text: String,
 }
 
-/// The axes and where each is written. `grid`: ranges must say their number of values.
+/// The axes, and the place of each. `grid`: ranges must give their number of values.
 pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(Axis, Span)> {
     let mut leaves = Vec::new();
     collect("", node, node.span, &is_range, &mut leaves);
@@ -189,7 +188,7 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
     sets
 }
 
-/// What a table of paths and values sets: paths and values as TOML has them.
+/// Paths and values (as TOML) of a table.
 pub(super) fn assignments(node: &Node) -> Vec<(String, String)> {
     let mut leaves = Vec::new();
     collect("", node, node.span, &|_| false, &mut leaves);

@@ -1,4 +1,4 @@
-//! Axes that are no field: named cases, and vCPUs a pCPU.
+//! Axes other than fields: named cases, and vCPUs a pCPU.
 
 use super::axes::{AxisValue, Values, assignments, value};
 use super::range::{End, RangeKeys, RangeKind, Scale, range};
@@ -8,13 +8,13 @@ use crate::toml_read::table::{read_table, table};
 use crate::toml_read::value::{Int, Prose};
 use crate::toml_read::{At, Node, NodeValue, Value};
 
-/// What a case sets, path by path: values as TOML has them.
+/// Changes of a case: paths, and values as TOML.
 type Case = Vec<(String, String)>;
 
-/// The field that a ratio is reached by where nothing else is said.
+/// Default field by which a ratio is reached.
 const BY: &str = "host.pcpus";
 
-/// Whether a list is of cases: no field of a scenario has a key `set`.
+/// Whether a list has cases: no field of a scenario has a key `set`.
 pub(super) fn is_cases(node: &Node) -> bool {
     let NodeValue::Array(items) = &node.value else { return false };
     items.iter().any(|item| item.as_table().is_some_and(|table| table.get("set").is_some()))
@@ -88,7 +88,7 @@ table! {
     }
 }
 
-/// The ratios to try and the field that makes them so: a list, or a table with `by`.
+/// The ratios to try and the field that is set for them: a list, or a table with `by`.
 pub(super) fn ratio(
     span: Span,
     node: &Node,
@@ -129,7 +129,7 @@ pub(super) fn ratio(
     }
 }
 
-/// A list of ratios, each there once.
+/// A list of ratios without repetitions.
 fn ratios(span: Span, ends: &[At<End>], errors: &mut Collector<'_>) -> Option<Vec<AxisValue>> {
     positive(ends, errors)?;
     if ends.is_empty() {
@@ -148,7 +148,7 @@ fn ratios(span: Span, ends: &[At<End>], errors: &mut Collector<'_>) -> Option<Ve
     Some(values)
 }
 
-/// Whether all are numbers above zero; told, if not.
+/// Whether all are numbers above zero; adds an error if not.
 fn positive(ends: &[At<End>], errors: &mut Collector<'_>) -> Option<()> {
     let number = |end: &End| matches!(end.kind, RangeKind::Integer | RangeKind::Number);
     let right = |end: &&At<End>| number(&end.value) && end.value.value > 0.0;

@@ -36,12 +36,11 @@ pub enum RangeKind {
     Percent,
 }
 
-/// Digits of values inside a range: more would say nothing and read badly.
+/// Digits of values inside a range: more would be unreadable.
 const DIGITS: usize = 3;
 
 impl Range {
-    /// The value at a share of the way, 0 to 1: whole where the kind is, else to three digits, and
-    /// never beyond an end.
+    /// The value at a share of the way, 0 to 1: whole for integers, else to three digits, and never beyond an end.
     pub fn at(&self, share: f64) -> AxisValue {
         let (from, to) = (self.from, self.to);
         let x = if share >= 1.0 {
@@ -143,7 +142,7 @@ impl Value for End {
     }
 }
 
-/// Checks a range. `grid`: it must say its number of values.
+/// Checks a range. `grid`: it must give its number of values.
 pub(super) fn range(
     keys: &RangeKeys,
     span: Span,

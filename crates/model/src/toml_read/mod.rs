@@ -1,4 +1,4 @@
-//! Reads TOML into typed tables, keeping for every value where it was written.
+//! Reads TOML into typed tables, and keeps the place of every value.
 //!
 //! A plain serde derive stops at the first error and forgets positions once the types are built;
 //! scenario files need all errors at once, and errors about *combinations* of values need

@@ -5,19 +5,19 @@ use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Sources, Span};
 
-/// Largest text taken, in bytes: far above any hand-written file, far below trouble.
+/// Largest text accepted, in bytes.
 const MAX_TEXT: usize = 4 << 20;
-/// Syntax errors shown at once; one slip can confuse the parser for the rest of the file.
+/// Most syntax errors shown: one mistake can confuse the parser for the rest of the file.
 const MAX_SYNTAX_ERRORS: usize = 8;
 
-/// A value and where it was written.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) value: NodeValue,
     pub(crate) span: Span,
 }
 
-/// A value read from a file and where it stands (for a default: the table that lacks it).
+/// A value read from a file and its place (for a default: the table without the key).
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
@@ -25,7 +25,7 @@ pub(crate) struct At<T> {
 }
 
 impl<T> At<T> {
-    /// Where a key stands, if it is given.
+    /// Place of a key, if given.
     pub(crate) fn span_of(given: &Option<Self>) -> Option<Span> {
         given.as_ref().map(|given| given.span)
     }
@@ -87,7 +87,7 @@ impl Node {
         }
     }
 
-    /// What it is, with its article, for messages.
+    /// Its kind, with an article, for messages.
     pub(crate) fn what(&self) -> &'static str {
         match &self.value {
             NodeValue::String(_) => "a string",
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// The value as a user would write it, without quotes; for labels of matrix cells.
+    /// The value without quotes, for labels of matrix cells.
     pub(crate) fn text(&self) -> String {
         match &self.value {
             NodeValue::String(text) => text.clone(),
@@ -139,7 +139,7 @@ impl Node {
 ///
 /// # Errors
 ///
-/// Every syntax error the parser could tell apart, up to a few.
+/// The first syntax errors that the parser finds.
 pub(crate) fn parse_document(
     sources: &Sources,
     source: usize,
@@ -186,7 +186,7 @@ pub(crate) fn parse_value(text: &str, source: usize, offset: usize) -> Node {
     }
 }
 
-/// A default, as a declaration writes it; every span is that of the table that lacks the key.
+/// A default of a declaration; every span is that of the table without the key.
 pub(crate) fn default_value(text: &str, table: Span) -> Node {
     let mut node = parse_value(text, table.source, 0);
     node.move_spans(&|_| table);
@@ -226,7 +226,7 @@ fn value_node(value: &Spanned<DeValue<'_>>, source: usize) -> Node {
     Node { value, span }
 }
 
-/// The parser sorts keys by name; spans restore the order of the text.
+/// The parser sorts keys by name; this restores the order of the text by their spans.
 fn table_node(table: &DeTable<'_>, source: usize) -> TableNode {
     let mut entries: Vec<(String, Span, Node)> = table
         .iter()

@@ -1,4 +1,4 @@
-//! Tables: which keys there are, of which type, with which default, and what they mean.
+//! Declared tables: keys with type, default and documentation.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value as Json, json};
@@ -9,23 +9,22 @@ use crate::diagnostic::{Collector, Span, nearest};
 
 /// A table type, as [`table!`] declares it.
 pub(crate) trait Table: Sized {
-    /// What the table is for.
+    /// Documentation of the table.
     const ABOUT: &'static str;
 
-    /// Reads the declared keys. Every error found is reported; `None` if a value the table cannot
-    /// do without is missing or wrong.
+    /// Reads the declared keys. Reports all errors; `None` if a required value is missing or wrong.
     fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self>;
 
     /// Adds the declared keys to a schema.
     fn describe(schema: &mut TableSchema<'_>);
 }
 
-/// Reads one table, key by key, and knows afterwards which keys nobody asked for.
+/// Reads one table, key by key, and so finds keys that were not declared.
 #[derive(Debug)]
 pub(crate) struct Reader<'n, 'd, 's> {
     /// Keys and values.
     pub(crate) table: &'n TableNode,
-    /// The table itself, for errors about what it lacks.
+    /// Place of the table, for errors about missing keys.
     pub(crate) span: Span,
     /// Where errors go.
     pub(crate) errors: &'d mut Collector<'s>,
@@ -34,7 +33,7 @@ pub(crate) struct Reader<'n, 'd, 's> {
 }
 
 impl<'n, 'd, 's> Reader<'n, 'd, 's> {
-    /// A reader of `node`, or an error if it is no table.
+    /// A reader of `node`; `None`, with an error, if that is no table.
     pub(crate) fn open(node: &'n Node, errors: &'d mut Collector<'s>) -> Option<Self> {
         match node.as_table() {
             Some(table) => {
@@ -47,7 +46,7 @@ impl<'n, 'd, 's> Reader<'n, 'd, 's> {
         }
     }
 
-    /// Reads one key as the field's type wants it.
+    /// Reads one key as the type of the field.
     pub(crate) fn field<F: Field>(&mut self, key: &'static str, default: &str) -> Option<F> {
         let key = key.trim_start_matches("r#");
         if !F::FLAT {
@@ -56,12 +55,12 @@ impl<'n, 'd, 's> Reader<'n, 'd, 's> {
         F::read(self, key, default)
     }
 
-    /// Takes every key as known: what belongs here cannot be told.
+    /// Accepts all keys, if the allowed ones cannot be determined.
     pub(crate) fn accept_all(&mut self) {
         self.all_known = true;
     }
 
-    /// Refuses every key that was not asked for.
+    /// Refuses every key that was not read.
     pub(crate) fn finish(self) {
         if self.all_known {
             return;
@@ -83,7 +82,7 @@ pub(crate) fn read_table<T: Table>(node: &Node, errors: &mut Collector<'_>) -> O
     value
 }
 
-/// How a field of a [`table!`] is read, by the shape of its type.
+/// How a field of a [`table!`] is read, by its type.
 pub(crate) trait Field: Sized {
     /// Reads the key; `default` is TOML text, empty if there is none.
     fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, default: &str) -> Option<Self>;
@@ -91,10 +90,10 @@ pub(crate) trait Field: Sized {
     /// The schema of its value.
     fn schema(generator: &mut SchemaGenerator) -> Schema;
 
-    /// Whether the key must be there.
+    /// Whether the key is required.
     const REQUIRED: bool;
 
-    /// Whether it is no key but the keys of another table.
+    /// Whether it stands for the keys of another table.
     const FLAT: bool = false;
 
     /// Adds the key to the schema of a table.
@@ -103,7 +102,7 @@ pub(crate) trait Field: Sized {
     }
 }
 
-/// Keys that several tables have, declared once: they stand among the table's own.
+/// Keys that several tables have, declared once: they are among the table's own keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Flat<T>(pub(crate) T);
 
@@ -169,7 +168,7 @@ impl<T: Value> Field for Option<At<T>> {
     const REQUIRED: bool = false;
 }
 
-/// An array of tables (`[[load]]`), empty if absent.
+/// An array of tables (`[[load]]`), empty if missing.
 impl<T: Table + JsonSchema> Field for Vec<T> {
     fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, _: &str) -> Option<Self> {
         let Some(node) = reader.table.get(key) else { return Some(Self::new()) };
@@ -190,12 +189,12 @@ impl<T: Table + JsonSchema> Field for Vec<T> {
     const REQUIRED: bool = false;
 }
 
-/// A table of its own (`[host]`); read as an empty one if absent, so that its defaults apply.
+/// A single table (`[host]`); read as an empty one if missing, so that its defaults apply.
 #[derive(Clone, Debug)]
 pub(crate) struct Sub<T> {
     /// The table read.
     pub(crate) value: T,
-    /// The keys that are written there, and where.
+    /// Its written keys, and their places.
     pub(crate) given: Vec<(String, Span)>,
 }
 
@@ -223,7 +222,7 @@ impl<T: Table + JsonSchema> Field for Sub<T> {
     const REQUIRED: bool = false;
 }
 
-/// Tables under names the user chooses (`[policy.NAME]`), in the order of the text.
+/// Tables with names of the user's choice (`[policy.NAME]`), in the order of the text.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyed<T>(pub(crate) Vec<(At<String>, T)>);
 
@@ -261,7 +260,7 @@ pub(crate) struct TableSchema<'g> {
 }
 
 impl<'g> TableSchema<'g> {
-    /// No keys yet.
+    /// A schema without keys.
     pub(crate) fn new(generator: &'g mut SchemaGenerator) -> Self {
         Self { generator, properties: Map::new(), required: Vec::new() }
     }
@@ -277,7 +276,7 @@ impl<'g> TableSchema<'g> {
         self.add(key, schema, default, about, F::REQUIRED && default.is_empty());
     }
 
-    /// The part of [`Self::key`] that is the same for every type: there are hundreds of keys.
+    /// The part of [`Self::key`] that does not depend on the type, compiled only once for hundreds of keys.
     fn add(&mut self, key: &str, schema: Schema, default: &str, about: &str, required: bool) {
         let key = key.trim_start_matches("r#");
         let mut schema = schema.to_value();
@@ -327,10 +326,10 @@ fn default_json(text: &str) -> Json {
     convert(&node::default_value(text, Span::default()))
 }
 
-/// Declares a table: documentation, keys, types and defaults, once for reader, schema and
-/// reference. `key: At<T>` is required, `key: At<T> = "default"` is not, `key: Option<At<T>>` has
-/// no default value, `Vec<T>` is an array of tables, `Flat<T>` are the keys of another table. A table
-/// that says what it looks like (`struct T = "{ ... }"`) is a value as well: a key of type `At<T>` or `Option<At<T>>`.
+/// Declares a table: documentation, keys, types and defaults, once for reader, schema and reference. `key: At<T>` is
+/// required, `key: At<T> = "default"` is not, `key: Option<At<T>>` has no default value, `Vec<T>` is an array of
+/// tables, `Flat<T>` stands for the keys of another table. A table with an example (`struct T = "{ ... }"`) is also a
+/// value: a key of type `At<T>` or `Option<At<T>>`.
 macro_rules! table {
     (
         $(#[doc = $about:literal])+

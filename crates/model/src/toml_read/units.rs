@@ -1,24 +1,23 @@
-//! Durations, percentages, CPU lists: how quantities are written.
+//! Quantities in files: durations, percentages, CPU lists.
 
 use super::node::{Node, NodeValue};
 use super::value::Text;
 use crate::dist::{Dist, Ns};
 
-/// Longest duration taken: sums of a few of them stay far inside 64 bits.
+/// Longest duration accepted: sums of a few of them stay far below 64 bits.
 const MAX_DURATION: Ns = 30 * 86_400 * 1_000_000_000;
-/// Highest CPU number a list may name.
+/// Highest CPU number of a list.
 pub(crate) const MAX_CPU: u32 = 1023;
 
 /// A duration of at least `MIN` nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AtLeast<const MIN: Ns>(pub(crate) Ns);
 
-/// Any duration, zero too.
+/// Any duration, including zero.
 pub(crate) type Time = AtLeast<0>;
 /// A duration that cannot be zero.
 pub(crate) type Span1 = AtLeast<1>;
-/// A period. Below a microsecond, events of one task would fill a simulation, and no timer fires
-/// that often.
+/// A period. Below a microsecond, events of one task would fill a simulation, and no timer fires that often.
 pub(crate) type Period = AtLeast<1_000>;
 
 impl<const MIN: Ns> Text for AtLeast<MIN> {
@@ -63,7 +62,7 @@ pub(crate) fn duration(text: &str) -> Result<Ns, String> {
         .ok_or_else(|| format!("`{text}` is not a duration from 0 to 30 days in whole nanoseconds"))
 }
 
-/// `number * scale` exactly; `None` if it is no number, no whole one after scaling, or too large.
+/// `number * scale` exactly; `None` if it is not a number, not whole after scaling, or too large.
 fn decimal(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit()) && !s.is_empty();
@@ -89,7 +88,7 @@ pub(crate) fn show(ns: Ns) -> String {
     format!("{ns}ns")
 }
 
-/// The first of `values` that means the same as an earlier one, and what is wrong with it.
+/// The first of `values` that equals an earlier one, and a message about it.
 pub(crate) fn twice(values: &[Node]) -> Option<(&Node, String)> {
     let earlier = |i: usize| values[..i].iter().find(|other| same(other, &values[i]));
     let (node, other) = (0..values.len()).find_map(|i| Some((&values[i], earlier(i)?)))?;
@@ -98,7 +97,7 @@ pub(crate) fn twice(values: &[Node]) -> Option<(&Node, String)> {
     Some((node, format!("{text} is there twice{also}")))
 }
 
-/// Whether two values mean the same, as "1ms" and "1000us" do.
+/// Whether two values are equal, like "1ms" and "1000us".
 fn same(a: &Node, b: &Node) -> bool {
     match (&a.value, &b.value) {
         (NodeValue::Array(a), NodeValue::Array(b)) => {
@@ -141,7 +140,7 @@ impl<const MAX: u32> Text for Percent<MAX> {
     }
 }
 
-/// How far a clock runs from another.
+/// Largest difference between the rates of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Skew {
     /// Millionths.
@@ -149,7 +148,7 @@ pub(crate) struct Skew {
 }
 
 impl Skew {
-    /// `MAXFREQ` of Linux's `include/linux/timex.h`: no clock is steered further.
+    /// `MAXFREQ` of Linux's `include/linux/timex.h`: the most by which a clock is steered.
     const MAX_PPM: u32 = 500;
 }
 

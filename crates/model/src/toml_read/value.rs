@@ -1,32 +1,31 @@
-//! Scalars and lists: the shapes every table is made of.
+//! Scalars and lists, of which tables are made.
 //!
-//! What a value may be is checked here, at the value; what values may be *together* is checked
-//! when a plan is resolved.
+//! A single value is checked here; combinations of values are checked when a plan is resolved.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use super::node::{At, Node, NodeValue};
 use crate::diagnostic::Collector;
 
-/// A type a key's value can have.
+/// A type that a key's value can have.
 pub(crate) trait Value: Sized {
     /// What is allowed, for messages: "a duration like "500us"".
     fn what() -> String;
 
-    /// Reads it; reports what is wrong and gives `None`.
+    /// Reads it; `None`, with an error, if it is wrong.
     fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self>;
 
     /// Its JSON schema.
     fn schema(generator: &mut SchemaGenerator) -> Schema;
 }
 
-/// A value written as a string with a grammar of its own.
+/// A value written as a string with its own grammar.
 pub(crate) trait Text: Sized {
-    /// What is allowed: a noun phrase with examples.
+    /// Allowed values: a noun phrase with examples.
     const WHAT: &'static str;
     /// Regular expression of the grammar, for editors; ranges are checked by `parse` only.
     const PATTERN: &'static str;
-    /// Whether a bare integer is taken as its own text.
+    /// Whether an integer without quotes is accepted.
     const INTEGERS: bool = false;
 
     /// Reads the text; the error says what is wrong with it.
@@ -88,7 +87,7 @@ impl Text for Prose {
     }
 }
 
-/// A name other parts of the file (and `--set` paths, and reports) refer to.
+/// A name to which other parts of the file, `--set` paths and reports refer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(pub(crate) String);
 
@@ -262,7 +261,7 @@ impl<T: Value> Value for OneOrEach<T> {
     }
 }
 
-/// A table read later, as it stands (`[matrix]`: its keys are paths).
+/// A table that is read later (`[matrix]`: its keys are paths).
 #[derive(Clone, Debug)]
 pub(crate) struct Raw(pub(crate) Node);
 
@@ -284,7 +283,7 @@ impl Value for Raw {
     }
 }
 
-/// Declares an enum whose variants are written as words; with `for`, the words of an enum that is there.
+/// Declares an enum whose variants are words; with `for`, the words of an existing enum.
 macro_rules! choice {
     (
         $(#[$about:meta])+

@@ -1,17 +1,17 @@
-//! IPIs, and what guests spin for.
+//! IPIs, and spinning of guests.
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Ns;
 use crate::toml_read::value::choice;
 
-/// How a guest's IPIs get from vCPU to vCPU.
+/// How a guest's IPIs are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpiVirt {
-    /// By what.
+    /// Mechanism.
     pub path: IpiPath,
-    /// One to all other vCPUs is a single ICR write with a destination shorthand, whatever the path (`native_send_call_func_ipi` of
-    /// `arch/x86/kernel/apic/ipi.c`, Linux 5.4).
+    /// An IPI to all other vCPUs is a single ICR write with a destination shorthand, whatever the mechanism
+    /// (`native_send_call_func_ipi` of `arch/x86/kernel/apic/ipi.c`, Linux 5.4).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shorthand: bool,
     /// A TLB shootdown leaves out vCPUs that are not loaded, and has them flush when they are entered
@@ -20,13 +20,14 @@ pub struct IpiVirt {
     /// A TLB shootdown also goes to vCPUs that became idle with the address space loaded, which drop it then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lazy_tlb: bool,
-    /// Who has sent a function call to several vCPUs yields to the first of them that is preempted
+    /// A vCPU that has sent a function call to several vCPUs yields to the first of them that is preempted
     /// (`KVM_FEATURE_PV_SCHED_YIELD`).
     pub pv_yield: bool,
 }
 
 choice! {
-    /// By what an IPI is sent. Without a hypercall it is an ICR write. One write or call is for targets among vCPUs side by side.
+    /// How an IPI is sent. Without a hypercall it is an ICR write. One write or call can have several targets only if
+    /// their numbers are close together.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum IpiPath {
@@ -47,19 +48,19 @@ choice! {
 /// How a guest's vCPUs spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpinVirt {
-    /// What its spinlocks are.
+    /// Kind of its spinlocks.
     pub locks: SpinLocks,
-    /// How long a waiter spins for a paravirtual one. `None`: as the host's profile has it, `pv_spin`.
+    /// How long a waiter spins for a paravirtual lock; `None`: `pv_spin` of the host's profile.
     pub threshold_ns: Option<Ns>,
-    /// How long a vCPU spins until the hardware ends it by an exit (PAUSE-loop exiting), the first
-    /// time since it was loaded; unless PAUSE does not exit. `None`: as KVM has it,
+    /// How long a vCPU spins until the hardware ends that by an exit (PAUSE-loop exiting), the first time since it was
+    /// loaded; without effect if PAUSE does not exit. `None`: KVM's value,
     /// [`PLE_WINDOW_CYCLES`](Self::PLE_WINDOW_CYCLES).
     pub ple_window_ns: Option<Ns>,
-    /// Each such exit makes the window so many times as long.
+    /// Factor by which each such exit makes the window longer.
     pub ple_grow: u32,
-    /// Time until a vCPU that spins sees what another one wrote: a cache line's way from core to core.
+    /// Time until a spinning vCPU sees another's write: the way of a cache line from core to core.
     pub handoff_ns: Ns,
-    /// Whom the host yields to.
+    /// vCPUs to which the host yields.
     #[serde(default, skip_serializing_if = "Candidates::are_usual")]
     pub candidates: Candidates,
     /// The guest does not know which of its vCPUs have no pCPU.
@@ -68,18 +69,19 @@ pub struct SpinVirt {
     /// Which of its vCPUs a guest is told are preempted.
     #[serde(default, skip_serializing_if = "Told::is_usual")]
     pub told: Told,
-    /// A waiter at a paravirtual lock halts also if the vCPU of the one before it in line is preempted (`pv_wait_early`
+    /// A waiter for a paravirtual lock halts also if the vCPU of the waiter before it is preempted (`pv_wait_early`
     /// from Linux 4.11 to 5.3).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub early_if_preempted: bool,
 }
 
 choice! {
-    /// Which vCPUs without a pCPU KVM tells its guest are preempted (`kvm_steal_time_set_preempted` of `arch/x86/kvm/x86.c`).
+    /// Which vCPUs without a pCPU KVM reports to its guest as preempted (`kvm_steal_time_set_preempted` of
+    /// `arch/x86/kvm/x86.c`).
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Told {
-        /// Those that an interrupt of the host made leave guest mode.
+        /// Those that left guest mode because of an interrupt of the host.
         // Since 5.19. Those that gave their pCPU up in another exit, or halted, are not.
         #[default]
         Interrupted = "interrupted",
@@ -102,19 +104,19 @@ impl SpinVirt {
 }
 
 choice! {
-    /// What a guest's spinlocks are, and so who is next: `kernel/locking/qspinlock.c`, or `virt_spin_lock` of
-    /// `arch/x86/include/asm/qspinlock.h`. A waiter for a paravirtual one halts after a while, and the next in line is kicked by a
-    /// hypercall (`KVM_FEATURE_PV_UNHALT`).
+    /// Kind of a guest's spinlocks, which decides who gets the lock next: `kernel/locking/qspinlock.c`, or
+    /// `virt_spin_lock` of `arch/x86/include/asm/qspinlock.h`. A waiter for a paravirtual lock halts after a while, and
+    /// is kicked by a hypercall when it is next (`KVM_FEATURE_PV_UNHALT`).
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum SpinLocks {
-        /// As on bare metal: in the order in which waiters came.
+        /// As on bare metal: in order of arrival.
         Queued = "native",
-        /// Whoever sees first that it is free, as in a VM without paravirtual locks.
+        /// The first waiter to see that it is free, as in a VM without paravirtual locks.
         TestAndSet = "test-and-set",
         /// Paravirtual.
         Pv = "pv",
-        /// Paravirtual, and in the order in which waiters came, as in guests from Linux 3.12 to 4.1.
+        /// Paravirtual, in order of arrival, as in guests from Linux 3.12 to 4.1.
         // `__ticket_lock_spinning` and `__ticket_unlock_slowpath` of `arch/x86/kernel/kvm.c` (`kvm_lock_spinning`,
         // `kvm_unlock_kick`).
         PvTicket = "pv-ticket",
@@ -122,7 +124,7 @@ choice! {
 }
 
 impl SpinLocks {
-    /// Whether nobody has a lock before those who came earlier.
+    /// Whether waiters get the lock in order of arrival.
     pub fn in_order(self) -> bool {
         matches!(self, Self::Queued | Self::PvTicket)
     }
@@ -133,17 +135,17 @@ impl SpinLocks {
     }
 }
 
-/// To which vCPUs of its VM a spinning one is made to yield (`kvm_vcpu_on_spin`), of those that could run if
-/// they had a pCPU. Each field is a rule that came with a release of Linux.
+/// To which vCPUs of its VM a spinning vCPU yields (`kvm_vcpu_on_spin`), among those that could run if they had a pCPU.
+/// Each field is a rule of a release of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidates {
-    /// One that was preempted must have been in its kernel (4.14).
+    /// A preempted vCPU is a candidate only if it was in its kernel (4.14).
     pub in_kernel: bool,
-    /// One that waits for a pCPU since an interrupt woke it is a candidate (5.3).
+    /// A vCPU that an interrupt woke and that waits for a pCPU is a candidate (5.3).
     pub woken: bool,
-    /// One that has an interrupt pending counts as in its kernel (5.13).
+    /// A vCPU with a pending interrupt counts as in its kernel (5.13).
     pub interrupted: bool,
-    /// Who releases a paravirtual lock and kicks the next in line yields to that one (5.4).
+    /// A vCPU that releases a paravirtual lock and kicks the next waiter yields to that vCPU (5.4).
     pub queue_heads: bool,
     /// A hypercall that asks to yield does nothing if its caller is alone on its pCPU (5.13).
     pub not_alone: bool,
@@ -162,14 +164,14 @@ impl Default for Candidates {
 }
 
 impl SpinVirt {
-    /// Cycles of the time-stamp counter that a window has without more (`KVM_VMX_DEFAULT_PLE_WINDOW`).
+    /// Default window, in cycles of the time-stamp counter (`KVM_VMX_DEFAULT_PLE_WINDOW`).
     pub const PLE_WINDOW_CYCLES: u64 = 4096;
 
     /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
     pub const PLE_MAX_NS: Ns = 1_431_655_765;
 
-    /// A waiter at a paravirtual lock looks so many times in the profile's `pv_spin` whether the one before it in line has
-    /// halted, and halts then, too (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 turns of 32768.
+    /// How often in the profile's `pv_spin` a waiter for a paravirtual lock checks whether the waiter before it has
+    /// halted; then it halts, too (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 turns of 32768.
     pub const PV_LOOKS: u64 = 32_768 / 256;
 }
 

@@ -1,4 +1,4 @@
-//! Routines from their tables.
+//! Expands tables to routines.
 
 use super::{
     Captures, Expanded, Place, SLACK_NS, Threads, check_cpus, copies, copy_name, irq_vcpu,
@@ -19,12 +19,12 @@ fn run(time: Times, mode: Mode) -> Act {
     Act::Do(Phase::Run { time: time.0, mode })
 }
 
-/// What is done under a lock, if anything is.
+/// Acts under a lock, if there are any.
 fn guarded(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Vec<Act> {
     section(keys, place, errors).map_or_else(Vec::new, |section| section.acts())
 }
 
-/// A sleep of nothing is no act.
+/// A sleep; none if the time is 0.
 fn sleep(time: Times) -> Option<Act> {
     (time.0 != Dist::Const(0)).then_some(Act::Do(Phase::Sleep { time: time.0 }))
 }
@@ -34,10 +34,10 @@ fn index(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// Most senders times receivers of `groups`: each sender knows all receivers of its group.
+/// Most pairs of sender and receiver in `groups`: each sender knows all receivers of its group.
 const MAX_PAIRS: u64 = 200_000;
 
-/// Refuses what makes more than `most` of something, before it is made.
+/// Refuses more than `most` of something, before it is made.
 fn are_few(n: u64, most: u64, what: &str, common: &CommonKeys, errors: &mut Collector<'_>) -> bool {
     let all = n.saturating_mul(common.count.value.get());
     if all > most {
@@ -253,7 +253,7 @@ pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &mut Collector<'_>) -
     Program::Routine { acts: vec![pause, Act::Begin, look, Act::Sample, Act::Done] }
 }
 
-/// Numbers below are those of spinlocks, which workloads share by number.
+/// First number of sleeping locks. Lower numbers are spinlocks, which workloads share by number.
 const FIRST_SLEEPING_LOCK: u32 = 64;
 
 pub(super) fn rt_app(
