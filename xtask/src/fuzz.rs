@@ -68,12 +68,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .status()?;
     ensure!(built.success(), "the fuzz targets cannot be built");
 
+    // Cargo puts the targets beside this program.
+    let own = std::env::current_exe()?;
+    let programs = own.parent().context("this program is in no folder")?;
     println!("\nrunning {} tests", chosen.len());
     let (left, failed) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));
     thread::scope(|s| {
         let works = || {
             while let Some(target) = { left.lock().expect("no holder panics").next() } {
-                let said = campaign(target, args.seconds);
+                let said = campaign(programs, target, args.seconds);
                 println!("test {target} ... {}", if said.is_ok() { "ok" } else { "FAILED" });
                 if let Err(error) = said {
                     failed
@@ -99,12 +102,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Runs one target for so many seconds.
-fn campaign(target: &str, seconds: u32) -> anyhow::Result<()> {
+fn campaign(programs: &Path, target: &str, seconds: u32) -> anyhow::Result<()> {
     let folder = Path::new(FOLDER).join(target);
     let corpus = folder.join("corpus");
     fs::create_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
     let seeds = SEEDS.iter().find(|(of, _)| *of == target);
-    let run = Command::new(Path::new("target/debug").join(target))
+    let run = Command::new(programs.join(target))
         .arg(corpus)
         .args(seeds.map(|(_, folder)| folder))
         .arg(format!("-max_total_time={seconds}"))
