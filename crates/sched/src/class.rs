@@ -1,4 +1,4 @@
-//! What a scheduling class is.
+//! The trait of scheduling classes.
 //!
 //! A class orders the entities of one CPU. It knows nothing of other CPUs: placement, pushing,
 //! pulling and balancing belong to the level, which moves an entity by taking it off one queue
@@ -28,38 +28,38 @@ pub(crate) enum Enqueue {
     Initial,
     /// It slept.
     Wakeup,
-    /// It was runnable all the time: another CPU or another policy had it.
+    /// It was runnable before, on another CPU or under another policy.
     Restore,
-    /// Likewise, and it goes ahead of its equals.
+    /// As `Restore`, but it goes ahead of its equals.
     RestoreHead,
 }
 
 /// Why an entity leaves a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dequeue {
-    /// It sleeps. A class may keep it queued until it owes nothing.
+    /// It sleeps. A class may keep it queued while it has negative lag.
     Sleep,
     /// It stays runnable, elsewhere.
     Save,
-    /// It is gone for good.
+    /// It exits.
     Exit,
 }
 
-/// Order of entities on one CPU. `now`-free: time enters by [`Class::charge`].
+/// Order of entities on one CPU. Time enters only by [`Class::charge`].
 pub(crate) trait Class {
     /// Puts an entity that is off the queue onto it, not running.
     fn enqueue(&mut self, cpu: CpuId, e: EntId, how: Enqueue);
 
-    /// Takes an entity, queued or current, off the queue. False if the class keeps it as a
-    /// sleeper that still owes time.
+    /// Takes an entity, queued or current, off the queue. False if the class keeps it queued as a sleeper with negative
+    /// lag.
     fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool;
 
-    /// Who should run: one of the queued, or the current if it is still on the queue. Changes
-    /// nothing but to forget sleepers that owe nothing any more.
+    /// The entity that should run: a queued one, or the current one if it is still on the queue. Changes nothing,
+    /// except that sleepers without negative lag leave the queue.
     fn pick(&mut self, cpu: CpuId) -> Option<EntId>;
 
-    /// `prev` stops being current, because `next` will be (of this class, if given). If `prev` is
-    /// still on the queue, it waits there now.
+    /// `prev` stops being current, because `next` (of this class, if given) will be. If `prev` is still on the queue,
+    /// it waits there now.
     fn put_prev(&mut self, cpu: CpuId, prev: EntId, next: Option<EntId>);
 
     /// A queued entity becomes current.

@@ -1,4 +1,4 @@
-//! What a level is told about its machine and its tunables.
+//! Configuration of a level: its machine and its tunables.
 //!
 //! Every constant of the algorithms is a named field here, in nanoseconds unless the name says
 //! otherwise. The defaults are the kernel's own, scaled by the number of CPUs where the kernel
@@ -12,7 +12,7 @@ pub use vcoop_policy::thread::Policy;
 
 use crate::{ConfigError, MAX_CPUS};
 
-/// Integer nanoseconds, on the clock of whoever drives the level.
+/// Integer nanoseconds, on the driver's clock.
 pub type Ns = u64;
 
 /// How a CPU's fair class orders its queue.
@@ -41,7 +41,7 @@ pub struct CfsTunables {
 }
 
 impl CfsTunables {
-    /// The kernel's unscaled values times `1 + ilog2(min(cpus, 8))`.
+    /// The kernel's values times `1 + ilog2(min(cpus, 8))`.
     pub fn for_cpus(cpus: u32) -> Self {
         let f = scale(cpus);
         Self {
@@ -75,11 +75,11 @@ pub enum RtGuard {
 }
 
 impl RtGuard {
-    /// RT throttling by the kernel's default.
+    /// RT throttling with the kernel's default.
     pub const THROTTLE: Self =
         Self::Throttle(Bandwidth { runtime_ns: 950_000_000, period_ns: 1_000_000_000 });
 
-    /// The fair server by the kernel's default.
+    /// The fair server with the kernel's default.
     pub const FAIR_SERVER: Self =
         Self::FairServer(Bandwidth { runtime_ns: 50_000_000, period_ns: 1_000_000_000 });
 
@@ -114,15 +114,14 @@ pub struct Bandwidth {
     pub period_ns: Ns,
 }
 
-/// What `sched_setattr` and the scheduler know about SCHED_DEADLINE besides its entities.
+/// Settings of SCHED_DEADLINE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DlConfig {
-    /// Admission control: reservations fit into 95 % of the CPUs (less what fair servers have), and
-    /// nobody who has one is confined to some of them. Off is `sched_rt_runtime_us = -1`.
+    /// Admission control: reservations fit into 95 % of the CPUs (less what fair servers have), and no entity with a
+    /// reservation is confined to some CPUs. Off is `sched_rt_runtime_us = -1`.
     pub admission: bool,
-    /// A timer ends a runtime when it is used up (HRTICK_DL, off in the kernel by default), not the
-    /// next tick.
+    /// A timer ends a runtime when it is used up (HRTICK_DL, off in the kernel by default), instead of the next tick.
     pub hrtick: bool,
 }
 
@@ -160,7 +159,7 @@ impl Default for Balance {
     }
 }
 
-/// Where CPUs sit: all equal-sized, numbered threads first, then cores, then LLCs.
+/// CPU topology: all parts are of equal size, and CPUs are numbered threads first, then cores, then LLCs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Topology {
@@ -178,7 +177,7 @@ impl Topology {
         Self { threads_per_core: 1, cores_per_llc: cpus, llcs: 1 }
     }
 
-    /// Refuses none and more CPUs than a set can hold.
+    /// Refuses a topology without CPUs or with more than a set can hold.
     ///
     /// # Errors
     ///
@@ -209,7 +208,7 @@ impl Topology {
     }
 }
 
-/// Scheduling classes; the greater goes first.
+/// Scheduling classes, in ascending order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClassId {
     Fair,
@@ -253,7 +252,7 @@ pub struct LevelConfig {
 }
 
 impl LevelConfig {
-    /// A group, and those that it is in, from the inside out.
+    /// A group and those around it, from the inside out.
     pub fn groups_of(&self, group: Option<u16>) -> impl Iterator<Item = (u16, &GroupConfig)> {
         let get = |group: u16| Some((group, self.groups.get(usize::from(group))?));
         core::iter::successors(group.and_then(get), move |(_, of)| get(of.parent?))
@@ -264,12 +263,12 @@ impl LevelConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GroupConfig {
-    /// Its share: 1024 is that of a nice-0 task, and 100 in `cpu.weight`.
+    /// Its weight: 1024 is that of a nice-0 task, and 100 in `cpu.weight`.
     pub weight: u64,
     /// Most time that it may have.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub quota: Option<Quota>,
-    /// The group that it is in, by index, which is less than its own. `None`: the root.
+    /// Index of the group around it, which is less than its own. `None`: the root.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub parent: Option<u16>,
 }
@@ -289,9 +288,9 @@ pub struct Quota {
     pub runtime_ns: Ns,
     /// Length of a period.
     pub period_ns: Ns,
-    /// Unused time that is kept for later periods, at most (`cpu.max.burst`).
+    /// Most unused time that is kept for later periods (`cpu.max.burst`).
     pub burst_ns: Ns,
-    /// When a period begins.
+    /// Time at which a period begins.
     pub phase_ns: Ns,
 }
 

@@ -9,8 +9,8 @@ pub const MAX_CPUS: u32 = 1024;
 
 const WORDS: usize = MAX_CPUS as usize / 64;
 
-/// A set of up to [`MAX_CPUS`] CPUs: a bitmap, so that intersections cost a few instructions a
-/// 64 CPUs and never allocate.
+/// A set of up to [`MAX_CPUS`] CPUs: a bitmap, so that an intersection takes a few instructions for every 64 CPUs, and
+/// no allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CpuSet {
     words: [u64; WORDS],
@@ -93,7 +93,7 @@ impl CpuSet {
         &self.words
     }
 
-    /// CPUs in both sets, the other being the first words of a bitmap.
+    /// CPUs in both sets; the other set is given by the first words of its bitmap.
     #[inline]
     pub(crate) fn and_words(&self, other: &[u64]) -> Self {
         let mut s = Self::EMPTY;
@@ -182,7 +182,7 @@ impl CpuSet {
         None
     }
 
-    /// The same, starting at `from` and going round.
+    /// As [`find`](Self::find), from `from` on and around.
     #[inline]
     pub fn find_from(&self, and: Option<&Self>, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
         let from = from.clamp(lo, hi);

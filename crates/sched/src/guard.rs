@@ -1,4 +1,4 @@
-//! What keeps RT entities from starving the fair ones: one of two mechanisms, or both.
+//! Guards that keep RT entities from starving fair ones: one of two mechanisms, or both.
 //!
 //! # Throttling (kernels before 6.12, and later ones with `CONFIG_RT_GROUP_SCHED`)
 //!
@@ -54,14 +54,14 @@ pub(crate) enum Server {
     Replenishing,
 }
 
-/// The kernel does not put the zero-laxity point off by less.
+/// The least time by which the kernel defers the zero-laxity point.
 const MIN_DEFERRAL: Ns = 1_000_000;
 
 #[derive(Clone, Debug)]
 struct GuardCpu {
     /// Throttling: when its timer fires, or [`NEVER`].
     rt_timer: Ns,
-    /// Server: likewise.
+    /// Server: when its timer fires, or [`NEVER`].
     timer: Ns,
     /// Throttling: RT time charged and not yet forgiven.
     rt_time: Ns,
@@ -82,8 +82,8 @@ impl GuardCpu {
         self.due = now + of.period_ns;
     }
 
-    /// When the timer has something to do: while the server waits, at the zero-laxity point, where what
-    /// is left of the runtime just fits into what is left of the period.
+    /// When the timer has something to do. While the server waits: the zero-laxity point, at which the remaining
+    /// runtime just fits into the rest of the period.
     fn look_at(&self) -> Ns {
         let left = if self.server == Server::Waiting { self.left.max(0) as Ns } else { 0 };
         self.due - left
@@ -121,13 +121,13 @@ impl Guard {
         c.rt_timer.min(c.timer)
     }
 
-    /// RT entities of the CPU are held back.
+    /// Whether RT entities of the CPU are throttled.
     #[inline]
     pub(crate) fn holds_rt(&self, cpu: CpuId) -> bool {
         self.cpus[cpu.index()].throttled
     }
 
-    /// Fair entities of the CPU go ahead of RT.
+    /// Whether fair entities of the CPU go ahead of RT.
     #[inline]
     pub(crate) fn fair_first(&self, cpu: CpuId) -> bool {
         self.cpus[cpu.index()].server == Server::Running
@@ -194,14 +194,14 @@ impl Guard {
         true
     }
 
-    /// Time of the deadline class was charged: throttling counts it as RT time while it counts, and
-    /// holds RT back for it, never the deadline class itself. True if RT is throttled from now on.
+    /// Time of the deadline class was charged: it counts as RT time while RT time is counted, and throttles RT, but
+    /// never the deadline class itself. True if RT is throttled from now on.
     #[inline]
     pub(crate) fn charge_dl(&mut self, cpu: CpuId, ran: Ns) -> bool {
         self.cpus[cpu.index()].rt_timer != NEVER && self.charge_rt(cpu, ran)
     }
 
-    /// Until when the server has its precedence: its place among deadlines.
+    /// The server's deadline while it has precedence, for comparison with other deadlines.
     #[inline]
     pub(crate) fn due(&self, cpu: CpuId) -> Ns {
         self.cpus[cpu.index()].due
@@ -233,7 +233,7 @@ impl Guard {
         false
     }
 
-    /// The current fair entity has to make way, and ran until now.
+    /// The current fair entity has to give way, and ran until now.
     #[inline]
     pub(crate) fn fair_preempted(&mut self, now: Ns, cpu: CpuId) {
         if self.cpus[cpu.index()].server == Server::Replenishing {
@@ -241,7 +241,7 @@ impl Guard {
         }
     }
 
-    /// The CPU was idle: fair entities could have run, so it counts as if they had.
+    /// The CPU was idle: counts as fair time, because fair entities could have run.
     #[inline]
     pub(crate) fn charge_idle(&mut self, now: Ns, cpu: CpuId, idle: Ns) {
         if self.cpus[cpu.index()].server == Server::Waiting {
@@ -249,8 +249,8 @@ impl Guard {
         }
     }
 
-    /// Throttling's timer, if it is due: `rt` tells whether the CPU has runnable RT entities. True if
-    /// they are no longer held back.
+    /// Throttling's timer, if it is due. `rt`: whether the CPU has runnable RT entities. True if they are no longer
+    /// throttled.
     pub(crate) fn on_rt_timer(&mut self, now: Ns, cpu: CpuId, rt: bool) -> bool {
         let c = &mut self.cpus[cpu.index()];
         let Some(throttle) = self.throttle.filter(|_| c.rt_timer <= now) else { return false };
@@ -263,8 +263,8 @@ impl Guard {
         ends
     }
 
-    /// The server's timer, if it is due: `fair` tells whether the CPU has runnable fair entities. True
-    /// if they go ahead of RT from now on.
+    /// The server's timer, if it is due. `fair`: whether the CPU has runnable fair entities. True if they go ahead of
+    /// RT from now on.
     pub(crate) fn on_timer(&mut self, now: Ns, cpu: CpuId, fair: bool) -> bool {
         let c = &mut self.cpus[cpu.index()];
         let Some(server) = self.server.filter(|_| c.timer <= now) else { return false };

@@ -1,5 +1,5 @@
-//! The queue behind both fair schedulers: an indexed binary heap that also knows, for every
-//! node, the smallest virtual runtime in the subtree below it.
+//! The queue of both fair schedulers: an indexed binary heap that also has, for every node, the smallest virtual
+//! runtime in its subtree.
 //!
 //! CFS orders it by virtual runtime and looks at the top. EEVDF orders it by virtual deadline and
 //! asks for the first entity, in that order, whose virtual runtime makes it eligible; the
@@ -16,7 +16,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
-    /// What the heap orders by.
+    /// The value that orders the heap.
     pub(crate) key: i64,
     /// Order of insertion, which decides between equal keys.
     seq: u64,
@@ -35,8 +35,8 @@ impl Node {
     }
 }
 
-/// See the module. The positions of the entities live in an array that all heaps of a level
-/// share, because an entity is in one heap at most.
+/// See the module. The positions of entities are in an array that all heaps of a level share, because an entity is in
+/// one heap at most.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heap {
     nodes: Vec<Node>,
@@ -49,7 +49,7 @@ impl Heap {
         self.nodes.first()
     }
 
-    /// The node that would be first if the first were gone.
+    /// The second node in order.
     pub(crate) fn second(&self) -> Option<&Node> {
         match (self.nodes.get(1), self.nodes.get(2)) {
             (Some(a), Some(b)) if b.before(a) => Some(b),
@@ -63,7 +63,7 @@ impl Heap {
         self.nodes.first().map(|n| n.min_vruntime)
     }
 
-    /// All nodes, most urgent first only at the front; the back holds the least urgent half.
+    /// All nodes; the first is the most urgent, and the back half has the least urgent ones.
     #[inline]
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes

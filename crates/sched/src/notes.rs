@@ -1,12 +1,11 @@
-//! What a level has to tell its driver, oldest first.
+//! Notes of a level to its driver, oldest first.
 
 use alloc::vec::Vec;
 
 use crate::Note;
 
-/// A queue that is drained after every call: it begins anew whenever it is empty. A ring buffer would
-/// wander through all of its memory instead, which with hundreds of guest levels is more than a
-/// cache holds.
+/// A queue that is drained after every call: it starts at the beginning whenever it is empty. A ring buffer would go
+/// through all of its memory instead, which with hundreds of guest levels exceeds a cache.
 #[derive(Clone, Debug)]
 pub struct Notes {
     list: Vec<Note>,

@@ -1,4 +1,4 @@
-//! The words a level and its driver share.
+//! Types that a level and its driver share.
 
 use core::fmt;
 
@@ -59,7 +59,7 @@ impl Attr {
     }
 }
 
-/// Why the current entity gives its CPU back. Ignored when the CPU was idle.
+/// Why the current entity leaves its CPU. Ignored if the CPU was idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Leave {
     /// It can still run: a kick was served.
@@ -68,18 +68,18 @@ pub enum Leave {
     Blocked,
     /// It can still run, but asked to stand back (`sched_yield`).
     Yield,
-    /// It is gone for good; its id is never reused.
+    /// It exits; its id is never reused.
     Exit,
 }
 
-/// What became of a directed yield.
+/// Result of a directed yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DirectedYield {
-    /// Both are alone on their CPUs: there is nothing to gain (`-ESRCH`).
+    /// Both are alone on their CPUs, so that a yield has no effect (`-ESRCH`).
     Alone,
-    /// The other does not wait, or one of the two is not fair.
+    /// The other entity does not wait, or one of the two is not fair.
     Refused,
-    /// The other is next in its queue, as far as that is fair.
+    /// The other entity is next in its queue, as far as that is fair.
     Done,
 }
 

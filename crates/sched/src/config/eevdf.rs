@@ -1,8 +1,8 @@
-//! EEVDF: its tunables, and what its rules were in each release of Linux.
+//! EEVDF: its tunables, and its rules in each release of Linux.
 
 use super::{Ns, scale};
 
-/// Releases of Linux between which the rules of EEVDF differ. Each stands for the releases from it to the next.
+/// Releases of Linux in which the rules of EEVDF changed. Each stands for all releases up to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EevdfRelease {
@@ -43,18 +43,18 @@ pub(crate) struct Rules {
     pub(crate) quantum: bool,
     /// Any waking entity that loses cuts protection to the shortest slice on the queue.
     pub(crate) always_cuts: bool,
-    /// Only who is picked is protected. Who runs while its class, nice value or slice changes is taken off its
-    /// queue and put back, and goes on unprotected.
+    /// Only a picked entity is protected. A running one that changes class, nice value or slice is taken off its queue
+    /// and put back, and goes on unprotected.
     pub(crate) picked_only: bool,
-    /// If a delayed sleeper would be chosen at a wake-up, it leaves and the choice is made again; else that sleeper
-    /// keeps the waking one from preempting.
+    /// If a delayed sleeper would be chosen at a wake-up, it leaves the queue and the choice is repeated; else that
+    /// sleeper prevents a preemption by the woken entity.
     pub(crate) looks_again: bool,
     /// Lag is bounded by the longest slice on the queue and a tick; else by two slices of its own, or a tick.
     pub(crate) lag_of_longest: bool,
-    /// `sched_yield` gives up all that is left of the request; else it only moves the deadline.
+    /// `sched_yield` gives up the rest of the request; else it only moves the deadline.
     pub(crate) yield_forfeits: bool,
-    /// Whom a directed yield favours, or a group of which somebody went to sleep, is picked if it is eligible; else the hint
-    /// is not looked at (`PICK_BUDDY`, 6.14).
+    /// An entity that a directed yield favours, or a group of which an entity went to sleep, is picked if it is
+    /// eligible; else the hint is ignored (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
 }
 
@@ -107,7 +107,7 @@ impl EevdfRelease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EevdfTunables {
-    /// Whose rules.
+    /// Release whose rules apply.
     pub release: EevdfRelease,
     /// The request size of an entity without a slice of its own.
     pub base_slice_ns: Ns,
@@ -127,7 +127,7 @@ impl EevdfTunables {
         Self::of(EevdfRelease::default(), cpus)
     }
 
-    /// A release's own: its base slice times `1 + ilog2(min(cpus, 8))`, and its features.
+    /// The defaults of a release: its base slice times `1 + ilog2(min(cpus, 8))`, and its features.
     pub fn of(release: EevdfRelease, cpus: u32) -> Self {
         let rules = release.rules();
         Self {

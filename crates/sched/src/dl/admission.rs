@@ -1,4 +1,4 @@
-//! Who may reserve bandwidth: the admission test of `sched_setattr`.
+//! The admission test for reservations (`sched_setattr`).
 //!
 //! Facts from `kernel/sched/deadline.c` and `kernel/sched/syscalls.c` (6.15), checked against a
 //! 6.18 kernel with two CPUs. The root domain is the whole level:
@@ -55,7 +55,7 @@ pub(crate) struct Admission {
     used: u64,
     /// Share of each entity; 0 if it has none.
     shares: Vec<u64>,
-    /// Who has left, until when the share counts.
+    /// Entities that have left, and the time until which their share counts.
     leaving: Vec<(Ns, EntId)>,
 }
 
@@ -70,7 +70,7 @@ impl Admission {
         self.on
     }
 
-    /// Forgets who left long enough ago, and tells of each.
+    /// Drops entities whose zero-lag time has passed, and calls `gone` for each.
     pub(crate) fn expire(&mut self, now: Ns, mut gone: impl FnMut(EntId)) {
         let Self { leaving, shares, used, .. } = self;
         leaving.retain(|&(at, e)| {
@@ -83,7 +83,7 @@ impl Admission {
         });
     }
 
-    /// Takes up `e` with a share, in place of the one it may have; or says why not.
+    /// Admits `e` with a share, which replaces an earlier one; or returns why not.
     pub(crate) fn enter(
         &mut self,
         e: EntId,
@@ -127,7 +127,7 @@ mod tests {
     const MS: Ns = 1_000_000;
     const SERVER: RtGuard = RtGuard::FAIR_SERVER;
 
-    /// How many entities of one percent fit.
+    /// How many entities with a bandwidth of one percent fit.
     fn fit(guard: RtGuard, cpus: u32) -> u32 {
         let mut a = Admission::new(true, guard, cpus);
         let all = CpuSet::first_n(cpus);

@@ -42,8 +42,8 @@ pub(crate) struct Cbs {
 }
 
 impl Cbs {
-    /// Takes over parameters, which hold from the next period on, as `sched_setattr` has it.
-    /// Deadline and runtime left stay.
+    /// Sets the parameters, which hold from the next period on, as with `sched_setattr`. Deadline and remaining runtime
+    /// stay.
     pub(crate) fn set_params(&mut self, runtime: Ns, deadline: Ns, period: Ns) {
         // The server would never end a replenishment otherwise; `Reservation` excludes it.
         self.runtime = runtime.max(1);
@@ -63,7 +63,7 @@ impl Cbs {
         self.throttled
     }
 
-    /// What is left of the runtime.
+    /// The remaining runtime.
     #[inline]
     pub(crate) fn left(&self) -> i64 {
         self.left
@@ -90,7 +90,7 @@ impl Cbs {
         left * u128::from(self.deadline) > u128::from(self.due - now) * u128::from(self.runtime)
     }
 
-    /// It becomes runnable after a sleep. Afterwards it is throttled, or has a deadline ahead.
+    /// It becomes runnable after a sleep. Afterwards it is throttled, or its deadline is in the future.
     pub(crate) fn wake(&mut self, now: Ns) {
         if !self.settle(now) {
             return;
@@ -114,7 +114,7 @@ impl Cbs {
         }
     }
 
-    /// Brings throttling up to date before a queueing; false if it goes on.
+    /// Updates throttling before it is queued; returns false if it is not throttled any more.
     fn settle(&mut self, now: Ns) -> bool {
         let late = self.due != 0 && self.due < now && now < self.next_period();
         if !self.throttled && !self.is_implicit() && late {
@@ -135,13 +135,13 @@ impl Cbs {
         self.left <= 0
     }
 
-    /// It gives up what is left, until its next period.
+    /// Gives up the remaining runtime until the next period.
     pub(crate) fn give_up(&mut self) {
         self.yielded = true;
     }
 
-    /// Nothing is left, or it gave the rest up: throttled until the period ends. If it has ended
-    /// already, the next one begins and this is false.
+    /// The runtime is used up or given up: throttled until the period ends. If that is over already, the next period
+    /// begins, and this returns false.
     pub(crate) fn throttle(&mut self, now: Ns) -> bool {
         if now >= self.next_period() {
             self.replenish(now);
@@ -151,7 +151,7 @@ impl Cbs {
         true
     }
 
-    /// Its period has ended: the next one that leaves it something to run.
+    /// Its period has ended: goes on to the next period in which it has runtime.
     pub(crate) fn replenish(&mut self, now: Ns) {
         if self.yielded {
             self.left = self.left.min(0);
@@ -169,13 +169,13 @@ impl Cbs {
         self.yielded = false;
     }
 
-    /// Until when its bandwidth counts after it has left the class or gone for good.
+    /// Time until which its bandwidth counts after it has left the class or exited.
     pub(crate) fn zero_lag(&self) -> Ns {
         let left = i128::from(self.left) * i128::from(self.period) / i128::from(self.runtime);
         u64::try_from(i128::from(self.due) - left).unwrap_or(0)
     }
 
-    /// The zero-lag time has passed outside the class: nothing is remembered.
+    /// The zero-lag time has passed outside the class: resets it.
     pub(crate) fn forget(&mut self) {
         (self.due, self.left) = (0, 0);
         (self.throttled, self.yielded) = (false, false);

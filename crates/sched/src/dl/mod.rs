@@ -12,7 +12,7 @@
 //! - An equal deadline never preempts. In the kernel it does if only the running entity could go elsewhere.
 //! - A throttled entity that returns to the class after its period has ended is replenished then. In the kernel the
 //!   timer that should do this finds it outside the class.
-//! - Bandwidth that others leave is given to nobody (SCHED_FLAG_RECLAIM).
+//! - Unused bandwidth is not given to others (SCHED_FLAG_RECLAIM).
 
 mod admission;
 mod cbs;
@@ -39,7 +39,7 @@ struct DlEnt {
     movable: bool,
 }
 
-/// One that waits.
+/// A waiting entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiter {
     due: Ns,
@@ -49,18 +49,18 @@ struct Waiter {
 
 #[derive(Clone, Debug)]
 struct DlRq {
-    /// The earliest first.
+    /// By deadline, earliest first.
     waiting: Vec<Waiter>,
     /// Throttled.
     held: Vec<u32>,
     curr: u32,
     /// Waiting entities that may run elsewhere.
     movable: u32,
-    /// Deadline of the earliest that may run, current or waiting.
+    /// Earliest deadline of an entity that may run, current or waiting.
     earliest: Ns,
-    /// When the runtime of the current one is used up, if that has a timer.
+    /// When the runtime of the current entity is used up, if there is a timer for that.
     exhausted: Ns,
-    /// When somebody has to look.
+    /// When [`DlClass::on_timer`] is due.
     timer: Ns,
 }
 
@@ -107,8 +107,8 @@ impl DlClass {
         self.ents.push(DlEnt { movable, ..DlEnt::default() });
     }
 
-    /// Whether the kernel would let the entity change to this policy, at `now`, with this affinity. If
-    /// so, its bandwidth is reserved. Nothing to do for other policies.
+    /// Whether the kernel would let the entity change to this policy, at `now`, with this affinity. If so, reserves its
+    /// bandwidth. Does nothing for other policies.
     pub(crate) fn admit(
         &mut self,
         now: Ns,
@@ -132,14 +132,14 @@ impl DlClass {
         !self.admission.is_on()
     }
 
-    /// Takes over the parameters of an admitted policy. The entity must not be in a list.
+    /// Sets the parameters of an admitted policy. The entity must not be in a list.
     pub(crate) fn set_policy(&mut self, e: EntId, policy: Policy) {
         if let Policy::Deadline { runtime_ns, deadline_ns, period_ns } = policy {
             self.ents[e.index()].cbs.set_params(runtime_ns, deadline_ns, period_ns);
         }
     }
 
-    /// The entity is of another policy from now on, or gone.
+    /// The entity has another policy from now on, or exits.
     pub(crate) fn left(&mut self, e: EntId) {
         self.admission.leave(e, self.ents[e.index()].cbs.zero_lag());
     }
@@ -154,12 +154,12 @@ impl DlClass {
         }
     }
 
-    /// It becomes runnable after a sleep: the wake-up rule.
+    /// The entity becomes runnable after a sleep: applies the wake-up rule.
     pub(crate) fn wake(&mut self, now: Ns, e: EntId) {
         self.ents[e.index()].cbs.wake(now);
     }
 
-    /// It comes to the class, or has new parameters, runnable all the time.
+    /// The entity joins the class, or has new parameters, while runnable.
     pub(crate) fn join(&mut self, now: Ns, e: EntId) {
         self.ents[e.index()].cbs.join(now);
     }
@@ -174,7 +174,7 @@ impl DlClass {
         self.ents[e.index()].cbs.left()
     }
 
-    /// Throttled.
+    /// Whether the entity is throttled.
     #[inline]
     pub(crate) fn is_held(&self, e: EntId) -> bool {
         self.ents[e.index()].cbs.is_throttled()
@@ -209,7 +209,7 @@ impl DlClass {
         self.rqs[cpu.index()].curr == e.0
     }
 
-    /// CPUs where somebody waits who could run elsewhere.
+    /// CPUs where an entity waits that could run elsewhere.
     #[inline]
     pub(crate) fn overloaded(&self) -> &CpuSet {
         &self.overloaded
@@ -230,16 +230,16 @@ impl DlClass {
         self.rqs[cpu.index()].waiting.iter().map(|w| EntId(w.e)).find(|&e| fits(e))
     }
 
-    /// The runtime of the current entity is used up, or it yields: throttled, or in its next
-    /// period already. True if it should give way.
+    /// The runtime of the current entity is used up, or it yields: it is throttled, or already in its next period. True
+    /// if it should give way.
     pub(crate) fn exhaust(&mut self, now: Ns, cpu: CpuId, e: EntId) -> bool {
         let held = self.ents[e.index()].cbs.throttle(now);
         self.refresh(cpu);
         held || self.waiting(cpu) < self.due(e)
     }
 
-    /// Ends what has to end on `cpu`: periods of throttled entities. `put` gets each that came off the
-    /// held list; the current one goes on instead. True if anything changed.
+    /// Ends the periods of throttled entities on `cpu` that are over. Adds each entity that left the held list to
+    /// `put`; the current one just goes on. True if anything changed.
     pub(crate) fn on_timer(&mut self, now: Ns, cpu: CpuId, put: &mut Vec<EntId>) {
         let rq = &mut self.rqs[cpu.index()];
         if rq.timer > now {
@@ -303,7 +303,7 @@ impl DlClass {
         rq.movable -= u32::from(self.ents[e.index()].movable);
     }
 
-    /// Recomputes what the CPU is known by.
+    /// Recomputes the CPU's earliest deadline and its membership in sets.
     fn refresh(&mut self, cpu: CpuId) {
         let rq = &mut self.rqs[cpu.index()];
         let mut earliest = rq.waiting.first().map_or(NEVER, |w| w.due);
@@ -330,8 +330,7 @@ impl DlClass {
         }
     }
 
-    /// Panics where lists, sets and the bandwidth account disagree; returns how many wait, and how
-    /// many are held.
+    /// Panics if lists, sets and the bandwidth account disagree; returns how many entities wait, and how many are held.
     pub(crate) fn check(&self, cpu: CpuId) -> (u32, u32) {
         self.admission.check();
         let rq = &self.rqs[cpu.index()];

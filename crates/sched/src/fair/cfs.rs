@@ -1,8 +1,8 @@
 //! CFS, the completely fair scheduler, as of Linux 6.5.
 //!
-//! The entity with the smallest virtual runtime runs. How long depends on the tick: an entity is
-//! sent back when it ran its *slice*, its weighted part of a period in which everybody should
-//! run once, or when it is ahead of the leftmost by more than a slice.
+//! The entity with the smallest virtual runtime runs. The tick decides how long: it makes an entity give way that has
+//! run for its *slice*, which is its weighted part of a period in which all entities should run once, or that is ahead
+//! of the leftmost entity by more than a slice.
 
 use super::{FairClass, weight};
 use crate::class::Enqueue;
@@ -14,7 +14,7 @@ impl FairClass {
     /// How long `s` should run at a time: its part of the latency period, which stretches to
     /// `tasks * min_granularity` where the latency would cut slices below that.
     ///
-    /// `s` counts even if it is not on the queue yet.
+    /// `s` is included even if it is not on the queue yet.
     pub(super) fn slice_cfs(&self, r: usize, s: usize, c: &CfsTunables) -> Ns {
         let root = self.rqs[r].cpu as usize;
         let nr = u64::from(self.rqs[root].tasks.max(1));
@@ -34,8 +34,8 @@ impl FairClass {
 
     /// Chooses the vruntime of an entity that is about to join the queue.
     ///
-    /// A sleeper may come in somewhat left of the others (half a period with gentle sleepers), but
-    /// is never moved back: sleeping gains nothing. A newcomer waits for one slice first.
+    /// A sleeper may be placed somewhat left of the others (half a period with gentle sleepers), but is never moved
+    /// back: sleeping gains nothing. A new entity waits for one slice first.
     pub(super) fn place_cfs(&mut self, r: usize, s: usize, how: Enqueue, c: &CfsTunables) {
         let min = self.rqs[r].min_vruntime;
         if self.ses[s].relative {
@@ -56,9 +56,9 @@ impl FairClass {
         se.vruntime = se.vruntime.max(place);
     }
 
-    /// A sleeping entity leaves the class. It is placed as if it woke now, so that a sleep that goes on in
-    /// another class earns no more than one that does not, and keeps that relative to its queue. EEVDF keeps a lag,
-    /// which is relative.
+    /// A sleeping entity leaves the class. It is placed as if it woke now, so that a sleep that continues in another
+    /// class gains no more than any other, and its vruntime is kept relative to its queue. EEVDF keeps the lag, which
+    /// is relative.
     pub(crate) fn leave_asleep(&mut self, e: EntId) {
         let s = self.se_of(e);
         let (r, Fair::Cfs(c)) = (self.ses[s].rq, self.kind) else { return };
@@ -100,14 +100,14 @@ impl FairClass {
         lag > slice as i64
     }
 
-    /// Whether `p` is far enough behind `s` to take its CPU: more than the wake-up granularity,
-    /// in virtual time of `p`, so that light entities find it harder.
+    /// Whether `p` is far enough behind `s` to take its CPU: by more than the wake-up granularity in virtual time of
+    /// `p`, so that a light entity preempts less easily.
     fn leads_cfs(&self, s: usize, p: usize, c: &CfsTunables) -> bool {
         let gran = weight::virtual_time(c.wakeup_granularity_ns, self.ses[p].weight);
         self.ses[s].vruntime - self.ses[p].vruntime > gran
     }
 
-    /// Whether `p` preempts `s`. Then it runs next, and after it `s`, if its queue is `long`.
+    /// Whether `p` preempts `s`. Then `p` runs next, and after it `s`, if its queue is `long`.
     pub(super) fn preempts_cfs(
         &mut self,
         r: usize,
@@ -126,14 +126,15 @@ impl FairClass {
         wins
     }
 
-    /// Whether a queue is so long that who is preempted there is preferred afterwards (`LAST_BUDDY`): with as many entities as
-    /// fit into the latency period at the least granularity.
+    /// Whether a queue is so long that a preempted entity is preferred afterwards (`LAST_BUDDY`): it has at least as
+    /// many entities as fit into the latency period at the least granularity.
     pub(super) fn is_long(&self, r: usize, c: &CfsTunables) -> bool {
         u64::from(self.rqs[r].nr) * c.min_granularity_ns >= c.sched_latency_ns
     }
 
-    /// The leftmost; but not who yielded, if the second is nearly as good, and rather who caused
-    /// a preemption, or else who was preempted, if that is not too unfair to the leftmost. The queue must not be empty.
+    /// The leftmost entity; but the second if the leftmost yielded and the second is nearly as good; and rather one
+    /// that caused a preemption, or else one that was preempted, if that is not too unfair to the leftmost. The queue
+    /// must not be empty.
     pub(super) fn pick_cfs(&self, r: usize, c: &CfsTunables) -> usize {
         let rq = &self.rqs[r];
         let vruntime = |s: u32| self.ses[s as usize].vruntime;

@@ -1,4 +1,4 @@
-//! The fair class's invariants, checked the slow way.
+//! Invariants of the fair class, checked by plain recomputation.
 
 use super::FairClass;
 use crate::config::Fair;

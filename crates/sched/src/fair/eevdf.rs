@@ -53,7 +53,7 @@ impl FairClass {
         i128::from(vruntime - self.rqs[r].min_vruntime) * i128::from(w) <= wv
     }
 
-    /// The slice of those asked for on the queue that `choose` prefers to all others.
+    /// The slice among those on the queue that `choose` prefers.
     #[inline]
     fn slice_by(&self, r: usize, choose: impl Fn(Ns, Ns) -> Ns) -> Ns {
         let rq = &self.rqs[r];
@@ -74,9 +74,8 @@ impl FairClass {
         self.slice_by(r, Ns::max)
     }
 
-    /// Records the lag of an entity on the queue. It is bounded, so that no history lets an entity
-    /// dominate or be shut out for longer. The kernel keeps lag and protection in one place: recording the one
-    /// ends the other.
+    /// Records the lag of an entity on the queue. The lag is bounded, so that no history lets an entity dominate or be
+    /// shut out for longer. The kernel stores lag and protection in one field: recording the lag ends the protection.
     pub(super) fn update_lag(&mut self, r: usize, s: usize, t: &EevdfTunables) {
         let avg = self.avg_vruntime(r);
         let bound = if t.release.rules().lag_of_longest {
@@ -138,7 +137,7 @@ impl FairClass {
         true
     }
 
-    /// Whether the current entity, whose request is not used up, should give way nevertheless.
+    /// Whether the current entity, whose request is not used up, should give way all the same.
     #[inline]
     pub(super) fn was_outrun(&self, r: usize, s: usize, t: &EevdfTunables) -> bool {
         let se = &self.ses[s];
@@ -156,14 +155,14 @@ impl FairClass {
         }
     }
 
-    /// Protection for `slice` from now on, if that is shorter.
+    /// Limits protection to `slice` from now on, if that is shorter.
     fn cut_protection(&mut self, s: usize, slice: Ns) {
         let se = &mut self.ses[s];
         se.protect = se.protect.min(se.vruntime + weight::virtual_time(slice, se.weight));
     }
 
-    /// Whom somebody yielded to, or the group of one that went to sleep, if that is eligible (`PICK_BUDDY`, since 6.14). Only who
-    /// chooses the next one looks for it, not a wake-up.
+    /// The entity that was yielded to, or the group of one that went to sleep, if it is eligible (`PICK_BUDDY`, since
+    /// 6.14). Only the choice of the next entity uses it, not a wake-up.
     #[inline]
     pub(super) fn buddy(&self, r: usize, t: &EevdfTunables) -> Option<usize> {
         let next = self.rqs[r].next;
@@ -171,7 +170,7 @@ impl FairClass {
         (looks && self.eligible(r, self.ses[next as usize].vruntime)).then_some(next as usize)
     }
 
-    /// The earliest eligible deadline, or the current entity while its slice protects it, if that is to count.
+    /// The eligible entity with the earliest deadline, or the current entity while its slice protects it, if `protect`.
     /// The queue must not be empty.
     #[inline]
     pub(super) fn pick_eevdf(&self, r: usize, t: &EevdfTunables, protect: bool) -> usize {
@@ -205,7 +204,7 @@ impl FairClass {
         }
     }
 
-    /// Whether `p`, just queued beside the current `s`, should run now. Nobody else preempts `s` here, however
+    /// Whether `p`, just queued beside the current `s`, should run now. No other entity preempts `s` here, however
     /// early its deadline.
     pub(super) fn preempts_eevdf(
         &mut self,
@@ -240,7 +239,7 @@ impl FairClass {
         best == p
     }
 
-    /// Whether `p`, which asks for less than `s` has, is entitled to interrupt it within its slice.
+    /// Whether `p`, whose slice is shorter than that of `s`, may preempt `s` within its slice.
     fn has_case(&self, r: usize, s: usize, p: usize) -> bool {
         let (cur, new) = (&self.ses[s], &self.ses[p]);
         self.eligible(r, new.vruntime)

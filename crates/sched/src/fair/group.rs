@@ -25,7 +25,7 @@ use crate::class::{Dequeue, Enqueue};
 use crate::config::{GroupConfig, Ns};
 use crate::heap::NONE;
 
-/// In this time an average forgets half: 32 periods of 1024 * 1024 ns (`LOAD_AVG_PERIOD`).
+/// Half-life of an average: 32 periods of 1024 * 1024 ns (`LOAD_AVG_PERIOD`).
 const HALF_LIFE: f64 = (32 << 20) as f64;
 
 /// A group of the level.
@@ -37,9 +37,9 @@ pub(crate) struct Group {
     pub(crate) load: Load,
     /// The same for each CPU.
     pub(crate) on: Vec<Load>,
-    /// Most time that it may have.
+    /// Its quota.
     pub(super) quota: Option<Box<Pool>>,
-    /// The group that it is in, or [`NONE`].
+    /// The group around it, or [`NONE`].
     pub(super) parent: u32,
 }
 
@@ -60,7 +60,7 @@ impl Group {
         self.quota.as_ref().is_some_and(|pool| pool.holds(cpu))
     }
 
-    /// Another load on `cpu`.
+    /// Sets the load on `cpu`.
     #[inline]
     pub(super) fn set_load(&mut self, now: Ns, cpu: u32, load: u64) {
         let on = &mut self.on[cpu as usize];
@@ -80,7 +80,7 @@ impl Group {
     }
 }
 
-/// What is queued, and its average.
+/// Load that is queued, and its average.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     pub(crate) queued: u64,
@@ -120,7 +120,7 @@ impl FairClass {
         self.group_rq[at] as usize
     }
 
-    /// The entity of the group whose queue an entity is on, if it is not on a root queue.
+    /// The entity of the group whose queue `s` is on, or `None` on a root queue.
     #[inline]
     pub(super) fn above(&self, s: usize) -> Option<usize> {
         match self.rqs[self.ses[s].rq as usize].se {
@@ -129,7 +129,7 @@ impl FairClass {
         }
     }
 
-    /// The entities that stand for two of one CPU on the innermost queue where both are (`find_matching_se`).
+    /// The entities that represent two entities of one CPU on the innermost queue that has both (`find_matching_se`).
     #[inline]
     pub(super) fn matching(&self, mut s: usize, mut p: usize) -> (usize, usize) {
         while self.ses[s].rq != self.ses[p].rq {
@@ -144,7 +144,8 @@ impl FairClass {
         (s, p)
     }
 
-    /// Does something with each queue that an entity or a group of it is on, and that one's number, from the inside out.
+    /// Calls `act` for each queue that has the entity or a group around it, with the number of that entity, from the
+    /// inside out.
     pub(super) fn on_each_queue(&mut self, mut s: usize, mut act: impl FnMut(&mut Rq, u32)) {
         loop {
             act(&mut self.rqs[self.ses[s].rq as usize], s as u32);
@@ -155,7 +156,7 @@ impl FairClass {
         }
     }
 
-    /// Gives the group's entity on the CPU of its queue `r` the weight it should have there.
+    /// Updates the weight of the group's entity on the CPU of its queue `r`.
     #[inline]
     fn update_group_weight(&mut self, r: usize) {
         let rq = &self.rqs[r];
@@ -169,7 +170,7 @@ impl FairClass {
         }
     }
 
-    /// The same for the groups that it is in as well, from the inside out.
+    /// Updates the weights of the group and those around it, from the inside out.
     #[inline]
     pub(super) fn update_group_weights(&mut self, mut r: usize) {
         while self.rqs[r].se != NONE {
@@ -185,7 +186,7 @@ impl FairClass {
         self.set_slice(g, (min != self.base_slice).then_some(min));
     }
 
-    /// Somebody came onto the queue `r`: the groups that it is in are queued, as far out as none is throttled.
+    /// An entity came onto the queue `r`: queues the groups around it, up to a throttled one.
     pub(super) fn enqueue_groups(&mut self, mut r: usize) {
         while self.rqs[r].se != NONE && !self.is_throttled(r) {
             let g = self.rqs[r].se as usize;
@@ -200,8 +201,8 @@ impl FairClass {
         }
     }
 
-    /// Somebody left the queue `r`: groups leave theirs, as `how` says, as far out as they are empty. If somebody else is
-    /// there who is to have what is left of the turn, the groups from there on are favoured.
+    /// An entity left the queue `r`: the groups around it leave theirs, as `how` says, as far out as they are empty. If
+    /// others are there and should have the rest of the turn (`leaves_turn`), the groups from there on are favoured.
     pub(super) fn dequeue_groups(&mut self, mut r: usize, how: Dequeue, leaves_turn: bool) {
         let (mut leaves, mut favoured) = (true, false);
         while self.rqs[r].se != NONE {

@@ -1,6 +1,6 @@
-//! Known answers of EEVDF on a host of two CPUs and 250 Hz: base slice 1400 us, tick 4 ms. They follow from the
-//! rules of each release, worked out by hand; those of Linux 6.18.44 were held against records of a running
-//! kernel. Times are in microseconds, relative to a base that is far from 0.
+//! Known answers of EEVDF on a host of two CPUs and 250 Hz: base slice 1400 us, tick 4 ms. They were derived by hand
+//! from the rules of each release; those of Linux 6.18.44 were compared with records of a running kernel. Times are in
+//! microseconds, relative to a base that is far from 0.
 
 use super::tests::{CPU, class_with_tick, slice, start};
 use super::{Dequeue, Enqueue, FairClass};
@@ -28,7 +28,7 @@ fn waits(c: &mut FairClass, e: u32, v: i64, deadline: i64) {
     super::tests::put(c, e, BASE + v * US, BASE + deadline * US);
 }
 
-/// The same for the one that runs.
+/// The same for the running entity.
 fn runs(c: &mut FairClass, e: u32, v: i64, deadline: i64, protect: i64) {
     waits(c, e, v, deadline);
     c.set_next(CPU, EntId(e));

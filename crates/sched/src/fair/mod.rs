@@ -8,8 +8,8 @@
 //! Virtual times are `i64` nanoseconds that never wrap: at the smallest weight (2 of 1024)
 //! virtual time runs 512 times as fast as the clock, which leaves months of simulated time.
 //!
-//! What differs between the two schedulers is in [`cfs`] and [`eevdf`]; what they share, moving
-//! entities on and off queues, in [`queue`]; the weight of groups in [`group`].
+//! [`cfs`] and [`eevdf`] have the differences between the two schedulers, [`queue`] how entities get on and off queues,
+//! and [`group`] the weight of groups.
 
 mod cfs;
 mod check;
@@ -37,7 +37,7 @@ pub(crate) use quota::Wanted;
 /// Bounds of a custom slice, as `sched_setattr` clamps them.
 const SLICE_RANGE: (Ns, Ns) = (100_000, 100_000_000);
 
-/// What an entity of the level is here.
+/// The fair class's data of an entity of the level.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     /// Its Se.
@@ -54,7 +54,7 @@ pub(crate) struct FairClass {
     ses: Vec<Se>,
     tasks: Vec<Task>,
     kind: Fair,
-    /// The time, where groups have averages.
+    /// The time; used for averages of groups.
     pub(crate) clock: Ns,
     /// Heap position of each Se; [`NONE`] if it is not in a heap.
     pos: Vec<u32>,
@@ -131,8 +131,8 @@ impl FairClass {
         self.tasks[e.index()].se as usize
     }
 
-    /// Takes over weight, slice and SCHED_IDLE from a policy, wherever the entity is. A new slice
-    /// counts from the next request on: the pending one keeps its deadline.
+    /// Takes weight, slice and SCHED_IDLE from a policy, in any state of the entity. A new slice counts from the next
+    /// request on: the pending request keeps its deadline.
     pub(crate) fn set_policy(&mut self, e: EntId, policy: Policy) {
         let s = self.se_of(e);
         let custom = match policy {
@@ -172,7 +172,7 @@ impl FairClass {
         }
     }
 
-    /// A delayed sleeper leaves its queue at once (its class changes, it moves, or it is gone).
+    /// A delayed sleeper leaves its queue at once (it changes class, moves or exits).
     pub(crate) fn forget_delayed(&mut self, e: EntId) {
         let s = self.se_of(e);
         if self.ses[s].delayed {
@@ -180,8 +180,8 @@ impl FairClass {
         }
     }
 
-    /// A blocked entity will wake on another CPU than the one it slept on. CFS has to carry its
-    /// virtual time over, relative to each queue's minimum; EEVDF keeps a lag, which is relative.
+    /// A blocked entity will wake on another CPU than the one it slept on. CFS has to make its virtual time relative to
+    /// each queue's minimum; EEVDF keeps a lag, which is relative.
     pub(crate) fn migrate_blocked(&mut self, e: EntId) {
         let s = self.se_of(e);
         if !self.is_eevdf() && self.ses[s].rq != NONE && !self.ses[s].relative {
@@ -191,7 +191,7 @@ impl FairClass {
         }
     }
 
-    /// Weight of all that is on the root queue of `cpu`.
+    /// Weight of everything on the root queue of `cpu`.
     #[inline]
     pub(crate) fn load(&self, cpu: CpuId) -> u64 {
         self.rqs[cpu.index()].load
@@ -222,8 +222,8 @@ impl FairClass {
         self.any_task(cpu.index(), &mut |se, _| se.delayed)
     }
 
-    /// Visits the tasks of a queue and of the groups on it, last those of the current entity, until `visit` returns true.
-    /// It is told whether the task is the current one of its queue.
+    /// Visits the tasks of a queue and of the groups on it, those of the current entity last, until `visit` returns
+    /// true. Its second argument is whether the task is the current one of its queue.
     fn any_task(&self, r: usize, visit: &mut impl FnMut(&Se, bool) -> bool) -> bool {
         let rq = &self.rqs[r];
         let curr = (rq.curr != NONE).then_some(rq.curr);
@@ -243,7 +243,7 @@ impl FairClass {
         self.any_task(cpu.index(), &mut |se, runs| !runs && !se.delayed && visit(EntId(se.ent)))
     }
 
-    /// Who of those waiting on `cpu` that satisfy `fits` has had least, by virtual time where two share a queue.
+    /// The entity among those waiting on `cpu` that satisfy `fits` with the least virtual time where two share a queue.
     pub(crate) fn first(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
         let mut least: Option<EntId> = None;
         self.any_queued(cpu, |e| {
@@ -264,7 +264,7 @@ impl FairClass {
         self.ses[self.root_se(self.se_of(e))].vruntime
     }
 
-    /// What the queue of a CPU counts virtual times from.
+    /// The origin of virtual times on a CPU's queue.
     pub(crate) fn virtual_time(&self, cpu: CpuId) -> i64 {
         match self.kind {
             Fair::Cfs(_) => self.rqs[cpu.index()].min_vruntime,
@@ -282,8 +282,7 @@ impl FairClass {
         self.rqs[cpu.index()].nr == 1 && self.ses[s].ran * sharers > slice
     }
 
-    /// An entity that runs, and was taken off its queue and put back meanwhile, is the current one again:
-    /// nobody picked it.
+    /// A running entity that was taken off its queue and put back is current again, without having been picked.
     pub(crate) fn resume(&mut self, cpu: CpuId, e: EntId) {
         self.make_current(cpu, e, false);
     }

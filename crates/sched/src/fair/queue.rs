@@ -1,12 +1,12 @@
-//! Fair entities and their queues, and how entities move on and off them.
+//! Fair entities and their queues, and how entities get on and off them.
 
 use super::{FairClass, weight};
 use crate::class::{Dequeue, Enqueue};
 use crate::config::{Fair, Ns};
 use crate::heap::{Heap, NONE};
 
-/// A schedulable entity of the fair class: a task, or a group on one CPU. What charging and picking look
-/// at is in its first cache line.
+/// A schedulable entity of the fair class: a task, or a group on one CPU. Its first cache line has what charging and
+/// picking use.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Se {
@@ -22,25 +22,25 @@ pub(crate) struct Se {
     pub(crate) weight: u64,
     /// Request size.
     pub(crate) slice: Ns,
-    /// Executed since it was switched in.
+    /// Execution time since it was switched in.
     pub(crate) ran: Ns,
     /// The queue it is, or was last, on.
     pub(crate) rq: u32,
-    /// The queue it stands for, if it is a group's; else [`NONE`].
+    /// The queue that it represents, if it is a group's; else [`NONE`].
     pub(crate) owns: u32,
-    /// The task it stands for; else [`NONE`].
+    /// The task that it represents; else [`NONE`].
     pub(crate) ent: u32,
     /// On a queue: waiting, current, or delayed.
     pub(crate) on_rq: bool,
-    /// Asleep, but queued until its lag is not negative any more.
+    /// Asleep, but queued while its lag is negative.
     pub(crate) delayed: bool,
-    /// The slice was asked for, not the level's.
+    /// The slice was set for the task; it is not the level's.
     pub(crate) custom: bool,
     /// SCHED_IDLE.
     pub(crate) idle: bool,
     /// See `vruntime` and `deadline`.
     pub(crate) relative: bool,
-    /// EEVDF, off the queue: lag, that is queue average less `vruntime`, when it left.
+    /// EEVDF, off the queue: its lag when it left, that is the queue's average less `vruntime`.
     pub(crate) vlag: i64,
 }
 
@@ -65,7 +65,7 @@ impl Se {
         }
     }
 
-    /// EEVDF, while current: whether it has not used what it is protected for.
+    /// EEVDF, for the current entity: whether its protection lasts.
     #[inline]
     pub(crate) fn is_protected(&self) -> bool {
         self.vruntime < self.protect
@@ -78,18 +78,18 @@ impl Se {
 pub(crate) struct Rq {
     /// Waiting entities: by vruntime (CFS) or by deadline (EEVDF). The current one is not in it.
     pub(crate) heap: Heap,
-    /// The running entity, if it is of this queue. Always on the queue.
+    /// The running entity, if it is of this queue. It counts as on the queue.
     pub(crate) curr: u32,
-    /// Who caused a preemption (CFS), was yielded to, or is a group of which somebody went to sleep, and so should run next; see
-    /// `picks_buddy` for EEVDF.
+    /// The entity that should run next: it caused a preemption (CFS), was yielded to, or is a group of which an entity
+    /// went to sleep; see `picks_buddy` for EEVDF.
     pub(crate) next: u32,
-    /// CFS: who was preempted, and so should run after that.
+    /// CFS: the entity that was preempted, and should run after that.
     pub(crate) last: u32,
-    /// CFS: who yielded, and so should not.
+    /// CFS: the entity that yielded, and should not run.
     pub(crate) skip: u32,
-    /// Entities on the queue, with the current and the delayed ones.
+    /// Entities on the queue, including current and delayed ones.
     pub(crate) nr: u32,
-    /// Root: runnable tasks at and below, without delayed ones.
+    /// Root: runnable tasks on this queue and those below, without delayed ones.
     pub(crate) tasks: u32,
     /// Of those counted by `nr`, how many have a slice of their own.
     pub(crate) customs: u32,
@@ -107,7 +107,7 @@ pub(crate) struct Rq {
     pub(crate) group: u32,
     /// Its CPU.
     pub(crate) cpu: u32,
-    /// Groups in groups that it is: 0 for a root queue.
+    /// Depth of its group: 0 for a root queue.
     pub(crate) depth: u32,
 }
 
@@ -135,7 +135,7 @@ impl Rq {
 }
 
 impl FairClass {
-    /// The entity that stands for `s` on the root queue: itself, or its outermost group's.
+    /// The entity that represents `s` on the root queue: itself, or that of its outermost group.
     #[inline]
     pub(super) fn root_se(&self, mut s: usize) -> usize {
         while let Some(g) = self.above(s) {
@@ -144,7 +144,7 @@ impl FairClass {
         s
     }
 
-    /// Makes a waiting entity the next buddy of its queue, and its groups' of theirs.
+    /// Makes a waiting entity the next buddy of its queue, and its groups the next buddies of theirs.
     pub(crate) fn favour(&mut self, e: crate::EntId) {
         let eevdf = self.is_eevdf();
         self.on_each_queue(self.se_of(e), |rq, s| {
@@ -155,7 +155,7 @@ impl FairClass {
         });
     }
 
-    /// Into the heap.
+    /// Puts an entity into the heap.
     #[inline]
     pub(super) fn heap_in(&mut self, r: usize, s: usize) {
         let (rq, se) = (&mut self.rqs[r], &self.ses[s]);
@@ -170,7 +170,7 @@ impl FairClass {
         rq.heap.insert(&mut self.pos, s as u32, key, se.vruntime);
     }
 
-    /// Out of the heap.
+    /// Takes an entity out of the heap.
     #[inline]
     fn heap_out(&mut self, r: usize, s: usize) {
         let (rq, se) = (&mut self.rqs[r], &self.ses[s]);
@@ -181,8 +181,7 @@ impl FairClass {
         rq.heap.remove(&mut self.pos, s as u32);
     }
 
-    /// Raises `min_vruntime` to the smallest vruntime on the queue, and with it the point that
-    /// `sum_wv` counts from.
+    /// Raises `min_vruntime` to the smallest vruntime on the queue, and with it the origin of `sum_wv`.
     #[inline]
     pub(super) fn update_min_vruntime(&mut self, r: usize) {
         let rq = &mut self.rqs[r];
@@ -198,7 +197,7 @@ impl FairClass {
         }
     }
 
-    /// Changes the weight on the queue, and of its group.
+    /// Changes the weight on the queue and the load of its group.
     #[inline]
     pub(super) fn add_load(&mut self, r: usize, w: u64) {
         let rq = &mut self.rqs[r];
@@ -233,8 +232,8 @@ impl FairClass {
         self.update_min_vruntime(r);
     }
 
-    /// Takes an entity, and its groups' where it was the last, off their queues. False if the
-    /// entity itself stays as a delayed sleeper.
+    /// Takes an entity off its queue, and the groups around it that become empty off theirs. False if the entity stays
+    /// as a delayed sleeper.
     pub(super) fn dequeue_se_up(&mut self, s: usize, how: Dequeue) -> bool {
         let r = self.ses[s].rq as usize;
         let left = self.dequeue_se(r, s, how);
@@ -290,7 +289,7 @@ impl FairClass {
         true
     }
 
-    /// A delayed sleeper on `r` is runnable again. Lag that it gained while it slept is void.
+    /// A delayed sleeper on `r` is runnable again. It loses lag that it gained in its sleep.
     pub(super) fn requeue_delayed(&mut self, r: usize, s: usize) {
         let Fair::Eevdf(t) = self.kind else { return };
         debug_assert!(self.ses[s].delayed && self.rqs[r].curr != s as u32);
@@ -313,7 +312,7 @@ impl FairClass {
         self.heap_in(r, s);
     }
 
-    /// A waiting entity becomes the current of `r`: it was picked, or was the current before.
+    /// A waiting entity becomes the current of `r`: it was picked, or was current before.
     #[inline]
     pub(super) fn set_se(&mut self, r: usize, s: usize, picked: bool) {
         debug_assert_eq!(self.rqs[r].curr, NONE);
@@ -328,7 +327,7 @@ impl FairClass {
         }
     }
 
-    /// It is favoured no more, and not passed over.
+    /// Clears the buddy and skip marks of an entity.
     #[inline]
     pub(super) fn forget_buddy(&mut self, r: usize, s: usize) {
         let rq = &mut self.rqs[r];
@@ -359,8 +358,8 @@ impl FairClass {
         }
     }
 
-    /// Gives an entity another weight. It keeps its place in CFS, its lag in EEVDF: what it is
-    /// owed in nanoseconds does not change, so its virtual lag is rescaled.
+    /// Sets another weight. The entity keeps its place in CFS, and its lag in EEVDF: what it is owed in nanoseconds
+    /// does not change, so its virtual lag is rescaled.
     pub(super) fn reweight(&mut self, s: usize, new: u64) {
         let old = self.ses[s].weight;
         let on_rq = self.ses[s].on_rq;

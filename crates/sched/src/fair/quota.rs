@@ -23,28 +23,28 @@ use crate::{CpuId, EntId};
 
 /// What a queue takes at once (`sched_cfs_bandwidth_slice_us`).
 const SLICE: Ns = 5_000_000;
-/// What an empty queue keeps (`min_cfs_rq_runtime`).
+/// Time that an empty queue keeps (`min_cfs_rq_runtime`).
 const KEPT: i64 = 1_000_000;
-/// Delay until what was given back is distributed (`cfs_bandwidth_slack_period`).
+/// Delay until returned time is distributed (`cfs_bandwidth_slack_period`).
 const SLACK_DELAY: Ns = 5_000_000;
-/// Nothing is distributed so shortly before a period ends (`min_bandwidth_expiration`).
+/// No distribution within this time before the end of a period (`min_bandwidth_expiration`).
 const SHORTLY: Ns = 2_000_000;
 
 /// The quota of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     quota: Quota,
-    /// What queues may take.
+    /// Time that queues may still take.
     left: Ns,
-    /// When a period ends, now or the last time that somebody wanted to run.
+    /// End of the current period, or of the last one in which an entity was runnable.
     ends: Ns,
     /// Whether its timer runs.
     active: bool,
-    /// Nobody has taken anything since the last period began.
+    /// No queue has taken time since the last period began.
     unused: bool,
-    /// When what was given back is distributed, or [`NEVER`].
+    /// When returned time is distributed, or [`NEVER`].
     slack_at: Ns,
-    /// The CPU that has the timers, and whether they moved since somebody asked.
+    /// The CPU that has the timers, and whether they have moved since the last query.
     timer_cpu: u32,
     moved: bool,
     /// CPUs of throttled queues, in the order in which they were throttled.
@@ -55,12 +55,12 @@ pub(crate) struct Pool {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Local {
-    /// Less than zero: it ran for longer than it might.
+    /// Negative: it ran for longer than it had time.
     left: i64,
     throttled: bool,
 }
 
-/// Whether somebody is about to run on a queue, and so asks for a slice; or was put aside there.
+/// Why a queue is checked: an entity is about to run on it, so that it takes a slice; or an entity was put aside there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Yes,
@@ -89,8 +89,8 @@ impl Pool {
         self.on[cpu as usize].throttled
     }
 
-    /// Gives the queue of `cpu` time until it has `target`, as far as there is any (`__assign_cfs_rq_runtime`).
-    /// Whether the queue may run.
+    /// Gives the queue of `cpu` time until it has `target`, as far as there is any (`__assign_cfs_rq_runtime`). Returns
+    /// whether the queue may run.
     fn take(&mut self, now: Ns, cpu: usize, target: i64) -> bool {
         if !self.active {
             self.active = true;
@@ -106,7 +106,7 @@ impl Pool {
         local.left > 0
     }
 
-    /// An empty queue keeps a little (`__return_cfs_rq_runtime`).
+    /// An empty queue returns its time, except a little (`__return_cfs_rq_runtime`).
     fn give_back(&mut self, now: Ns, cpu: usize) {
         let slack = self.on[cpu].left - KEPT;
         if slack <= 0 {
@@ -120,8 +120,8 @@ impl Pool {
         }
     }
 
-    /// Its timer fires: at the end of a period, or to distribute what was given back. CPUs whose queues may run again
-    /// are added to `back`.
+    /// Its timer fires: at the end of a period, or to distribute returned time. Adds CPUs whose queues may run again to
+    /// `back`.
     fn on_timer(&mut self, now: Ns, back: &mut Vec<CpuId>) {
         if self.slack_at <= now {
             self.slack_at = NEVER;
@@ -140,7 +140,7 @@ impl Pool {
         self.distribute(back);
     }
 
-    /// Throttled queues get what they owe, and a nanosecond (`distribute_cfs_runtime`).
+    /// Gives throttled queues the time that they owe, and a nanosecond (`distribute_cfs_runtime`).
     fn distribute(&mut self, back: &mut Vec<CpuId>) {
         let (on, left) = (&mut self.on, &mut self.left);
         self.throttled.retain(|&cpu| {
@@ -168,13 +168,13 @@ impl FairClass {
         self.quotas
     }
 
-    /// A group and those that it is in, from the inside out.
+    /// A group and those around it, from the inside out.
     fn groups_from(&self, group: u32) -> impl Iterator<Item = (u32, &Group)> {
         let get = |group| Some((group, self.groups.get(group as usize)?));
         core::iter::successors(get(group), move |(_, of)| get(of.parent))
     }
 
-    /// Those of an entity.
+    /// The groups of an entity, from the inside out.
     fn groups_of(&self, e: EntId) -> impl Iterator<Item = (u32, &Group)> {
         self.groups_from(self.tasks[e.index()].group)
     }
@@ -198,7 +198,7 @@ impl FairClass {
         self.quotas && self.groups.get(rq.group as usize).is_some_and(|group| group.holds(rq.cpu))
     }
 
-    /// The current entity of `cpu` executed. Whether one of its queues has no time left, and gets none.
+    /// The current entity of `cpu` executed. Returns whether one of its queues has no time left, and gets none.
     #[cold]
     pub(crate) fn use_quota(&mut self, cpu: CpuId, e: EntId, ran: Ns) -> bool {
         let (mut group, mut none_left) = (self.tasks[e.index()].group, false);
@@ -265,7 +265,7 @@ impl FairClass {
         Some(held)
     }
 
-    /// A throttled queue of the entity's groups on `cpu`, if there is one, is to run again, although it has no time.
+    /// Lets a throttled queue of the entity's groups on `cpu` run again although it has no time, if there is one.
     /// Returns the group, for [`unthrottle`](Self::unthrottle).
     pub(crate) fn lift(&mut self, cpu: CpuId, e: EntId) -> Option<u32> {
         let (group, _) = self.groups_of(e).find(|(_, group)| group.holds(cpu.0))?;
@@ -316,7 +316,7 @@ impl FairClass {
         timers.min().unwrap_or(NEVER)
     }
 
-    /// A CPU of which a quota's timer has moved.
+    /// A CPU whose quota timer has moved.
     #[cold]
     pub(crate) fn moved_quota_timer(&mut self) -> Option<CpuId> {
         let mut pools = self.groups.iter_mut().filter_map(|group| group.quota.as_mut());
@@ -325,7 +325,8 @@ impl FairClass {
         Some(CpuId(pool.timer_cpu))
     }
 
-    /// The timers of `cpu` that are due fire. Returns the groups and CPUs of the queues to [`unthrottle`](Self::unthrottle).
+    /// Fires the timers of `cpu` that are due. Returns the groups and CPUs of the queues to
+    /// [`unthrottle`](Self::unthrottle).
     pub(crate) fn on_quota_timer(&mut self, now: Ns, cpu: CpuId) -> Vec<(u32, CpuId)> {
         let mut all = Vec::new();
         for (i, group) in self.groups.iter_mut().enumerate() {
@@ -339,7 +340,7 @@ impl FairClass {
         all
     }
 
-    /// Panics where a queue that may not run is queued, or the other way round.
+    /// Panics if a throttled queue is queued, or one with runnable entities is not.
     pub(super) fn check_quotas(&self) {
         for (g, group) in self.groups.iter().enumerate() {
             let Some(pool) = &group.quota else { continue };

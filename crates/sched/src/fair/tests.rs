@@ -20,7 +20,7 @@ fn class(fair: Fair, policies: &[Policy]) -> FairClass {
     class_with_tick(fair, MS, policies)
 }
 
-/// Nobody yet, on one CPU with these groups.
+/// A class without entities, on one CPU with these groups.
 fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
     FairClass::new(&LevelConfig {
         topology: Topology::flat(1),

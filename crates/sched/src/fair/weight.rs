@@ -29,8 +29,8 @@ const BY_NICE: [u64; 40] = [
     70, 56, 45, 36, 29, 23, 18, 15,
 ];
 
-/// Weight of a fair policy; nice values out of range count as the nearest in range, RT policies
-/// as nice 0 (what the entity weighs when it leaves RT is set with the policy).
+/// Weight of a fair policy. Nice values out of range count as the nearest in range, RT policies as nice 0 (the weight
+/// after leaving RT is set with the policy).
 pub(crate) fn of_policy(p: Policy) -> u64 {
     let w = match p {
         Policy::Normal { nice, .. } => BY_NICE[(i32::from(nice).clamp(-20, 19) + 20) as usize],
@@ -64,7 +64,7 @@ pub(crate) fn share(ns: Ns, part: u64, whole: u64) -> Ns {
     }
 }
 
-/// `a / b` towards minus infinity, for `b > 0`.
+/// `a / b`, rounded towards minus infinity, for `b > 0`.
 #[inline]
 pub(crate) fn floor_div(a: i128, b: u64) -> i64 {
     // The 128-bit division is a library call; sums this large are rare.

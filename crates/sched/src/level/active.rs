@@ -19,24 +19,24 @@ use super::balance::{FULL, INTERVAL_PER_CPU, NICE_TRIES};
 use crate::config::{ClassId, Ns};
 use crate::{CpuId, CpuSet, EntId};
 
-/// The attempt of an idle core or LLC that takes somebody who runs: its failures are then above `cache_nice_tries` + 2.
+/// The attempt at which an idle core or LLC takes a running entity: its failures then exceed `cache_nice_tries` + 2.
 const PATIENCE: u32 = NICE_TRIES + 3;
 
-/// Attempts to pull somebody who waits, where nobody does.
+/// Attempts to pull a waiting entity where none waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tries {
     failed: u32,
-    /// When the next one is.
+    /// When the next one is due.
     next: Ns,
 }
 
 impl Tries {
-    /// There is nothing to pull any more.
+    /// Starts again: there is nothing to pull any more.
     pub(super) fn start_anew(&mut self) {
         self.failed = 0;
     }
 
-    /// Whether there have been enough of them, of which one is due at most every `interval`.
+    /// Whether there have been enough attempts, of which one counts in every `interval`.
     fn are_enough(&mut self, now: Ns, interval: Ns) -> bool {
         if now >= self.next {
             self.failed += 1;
@@ -47,7 +47,7 @@ impl Tries {
 }
 
 impl Level {
-    /// The part of the tick of a CPU where nobody waits: whether who runs there should go on elsewhere.
+    /// The part of the tick on a CPU without waiting entities: decides whether the running entity should move.
     pub(super) fn active_balance(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         if self.sets.idle.is_empty() || self.class(e) != ClassId::Fair {
             return;
@@ -72,7 +72,7 @@ impl Level {
         idle && tries.are_enough(now, interval)
     }
 
-    /// Whether an LLC where fewer run has tried often enough to relieve the LLC of `cpu`.
+    /// Whether an LLC with fewer running entities has tried often enough to relieve the LLC of `cpu`.
     fn llc_takes(&mut self, now: Ns, cpu: CpuId, e: EntId) -> bool {
         let own = (cpu.0 / self.llc_cpus) as usize;
         if self.topology().llcs == 1 || now < self.spread[own].next {
@@ -95,8 +95,8 @@ impl Level {
         enough
     }
 
-    /// The LLC where fewest run, if it has an idle CPU and at least two fewer run there than in that of `cpu`, where nobody has to
-    /// wait.
+    /// The LLC with the fewest running entities, if it has an idle CPU, runs at least two fewer than the LLC of `cpu`,
+    /// and no entity has to wait there.
     fn roomier_llc(&self, cpu: CpuId) -> Option<(u32, u32)> {
         let n = self.llc_cpus;
         let runs = |llc: u32| self.group(llc * n, n, &CpuSet::EMPTY);
@@ -107,7 +107,7 @@ impl Level {
         spare.then_some((llc * n, (llc + 1) * n))
     }
 
-    /// Where the current entity of `cpu`, which the tick wanted moved, is better off as things are now.
+    /// The CPU where the current entity of `cpu`, which the tick wanted moved, is better off now.
     pub(super) fn better_cpu(&mut self, now: Ns, cpu: CpuId, e: EntId) -> Option<CpuId> {
         let near = self.idle_core(cpu, e).or_else(|| self.whole_cpu(now, cpu, e));
         near.or_else(|| {

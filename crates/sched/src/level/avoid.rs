@@ -27,8 +27,8 @@ use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId, MaskError};
 
 impl Level {
-    /// Sets the CPUs to keep off, from now on; CPUs outside the level are dropped. Nothing moves at
-    /// once: the running task leaves at its tick, who waits when its turn comes.
+    /// Sets the CPUs to avoid, from now on; CPUs outside the level are dropped. Nothing moves at once: a running entity
+    /// leaves at its tick, a waiting one when its turn comes.
     ///
     /// # Errors
     /// [`MaskError`] if no online CPU is left; the mask is as it was.
@@ -45,13 +45,13 @@ impl Level {
         Ok(())
     }
 
-    /// Takes CPUs offline, and back online those not named. Who waits there moves at once, who runs
-    /// there when its CPU serves the [`Note::Kick`](crate::Note::Kick) it gets. An entity confined to
-    /// offline CPUs may run anywhere, and goes back as soon as one of its own is online again.
-    /// (Linux forgets the affinity, but for what a cpuset restores.)
+    /// Takes these CPUs offline, and all others online. Entities that wait there move at once; a running one moves when
+    /// its CPU serves the [`Note::Kick`](crate::Note::Kick) that it gets. An entity confined to offline CPUs may run
+    /// anywhere, and goes back as soon as one of its own is online again. (Linux drops the affinity, except what a
+    /// cpuset restores.)
     ///
     /// # Errors
-    /// [`MaskError`] if no CPU is left; all is as it was.
+    /// [`MaskError`] if no CPU is left; nothing has changed then.
     pub fn set_offline(&mut self, now: Ns, cpus: CpuSet) -> Result<(), MaskError> {
         let all = CpuSet::first_n(self.cpus.len() as u32);
         let offline = cpus.and(&all);
@@ -87,16 +87,16 @@ impl Level {
         Ok(())
     }
 
-    /// Names the full-nohz CPUs: [`Level::tick_needed`] can be false there while an entity runs.
-    /// A driver asks again whenever a queue's length changes.
+    /// Sets the full-nohz CPUs, on which [`Level::tick_needed`] can be false while an entity runs. A driver asks again
+    /// whenever a queue's length changes.
     pub fn set_nohz_full(&mut self, cpus: &CpuSet) {
         for (i, c) in self.cpus.iter_mut().enumerate() {
             c.nohz_full = cpus.contains(CpuId(i as u32));
         }
     }
 
-    /// Says whether a CPU has lost the CPU of the level below that it runs on. A waking entity does not count it as idle then
-    /// (`available_idle_cpu`); balancing does.
+    /// Sets whether a CPU has lost the CPU of the level below that it runs on. A waking entity does not count it as
+    /// idle then (`available_idle_cpu`); balancing does.
     pub fn set_away(&mut self, cpu: CpuId, away: bool) {
         if away {
             self.away.get_or_insert_default().insert(cpu);
@@ -105,7 +105,7 @@ impl Level {
         }
     }
 
-    /// The CPUs kept off.
+    /// The CPUs to avoid.
     pub fn avoided(&self) -> &CpuSet {
         &self.avoided
     }
@@ -120,12 +120,12 @@ impl Level {
         self.pushed_off
     }
 
-    /// Entities moved while they ran, for whatever reason. Each takes a stopper thread's time on the CPU it leaves.
+    /// Entities moved while they ran, for any reason. Each move takes a stopper thread's time on the old CPU.
     pub fn stopped(&self) -> u64 {
         self.stopped
     }
 
-    /// Takes over another mask, whatever entities are doing.
+    /// Applies another mask, whatever entities are doing.
     fn remask(&mut self) {
         let any = !self.avoided.is_empty() || !self.offline.is_empty();
         for i in 0..self.cpus.len() {
@@ -148,8 +148,7 @@ impl Level {
         }
     }
 
-    /// Recomputes where an entity should run: its affinity without CPUs to keep off, if that leaves
-    /// any.
+    /// Recomputes where an entity should run: its affinity without CPUs to avoid, if that leaves any.
     pub(super) fn reopen(&mut self, e: EntId) {
         let own = self.masks[e.index()];
         let open = self.open_for(e, &own);
@@ -166,7 +165,7 @@ impl Level {
         if open.is_empty() { base } else { open }
     }
 
-    /// The same after a change of class, which decides whether the mask is heeded.
+    /// The same after a change of class, which decides whether the mask applies.
     #[inline]
     pub(super) fn reopen_class(&mut self, e: EntId) {
         if !self.avoided.is_empty() {
@@ -174,7 +173,7 @@ impl Level {
         }
     }
 
-    /// Whether an entity may go on where it is: its affinity counts, not the mask.
+    /// Whether an entity may stay where it is: affinity counts, the mask does not.
     #[inline]
     pub(super) fn may_stay(&self, e: EntId, cpu: CpuId) -> bool {
         self.may_use(e, cpu) || self.may_remain(e, cpu)
@@ -187,7 +186,7 @@ impl Level {
         !self.offline.contains(cpu) && (own.contains(cpu) || given_way())
     }
 
-    /// The tick of an avoided CPU: whoever runs there goes, if it may. It does not balance.
+    /// The tick of an avoided CPU: pushes off the running entity, if it may leave. No balancing.
     #[cold]
     pub(super) fn push_off(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         self.update_averages(now, cpu);
@@ -197,8 +196,8 @@ impl Level {
         }
     }
 
-    /// Where `e`, which could go on and whom the tick wanted pushed off, goes now, if it still has to: policy,
-    /// affinity, mask and who is idle may have changed since.
+    /// New CPU for `e`, which is runnable and which the tick wanted pushed off, if it still has to go: policy,
+    /// affinity, mask and idle CPUs may have changed since.
     #[cold]
     pub(super) fn pushed_to(&mut self, now: Ns, cpu: CpuId, e: EntId) -> Option<CpuId> {
         if !self.cpus[cpu.index()].spared {

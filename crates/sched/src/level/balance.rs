@@ -21,17 +21,17 @@ use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId};
 
-/// Capacity of a CPU of which nothing is taken.
+/// Capacity of a CPU that fair entities have to themselves.
 pub(super) const FULL: u64 = 1024;
 
-/// The LLC, and the whole level.
+/// Balancing domains: the LLC, and the whole level.
 pub(super) const DOMAINS: usize = 2;
 
-/// How long what is taken, or used by fair entities, is averaged: averages of the kernel forget half in this time.
+/// Averaging window of capacity and utilisation: the kernel's averages have this half-life.
 const AVERAGE_WINDOW: Ns = 32_000_000;
 
-/// Crowded CPUs that a CPU about to go idle looks at in its LLC, and then elsewhere. More would
-/// find a slightly busier one, at a cost that grows with the machine.
+/// Crowded CPUs that a CPU about to go idle checks in its LLC, and then elsewhere. More would find a slightly busier
+/// one, at a cost that grows with the machine.
 const NEWIDLE_SCAN: usize = 8;
 
 /// Entities moved by one periodic balancing at most (`sched_nr_migrate`).
@@ -48,26 +48,26 @@ pub(super) const INTERVAL_PER_CPU: Ns = 1_000_000;
 pub(super) struct Domain {
     /// When it was last done.
     at: Ns,
-    /// The domain was even then.
+    /// The domain was balanced then.
     even: bool,
-    /// How often nothing could be moved since something was.
+    /// Failures to move anything since the last success.
     failed: u32,
 }
 
-/// What a CPU, or all CPUs of an LLC that take part, have.
+/// State of a CPU, or of all CPUs of an LLC that take part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
     cpus: u32,
-    /// What RT, deadline entities and steal leave, and the fair load.
+    /// Capacity that RT, deadline entities and steal leave, and the fair load.
     capacity: u64,
     load: u64,
-    /// Runnable entities, and of these the fair ones.
+    /// Runnable entities, and how many of these are fair.
     runnable: u32,
     fair: u32,
 }
 
 impl Group {
-    /// Its load as if nothing was taken of its CPUs.
+    /// Its load, scaled to full capacity.
     fn average(&self) -> u64 {
         self.load * FULL / self.capacity.max(1)
     }
@@ -90,13 +90,13 @@ impl Group {
 }
 
 impl Level {
-    /// What RT, deadline entities and steal leave of a CPU, of [`FULL`].
+    /// Capacity that RT, deadline entities and steal leave of a CPU, out of [`FULL`].
     #[inline]
     pub(super) fn capacity(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu.index()].capacity
     }
 
-    /// Fair load of a CPU as if it had all its capacity for it.
+    /// Fair load of a CPU, scaled to full capacity.
     #[inline]
     pub(super) fn scaled_load(&self, cpu: CpuId) -> u64 {
         self.fair.load(cpu) * FULL / self.capacity(cpu)
@@ -149,13 +149,13 @@ impl Level {
         false
     }
 
-    /// Whether an entity is to be left where it is rather than moved to a CPU: for its cache, or because it would not
-    /// fit to what the core of that CPU runs.
+    /// Whether an entity should rather stay where it is than move to a CPU: because of its cache, or because it does
+    /// not fit to what the core of that CPU runs.
     fn is_hot(&self, now: Ns, e: EntId, to: CpuId) -> bool {
         self.is_cache_hot(now, e) || !self.fits_core(e, to)
     }
 
-    /// Whether an entity ran so lately that its cache is worth more than a CPU right now.
+    /// Whether an entity ran so recently that its cache is worth more than a CPU now.
     fn is_cache_hot(&self, now: Ns, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
         ent.stats.switches_in > 0
@@ -180,7 +180,7 @@ impl Level {
         }
     }
 
-    /// The domains that a CPU can balance.
+    /// The domains that a CPU balances.
     fn domains(&self) -> impl Iterator<Item = usize> + use<> {
         let spans = self.spans();
         (0..DOMAINS).filter(move |&d| spans[d] > 1 && (d == 0 || spans[0] < spans[1]))
@@ -191,8 +191,9 @@ impl Level {
         [self.llc_cpus, self.cpus.len() as u32]
     }
 
-    /// Whether a CPU balances a domain now (`get_sd_balance_interval`): later if the domain was even. For a busy one, one tick less
-    /// than a whole number of slices keeps it from meeting the same entity each time.
+    /// Whether a CPU balances a domain now (`get_sd_balance_interval`): less often if the domain was balanced. The
+    /// interval of a busy CPU is one tick less than a multiple of slices, so that it does not meet the same entity each
+    /// time.
     fn is_due(&self, now: Ns, cpu: CpuId, d: usize, busy: bool) -> bool {
         let last = self.cpus[cpu.index()].domains[d];
         let least = u64::from(self.spans()[d]) * INTERVAL_PER_CPU * (1 + u64::from(last.even));
@@ -223,8 +224,8 @@ impl Level {
         c.window = now;
     }
 
-    /// Whoever has balanced an LLC says how many CPUs a wake-up may look at there for an idle one: all of an LLC that idles, none from
-    /// a utilisation of 85 % on (`update_idle_cpu_scan`, Linux 6.0).
+    /// After balancing an LLC, sets how many CPUs a wake-up may check there for an idle one: all of an idle LLC, none
+    /// from a utilisation of 85 % on (`update_idle_cpu_scan`, Linux 6.0).
     fn update_idle_scan(&mut self, now: Ns, cpu: CpuId, d: usize) {
         if d > 0 {
             return;
@@ -241,7 +242,7 @@ impl Level {
         self.idle_scan[(lo / self.llc_cpus) as usize] = ((FULL - busy) * cpus / FULL) as u32;
     }
 
-    /// Hands a waiting entity of a crowded CPU to an idle CPU that balances now: one of its own LLC if possible.
+    /// Moves a waiting entity of a crowded CPU to an idle CPU that balances now, of its own LLC if possible.
     fn offload(&mut self, now: Ns, cpu: CpuId) {
         for d in self.domains() {
             let (lo, hi) = if d == 0 { self.llc(cpu) } else { (0, self.cpus.len() as u32) };
@@ -261,7 +262,7 @@ impl Level {
         }
     }
 
-    /// Hands a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if one is. True if it did.
+    /// Moves a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if there is one. True if it did.
     fn hand_over(&mut self, now: Ns, cpu: CpuId, d: usize, due: &CpuSet, span: (u32, u32)) -> bool {
         let (mut found, mut hot, mut looked) = (None, None, 0);
         self.fair.any_queued(cpu, |e| {
@@ -288,7 +289,7 @@ impl Level {
         found.is_some()
     }
 
-    /// Of the idle CPUs in `due` one for an entity, the next from `cpu` on: on an idle core if one is.
+    /// An idle CPU in `due` for an entity, the next from `cpu` on; on an idle core if there is one.
     fn best_idle(&self, e: EntId, cpu: CpuId, due: &CpuSet, (lo, hi): (u32, u32)) -> Option<CpuId> {
         let mut first = None;
         for (from, to) in [(cpu.0, hi), (lo, cpu.0)] {
@@ -308,7 +309,7 @@ impl Level {
         first
     }
 
-    /// Pulls to `cpu` what evens domain `d` out. Whether the domain was even.
+    /// Pulls load to `cpu` that balances domain `d`. Returns whether the domain was balanced.
     fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) -> bool {
         // CPUs of which nobody may come are as if they were not there.
         let mut pinned = CpuSet::EMPTY;
@@ -349,8 +350,8 @@ impl Level {
         false
     }
 
-    /// The busiest CPU of the busiest group of domain `d`, without the CPUs in `pinned`, and how much load would even that
-    /// group out with the one of `cpu`. The groups are the CPUs of the LLC, and the LLCs.
+    /// The busiest CPU of the busiest group of domain `d`, without the CPUs in `pinned`, and how much load would
+    /// balance that group with the one of `cpu`. The groups are the CPUs of the LLC, or the LLCs.
     fn busiest(&self, cpu: CpuId, d: usize, pinned: &CpuSet) -> Option<(CpuId, u64)> {
         let (span, (lo, hi)) = match d {
             0 => (1, self.llc(cpu)),
@@ -399,7 +400,7 @@ impl Level {
         src.filter(|_| imbalance > 0).map(|c| (c, imbalance))
     }
 
-    /// What `span` CPUs from `first` on have, without some.
+    /// State of `span` CPUs from `first` on, without some.
     pub(super) fn group(&self, first: u32, span: u32, without: &CpuSet) -> Group {
         let mut sum = Group::default();
         for cpu in (first..first + span).map(CpuId) {

@@ -1,4 +1,4 @@
-//! Changing policy, affinity and weights of entities, whatever they are doing.
+//! Changes of policy, affinity and weight, in any state of the entity.
 
 use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
@@ -10,10 +10,10 @@ use crate::{CpuId, CpuSet, EntId, Refusal};
 impl Level {
     /// Changes the policy of an entity in any state, as `sched_setattr` does.
     ///
-    /// A running entity keeps its CPU until the next [`Level::schedule`], which a
-    /// [`Note::Kick`](crate::Note::Kick) asks for if somebody else should run now. EEVDF lag and virtual time
-    /// survive a spell as RT; a new EEVDF slice counts from the entity's next request on. Deadline and
-    /// runtime left of a deadline entity survive a spell as something else until its zero-lag time.
+    /// A running entity keeps its CPU until the next [`Level::schedule`], which a [`Note::Kick`](crate::Note::Kick)
+    /// asks for if another entity should run now. EEVDF lag and virtual time survive a time as RT; a new EEVDF slice
+    /// counts from the entity's next request on. Deadline and remaining runtime of a deadline entity survive a time
+    /// under another policy until its zero-lag time.
     ///
     /// A deadline policy that [`Level::try_set_policy`] would refuse changes nothing.
     pub fn set_policy(&mut self, now: Ns, e: EntId, policy: Policy) {
@@ -24,7 +24,7 @@ impl Level {
     /// [`Level::set_policy`], with the kernel's answer to a deadline policy.
     ///
     /// # Errors
-    /// [`Refusal`]; the entity is as it was.
+    /// [`Refusal`]; the entity has not changed.
     pub fn try_set_policy(&mut self, now: Ns, e: EntId, policy: Policy) -> Result<(), Refusal> {
         let old = self.policies[e.index()];
         // Where a change takes an entity off its queue, so does one that asks for the slice it has by default:
@@ -111,7 +111,7 @@ impl Level {
         }
     }
 
-    /// Takes an entity off its queue, running or not, and puts it onto that of its new policy.
+    /// Takes an entity off its queue, running or not, and queues it under its new policy.
     fn replace(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
         let running = self.ents[e.index()].state == State::Running;
         if running {
@@ -152,7 +152,7 @@ impl Level {
         }
     }
 
-    /// From class to class, or from one reservation to another: off one queue, onto the other.
+    /// Moves an entity between classes, or from one reservation to another.
     fn change_class(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
         let running = self.ents[e.index()].state == State::Running;
         self.replace(now, e, cpu, policy);
@@ -197,7 +197,7 @@ impl Level {
         }
     }
 
-    /// An entity that runs has become one of the deadline class.
+    /// A running entity has joined the deadline class.
     fn run_dl(&mut self, now: Ns, e: EntId, cpu: CpuId) {
         if self.dl.is_held(e) {
             // It came back within a period that it has used up. It runs on until it is put aside.
@@ -222,8 +222,7 @@ impl Level {
         }
     }
 
-    /// Changes where an entity may run; an empty set (after CPUs outside the level are dropped)
-    /// means everywhere.
+    /// Changes where an entity may run; an empty set (after CPUs outside the level are dropped) means everywhere.
     ///
     /// A waiting entity that may not stay moves at once. A running one gets its CPU kicked and
     /// moves at the next [`Level::schedule`] there. A blocked one is placed when it wakes.
@@ -237,7 +236,7 @@ impl Level {
     /// [`Level::set_cpus`], with the kernel's answer for a deadline entity.
     ///
     /// # Errors
-    /// [`Refusal::Affinity`]; the entity is as it was.
+    /// [`Refusal::Affinity`]; the entity has not changed.
     pub fn try_set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) -> Result<(), Refusal> {
         let mask = self.clip(cpus);
         if mask == self.masks[e.index()] {
@@ -293,7 +292,7 @@ impl Level {
         self.cpus[cpu.index()].kicked != Kicked::No
     }
 
-    /// Where an entity goes that may not stay.
+    /// New CPU of an entity that may not stay.
     pub(super) fn new_home(&self, e: EntId) -> CpuId {
         let best = match self.class(e) {
             ClassId::Fair => None,

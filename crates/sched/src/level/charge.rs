@@ -1,4 +1,4 @@
-//! Charging: what the current entity used, what that ends, and what comes back with time.
+//! Charging of the current entity, and what ends or returns with time.
 
 use super::Level;
 use crate::class::Class;
@@ -73,7 +73,7 @@ impl Level {
         }
     }
 
-    /// The current deadline entity has nothing left to run, or gives it up.
+    /// The current deadline entity has used up or given up its runtime.
     #[cold]
     pub(super) fn exhausted(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         let before = self.deadline(cpu);
@@ -88,8 +88,8 @@ impl Level {
         self.announce(cpu, before);
     }
 
-    /// `cpu` did not execute for `ns` (steal). If it has a current entity, that did not since it was last charged: the next
-    /// charge, or the following ones, leave that much out. In any case the CPU has so much less capacity.
+    /// `cpu` did not execute for `ns` (steal). If it has a current entity, this time is left out of its next charges.
+    /// In any case it reduces the CPU's capacity.
     #[inline]
     pub fn stolen(&mut self, cpu: CpuId, ns: Ns) {
         let c = &mut self.cpus[cpu.index()];
@@ -100,7 +100,7 @@ impl Level {
         }
     }
 
-    /// The time [`Level::deadline`] named has come on `cpu`. Harmless when it has not.
+    /// The time of [`Level::deadline`] has come on `cpu`. Harmless if it has not.
     pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
         self.charge(now, cpu);
         let before = self.deadline(cpu);

@@ -1,4 +1,4 @@
-//! Everything that must hold between calls, checked the slow way.
+//! Invariants that hold between calls, checked by plain recomputation.
 
 use super::{Level, State};
 use crate::CpuId;
@@ -8,7 +8,7 @@ use crate::heap::NONE;
 use crate::rt::DEADLINE;
 
 impl Level {
-    /// Where an entity should run, computed anew; and that the mask leaves some CPU.
+    /// Checks where an entity should run, and that the mask leaves some CPU.
     fn check_open(&self, e: crate::EntId) {
         let i = e.index();
         let open = self.open[i];

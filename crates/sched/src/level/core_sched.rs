@@ -39,28 +39,29 @@ use crate::class::Class;
 use crate::config::{ClassId, Ns, Topology};
 use crate::{CpuId, EntId};
 
-/// How urgent an entity is among those of its core: class first, then within the class.
+/// Urgency of an entity among those of its core: class first, then within the class.
 type Urgency = (ClassId, Reverse<i128>);
 
-/// What of a slice an entity alone on its CPU has, beside one that idles by force: `MIN_NR_TASKS_DURING_FORCEIDLE`.
+/// Divisor of the slice after which an entity alone on its CPU lets a forced idle sibling choose:
+/// `MIN_NR_TASKS_DURING_FORCEIDLE`.
 const SHARERS: u64 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Core {
-    /// What its CPUs run; 0: nobody with a cookie.
+    /// The cookie that its CPUs run; 0: no entity with a cookie.
     cookie: u32,
-    /// CPUs that idle by force, and CPUs that do not idle.
+    /// Number of CPUs that are forced idle, and of CPUs that are not idle.
     forced: u32,
     busy: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Sibling {
-    /// Chosen for it by another CPU of its core, and not yet running there; the inner `None` is idling.
+    /// Choice that another CPU of its core made for it, not yet running; the inner `None` is idling.
     choice: Option<Option<EntId>>,
-    /// Since when it idles by force.
+    /// Time since which it is forced idle.
     forced_since: Option<Ns>,
-    /// Virtual time of its queue when its core last began to idle by force.
+    /// Virtual time of its queue when its core last began to be forced idle.
     base: i64,
 }
 
@@ -68,13 +69,13 @@ struct Sibling {
 #[derive(Clone, Debug)]
 pub(super) struct CoreSched {
     threads: u32,
-    /// Of each entity; those behind the end have none.
+    /// Cookie of each entity; entities behind the end have none.
     cookies: Vec<u32>,
-    /// On how busy a core each entity was when it was last chosen.
+    /// How busy the core of each entity was when it was last chosen.
     occupation: Vec<u32>,
     cores: Vec<Core>,
     cpus: Vec<Sibling>,
-    /// Time that CPUs idled by force, but for those that still do.
+    /// Time that CPUs were forced idle, without periods that still last.
     forced_ns: Ns,
 }
 
@@ -104,20 +105,20 @@ impl CoreSched {
         e.map_or(0, |e| self.cookie(e))
     }
 
-    /// The CPUs of a core, this one first.
+    /// The CPUs of a core, the given one first.
     fn siblings(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + Clone + use<> {
         let (threads, first) = (self.threads, cpu.0 - cpu.0 % self.threads);
         (0..threads).map(move |i| CpuId(first + (cpu.0 - first + i) % threads))
     }
 
-    /// Somebody came or went on a CPU: what was chosen for its core may not be the best any more.
+    /// The queue of a CPU changed: the choices for its core may be outdated.
     fn changed(&mut self, cpu: CpuId) {
         for cpu in self.siblings(cpu) {
             self.cpus[cpu.index()].choice = None;
         }
     }
 
-    /// Remembers how busy the core is that an entity runs on.
+    /// Records how busy the core of an entity is.
     fn occupied(&mut self, e: Option<EntId>, busy: u32) {
         if let Some(occupation) = e.and_then(|e| self.occupation.get_mut(e.index())) {
             *occupation = busy;
@@ -138,8 +139,8 @@ impl CoreSched {
 }
 
 impl Level {
-    /// Gives an entity a cookie, as `prctl(PR_SCHED_CORE)` does: no CPU of a core runs it while another one runs an entity with
-    /// another cookie, or without. 0: none. Where nobody ever had a cookie, there is no core scheduling.
+    /// Sets the cookie of an entity, as `prctl(PR_SCHED_CORE)` does: no CPU of a core runs it while another one runs an
+    /// entity with another cookie, or without one. 0: none. Without any cookie there is no core scheduling.
     pub fn set_cookie(&mut self, e: EntId, cookie: u32) {
         let core = self.core.get_or_insert_with(|| Box::new(CoreSched::new(&self.cfg.topology)));
         if core.cookies.len() <= e.index() {
@@ -155,19 +156,19 @@ impl Level {
         }
     }
 
-    /// Whether a CPU idles though somebody waits there, because its core runs another cookie.
+    /// Whether a CPU is idle though an entity waits there, because its core runs another cookie.
     pub fn is_forced_idle(&self, cpu: CpuId) -> bool {
         self.core.as_ref().is_some_and(|core| core.cpus[cpu.index()].forced_since.is_some())
     }
 
-    /// Time that all CPUs together have idled by force, each from the choice that made it idle.
+    /// Total time that CPUs were forced idle, each from the choice that made it idle.
     pub fn forced_idle(&self, now: Ns) -> Ns {
         let Some(core) = &self.core else { return 0 };
         let open = core.cpus.iter().filter_map(|cpu| cpu.forced_since);
         core.forced_ns + open.map(|since| now - since).sum::<Ns>()
     }
 
-    /// The queue of a CPU has changed; `empty`: nobody can run there any more.
+    /// The queue of a CPU has changed; `empty`: it has no runnable entity any more.
     #[cold]
     pub(super) fn core_changed(&mut self, cpu: CpuId, empty: bool) {
         if let Some(core) = &mut self.core {
@@ -187,19 +188,19 @@ impl Level {
         })
     }
 
-    /// Whether some CPU of this core idles by force.
+    /// Whether some CPU of this core is forced idle.
     #[inline]
     pub(super) fn forces(&self, cpu: CpuId) -> bool {
         self.core.as_ref().is_some_and(|core| core.core(cpu).forced > 0)
     }
 
-    /// At a tick: whether the current fair entity should give who idles by force a chance.
+    /// At a tick: whether the current fair entity should give a forced idle sibling a chance.
     #[inline]
     pub(super) fn tick_for_core(&self, cpu: CpuId, e: EntId) -> bool {
         self.forces(cpu) && self.fair.used_alone(cpu, e, SHARERS)
     }
 
-    /// Who runs on `cpu` from now on: `own`, its best, or whom the choice for its core leaves it.
+    /// The entity that runs on `cpu` from now on: `own`, its best, or what the choice for its core leaves it.
     #[cold]
     pub(super) fn pick_for_core(
         &mut self,
@@ -222,9 +223,9 @@ impl Level {
         chosen
     }
 
-    /// Who waits on a CPU is better than who runs there, and is not pushed away: it should run right here. With core scheduling the
-    /// choice for the core has passed it over, as its cookie is another one, and asking again would not end: each answer is another
-    /// switch.
+    /// A waiting entity is better than the running one and is not pushed away, so it should run on this CPU. With core
+    /// scheduling the choice for the core has passed it over for its cookie. Asking again would have the same result,
+    /// without end, and each time cost a switch.
     #[inline]
     pub(super) fn runs_here(&mut self, cpu: CpuId, e: EntId) {
         if self.core.is_none() {
@@ -232,8 +233,8 @@ impl Level {
         }
     }
 
-    /// The current entity was chosen again. With core scheduling that begins a new turn of it, with its protection, whereas
-    /// without it goes on: else every look at an unprotected entity from a sibling would ask it to schedule.
+    /// The current entity was chosen again. With core scheduling that begins a new turn with new protection; without,
+    /// the turn goes on. Otherwise each check of an unprotected entity by a sibling would ask it to schedule.
     #[cold]
     pub(super) fn begin_again(&mut self, cpu: CpuId, e: EntId) {
         if self.class(e) == ClassId::Fair {
@@ -242,7 +243,7 @@ impl Level {
         }
     }
 
-    /// Chooses for all CPUs of a core, and tells the others.
+    /// Chooses for all CPUs of a core, and kicks the others.
     fn choose(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {
         let siblings = self.core.as_ref()?.siblings(cpu);
         for sibling in siblings.clone() {
@@ -328,14 +329,14 @@ impl Level {
         all.reduce(|a, b| if b.0 > a.0 { b } else { a }).map(|(_, e)| e)
     }
 
-    /// The most urgent of those who wait on a CPU that fits, without who is throttled.
+    /// The most urgent entity that waits on a CPU and satisfies `fits`, without throttled ones.
     fn first_waiting(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
         let rt = || if self.guard.holds_rt(cpu) { None } else { self.rt.first(cpu, &fits) };
         self.dl.first(cpu, &fits).or_else(rt).or_else(|| self.fair.first(cpu, &fits))
     }
 
-    /// Brings an entity with the core's cookie to a CPU that would idle by force: from its siblings, from CPUs that share its
-    /// cache, from any; but none that had a busier core. True if there is one.
+    /// Moves an entity with the core's cookie to a CPU that would be forced idle: from its siblings, from CPUs that
+    /// share its cache, or from any; but none whose core was busier. True if there is one.
     fn steal_match(&mut self, now: Ns, cpu: CpuId) -> bool {
         let Some(core) = &self.core else { return false };
         let Core { cookie, busy, .. } = *core.core(cpu);

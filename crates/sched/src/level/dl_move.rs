@@ -7,7 +7,7 @@ use crate::dl::NEVER;
 use crate::heap::NONE;
 use crate::{CpuId, EntId};
 
-/// No CPU hands out more than this in one go; what is left waits for its next switch.
+/// A CPU pushes at most this many at once; others wait for its next switch.
 const MAX_PUSH: u32 = 32;
 
 impl Level {

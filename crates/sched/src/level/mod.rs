@@ -33,7 +33,7 @@ use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
 use active::Tries;
 use core_sched::CoreSched;
 
-/// Where an entity is in its life.
+/// State of an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Blocked,
@@ -44,32 +44,32 @@ enum State {
     Dead,
 }
 
-/// Its first cache line is what every switch looks at: a large simulation has hundreds of levels.
+/// Every switch uses only its first cache line: a large simulation has hundreds of levels.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Ent {
-    /// Of its policy, what every call asks for. The policy itself is kept apart
-    /// ([`Level::policies`]): with the parameters of a reservation it is as long as half of this.
+    /// Class of its policy, which every call needs. The policy itself is stored separately ([`Level::policies`]): with
+    /// the parameters of a reservation it is half as long as this.
     class: ClassId,
     /// SCHED_IDLE.
     idle: bool,
     state: State,
-    /// It never woke before.
+    /// It has not woken up yet.
     fresh: bool,
     /// Where it runs, waits, or last ran.
     cpu: CpuId,
-    /// How many CPUs it should use: those of [`Level::open`].
+    /// Number of CPUs that it should use: those of [`Level::open`].
     allowed: u32,
     /// When it last stopped running.
     last_ran: Ns,
     /// Since when it has been waiting.
     queued_at: Ns,
     stats: EntStats,
-    /// Whom it woke last, how often that changed lately, and when that count was last halved.
+    /// The entity that it woke last, how often that changed recently, and when that count was last halved.
     wakee: u32,
     flips: u32,
     flips_at: Ns,
-    /// The CPU before its last move by a wake-up.
+    /// Its CPU before a wake-up last moved it.
     recent: CpuId,
 }
 
@@ -79,42 +79,42 @@ enum Kicked {
     No,
     Lazy,
     Eager,
-    /// It is in `schedule` right now.
+    /// It is in `schedule` now.
     Serving,
 }
 
-/// What every event looks at is in its first cache line.
+/// Every event uses only its first cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Cpu {
     /// The running entity, or [`NONE`].
     curr: u32,
     kicked: Kicked,
-    /// To be kept off, or offline.
+    /// To be avoided, or offline.
     spared: bool,
     nohz_full: bool,
-    /// Woken entities are on its wake list. Kept here, because every change of the queue asks for it.
+    /// Whether its wake list has entities. Stored here because every change of the queue needs it.
     has_woken: bool,
-    /// Up to when the current entity is charged.
+    /// Time up to which the current entity is charged.
     charged_to: Ns,
-    /// Reported stolen, not yet seen by a charge.
+    /// Reported as stolen, and not yet used by a charge.
     stolen: Ns,
     /// Runnable entities, the running one included.
     nr_rt: u32,
-    /// Of the deadline class, those that are not throttled, or still run.
+    /// Entities of the deadline class that are not throttled, or still run.
     nr_dl: u32,
-    /// Those that are throttled.
+    /// Entities of the deadline class that are throttled.
     nr_held: u32,
     nr_fair: u32,
     /// Of `nr_fair`: SCHED_IDLE.
     nr_idle: u32,
-    /// Whom the tick wants pushed off, or [`NONE`].
+    /// The entity that the tick wants pushed off, or [`NONE`].
     push: u32,
-    /// What RT, deadline entities and steal leave of the CPU, of [`balance::FULL`].
+    /// Capacity that RT, deadline entities and steal leave, out of [`balance::FULL`].
     capacity: u64,
-    /// What fair entities use of it, of [`balance::FULL`].
+    /// Part of it that fair entities use, out of [`balance::FULL`].
     util: u64,
-    /// What those took and these used since `window`, when both averages were last computed.
+    /// Time used by each since `window`, when both averages were last computed.
     taken: Ns,
     used: Ns,
     window: Ns,
@@ -124,31 +124,31 @@ struct Cpu {
 /// A core with SMT.
 #[derive(Clone, Debug)]
 struct Core {
-    /// Its CPUs that are idle.
+    /// Number of its idle CPUs.
     idle: u32,
-    /// Attempts of idle cores to pull somebody from here, since two of its CPUs are busy.
+    /// Attempts of idle cores to pull an entity from here, since two of its CPUs are busy.
     tries: Tries,
 }
 
-/// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
+/// Sets of CPUs, so that placement needs no walk. A level with one CPU does not maintain them.
 #[derive(Clone, Debug)]
 struct Sets {
-    /// Nothing runs and nothing waits (who is held back by throttling does not count).
+    /// Nothing runs and nothing waits (except throttled entities).
     idle: CpuSet,
     /// First CPU of every core all of whose CPUs are in `idle`. Only kept with SMT.
     idle_cores: CpuSet,
-    /// Everything there is SCHED_IDLE.
+    /// All entities there are SCHED_IDLE.
     only_idle: CpuSet,
-    /// Two or more are runnable, and one of them is fair.
+    /// Two or more entities are runnable, and one of them is fair.
     crowded: CpuSet,
 }
 
-/// One scheduler: CPUs, entities, and the kernel's rules for who runs where.
+/// One scheduler: CPUs, entities, and the kernel's rules for which entity runs where.
 ///
 /// See the crate documentation for what a driver has to do.
 ///
-/// What every call looks at comes first, together: with the sets of CPUs in between it would be on twice as
-/// many cache lines.
+/// The fields that every call uses come first: with the sets of CPUs in between they would be on twice as many cache
+/// lines.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Level {
@@ -156,37 +156,37 @@ pub struct Level {
     ents: Vec<Ent>,
     pushed_off: u64,
     stopped: u64,
-    /// CPUs an LLC.
+    /// CPUs of an LLC.
     llc_cpus: u32,
-    /// If somebody has a cookie.
+    /// Set if an entity has a cookie.
     core: Option<Box<CoreSched>>,
     notes: Notes,
     guard: Guard,
     fair: FairClass,
     masks: Vec<CpuSet>,
     policies: Vec<Policy>,
-    /// Affinities without CPUs to keep off, or as they are where that would leave none.
+    /// Affinities without CPUs to avoid; unchanged if that would leave none.
     open: Vec<CpuSet>,
     cores: Vec<Core>,
-    /// Attempts to spread who runs in each LLC.
+    /// Attempts to spread running entities, for each LLC.
     spread: Vec<Tries>,
-    /// How many CPUs of each LLC a wake-up may look at for an idle one.
+    /// How many CPUs of each LLC a wake-up may check for an idle one.
     idle_scan: Vec<u32>,
     cfg: LevelConfig,
     rt: RtClass,
     sets: Sets,
     pri: CpuPri,
-    /// Last, because most levels have no entity of it.
+    /// Last, because most levels have no deadline entities.
     dl: DlClass,
-    /// Room for the entities a timer brings back.
+    /// Buffer for entities that a timer brings back.
     back: Vec<EntId>,
-    /// Of each CPU: entities that are to be put on its queue when it looks.
+    /// For each CPU, woken entities that it has to queue itself.
     wake_lists: Vec<VecDeque<EntId>>,
     avoided: CpuSet,
     offline: CpuSet,
-    /// CPUs that have none of the level below, where somebody tells so.
+    /// CPUs that have no CPU of the level below, if the driver reports that.
     away: Option<Box<CpuSet>>,
-    /// First CPU of every core with a CPU that is neither; `None`: all of them.
+    /// First CPU of every core with a CPU that is neither avoided nor offline; `None`: all of them.
     open_cores: Option<CpuSet>,
 }
 
@@ -194,7 +194,7 @@ impl Level {
     /// Builds an idle level.
     ///
     /// # Errors
-    /// [`ConfigError`] says which field cannot be, and what it may be.
+    /// [`ConfigError`] says which field is impossible, and what is allowed.
     pub fn new(cfg: &LevelConfig) -> Result<Self, ConfigError> {
         validate(cfg)?;
         let n = cfg.topology.cpus();
@@ -256,9 +256,8 @@ impl Level {
         })
     }
 
-    /// Begins to bring into the caches what a wake-up of `e` or a tick on `cpu` will look at. It changes nothing,
-    /// and does not wait: for a driver of hundreds of entities or levels that knows a little ahead which is
-    /// next. A wrong guess costs a little time.
+    /// Prefetches what a wake-up of `e` or a tick on `cpu` will use. Changes nothing, and does not wait: for a driver
+    /// of hundreds of entities or levels that knows slightly ahead which is next. A wrong guess costs little.
     #[cfg(feature = "prefetch")]
     #[inline]
     pub fn prefetch(&self, cpu: CpuId, e: EntId) {
@@ -287,7 +286,7 @@ impl Level {
     /// [`Level::add`], with the kernel's tests of a deadline policy.
     ///
     /// # Errors
-    /// [`Refusal`]; the level is as it was.
+    /// [`Refusal`]; the level has not changed.
     ///
     /// # Panics
     /// If `home` or the group is not in the level.
@@ -327,14 +326,14 @@ impl Level {
         Ok(e)
     }
 
-    /// Cuts an affinity to the level; nothing left means everything.
+    /// An affinity, restricted to the level; if nothing is left, all CPUs.
     fn clip(&self, cpus: CpuSet) -> CpuSet {
         let all = CpuSet::first_n(self.cpus.len() as u32);
         let cut = cpus.and(&all);
         if cut.is_empty() { all } else { cut }
     }
 
-    /// What the level was built from, with the group weights as they are now.
+    /// The configuration that the level was built from, with the current group weights.
     pub fn config(&self) -> &LevelConfig {
         &self.cfg
     }
@@ -345,14 +344,14 @@ impl Level {
         self.notes.pop_front()
     }
 
-    /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
+    /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] reports changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
         let at = self.guard.deadline(cpu).min(self.dl.timer(cpu)).min(self.fair.quota_timer(cpu));
         (at != NEVER).then_some(at)
     }
 
-    /// Who runs on `cpu`.
+    /// The entity that runs on `cpu`.
     #[inline]
     pub fn current(&self, cpu: CpuId) -> Option<EntId> {
         let c = self.cpus[cpu.index()].curr;
@@ -388,13 +387,13 @@ impl Level {
         &self.masks[e.index()]
     }
 
-    /// Whether the entity can run, but has no CPU.
+    /// Whether the entity is runnable and has no CPU.
     #[inline]
     pub fn is_queued(&self, e: EntId) -> bool {
         self.ents[e.index()].state == State::Queued
     }
 
-    /// Whether the entity is on the wake list of its CPU: it can run, but is on no queue yet.
+    /// Whether the entity is on the wake list of its CPU: runnable, but on no queue yet.
     #[inline]
     pub fn is_waking(&self, e: EntId) -> bool {
         self.ents[e.index()].state == State::Waking
@@ -418,15 +417,15 @@ impl Level {
             }
     }
 
-    /// Absolute deadline of an entity with a deadline policy, and what is left of its runtime as of
-    /// its last charge (below 0 after an overrun). `None` for other policies.
+    /// Absolute deadline of an entity with a deadline policy, and its remaining runtime as of its last charge (negative
+    /// after an overrun). `None` for other policies.
     pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
         let own = self.class(e) == ClassId::Dl;
         own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
     }
 
-    /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps
-    /// queued for their negative lag do not count, and neither does who is held back by a quota.
+    /// Runnable entities of `cpu`, running or waiting; without sleepers that EEVDF keeps queued for their negative lag,
+    /// and without entities throttled by a quota.
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         let c = &self.cpus[cpu.index()];
@@ -463,8 +462,8 @@ impl Level {
         needed || c.spared
     }
 
-    /// Counters of an entity. Running and waiting that has not ended yet is not in them:
-    /// [`Level::charge`] brings `exec_ns` up to date, `wait_ns` grows when the wait ends.
+    /// Counters of an entity, without a run or wait that still lasts: [`Level::charge`] updates `exec_ns`, `wait_ns`
+    /// grows when the wait ends.
     pub fn stats(&self, e: EntId) -> EntStats {
         self.ents[e.index()].stats
     }
@@ -486,13 +485,13 @@ impl Level {
         (first, first + self.llc_cpus)
     }
 
-    /// Whether an entity may be put on a CPU: the one place where affinity is decided.
+    /// Whether an entity may be put on a CPU: all decisions about affinity use this.
     #[inline]
     fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
         self.mask(e).is_none_or(|mask| mask.contains(cpu))
     }
 
-    /// Whether there is one CPU only: nothing to place, to balance, or to know CPUs by.
+    /// Whether there is only one CPU, so that there is nothing to place or balance.
     #[inline]
     fn is_single(&self) -> bool {
         self.cpus.len() == 1

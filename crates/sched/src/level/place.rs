@@ -1,4 +1,4 @@
-//! Where a waking entity goes.
+//! Placement of waking entities.
 //!
 //! Fair entities follow the kernel's `select_task_rq_fair`: choose between the CPU they slept on
 //! and the waker's, then look for an idle CPU that shares its cache. The busier that LLC was when it
@@ -51,8 +51,8 @@ impl Level {
         to
     }
 
-    /// Counts how often an entity wakes another one than before, to tell a dispatcher of many
-    /// from one of a pair.
+    /// Counts how often an entity wakes another one than before: that distinguishes a dispatcher of many from one of a
+    /// pair.
     fn record_wakee(&mut self, now: Ns, by: EntId, e: EntId) {
         let ent = &mut self.ents[by.index()];
         if now > ent.flips_at + FLIPS_DECAY {
@@ -73,7 +73,8 @@ impl Level {
         least >= self.llc_cpus && most >= least * self.llc_cpus
     }
 
-    /// The waker's CPU or the previous one: whichever is idle or, if the waker is about to sleep, has nobody else, else the less loaded.
+    /// The waker's CPU or the previous one: the one that is idle or, if the waker is about to sleep, has no other
+    /// entity; else the less loaded.
     fn wake_affine(&self, e: EntId, waker: CpuId, prev: CpuId, sync: bool) -> CpuId {
         let near = self.llc(waker) == self.llc(prev);
         let (waker_idle, prev_idle) = (self.is_idle(waker), self.is_idle(prev));
@@ -109,7 +110,7 @@ impl Level {
         self.away.as_ref().is_some_and(|away| away.contains(cpu))
     }
 
-    /// Idle, or as good as idle to a fair entity that is not SCHED_IDLE.
+    /// Whether a CPU is idle, or as good as idle for a fair entity that is not SCHED_IDLE.
     #[inline]
     fn is_free(&self, cpu: CpuId) -> bool {
         self.is_idle(cpu) || self.sets.only_idle.contains(cpu)
@@ -135,8 +136,8 @@ impl Level {
         if self.may_use(e, target) { target } else { self.fallback(e) }
     }
 
-    /// Looks for an idle CPU of the LLC of `target` (`select_idle_cpu`): for an idle core at all of its CPUs, else at the
-    /// siblings of `prev` and at as many CPUs as the LLC's utilisation leaves. In a busy LLC at none.
+    /// Searches an idle CPU in the LLC of `target` (`select_idle_cpu`): for an idle core among all of its CPUs; else
+    /// among the siblings of `prev` and as many CPUs as the LLC's utilisation allows. In a busy LLC among none.
     fn scan(&self, e: EntId, prev: CpuId, target: CpuId, (lo, hi): (u32, u32)) -> Option<CpuId> {
         let (mask, from) = (self.mask(e), target.0 + 1);
         let looks = self.idle_scan[(lo / self.llc_cpus) as usize];
@@ -201,7 +202,7 @@ impl Level {
         self.sets.idle.find_from(mask, from, lo, hi)
     }
 
-    /// An idle CPU of `lo..hi` whose core runs what the entity may run beside.
+    /// An idle CPU of `lo..hi` whose core runs entities that this one may run beside.
     #[cold]
     fn idle_that_fits(&self, e: EntId, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
         let mut idle = (from..hi).chain(lo..from.min(hi)).map(CpuId).filter(|&c| self.is_idle(c));

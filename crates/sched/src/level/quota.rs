@@ -1,4 +1,4 @@
-//! Groups that use up their quota, and get it again.
+//! Groups that use up their quota, and get it back.
 
 use super::Level;
 use crate::config::{ClassId, Ns};
@@ -27,7 +27,7 @@ impl Level {
         self.announce_quotas();
     }
 
-    /// The same for one that just came onto the queue of `cpu` (`check_enqueue_throttle`).
+    /// The same for an entity that just came onto the queue of `cpu` (`check_enqueue_throttle`).
     #[inline]
     pub(super) fn ask_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         if self.fair.has_quota(e) && self.class(e) == ClassId::Fair {
@@ -35,7 +35,7 @@ impl Level {
         }
     }
 
-    /// The current entity of `cpu` becomes fair, and a group of it is throttled there: it runs until the CPU schedules.
+    /// The current entity of `cpu` becomes fair, in a group that is throttled there: it runs until the CPU schedules.
     pub(super) fn lift_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         while let Some(group) = self.fair.lift(cpu, e) {
             self.unthrottle(now, cpu, group);
@@ -43,7 +43,7 @@ impl Level {
         }
     }
 
-    /// The timers of quotas that are due on `cpu` fire.
+    /// Fires the timers of quotas that are due on `cpu`.
     #[cold]
     pub(super) fn on_quota_timer(&mut self, now: Ns, cpu: CpuId) {
         for (group, cpu) in self.fair.on_quota_timer(now, cpu) {
@@ -62,7 +62,7 @@ impl Level {
         }
     }
 
-    /// Tells of timers that moved.
+    /// Reports timers that moved.
     #[cold]
     pub(super) fn announce_quotas(&mut self) {
         while let Some(cpu) = self.fair.moved_quota_timer() {

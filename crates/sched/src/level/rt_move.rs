@@ -1,15 +1,14 @@
 //! Moving RT entities between CPUs, so that at any time the most urgent ones run.
 //!
-//! A CPU *pushes* who waits behind an RT entity to a CPU with less urgent work, when an RT entity
-//! wakes and when it switches to one; it *pulls* from CPUs where RT entities wait, when its own
-//! RT work gets less urgent.
+//! A CPU *pushes* entities that wait behind an RT entity to a CPU with less urgent work, when an RT entity wakes and
+//! when it switches to one. It *pulls* from CPUs where RT entities wait, when its own RT work gets less urgent.
 
 use super::Level;
 use crate::config::Ns;
 use crate::heap::NONE;
 use crate::{CpuId, EntId};
 
-/// No CPU hands out more than this in one go; what is left waits for its next switch.
+/// A CPU pushes at most this many at once; others wait for its next switch.
 const MAX_PUSH: u32 = 32;
 
 impl Level {
@@ -29,7 +28,7 @@ impl Level {
             .or_else(|| found.first())
     }
 
-    /// Whether `e`, which came to an equal that runs, goes first because that can go on elsewhere and `e` cannot
+    /// Whether `e` goes before a running entity of equal priority, because that one can go on elsewhere and `e` cannot
     /// (`check_preempt_equal_prio` of `kernel/sched/rt.c`).
     #[cold]
     pub(super) fn passes_rt(&mut self, cpu: CpuId, curr: EntId, e: EntId) -> bool {

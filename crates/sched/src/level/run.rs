@@ -1,4 +1,4 @@
-//! Waking and running: the calls a driver makes all the time.
+//! Waking and running: the most frequent calls of a driver.
 
 use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
@@ -10,8 +10,8 @@ use crate::rt::DEADLINE;
 use crate::{CpuId, EntId, Leave, Note};
 
 impl Level {
-    /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not
-    /// blocked (or is gone). `waker` is the CPU that did it; `None` if none of this level did.
+    /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not blocked (or has exited).
+    /// `waker`: the CPU that woke it; `None` if no CPU of this level did.
     ///
     /// A CPU whose current entity should give way gets a [`Note::Kick`]. An idle CPU, and one that shares no cache with the
     /// waker, queues the entity itself ([`Level::take_woken`]).
@@ -19,8 +19,8 @@ impl Level {
         self.wake_up(now, e, waker, false)
     }
 
-    /// [`Level::wake`] by a current entity that says that it is about to sleep (`WF_SYNC`): one that has written to a pipe or
-    /// a socket. A fair entity then rather goes to the waker's CPU.
+    /// [`Level::wake`] by a current entity that is about to sleep (`WF_SYNC`), because it has written to a pipe or a
+    /// socket. A fair entity is then more likely to go to the waker's CPU.
     pub fn wake_sync(&mut self, now: Ns, e: EntId, waker: CpuId) -> Option<CpuId> {
         self.wake_up(now, e, Some(waker), true)
     }
@@ -75,8 +75,8 @@ impl Level {
         }
     }
 
-    /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and
-    /// picks who runs from now on; `None` = idle.
+    /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and picks the entity that
+    /// runs from now on; `None` = idle.
     ///
     /// Call it when the current entity blocks, yields or exits, and to serve a [`Note::Kick`].
     /// Serving a kick that has no reason any more is harmless: the current entity stays.
@@ -179,14 +179,14 @@ impl Level {
         }
     }
 
-    /// Tells of another [`Level::deadline`] than before.
+    /// Reports [`Level::deadline`] if it differs from `before`.
     pub(super) fn announce(&mut self, cpu: CpuId, before: Option<Ns>) {
         if self.deadline(cpu) != before {
             self.notes.push_back(Note::DeadlineChanged { cpu });
         }
     }
 
-    /// How urgent an entity is to RT entities: 0 if it is fair.
+    /// Urgency of an entity for comparison with RT entities: 0 if it is fair.
     #[inline]
     pub(super) fn rank(&self, e: EntId) -> u8 {
         match self.class(e) {
@@ -196,7 +196,7 @@ impl Level {
         }
     }
 
-    /// Records how urgent what a CPU has is.
+    /// Updates the urgency of a CPU's entities.
     #[inline]
     pub(super) fn update_pri(&mut self, cpu: CpuId) {
         let dl = self.cpus[cpu.index()].nr_dl > 0 && self.has_dl(cpu);
@@ -208,13 +208,13 @@ impl Level {
         self.dl.earliest(cpu) != NEVER
     }
 
-    /// Whether the fair entities of a CPU go ahead of a deadline: the fair server is one itself.
+    /// Whether the fair entities of a CPU go ahead of a deadline: the fair server has a deadline, too.
     #[inline]
     pub(super) fn fair_before(&self, cpu: CpuId, due: Ns) -> bool {
         self.guard.fair_first(cpu) && self.guard.due(cpu) < due
     }
 
-    /// The classes, in their order.
+    /// Asks the classes in their order.
     #[inline]
     pub(super) fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
         let c = &self.cpus[cpu.index()];
@@ -229,7 +229,7 @@ impl Level {
         self.pick_rt(cpu).or_else(|| self.fair.pick(cpu))
     }
 
-    /// The most urgent RT entity, or whom the fair server puts before it.
+    /// The most urgent RT entity, or a fair one that the fair server puts before it.
     #[inline]
     fn pick_rt(&mut self, cpu: CpuId) -> Option<EntId> {
         if self.cpus[cpu.index()].nr_rt == 0 || self.guard.holds_rt(cpu) {
@@ -239,7 +239,7 @@ impl Level {
         first.or_else(|| self.rt.pick(cpu))
     }
 
-    /// The earliest deadline, or whom the fair server puts before it.
+    /// The entity with the earliest deadline, or a fair one that the fair server puts before it.
     #[cold]
     fn pick_dl(&mut self, cpu: CpuId) -> Option<EntId> {
         let e = self.dl.pick(cpu)?;
@@ -302,7 +302,7 @@ impl Level {
         self.announce(cpu, before);
     }
 
-    /// The current deadline entity goes to wait, or is held.
+    /// The current deadline entity goes to wait, or to the held list.
     #[cold]
     fn put_dl(&mut self, cpu: CpuId, e: EntId) {
         let before = self.deadline(cpu);
@@ -325,8 +325,8 @@ impl Level {
         self.deactivate(e, how);
     }
 
-    /// Where the current entity of `cpu` has to go on although it could run: its CPU is closed to it, or the tick
-    /// wanted it `pushed` off, for a reason that is still there.
+    /// New CPU of the current entity of `cpu`, if it has to leave although it is runnable: the CPU is closed to it, or
+    /// the tick wanted it `pushed` off, for a reason that still holds.
     #[inline]
     fn leaves_for(&mut self, now: Ns, cpu: CpuId, e: EntId, pushed: bool) -> Option<CpuId> {
         if !self.may_stay(e, cpu) {
@@ -435,7 +435,7 @@ impl Level {
         self.count_dl(cpu, held, false);
     }
 
-    /// Counts fair entities that may run, of which `idle` are SCHED_IDLE, and starts what has to watch them.
+    /// Counts fair entities that may run, of which `idle` are SCHED_IDLE, and starts the guard.
     #[inline]
     pub(super) fn add_fair(&mut self, now: Ns, cpu: CpuId, n: u32, idle: u32) {
         let c = &mut self.cpus[cpu.index()];
@@ -456,7 +456,7 @@ impl Level {
         }
     }
 
-    /// Counts them out.
+    /// Reverts [`add_fair`](Self::add_fair).
     #[inline]
     pub(super) fn remove_fair(&mut self, cpu: CpuId, n: u32, idle: u32) {
         let c = &mut self.cpus[cpu.index()];
@@ -469,7 +469,7 @@ impl Level {
         self.refresh(cpu);
     }
 
-    /// The same for an RT entity.
+    /// Counts an RT entity, in or out.
     #[inline]
     fn count_rt(&mut self, now: Ns, cpu: CpuId, on: bool) {
         let d = if on { 1 } else { u32::MAX };
@@ -482,7 +482,7 @@ impl Level {
         self.refresh(cpu);
     }
 
-    /// The same for a deadline entity.
+    /// Counts a deadline entity, in or out.
     #[cold]
     fn count_dl(&mut self, cpu: CpuId, held: bool, on: bool) {
         let c = &mut self.cpus[cpu.index()];
@@ -492,7 +492,7 @@ impl Level {
         self.refresh(cpu);
     }
 
-    /// Recomputes in which sets a CPU is.
+    /// Recomputes the sets that a CPU is in.
     #[inline]
     pub(super) fn refresh(&mut self, cpu: CpuId) {
         if self.is_single() {
@@ -562,7 +562,7 @@ impl Level {
         }
     }
 
-    /// Whether `e` should run instead of `curr`, or of nothing; not both of them are fair.
+    /// Whether `e` should run instead of `curr`, or of nothing; at most one of them is fair.
     #[inline(always)]
     fn goes_first(&mut self, cpu: CpuId, curr: u32, e: EntId, class: ClassId) -> bool {
         use ClassId::{Dl, Fair, Rt};

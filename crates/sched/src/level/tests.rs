@@ -1,4 +1,4 @@
-//! What only the inside can see.
+//! Tests of internal state.
 
 use super::Level;
 use crate::config::{

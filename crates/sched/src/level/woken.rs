@@ -10,8 +10,8 @@ use crate::config::Ns;
 use crate::{CpuId, EntId, Note};
 
 impl Level {
-    /// `cpu` takes the first entity off its wake list, puts it onto its queue, and returns it. Call it there after a
-    /// [`Note::Woken`], until nobody is left.
+    /// `cpu` takes the first entity off its wake list, queues it, and returns it. Call it there after a
+    /// [`Note::Woken`], until it returns `None`.
     pub fn take_woken(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {
         if !self.has_woken(cpu) {
             return None;
@@ -22,13 +22,13 @@ impl Level {
         Some(e)
     }
 
-    /// Whether somebody is on the wake list of `cpu`.
+    /// Whether the wake list of `cpu` has entities.
     #[inline]
     pub fn has_woken(&self, cpu: CpuId) -> bool {
         self.cpus[cpu.index()].has_woken
     }
 
-    /// Whether a CPU leaves it to another one to queue whom it wakes there (`ttwu_queue_cond`).
+    /// Whether a CPU leaves the queueing of a woken entity to the entity's CPU (`ttwu_queue_cond`).
     pub(super) fn hands_over(&self, by: CpuId, to: CpuId) -> bool {
         let idle = || self.sets.idle.contains(to) || self.has_woken(to);
         self.llc(by) != self.llc(to) || by != to && idle()
@@ -43,7 +43,7 @@ impl Level {
         }
     }
 
-    /// An entity that may not run any more on the CPU where it was placed goes elsewhere.
+    /// Moves an entity on a wake list that may no longer run on that CPU.
     pub(super) fn unlist(&mut self, now: Ns, e: EntId) {
         let from = self.ents[e.index()].cpu;
         self.wake_lists[from.index()].retain(|&listed| listed != e);

@@ -1,4 +1,4 @@
-//! Directed yield: a thread gives its CPU time to a certain other one.
+//! Directed yield: an entity yields its CPU time to a certain other one.
 
 use super::{ClassId, Level};
 

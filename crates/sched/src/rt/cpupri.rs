@@ -1,5 +1,5 @@
-//! Which CPUs run at which RT priority: how a waking or waiting RT entity finds the CPU that
-//! does the least urgent work, without looking at every CPU.
+//! CPUs by RT priority, so that a waking or waiting RT entity finds the CPU with the least urgent work without checking
+//! every CPU.
 //!
 //! As in the kernel's `cpupri`, all CPUs without RT entities count as equal, idle or not: an RT entity preempts a
 //! fair one on its own, cache-warm CPU rather than wake an idle CPU. A CPU with deadline entities counts as more
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use super::PRIOS;
 use crate::{CpuId, CpuSet};
 
-/// The level of a CPU with deadline entities that may run.
+/// Priority of a CPU with deadline entities that may run.
 pub(crate) const DEADLINE: u8 = PRIOS as u8;
 
 #[derive(Clone, Debug)]

@@ -1,8 +1,7 @@
 //! The real-time class: SCHED_FIFO and SCHED_RR.
 //!
-//! 99 priorities, a list each, and a bitmap of the lists that are not empty. Within a priority
-//! the order is first in, first out; who is preempted waits at the head, who yields or used up
-//! a round-robin slice at the tail.
+//! 99 priorities with a list each, and a bitmap of the lists that are not empty. Within a priority the order is first
+//! in, first out; a preempted entity waits at the head, one that yields or used up a round-robin slice at the tail.
 
 mod cpupri;
 
@@ -22,11 +21,11 @@ pub(crate) const PRIOS: usize = 100;
 struct RtEnt {
     next: u32,
     prev: u32,
-    /// Left of the round-robin slice. It shrinks by a whole tick a tick, as the kernel counts.
+    /// Remaining round-robin slice. Each tick takes a whole tick from it, as in the kernel.
     left: Ns,
     prio: u8,
     rr: bool,
-    /// While current: goes to the tail when it leaves the CPU.
+    /// For the current entity: it goes to the tail when it leaves the CPU.
     tail: bool,
     /// May run on more than one CPU.
     movable: bool,
@@ -81,7 +80,7 @@ impl RtClass {
         self.set_policy(e, policy);
     }
 
-    /// Takes over priority and kind of an RT policy. The entity must not be in a list.
+    /// Takes priority and kind from an RT policy. The entity must not be in a list.
     pub(crate) fn set_policy(&mut self, e: EntId, policy: Policy) {
         let ent = &mut self.ents[e.index()];
         let (prio, rr) = match policy {
@@ -131,7 +130,7 @@ impl RtClass {
         curr.max(self.waiting(cpu))
     }
 
-    /// CPUs where somebody waits who could run elsewhere.
+    /// CPUs where an entity waits that could run elsewhere.
     #[inline]
     pub(crate) fn overloaded(&self) -> &CpuSet {
         &self.overloaded
@@ -169,7 +168,7 @@ impl RtClass {
         None
     }
 
-    /// A waiting entity goes before the current one, which is as urgent.
+    /// A waiting entity goes before the current one of equal priority.
     pub(crate) fn pass(&mut self, cpu: CpuId, curr: EntId, waiting: EntId) {
         self.unlink(cpu, waiting);
         self.link(cpu, waiting, true);
@@ -218,7 +217,7 @@ impl RtClass {
         self.update_overloaded(cpu);
     }
 
-    /// Panics where lists, bitmap and counts disagree; returns the waiting entities.
+    /// Panics if lists, bitmap and counts disagree; returns the waiting entities.
     pub(crate) fn check(&self, cpu: CpuId) -> Vec<EntId> {
         let rq = &self.rqs[cpu.index()];
         let mut all = Vec::new();
