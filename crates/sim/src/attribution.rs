@@ -1,4 +1,4 @@
-//! Latency samples: where the time of each went, and how they are collected.
+//! Latency samples: collection, and attribution of their time.
 
 pub(crate) mod probe;
 pub(crate) mod track;

@@ -1,14 +1,14 @@
-//! The simulated clock: what time it is, and what happens next.
+//! The simulated clock: current time and pending events.
 //!
-//! Every entity that owns a timer has one pending event at most. Who sets an event names it; that each
-//! has a slot of the [`EventQueue`] is known here only.
+//! Every entity that owns a timer has at most one pending event. Callers name the event; only this file knows that each
+//! event has a slot of the [`EventQueue`].
 
 use crate::queue::{EventQueue, Ns};
 
-/// More events than this at one moment are a defect of the model, not a scenario. Looked for once in so many events.
+/// More events than this at one time are a defect of the model, not a scenario. Checked once in so many events.
 const STANDSTILL: u64 = 1 << 20;
 
-/// What can happen, with the number of the entity to which it does.
+/// Events, with the number of the entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The segment of a pCPU is over.
@@ -17,11 +17,11 @@ pub(crate) enum Event {
     Tick(u32),
     /// An inter-processor interrupt reaches a pCPU.
     Ipi(u32),
-    /// An interrupt that was posted to a vCPU reaches the pCPU that has it, or had it last.
+    /// A posted interrupt reaches the pCPU that its vCPU runs on, or ran on last.
     Posted(u32),
     /// The scheduler's own timer of a pCPU.
     Sched(u32),
-    /// The timer behind the deadline of a vCPU.
+    /// The timer behind a vCPU's deadline expires.
     Lapic(u32),
     /// The policy's timer of a vCPU.
     Policy(u32),
@@ -29,15 +29,15 @@ pub(crate) enum Event {
     Sleep(u32),
     /// A device of a VM (index over all VMs).
     Device(u32),
-    /// The answer of another machine, by who calls such.
+    /// The answer of another machine, by number of the caller among those who call other machines.
     Remote(u32),
     /// The next batch of a storm.
     Storm(u32),
-    /// A device of the host (a line of its).
+    /// A device of the host interrupts (number of the device's line).
     HostDevice(u32),
     /// The interval of `ratelimit-auto`.
     Ratelimit,
-    /// Accounts of policies that give boosted time back.
+    /// Accounts for policies that repay boosted time are due.
     Accounts,
     /// The interval of a VM's governor.
     Govern(u32),
@@ -77,7 +77,7 @@ impl Event {
         |_| Self::End,
     ];
 
-    /// Its kind, and its number among those.
+    /// Its kind, and its number among events of that kind.
     #[inline(always)]
     fn kind(self) -> (usize, u32) {
         match self {
@@ -125,16 +125,16 @@ pub(crate) struct Clock {
     queue: EventQueue,
     /// First slot of each kind.
     first: [u32; KINDS],
-    /// What each slot stands for.
+    /// Event of each slot.
     slots: Box<[Event]>,
     /// Events so far.
     events: u64,
-    /// The time when it was last looked whether time goes on.
+    /// The time at the last check for a standstill.
     seen: Ns,
 }
 
 impl Clock {
-    /// Time 0, and nothing pending.
+    /// At time 0, without pending events.
     pub(crate) fn new(n: &Entities) -> Self {
         // In the order of the kinds.
         let counts = [
@@ -176,7 +176,7 @@ impl Clock {
         self.first[kind] + number
     }
 
-    /// What time it is.
+    /// The current time.
     #[inline(always)]
     pub(crate) fn now(&self) -> Ns {
         self.now
@@ -188,13 +188,13 @@ impl Clock {
         self.events
     }
 
-    /// Has an event happen at a time, and not when it was to happen before.
+    /// Schedules an event, instead of the time set before.
     #[inline(always)]
     pub(crate) fn set(&mut self, event: Event, at: Ns) {
         self.queue.set(self.slot(event), at);
     }
 
-    /// Has an event happen by a time: what is to happen earlier stays.
+    /// Schedules an event by a time: an earlier one stays.
     #[inline(always)]
     pub(crate) fn hasten(&mut self, event: Event, at: Ns) {
         let slot = self.slot(event);
@@ -203,25 +203,25 @@ impl Clock {
         }
     }
 
-    /// Has an event not happen.
+    /// Cancels an event.
     #[inline(always)]
     pub(crate) fn cancel(&mut self, event: Event) {
         self.queue.cancel(self.slot(event));
     }
 
-    /// When an event is to happen, if it is.
+    /// When an event is pending, its time.
     #[inline(always)]
     pub(crate) fn due(&self, event: Event) -> Option<Ns> {
         self.queue.time(self.slot(event))
     }
 
-    /// Whether an event is to happen.
+    /// Whether an event is pending.
     #[inline(always)]
     pub(crate) fn is_pending(&self, event: Event) -> bool {
         self.due(event).is_some()
     }
 
-    /// Takes the next event out, and its time; [`advance`](Self::advance) goes there.
+    /// Removes the next event and returns it with its time; [`advance`](Self::advance) moves the clock there.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<(Ns, Event)> {
         let (at, slot) = self.queue.pop()?;
@@ -229,7 +229,7 @@ impl Clock {
         Some((at, self.slots[slot as usize]))
     }
 
-    /// Goes on to an event.
+    /// Moves the clock to an event.
     #[inline(always)]
     pub(crate) fn advance(&mut self, to: Ns) {
         self.now = self.now.max(to);
@@ -239,7 +239,7 @@ impl Clock {
         }
     }
 
-    /// Time has gone on since the last look.
+    /// Records that time has advanced since the last check.
     #[cold]
     fn goes_on(&mut self) {
         assert!(
@@ -250,7 +250,7 @@ impl Clock {
         self.seen = self.now;
     }
 
-    /// Goes on to a moment before the next event.
+    /// Moves the clock to a time before the next event.
     pub(crate) fn pass(&mut self, to: Ns) {
         self.now = self.now.max(to);
     }

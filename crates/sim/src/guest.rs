@@ -1,4 +1,4 @@
-//! The guest level: what a vCPU does in guest mode.
+//! The guest level: a vCPU in guest mode.
 //!
 //! ```text
 //!            +--------- pending exits ---------> Exit (host) --> Entry (host) --+
@@ -73,7 +73,7 @@ impl World<'_> {
         }
     }
 
-    /// How long a stretch of a task's work takes; spinning has no speed.
+    /// How long a part of a task's work takes; spinning has no speed.
     #[inline]
     fn guest_work_takes(&mut self, v: u32, p: u32, ns: Ns) -> Ns {
         if !self.smt.is_on() {
@@ -86,7 +86,7 @@ impl World<'_> {
         takes
     }
 
-    /// Guest mode is left: the segment keeps what is left of it.
+    /// Leaves guest mode: the segment keeps its remaining time.
     pub(crate) fn stop_guest(&mut self, p: u32) {
         let v = self.pcpus[p as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
@@ -102,7 +102,7 @@ impl World<'_> {
         }
     }
 
-    /// A guest segment has run to its end.
+    /// A guest segment has ended.
     #[inline(always)]
     pub(crate) fn guest_segment_ends(&mut self, p: u32) {
         self.stop_guest(p);
@@ -139,7 +139,7 @@ impl World<'_> {
         self.guest_goes_on(v);
     }
 
-    /// In guest mode between two segments, or just entered: what comes next.
+    /// In guest mode between two segments, or just after the entry: begins the next segment.
     pub(crate) fn guest_goes_on(&mut self, v: u32) {
         for free in 0.. {
             let vcpu = &mut self.vcpus[v as usize];
@@ -266,7 +266,7 @@ impl World<'_> {
         self.guest_begin(v, GuestSegment::Irq(which), ns);
     }
 
-    /// The handler's effects, and the device whose softirq half is to follow, or `NONE`.
+    /// Carries out the handler's effects. Returns the device whose softirq half follows, or `NONE`.
     fn guest_irq_done(&mut self, v: u32, which: u8) -> u32 {
         match which {
             vector::TIMER => self.guest_timer(v),
@@ -289,8 +289,8 @@ impl World<'_> {
         NONE
     }
 
-    /// A handler is over when the exits it asked for (its timer's next deadline, IPIs) have been served and its wake-ups
-    /// are done: the host that looks at the page at such an exit finds the guest in the handler.
+    /// A handler is over when the exits that it asked for (its timer's next deadline, IPIs) have been served and its
+    /// wake-ups are done: a host that reads the page at such an exit finds the guest in the handler.
     fn handler_ends(&mut self, v: u32, end: GuestSegment) {
         let vcpu = &mut self.vcpus[v as usize];
         let eoi = matches!(end, GuestSegment::IrqEnd(which, _) if which != vector::NMI);
@@ -324,7 +324,7 @@ impl World<'_> {
         }
     }
 
-    /// A device interrupt was taken; the device, when its softirq half is to follow, or `NONE`.
+    /// Takes a device interrupt. Returns the device if its softirq half follows, or `NONE`.
     fn guest_device(&mut self, v: u32) -> u32 {
         let Some(d) = self.vcpus[v as usize].devices.pop_front() else { return NONE };
         if !self.vcpus[v as usize].devices.is_empty() {
@@ -337,7 +337,7 @@ impl World<'_> {
         NONE
     }
 
-    /// Wakes the task behind a device, if it waits for an event that has come.
+    /// Wakes the task of a device, if it waits for an event that has come.
     fn device_wakes(&mut self, v: u32, d: u32) {
         let Some((vm, t)) = self.devices.wakes(d) else { return };
         let work = &mut self.vms[vm as usize].tasks[t as usize];
@@ -353,7 +353,7 @@ impl World<'_> {
         self.guest_wake_up(v, t, false);
     }
 
-    /// The same. `sync`: the task that runs there says that it is about to sleep.
+    /// The same. `sync`: the task that runs there is about to sleep.
     pub(crate) fn guest_wake_up(&mut self, v: u32, t: u32, sync: bool) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.extra += self.costs.of(CostKey::GuestWakeup);
@@ -391,7 +391,7 @@ impl World<'_> {
         }
     }
 
-    /// A vCPU puts those tasks on its queue that others woke for it.
+    /// A vCPU queues the tasks that others woke for it.
     fn guest_takes_woken(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
@@ -404,7 +404,7 @@ impl World<'_> {
         }
     }
 
-    /// The guest's kernel on vCPU `v` has put a task on its queue: its half of the policy hears of urgent ones.
+    /// The guest's kernel on vCPU `v` has queued a task: reports an urgent one to its half of the policy.
     fn tells_of_urgent(&mut self, v: u32, e: EntId) {
         let vcpu = &self.vcpus[v as usize];
         let level = &self.vms[vcpu.vm as usize].level;
@@ -415,9 +415,8 @@ impl World<'_> {
         }
     }
 
-    /// A vCPU was told to reschedule before an urgent task came to it, so the kernel that woke the task
-    /// on vCPU `v` sees no need for another IPI. But it may have lost its pCPU since, and only an
-    /// injection tells the host.
+    /// A vCPU was told to reschedule before an urgent task came to it, so the kernel that woke the task on vCPU `v`
+    /// sends no other IPI. But the vCPU may have lost its pCPU since, and only an injection tells the host.
     fn notify_again(&mut self, v: u32, to: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let posted = self.vms[vcpu.vm as usize].sync.ipi.path == IpiPath::Posted;
@@ -427,7 +426,7 @@ impl World<'_> {
         }
     }
 
-    /// Carries out what the guest's scheduler asked for, on vCPU `v`.
+    /// Carries out the notes of the guest's scheduler, on vCPU `v`.
     pub(crate) fn guest_notes(&mut self, v: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let first = self.vms[vm].first;
@@ -479,7 +478,7 @@ impl World<'_> {
         }
     }
 
-    /// The guest's kernel on vCPU `v` has another one look at its run queue, by an IPI or by a flag that it watches.
+    /// The guest's kernel on vCPU `v` makes another vCPU reschedule, by an IPI or by a flag that it watches.
     fn guest_interrupts(&mut self, v: u32, to: u32) {
         match self.guest_watches(to) {
             true => self.guest_flags(v, to),
@@ -487,7 +486,7 @@ impl World<'_> {
         }
     }
 
-    /// Runs the guest's scheduler; true when a context switch was begun.
+    /// Runs the guest's scheduler; true if a context switch was begun.
     fn guest_reschedule(&mut self, v: u32, leave: Leave) -> bool {
         if self.vcpus[v as usize].current == NONE {
             // The idle loop looks at its wake list without an IPI, too.
@@ -553,8 +552,8 @@ impl World<'_> {
         false
     }
 
-    /// Blocks the current task, with a timer on this vCPU or without. It pays `key` for its way to sleep and back first, as a
-    /// host thread does in [`block`](Self::block).
+    /// Blocks the current task, with a timer on this vCPU or without. First it pays `key` for going to sleep and coming
+    /// back, like a host thread in [`block`](Self::block).
     pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>, key: CostKey) -> bool {
         if let Some(at) = until {
             self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
@@ -582,7 +581,7 @@ impl World<'_> {
         false
     }
 
-    /// A wake-up has caught a task on its way to sleep: it goes on without having slept.
+    /// A wake-up came while a task was going to sleep: it goes on without having slept.
     #[cold]
     fn guest_stays(&mut self, vm: usize, t: u32) {
         let home = self.home_of(vm, t);
@@ -597,8 +596,8 @@ impl World<'_> {
         }
     }
 
-    /// The program of a task is that of its vCPU's thread, which is to run for `ns`: what that thread has had of it already, for
-    /// exits and the guest's kernel since the last run, is taken off.
+    /// The program of a task is the activity of its vCPU's thread, which is to run for `ns`: subtracts what that thread
+    /// has already run since the last run, for exits and the guest's kernel.
     #[cold]
     fn runs_for_thread(&mut self, v: u32, t: u32, ns: Ns) {
         let vcpu = &self.vcpus[v as usize];
@@ -612,7 +611,7 @@ impl World<'_> {
         work.thread_time = Some(before + ns);
     }
 
-    /// Books who ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.
+    /// Books what ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.
     pub(crate) fn settle_wait(&mut self, v: u32) {
         self.settle_thread(self.vcpus[v as usize].thread);
     }

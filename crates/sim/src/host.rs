@@ -1,4 +1,4 @@
-//! The host level: what a pCPU does next.
+//! The host level: segments of a pCPU.
 //!
 //! ```text
 //! Idle --interrupt--> CState --> Irq --> [Overhead] --> [Switch] --> User | Entry --> Guest
@@ -7,8 +7,8 @@
 //!   +---------------------- nothing to run <--- block, halt ---------- Exit <--+--------+
 //! ```
 //!
-//! Kernel segments (everything but `User` and `Guest`) run with interrupts off: what arrives then
-//! is taken at their end.
+//! Kernel segments (all but `User` and `Guest`) run with interrupts off: an interrupt that arrives then is taken at
+//! their end.
 
 pub(crate) mod devices;
 pub(crate) mod host_ticks;
@@ -34,12 +34,13 @@ use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;
 
-/// A program that computes nothing for this many operations in a row is given a microsecond of
-/// CPU time, so that a script without runs cannot stop the clock.
+/// A program that does this many operations in a row without using the CPU gets a microsecond of CPU time, so that a
+/// script without runs cannot stop the clock.
 pub(crate) const FREE_OPS: u32 = 1000;
 
-/// How long others run until they have evicted all that `switch_refill` stands for; before that a part. Assumed: 20 misses of
-/// the first-level cache in 1000 instructions, one a cycle, load the lines of one of 32 to 48 kB in some 10 us.
+/// How long others must run to evict all that `switch_refill` stands for; a shorter run evicts a part. Assumed: with 20
+/// misses of the first-level cache in 1000 instructions, at one instruction a cycle, the lines of such a cache of 32 to
+/// 48 kB are loaded in some 10 us.
 const EVICTS_IN_NS: Ns = 10_000;
 
 impl World<'_> {
@@ -82,7 +83,7 @@ impl World<'_> {
         }
     }
 
-    /// Stops user work with what is left of it.
+    /// Stops user work, which keeps its remaining time.
     pub(crate) fn stop_user(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
         let (ran, thread) = (self.clock.now() - pc.since, pc.current as usize);
@@ -116,7 +117,7 @@ impl World<'_> {
         self.begin(p, Segment::Irq, ns);
     }
 
-    /// The one pending event of a pCPU: its segment is over.
+    /// The segment of a pCPU is over: its one pending event.
     #[inline(always)]
     pub(crate) fn segment_ends(&mut self, p: u32) {
         self.cpu = p;
@@ -160,7 +161,7 @@ impl World<'_> {
         self.goes_on(p);
     }
 
-    /// In the kernel between two segments: what comes next.
+    /// In the kernel between two segments: begins the next one.
     pub(crate) fn goes_on(&mut self, p: u32) {
         self.cpu = p;
         let pc = &mut self.pcpus[p as usize];
@@ -279,7 +280,7 @@ impl World<'_> {
         }
     }
 
-    /// Loads the next thread: what it costs besides the switch itself.
+    /// Loads the next thread. Returns the cost besides the switch itself.
     fn switch_in(&mut self, p: u32, next: u32) -> Ns {
         let last = self.pcpus[p as usize].last;
         let thread = &mut self.threads[next as usize];
@@ -450,8 +451,7 @@ impl World<'_> {
         }
     }
 
-    /// Begins or resumes user work; a kernel section with a preemption pending stops at its next
-    /// voluntary point.
+    /// Begins or resumes user work. A kernel section with a preemption pending stops at its next voluntary point.
     pub(crate) fn run_user(&mut self, p: u32, t: u32) {
         let thread = &self.threads[t as usize];
         let mut ns = thread.work.needs();
@@ -508,7 +508,7 @@ impl World<'_> {
 
 pub(crate) const FREE_RUN: Op = Op::Run { ns: 1000, mode: Mode::User };
 
-/// Whether work in `mode` with `left` to go can be preempted under a preemption model.
+/// Whether work in `mode` with `left` remaining can be preempted under a preemption model.
 pub(crate) fn preemptible(
     mode: Mode,
     left: Ns,

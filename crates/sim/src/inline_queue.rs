@@ -1,13 +1,12 @@
-//! A queue that mostly holds one: interrupts of a pCPU, exits of a vCPU.
+//! A queue that mostly holds one item: interrupts of a pCPU, exits of a vCPU.
 
 use std::collections::VecDeque;
 
-/// First in, first out. The first stands in place and only what waits behind it elsewhere: a
-/// `VecDeque` alone would wander through all of its buffer, which on a large host is another cache
-/// line at every event. Room that was once needed is kept.
+/// First in, first out. The first item is stored inline, and only items behind it elsewhere. A `VecDeque` alone would
+/// go through all of its buffer, which on a large host is another cache line at every event. Allocated room is kept.
 #[derive(Debug)]
 pub(crate) struct InlineQueue<T> {
-    /// invariant: `None` if and only if there is none at all.
+    /// invariant: `None` if and only if the queue is empty.
     first: Option<T>,
     rest: Option<Box<Rest<T>>>,
 }

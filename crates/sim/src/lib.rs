@@ -108,11 +108,11 @@ use vcoop_model::run::Run;
 pub use policy_driver::page_checks::PageReport;
 pub use vcoop_sched::ConfigError;
 
-/// Runs a plan. An observer changes nothing in the recording, but where its windows end the run.
+/// Runs a plan. An observer does not change the recording, except that its windows may end the run.
 ///
 /// # Errors
-/// When a level of the plan cannot be built: more CPUs than a level can hold, or a group it does
-/// not have. Plans made from scenarios are checked before.
+/// A level of the plan cannot be built: more CPUs than a level can hold, or a group that it does not have. Plans from
+/// scenarios are checked before.
 pub fn run(run: Run<'_>) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
     let noisy = host::noise::with_noise(run.plan);
@@ -126,8 +126,8 @@ pub fn run(run: Run<'_>) -> Result<Recording, ConfigError> {
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
 }
 
-/// Runs a plan, and holds what guest and host do with each vCPU's page against the protocol
-/// ([`vcoop_abi::conformance`]), under policies that the guest takes part in.
+/// Runs a plan, and checks the use of each vCPU's page by guest and host against the protocol
+/// ([`vcoop_abi::conformance`]), under policies with the guest's help.
 ///
 /// # Errors
 /// As [`run`].

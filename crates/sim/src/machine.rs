@@ -1,10 +1,9 @@
-//! What a machine is made of, and what its parts can be doing.
+//! Parts of a machine, and their states.
 //!
-//! Two levels of the same thing: host threads on pCPUs ([`host`](crate::host)) and guest tasks on
-//! vCPUs ([`guest`](crate::guest)). A vCPU is a host thread whose work is whatever its guest does.
-//! Every pCPU is in one *segment* at a time (an interrupt handler, a context switch, a VM exit, user
-//! work, guest mode); the end of the segment is its one pending event. Work that is interrupted keeps
-//! what is left of it: progress is computed when it stops, never in steps.
+//! Two similar levels: host threads on pCPUs ([`host`](crate::host)) and guest tasks on vCPUs
+//! ([`guest`](crate::guest)). A vCPU is a host thread whose work is the guest. Every pCPU is in one *segment* at a time
+//! (an interrupt handler, a context switch, a VM exit, user work, guest mode); the end of the segment is its one
+//! pending event. Interrupted work keeps its remaining time: progress is computed when the work stops, never in steps.
 
 use std::collections::VecDeque;
 
@@ -70,15 +69,15 @@ pub(crate) enum Irq {
     Boost(u32),
     /// A device of a VM (index over all VMs).
     Device(u32),
-    /// The next batch of a storm is asked for.
+    /// The next batch of a storm is due.
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Ratelimit,
-    /// Policies that give boosted time back are told what their threads ran.
+    /// Policies that repay boosted time get accounts of what their threads ran.
     Accounts,
-    /// The host looks what it can give a VM.
+    /// The governor of a VM is due.
     Govern(u32),
-    /// A vCPU that had halted has an IPI posted.
+    /// An IPI is posted to a vCPU that had halted.
     Posted(u32),
     /// A message from another machine, for this client.
     Remote(u32),
@@ -108,23 +107,23 @@ impl Irq {
     }
 }
 
-/// A physical CPU. What every event looks at is in the first cache line.
+/// A physical CPU. The fields that every event uses are in the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Pcpu {
     pub(crate) segment: Segment,
     /// Thread loaded.
     pub(crate) current: u32,
-    /// Start of the segment.
+    /// Begin of the segment.
     pub(crate) since: Ns,
-    /// Work left behind by handlers, to be paid before anything else.
+    /// Work left by handlers, to be done before anything else.
     pub(crate) extra: Ns,
     pub(crate) irqs: InlineQueue<Irq>,
-    /// The vCPU that the thread is, if it is one.
+    /// The vCPU of its thread, if it is one.
     pub(crate) vcpu: u32,
     /// The scheduler wants to run.
     pub(crate) resched: bool,
-    /// ... and at once, not at the next tick.
+    /// At once, not at the next tick.
     pub(crate) eager: bool,
     /// The work of this segment is slowed by a sibling.
     pub(crate) slowed: bool,
@@ -132,20 +131,19 @@ pub(crate) struct Pcpu {
     pub(crate) at_point: bool,
     /// Thread that ran here last.
     pub(crate) last: u32,
-    /// The IPI on its way is none: it sees a write.
+    /// The IPI on its way stands for a write that it sees.
     pub(crate) sees_write: bool,
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
-    /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current
-    /// segment adds is not in it yet.
+    /// Time in idle states and in leaving them, as in `/proc/stat`, without the current segment.
     pub(crate) idle_ns: Ns,
-    /// Which idle state it takes.
+    /// Chooses its idle state.
     pub(crate) idle_governor: IdleGovernor,
     /// Time of work that was slowed.
     pub(crate) slowed_ns: Ns,
 }
 
-/// What keeps a task from running.
+/// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Nothing.
@@ -166,38 +164,38 @@ pub(crate) enum Wait {
     Lock,
     /// Others at a barrier.
     Barrier,
-    /// Gone.
+    /// It has exited.
     Dead,
 }
 
-/// A program in execution on either level. What decides how it goes on comes first.
+/// A program in execution on either level. The fields that decide how it goes on come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Work {
-    /// What is left of the current run.
+    /// Remaining time of the current run.
     pub(crate) left: Ns,
-    /// Time that cold caches still take from its next run: no work of its own. A task of a guest takes
-    /// over what its vCPU's thread owes. It is what the caches lack, so at most one full refill.
+    /// Time that cold caches will take from its next run; it is not its own work. A task of a guest takes over what its
+    /// vCPU's thread owes. At most one full refill.
     pub(crate) refill: Ns,
     pub(crate) label: u16,
     pub(crate) mode: Mode,
-    /// A peer woke it while it did not wait.
+    /// A peer's wake-up came while it did not wait.
     pub(crate) woken: bool,
-    /// It is on its way to sleep: it pays for that before it leaves its (v)CPU.
+    /// It is going to sleep: it pays for that before it leaves its (v)CPU.
     pub(crate) leaving: bool,
-    /// Spinlocks that it holds or spins for.
+    /// Number of spinlocks that it holds or spins for.
     pub(crate) holds: u16,
-    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    /// What it spins for; `left` has no meaning then.
     pub(crate) spin: Spin,
     pub(crate) wait: Wait,
     pub(crate) sampler: u32,
-    /// Its number among those who serve.
+    /// Its number among servers.
     pub(crate) server: u32,
-    /// CPU time of its own that it has had.
+    /// Its own CPU time so far.
     pub(crate) done: Ns,
     pub(crate) runner: Option<Runner>,
     pub(crate) slack: Ns,
-    /// If its program is what the thread of its vCPU does in all: CPU time of that thread up to the end of its last run.
+    /// If its program is the activity of its vCPU's thread: CPU time of that thread up to the end of its last run.
     pub(crate) thread_time: Option<Ns>,
     pub(crate) probe: u32,
     /// Sampler and probe of its timer's interrupts.
@@ -205,15 +203,15 @@ pub(crate) struct Work {
     pub(crate) irq_probe: u32,
     /// First task of its capture: `Op::Wake` counts from there.
     pub(crate) peers: u32,
-    /// First task of its process: they share an address space.
+    /// First task of its process, whose tasks share an address space.
     pub(crate) space: u32,
-    /// Its number among those who call.
+    /// Its number among clients.
     pub(crate) client: u32,
-    /// Its box, if it takes messages.
+    /// Its mailbox, if it receives messages.
     pub(crate) mail: u32,
-    /// What the system call that it is in will send.
+    /// Message that its present system call will send.
     pub(crate) outbox: Option<Message>,
-    /// How long it has spun in this spell.
+    /// How long it has spun in this period.
     pub(crate) spun: Ns,
     pub(crate) glitches: u64,
     /// Units of work done.
@@ -221,12 +219,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// This operation is the next one of its program, again or before what follows.
+    /// Repeats this operation later, before the next one of its program.
     pub(crate) fn hold(&mut self, op: Op) {
         self.runner.iter_mut().for_each(|runner| runner.hold(op));
     }
 
-    /// There was no room for a message to task `to`: it posts it when it is woken.
+    /// There was no room for a message to task `to`: it sends it again when woken.
     pub(crate) fn posts_again(&mut self, to: u32, room: Room) {
         self.hold(Op::Post { peer: to - self.peers, room });
     }
@@ -236,13 +234,13 @@ impl Work {
         self.left + self.refill
     }
 
-    /// Caches lost so much of what it works with, measured by the time of loading that again. It adds
-    /// nothing to what they lacked before: lines that are not there cannot be evicted once more.
+    /// Evicts a part of its data from caches, measured by the time to load that again. Adds nothing to what was already
+    /// missing.
     pub(crate) fn evicted(&mut self, refill_ns: Ns) {
         self.refill = self.refill.max(refill_ns);
     }
 
-    /// It had the CPU for so long.
+    /// It had the CPU for `ran`.
     pub(crate) fn ran(&mut self, ran: Ns) {
         if self.spin != Spin::No {
             // A loop of PAUSE loads nothing: the refill is still to come.
@@ -264,14 +262,14 @@ pub(crate) struct Thread {
     pub(crate) vcpu: u32,
     pub(crate) track: u32,
     pub(crate) last_cpu: u32,
-    /// Since when it has no pCPU, and how long that had been idle by then.
+    /// Time since which it has no pCPU, and how long that pCPU had been idle by then.
     pub(crate) off_since: Ns,
     pub(crate) off_idle: Ns,
     pub(crate) work: Work,
 }
 
 impl Thread {
-    /// One that has not run yet.
+    /// A thread that has not run yet.
     pub(crate) fn new(work: Work, vcpu: u32, track: u32, last_cpu: u32) -> Self {
         Self { vcpu, track, last_cpu, off_since: 0, off_idle: 0, work }
     }
@@ -284,8 +282,8 @@ pub(crate) enum GuestSegment {
     None,
     /// Handler of one interrupt.
     Irq(u8),
-    /// Its exits and wake-ups, before it returns. The softirq half of a device follows (index over all VMs), or of
-    /// none (`NONE`).
+    /// Exits and wake-ups of a handler, before it returns. The softirq half of a device follows (index over all VMs),
+    /// or none (`NONE`).
     IrqEnd(u8, u32),
     /// Softirq half of a device interrupt.
     Softirq(u32),
@@ -304,7 +302,7 @@ pub(crate) enum GuestSegment {
 }
 
 impl GuestSegment {
-    /// The guest's kernel at work, with interrupts off.
+    /// Whether the guest's kernel works with interrupts off.
     #[inline]
     pub(crate) fn is_kernel(self) -> bool {
         !matches!(self, Self::None | Self::User | Self::Poll | Self::Rest)
@@ -317,27 +315,27 @@ pub(crate) mod vector {
     pub(crate) const IPI: u8 = 2;
     pub(crate) const TIMER: u8 = 4;
     pub(crate) const DEVICE: u8 = 8;
-    /// One for all messages, as an event channel's upcall.
+    /// One for all messages, like an event channel's upcall.
     pub(crate) const MESSAGE: u8 = 16;
 }
 
-/// An interrupt that is posted to a vCPU: its bit in the descriptor, and the notification of that.
+/// An interrupt posted to a vCPU: its bit in the descriptor, and the notification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
-    /// When the bit is set: KVM finds it from then on.
+    /// When the bit is set: KVM can find it from then on.
     pub(crate) sent: Ns,
-    /// When the notification is there: a CPU in guest mode finds it from then on.
+    /// When the notification arrives: a CPU in guest mode can find it from then on.
     pub(crate) lands: Ns,
     pub(crate) which: u8,
 }
 
-/// A virtual CPU: a thread to the host, a CPU to its guest. In this order what every event looks at is in
+/// A virtual CPU: a thread to the host, a CPU to its guest. Ordered so that the fields that every event uses are in
 /// three cache lines: on a large host each of them is a miss.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Vcpu {
     pub(crate) segment: GuestSegment,
-    /// What is left of the segment, but for `User`, where the task knows.
+    /// Remaining time of the segment, except for `User`, where the task has it.
     pub(crate) left: Ns,
     pub(crate) since: Ns,
     pub(crate) extra: Ns,
@@ -355,39 +353,39 @@ pub(crate) struct Vcpu {
     pub(crate) halted: bool,
     /// It has halted, and the host polls for it.
     pub(crate) polling: bool,
-    /// What to see to when it goes on; see [`wants`](crate::guest::vcpu_virt::wants).
+    /// What to do when it goes on; see [`wants`](crate::guest::vcpu_virt::wants).
     pub(crate) wants: u8,
     /// Guest kernel code has run since it last returned to user mode.
     pub(crate) in_kernel: bool,
     pub(crate) resched: bool,
     pub(crate) eager: bool,
-    /// The pCPU that fired its timer early waits until it is due.
+    /// The pCPU that fired its timer early waits until the deadline.
     pub(crate) waits_out: bool,
 
     pub(crate) exits: InlineQueue<Exit>,
     pub(crate) timers: GuestTimers,
-    /// Deadline the hardware holds.
+    /// Deadline in the timer hardware.
     pub(crate) programmed: Ns,
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
-    /// Its policy acts on events.
+    /// Whether its policy reacts to events.
     pub(crate) has_policy: bool,
-    /// Its policy reads what the guest's kernel writes to the page.
+    /// Whether its policy reads the words of the guest's kernel.
     pub(crate) has_guest_half: bool,
-    /// The interrupt that waits came while the guest could not take it: there will be an exit.
+    /// An interrupt came while the guest could not take it: there will be an exit.
     pub(crate) window: bool,
     /// Why it left guest mode: an index into [`EXIT_NAMES`](crate::guest::exit::EXIT_NAMES).
     pub(crate) exit_why: u8,
 
-    /// When it left guest mode; `Ns::MAX`: it has entered it again.
+    /// When it left guest mode; `Ns::MAX`: it is in guest mode.
     pub(crate) exit_at: Ns,
-    /// What of an exit on KVM's fast path is the way back.
+    /// The part of an exit on KVM's fast path that is the way back.
     pub(crate) fast_entry: Ns,
     /// While idle: the address space that it still has loaded, or [`NONE`].
     pub(crate) lazy_space: u32,
-    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    /// When the preemption timer fires; `Ns::MAX`: it is not in use.
     pub(crate) hv_at: Ns,
-    /// Since when it waits for a pCPU: it was preempted, or woken.
+    /// Time since which it waits for a pCPU, after a preemption or a wake-up.
     pub(crate) off_since: Ns,
     pub(crate) virt: Box<VcpuVirt>,
     /// Interrupts that are posted and not pending yet.
@@ -402,7 +400,7 @@ pub(crate) struct Vcpu {
     pub(crate) driver: VcpuDriver,
 }
 
-/// A virtual machine. What every event looks at is in the first cache line.
+/// A virtual machine. The fields that every event uses are in the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Vm {
@@ -410,11 +408,11 @@ pub(crate) struct Vm {
     pub(crate) ticks: Ticks,
     /// Its first vCPU.
     pub(crate) first: u32,
-    /// Its place among the VMs of storms.
+    /// Its number among the VMs of storms.
     pub(crate) birth: u32,
     pub(crate) virt: VmVirt,
     pub(crate) preemption: Preemption,
-    /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
+    /// Whether it exists: a VM of a storm has no running task and no wake-ups before its VMStart.
     pub(crate) started: bool,
     /// A task of it may spin.
     pub(crate) spins: bool,
@@ -430,7 +428,7 @@ pub(crate) struct Vm {
     pub(crate) halts: Option<HaltTimes>,
 }
 
-/// Where an entry begins a cache line of its own, and how many it has.
+/// Cache line at which a structure begins, and how many lines it has.
 #[cfg(test)]
 mod layout {
     use std::mem::{offset_of, size_of};

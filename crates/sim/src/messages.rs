@@ -1,4 +1,4 @@
-//! What tasks send each other: calls between tasks of any level, messages within a level.
+//! Messages of tasks: calls between tasks of any level, messages within a level.
 
 pub(crate) mod call;
 mod delivery;

@@ -1,5 +1,4 @@
-//! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
-//! something changes, and nothing else.
+//! Reports the engine's actions to an observer. Without an observer, a run only tests one flag at each change.
 
 pub(crate) mod spans;
 
@@ -19,7 +18,7 @@ fn who(number: u32) -> Option<u32> {
 }
 
 impl World<'_> {
-    /// Names everybody, if anybody asks.
+    /// Names all entities, if there is an observer.
     pub(crate) fn span_cast(&mut self) {
         let names = || ThreadNames::new(self.plan, self.probes.labels());
         if self.spans.thread_names(names)
@@ -29,8 +28,7 @@ impl World<'_> {
         }
     }
 
-    /// A window opens or ends, before the event that comes at or after its time; true when the run
-    /// is over with it.
+    /// Opens or ends a window whose time is at or before that of the next event; true if the run ends with it.
     #[cold]
     pub(crate) fn span_turns(&mut self, next: Ns) -> bool {
         while self.spans.is_due(next) {
@@ -45,7 +43,7 @@ impl World<'_> {
         false
     }
 
-    /// How things stand when a window opens.
+    /// Reports the state when a window opens.
     fn span_opens(&mut self, at: Ns) {
         for p in 0..self.pcpus.len() as u32 {
             let to = who(self.pcpus[p as usize].current);
@@ -138,7 +136,7 @@ impl World<'_> {
         self.span_queue(pcpu);
     }
 
-    /// The host's scheduler said something.
+    /// The host's scheduler has left a note.
     #[cold]
     pub(crate) fn span_note(&mut self, note: Note) {
         let event = match note {

@@ -1,5 +1,5 @@
-//! The driver of the boost policies: carries their actions out on simulated threads, and plays the
-//! guest's half of the protocol on a simulated page.
+//! The driver of the boost policies: carries out their actions on simulated threads, and plays the guest's half of the
+//! protocol on a simulated page.
 
 pub(crate) mod event_counts;
 pub(crate) mod govern;
@@ -28,23 +28,23 @@ use crate::policy_driver::page_checks::{PageChecks, PageReport};
 use crate::queue::Ns;
 use crate::world::World;
 
-/// The pCPU on which policies look that are for more than one vCPU.
+/// The pCPU on which policies of more than one vCPU run.
 pub(crate) const MASTER: u32 = 0;
 
 impl Vcpu {
-    /// Whether its kernel plays its part in boosting right now.
+    /// Whether its kernel takes part in boosting now.
     pub(crate) fn cooperates(&self) -> bool {
         self.page.status() != Status::Disabled && !self.page.is_rogue()
     }
 }
 
-/// How often a call of a policy programmed its timer. The pCPU that called pays for it after it has woken or told the
-/// vCPU, for which nobody waits for a timer.
+/// Number of timers that a call of a policy programmed. The calling pCPU pays for them after it has woken or signalled
+/// the vCPU, which need not wait for that.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct TimersSet(u32);
 
-/// A vCPU as the driver of its policy sees the simulated world.
+/// The port of a vCPU's policy in the simulated world.
 struct VcpuPort<'w, 'p> {
     world: &'w mut World<'p>,
     v: u32,
@@ -66,7 +66,7 @@ impl<'w, 'p> VcpuPort<'w, 'p> {
 impl Port for VcpuPort<'_, '_> {
     type Error = Refusal;
 
-    /// The simulated guest does not ask how much is left.
+    /// The simulated guest does not read the remaining budget.
     const SHOWS_BUDGET: bool = false;
 
     fn now(&mut self) -> Ns {
@@ -96,7 +96,7 @@ impl Port for VcpuPort<'_, '_> {
 
     fn store_budget(&mut self, _: Ns) {}
 
-    /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
+    /// `sched_setattr` on a vCPU thread, paid by the executing pCPU.
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Refusal>> {
         let world = &mut *self.world;
         let thread = world.thread_of(self.v);
@@ -160,14 +160,14 @@ impl Port for VcpuPort<'_, '_> {
 }
 
 impl World<'_> {
-    /// Has a vCPU's policy driven, if it is one that does anything.
+    /// Calls the driver of a vCPU's policy, if that does anything.
     #[inline(always)]
     fn drive(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
         let set = self.drive_unpaid(v, what);
         self.pay_timers(set);
     }
 
-    /// The same for who pays for the timers later.
+    /// The same for callers that pay for the timers later.
     #[inline(always)]
     fn drive_unpaid(
         &mut self,
@@ -177,7 +177,7 @@ impl World<'_> {
         if self.vcpus[v as usize].has_policy { self.driven(v, what) } else { TimersSet::default() }
     }
 
-    /// Has a vCPU's policy driven.
+    /// Calls the driver of a vCPU's policy.
     #[inline(always)]
     fn driven(
         &mut self,
@@ -194,7 +194,7 @@ impl World<'_> {
         (0..set.0).for_each(|_| self.pay_for(CostKey::TimerProgram));
     }
 
-    /// Shows the checker of a vCPU's page, where there is one, what happens.
+    /// Reports to the checker of a vCPU's page, if there is one.
     #[inline(always)]
     pub(crate) fn watch(&mut self, v: u32, what: impl FnOnce(&mut Watch, Ns)) {
         if self.page_checks.is_on() {
@@ -202,19 +202,19 @@ impl World<'_> {
         }
     }
 
-    /// Apart: it would take room in the cache from what every run does.
+    /// Not inlined: it would take cache space from what every run does.
     #[cold]
     fn show(&mut self, v: u32, what: impl FnOnce(&mut Watch, Ns)) {
         let now = self.clock.now();
         self.page_checks.show(v, |page| what(page, now));
     }
 
-    /// Has every page checked that a guest and a policy use. Before anything else happens.
+    /// Checks every page that a guest and a policy use. To be called before anything else.
     pub(crate) fn watch_pages(&mut self, limits: Limits) {
         self.page_checks = PageChecks::new(limits, self.vcpus.iter().map(|v| v.has_guest_half));
     }
 
-    /// What the checkers found.
+    /// Results of the checkers.
     pub(crate) fn page_reports(&mut self) -> Vec<PageReport> {
         let of = |(v, guest, host): (usize, Report, Report)| {
             let vcpu = &self.vcpus[v];
@@ -225,7 +225,7 @@ impl World<'_> {
         self.page_checks.reports(self.clock.now()).into_iter().map(of).collect()
     }
 
-    /// What a hostile kernel on vCPU `v` does, in its task `t`.
+    /// Carries out a step of the hostile kernel on vCPU `v`, in its task `t`.
     pub(crate) fn violate_protocol(&mut self, v: u32, t: u32, step: RogueStep) {
         let vcpu = &mut self.vcpus[v as usize];
         let page = &mut vcpu.page;
@@ -258,8 +258,8 @@ impl World<'_> {
         }
     }
 
-    /// Nonsense in the words of the VM's next vCPU, from now on; as in the lab, in its deadline only if that is one of
-    /// them.
+    /// Scribbles over the words of the VM's next vCPU from now on; as in the lab, over its deadline only if the page
+    /// holds that.
     fn scribble(&mut self, v: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, vcpus) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
@@ -279,8 +279,8 @@ impl World<'_> {
         self.drive(v, |port| driver::register(port, on));
     }
 
-    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives. The sender of an IPI
-    /// asks for its receiver, if that does not run.
+    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives. The sender of an IPI asks for a
+    /// boost if the receiver does not run.
     pub(crate) fn boost_injects(&mut self, v: u32, vector: u8, kind: Injection) -> TimersSet {
         let asked = kind == Injection::Ipi && self.vcpus[v as usize].pcpu == NONE;
         let mut port = VcpuPort::new(self, v, vector);
@@ -293,12 +293,12 @@ impl World<'_> {
         port.timers_set
     }
 
-    /// A vCPU has lost its pCPU with an IPI pending: the sender asks for it.
+    /// A vCPU has lost its pCPU with an IPI pending: counts as a request of the sender.
     pub(crate) fn boost_asked(&mut self, v: u32) {
         self.drive(v, |port| driver::asked(port));
     }
 
-    /// Whether the sender of an IPI to `v` that would not exit has the host send it, and boost `v`.
+    /// Whether the sender of an exitless IPI to `v` lets the host send it, so that `v` is boosted.
     pub(crate) fn asks_host(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         vcpu.driver.policy().hears_senders()
@@ -335,13 +335,13 @@ impl World<'_> {
         self.drive(v, |port| driver::timer(port));
     }
 
-    /// Policies that give boosted time back want to know what their threads ran.
+    /// Accounts are due for policies that repay boosted time.
     pub(crate) fn accounts_due(&mut self) {
         self.clock.set(Event::Accounts, self.clock.now() + ACCOUNT_NS);
         self.interrupt(MASTER, Irq::Accounts);
     }
 
-    /// Tells them.
+    /// Feeds the accounts.
     pub(crate) fn accounts(&mut self) {
         self.charge_all();
         for v in 0..self.vcpus.len() as u32 {
@@ -352,7 +352,7 @@ impl World<'_> {
         }
     }
 
-    /// Every vCPU's thread is there.
+    /// Starts the drivers of all vCPUs.
     ///
     /// # Errors
     /// The means of a `static` policy that the host's scheduler refuses.
@@ -375,7 +375,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Something happened in a guest's kernel: its half of the protocol.
+    /// An event of a guest's kernel, for its half of the protocol.
     #[inline]
     pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
         let vcpu = &mut self.vcpus[v as usize];
@@ -410,7 +410,7 @@ impl World<'_> {
         });
     }
 
-    /// A switch of the timeline.
+    /// Carries out a change of the timeline.
     pub(crate) fn apply_timeline(&mut self, action: &TimelineAction) {
         match *action {
             TimelineAction::Boost { vm, on } => {

@@ -1,7 +1,6 @@
-//! What mechanisms cost: a constant, or drawn anew each time from what the profile says of it.
+//! Costs of mechanisms: constant, or drawn anew each time from the profile's distribution.
 //!
-//! Each cost that varies has a stream of its own, named by its key: a cost that varies besides changes no draw of
-//! another.
+//! Each cost that varies has its own stream, named by its key, so that another varying cost does not change its draws.
 
 use vcoop_model::profile::{CostKey, Costs};
 use vcoop_model::quantiles::Quantiles;
@@ -28,7 +27,7 @@ impl Varying {
     }
 }
 
-/// Way out of an idle state.
+/// Exit latency of an idle state.
 #[derive(Clone, Debug)]
 struct IdleState {
     exit_ns: Ns,
@@ -40,11 +39,11 @@ struct IdleState {
 #[derive(Clone, Debug)]
 pub(crate) struct Prices {
     constants: [Ns; CostKey::ALL.len()],
-    /// Bit `k`: cost `k` varies. Apart from the draws, which are many cache lines.
+    /// Bit `k`: cost `k` varies. Separate from the draws, which take many cache lines.
     varies: u64,
     varying: Box<[Option<Varying>]>,
     idle: Box<[IdleState]>,
-    /// Idle CPUs watch their flags in all of these states.
+    /// Idle CPUs watch a flag in all of these states.
     idle_watches: bool,
 }
 
@@ -69,12 +68,12 @@ impl Prices {
         Self { constants, varies: bits.sum(), idle: idle.collect(), idle_watches, varying }
     }
 
-    /// Whether an idle CPU sees a write to its flags, so that its wake-up takes no IPI.
+    /// Whether an idle CPU sees a write to its flags, so that waking it takes no IPI.
     pub(crate) fn idle_watches(&self) -> bool {
         self.idle_watches
     }
 
-    /// What it costs this time.
+    /// The cost, this time.
     #[inline]
     pub(crate) fn of(&mut self, key: CostKey) -> Ns {
         if self.varies >> key as u32 & 1 == 0 {
@@ -83,7 +82,7 @@ impl Prices {
         self.draw(key)
     }
 
-    /// What it costs typically.
+    /// The constant cost.
     pub(crate) fn constant(&self, key: CostKey) -> Ns {
         self.constants[key as usize]
     }
@@ -92,8 +91,7 @@ impl Prices {
         self.varying[key as usize].as_mut().map_or(0, Varying::draw)
     }
 
-    /// How long the idle state takes to leave that a governor chooses who expects so long an idle time:
-    /// the state is at most as deep as that.
+    /// Exit latency of the idle state that a governor chooses for this expected idle time.
     pub(crate) fn idle_exit(&mut self, expected: Ns) -> Ns {
         let deepest = self.idle.iter().rposition(|s| s.residency_ns <= expected).unwrap_or(0);
         let Some(state) = self.idle.get_mut(deepest) else { return 0 };

@@ -1,5 +1,5 @@
-//! Programs: what a task does next. The same state machine runs as a host thread and as a guest
-//! task; whoever runs it interprets its operations on its own level.
+//! Programs: the operations of a task. The same state machine runs as a host thread and as a guest task, whose level
+//! interprets the operations.
 
 mod boot;
 pub(crate) mod clock;
@@ -38,15 +38,14 @@ pub enum Op {
         /// In this mode.
         mode: Mode,
     },
-    /// Sleep until a time; `sample` asks for the lateness of the next instruction to be explained.
+    /// Sleep until a time; `sample`: the lateness of the next instruction is a sample.
     SleepUntil {
         /// When.
         at: Ns,
         /// Measure.
         sample: bool,
     },
-    /// Sleep until a device event that is due at a time (measured), or go on at once if it has
-    /// already come.
+    /// Sleep until a device event that is due at a time (sampled), or go on at once if it has already come.
     WaitDevice {
         /// When it is due.
         due: Ns,
@@ -65,7 +64,7 @@ pub enum Op {
         /// vCPU that the answer interrupts, if it comes from outside of the VM.
         irq_vcpu: u32,
     },
-    /// Send a request to another machine, which has the answer on its way back after this time.
+    /// Send a request to another machine, whose answer comes back after this time.
     Remote {
         /// Time until the answer reaches this machine.
         ns: Ns,
@@ -82,33 +81,33 @@ pub enum Op {
     Sample,
     /// Periods that passed without a sample.
     Missed(Missed),
-    /// Audio: so many glitches, and callbacks without a sample.
+    /// Audio: glitches, and callbacks without a sample.
     Glitches {
         /// Written too late, or lost.
         glitches: u64,
-        /// Lost, or made up for without a sample.
+        /// Lost, or caught up without a sample.
         missed: Missed,
     },
-    /// Change own policy.
+    /// Change its own policy.
     SetPolicy(Policy),
-    /// A hostile guest kernel does this, which takes no time.
+    /// A step of a hostile guest kernel, which takes no time.
     Rogue(RogueStep),
-    /// The first instruction of an own part of an action: what it uses of the CPU from here on is work.
+    /// First instruction of the task's own part of an action: CPU time from here on is work.
     Act,
-    /// The action that was due at a time is done: take the sample.
+    /// The action due at this time is done: take the sample.
     Respond {
         /// When it was due.
         due: Ns,
     },
     /// The VM has booted.
     Login,
-    /// Read so many counters of C-state residency.
+    /// Read this many counters of C-state residency.
     ReadCstates(u32),
     /// A sample begins.
     Begin,
     /// A unit of work is done.
     Done,
-    /// Keep the CPU busy until a timer's interrupt; measured as a sleep is.
+    /// Spin until a timer's interrupt; sampled like a sleep.
     BusyUntil {
         /// When it is due.
         at: Ns,
@@ -126,14 +125,14 @@ pub enum Op {
     },
     /// Release it.
     Release(u32),
-    /// Wait until so many of its label are here.
+    /// Wait until this many tasks of its label have come.
     Barrier {
         /// How many.
         of: u32,
-        /// Spin for so long before it sleeps.
+        /// How long to spin before sleeping.
         spin_ns: Ns,
     },
-    /// Go on behind the barrier, or sleep until that is open.
+    /// Go on behind the barrier, or sleep until it opens.
     Pass,
     /// Have other vCPUs call a function.
     Ipi {
@@ -142,13 +141,13 @@ pub enum Op {
         /// Spin until all have.
         wait: bool,
     },
-    /// Flush the TLB of the vCPUs that have it loaded; spin until all have.
+    /// Flush the TLB of the vCPUs that have the address space loaded; spin until all have.
     Flush,
-    /// Put a message before a peer (index among those of its label).
+    /// Send a message to a peer (index among those of its label).
     Post {
         /// The peer.
         peer: u32,
-        /// Sleep while there is no room.
+        /// Its limit; the task sleeps while there is no room.
         room: Room,
     },
     /// Take a message, or sleep until there is one.
@@ -158,11 +157,11 @@ pub enum Op {
     },
     /// Post a message to the sender of the one taken last.
     Reply,
-    /// Leave for good.
+    /// End.
     Exit,
 }
 
-/// Periods without a sample, one after the other.
+/// Consecutive periods without a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed {
     /// How many.
@@ -189,9 +188,9 @@ pub struct Runner {
     kind: Kind,
     rng: Stream,
     clock: SkewedClock,
-    /// When it is to begin, until it has.
+    /// When it is to begin, until then.
     begins: Option<Ns>,
-    /// An operation that was asked for and could not be begun.
+    /// An operation that was returned and could not be begun.
     held: Option<Op>,
 }
 
@@ -210,7 +209,7 @@ enum Kind {
 }
 
 impl Runner {
-    /// A program at its start, drawing from its own stream.
+    /// A program at its start, with its own stream.
     pub fn new(program: &Program, rng: Stream) -> Self {
         let kind = match program {
             &Program::Cyclictest { interval_ns, absolute, work, phase } => {
@@ -245,15 +244,15 @@ impl Runner {
         Self { kind, rng, clock: SkewedClock::HOST, begins: None, held: None }
     }
 
-    /// The same by another clock. Device events keep their own time, and so does who waits for them.
+    /// The same by another clock, except for device events and waits for them.
     #[must_use]
     pub(crate) fn by(self, clock: SkewedClock) -> Self {
         let of_device = matches!(&self.kind, Kind::Audio(audio) if audio.waits_for_device());
         if of_device { self } else { Self { clock, ..self } }
     }
 
-    /// The same of a task that is to begin at a time, by the host's clock: if it has to wait for its CPU, the periods that it
-    /// waits for count.
+    /// The same for a task that is to begin at a time of the host's clock: periods that pass while it waits for its CPU
+    /// count.
     #[must_use]
     pub(crate) fn begins(self, at: Ns) -> Self {
         Self { begins: Some(self.clock.shows(at)), ..self }
@@ -278,7 +277,7 @@ impl Runner {
         })
     }
 
-    /// The same with the wake-up times of its capture instead of the sleeps, if it has one.
+    /// The same with the wake-up times of its capture instead of sleeps, if it has one.
     #[must_use]
     pub(crate) fn of_vcpu(mut self) -> Self {
         if let Kind::Script(script) = &mut self.kind {
@@ -292,7 +291,7 @@ impl Runner {
         program.measures()
     }
 
-    /// The next operation, asked for when the last one is done.
+    /// The next operation, after the last one is done.
     pub fn next(&mut self, now: Ns) -> Op {
         let now = self.clock.shows(now);
         if self.begins.is_some()
@@ -316,12 +315,12 @@ impl Runner {
         self.clock.on_host(op)
     }
 
-    /// This operation is the next one again.
+    /// Returns this operation again next.
     pub fn hold(&mut self, op: Op) {
         self.held = Some(op);
     }
 
-    /// [`next`](Self::next), or the operation that was put back.
+    /// [`next`](Self::next), or the held operation.
     #[inline]
     pub fn next_or_held(&mut self, now: Ns) -> Op {
         match self.held.take() {
@@ -330,9 +329,8 @@ impl Runner {
         }
     }
 
-    /// What is open when a run ends whose measurement began at `from`, of a task that was to begin at
-    /// `begun`. A sample is late if it is so by a whole period (of a desktop: by the mean time between two
-    /// actions).
+    /// What is open when a run ends. `begun`: when the task was to begin; `from`: begin of the measurement. A sample is
+    /// late if it is late by a whole period (of a desktop: by the mean time between two actions).
     pub fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
         let [begun, from, now] = [begun, from, now].map(|at| self.clock.shows(at));
         let open = match &self.kind {
@@ -353,7 +351,7 @@ impl Runner {
         Open { never: open.never.map(|due| self.clock.host_time(due)), ..open }
     }
 
-    /// When the action of a desktop that is under way was due.
+    /// When the present action of a desktop was due.
     pub(crate) fn acting_since(&self, now: Ns) -> Option<Ns> {
         match &self.kind {
             Kind::Desktop(desktop) => {
@@ -364,18 +362,18 @@ impl Runner {
     }
 }
 
-/// What is open of a measuring program when a run ends.
+/// What is open in a measuring program when a run ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// A sample is in the making, and late.
+    /// A sample is open, and late.
     pub late: bool,
-    /// It has not run at all: when its first sample would have been due. It is late.
+    /// The task has never run: due time of its first sample, which is late.
     pub never: Option<Ns>,
     /// Periods of the measured time that have passed without a sample.
     pub missed: u64,
 }
 
-/// Moves `due` past `now` in whole periods; those that it skipped.
+/// Moves `due` past `now` by whole periods. Returns those that it skipped.
 fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> Missed {
     let n = now.checked_sub(*due).map_or(0, |late| late / period + 1);
     *due += n * period;

@@ -119,7 +119,7 @@ impl EventQueue {
         }
     }
 
-    /// The slot's event is out.
+    /// Removes the slot's event.
     #[inline]
     fn take(&mut self, slot: u32) -> (Ns, u32) {
         let s = &mut self.slots[slot as usize];
@@ -168,7 +168,7 @@ impl EventQueue {
         }
     }
 
-    /// Ticks of many CPUs at one moment make the list long: searches it by halves.
+    /// Ticks of many CPUs at one time make the list long: binary search.
     #[inline(never)]
     fn place_behind(&mut self, slot: u32, key: (Ns, u64)) {
         let at = self.current.partition_point(|&s| self.key(s) > key);
@@ -201,7 +201,8 @@ impl EventQueue {
         }
     }
 
-    /// Apart, as [`place_behind`](Self::place_behind) is: their loops take registers from those who need neither.
+    /// Separate, like [`place_behind`](Self::place_behind): their loops would take registers from callers that need
+    /// neither.
     #[inline(never)]
     fn remove_current(&mut self, slot: u32) {
         self.current.retain(|&s| s != slot);

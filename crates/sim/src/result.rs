@@ -1,4 +1,4 @@
-//! From a finished world to a [`Recording`].
+//! Makes a [`Recording`] from a finished world.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use crate::world::World;
 use crate::xen::fairness;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 
-/// All VMs together, as results call them.
+/// Name of all VMs together in results.
 const ALL: &str = "*";
 
 /// Counters at one moment; a result is the difference of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
     now: Ns,
-    /// CPU time of their own by host label.
+    /// Own CPU time by host label.
     host_done: Vec<Ns>,
     /// Units of work by host label.
     host_units: Vec<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Totals {
     slowed_ns: Ns,
     forced_idle_ns: Ns,
     switches: u64,
-    /// What a scheduler of another hypervisor counts.
+    /// Counters of another hypervisor's scheduler.
     scheduler: Vec<(&'static str, u64)>,
     /// Ratelimits that a policy set.
     tuned: u64,
@@ -51,7 +51,7 @@ struct VmTotals {
     exec_ns: Ns,
     steal_ns: Ns,
     counters: Counters,
-    /// How early timers are fired, over its vCPUs.
+    /// Current advance of timers, summed over its vCPUs.
     advance_ns: Ns,
     boosts: u64,
     throttles: u64,
@@ -60,7 +60,7 @@ struct VmTotals {
     /// Time at each nice level below the baseline, times the level; and whether there can be any.
     lowered_ns: Ns,
     repays: bool,
-    /// Times a vCPU lost its pCPU while it could still run.
+    /// Times that a vCPU lost its pCPU while runnable.
     preempted: u64,
     /// Changes of the mask, entities that it pushed off, and vCPUs in use, summed over time.
     mask_changes: u64,
@@ -68,17 +68,18 @@ struct VmTotals {
     used_ns: Ns,
     counts: Counts,
     halts: Option<HaltTimes>,
-    /// CPU time of its own, glitches and units of work, by task.
+    /// Own CPU time, glitches and units of work, by task.
     tasks: Vec<(Ns, u64, u64)>,
 }
 
 impl VmTotals {
-    /// Steal since an earlier moment. A wait that went on then has ended later on another CPU, which was not up yet.
+    /// Steal since an earlier moment; 0 if negative: a wait that was under way then can have ended on another CPU whose
+    /// accounting was behind.
     fn stolen_since(&self, before: &Self) -> Ns {
         self.steal_ns.saturating_sub(before.steal_ns)
     }
 
-    /// Together with those of another copy; tasks are left out.
+    /// The sum of these and those of another copy, without tasks.
     fn plus(mut self, other: &Self) -> Self {
         self.exec_ns += other.exec_ns;
         self.steal_ns += other.steal_ns;
@@ -104,7 +105,7 @@ impl VmTotals {
     }
 }
 
-/// What is found of the time between two moments.
+/// Results for the time between two moments.
 struct Scalars<'a> {
     start: &'a Totals,
     end: &'a Totals,
@@ -124,17 +125,17 @@ impl Scalars<'_> {
         self.found.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
     }
 
-    /// So many in that time.
+    /// A count as a rate.
     fn rate(&mut self, probe: &str, metric: &str, n: u64) {
         self.put(probe, metric, "1/s", n as f64 / self.seconds());
     }
 
-    /// CPU time in that time.
+    /// CPU time as a number of CPUs.
     fn cpus(&mut self, probe: &str, metric: &str, time: Ns) {
         self.put(probe, metric, "cpu", time as f64 / self.ns());
     }
 
-    /// A time, as a part of others.
+    /// A time as a share of another.
     fn share(&mut self, probe: &str, metric: &str, time: Ns, of: f64) {
         self.put(probe, metric, "%", 100.0 * time as f64 / of);
     }
@@ -228,7 +229,7 @@ impl World<'_> {
         }
     }
 
-    /// The counters of a vCPU, with what goes on at this moment.
+    /// The counters of a vCPU, including what is under way.
     fn counters_of(&self, v: &Vcpu) -> Counters {
         let now = self.clock.now();
         let mut counters = v.virt.counters;
@@ -242,7 +243,7 @@ impl World<'_> {
         counters
     }
 
-    /// The recording of the time between two moments.
+    /// The recording for the time between two moments.
     pub(crate) fn finish(mut self, start: &Totals, end: &Totals, cpu_ns: u64) -> Recording {
         let mut scalars = Scalars { start, end, found: BTreeMap::new() };
         self.put_host(&mut scalars);
@@ -269,7 +270,7 @@ impl World<'_> {
         }
     }
 
-    /// Numbers of the pCPUs, the scheduler and the host's devices.
+    /// Scalars of the pCPUs, the scheduler and the host's devices.
     fn put_host(&self, scalars: &mut Scalars<'_>) {
         let Scalars { start, end, .. } = *scalars;
         let all = scalars.ns() * self.pcpus.len() as f64;
@@ -313,7 +314,7 @@ impl World<'_> {
         }
     }
 
-    /// Numbers of the host's own tasks, and of calls.
+    /// Scalars of the host's own tasks, and of calls.
     fn put_host_tasks(&self, scalars: &mut Scalars<'_>) {
         let Scalars { start, end, .. } = *scalars;
         for (i, label) in self.probes.labels().iter().enumerate() {
@@ -332,7 +333,7 @@ impl World<'_> {
         }
     }
 
-    /// Numbers of all VMs together, of those with one label, and of their tasks.
+    /// Scalars of all VMs together, of those with one label, and of their tasks.
     fn put_vms(&self, scalars: &mut Scalars<'_>) {
         let groups = groups(self.plan);
         if groups.len() > 1 {
@@ -352,7 +353,7 @@ impl World<'_> {
         }
     }
 
-    /// Numbers of all VMs together, under a name that no VM can have.
+    /// Scalars of all VMs together, under a name that no VM can have.
     fn put_all_vms(&self, scalars: &mut Scalars<'_>) {
         let sum =
             |totals: &Totals| totals.vms.iter().fold(VmTotals::default(), |sum, vm| sum.plus(vm));
@@ -368,7 +369,7 @@ impl World<'_> {
         scalars.share(ALL, "boosted", b.boosted_ns - a.boosted_ns, all);
     }
 
-    /// Numbers of the VMs with one label.
+    /// Scalars of the VMs with one label.
     fn put_vm(&self, name: &str, copies: &[usize], scalars: &mut Scalars<'_>) {
         let of = |totals: &Totals| {
             copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
@@ -414,7 +415,7 @@ impl World<'_> {
         }
     }
 
-    /// Numbers of the tasks of VMs with one label. Returns the units of work of those that count them, by label.
+    /// Scalars of the tasks of VMs with one label. Returns the units of work of tasks that count them, by label.
     fn put_tasks(
         &self,
         name: &str,
@@ -450,8 +451,8 @@ impl World<'_> {
         counted
     }
 
-    /// What is waited for when the run ends. A task that is late then must not look like one that was never late, nor one
-    /// that never ran like one that was not there.
+    /// Samples and periods that are open when the run ends. A task that is late then must not look like one that was
+    /// never late, nor one that never ran like one that did not exist.
     fn cut_off(&mut self, start: Ns, end: Ns) {
         let hosts = self
             .threads

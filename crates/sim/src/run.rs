@@ -1,4 +1,4 @@
-//! The loop that takes a run from event to event.
+//! The event loop of a run.
 
 use crate::clock::Event;
 use crate::machine::Irq;
@@ -6,8 +6,8 @@ use crate::result::Totals;
 use crate::world::World;
 
 impl World<'_> {
-    /// Runs to the end of the plan; the snapshot taken when the warm-up ends and the one at the
-    /// end. `stop` is asked now and then: true ends the run early.
+    /// Runs to the end of the plan. Returns the counters at the end of the warm-up and at the end. `stop` is called now
+    /// and then: true ends the run early.
     pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> (Totals, Totals) {
         let warmup = self.plan.warmup_ns;
         let mut start = None;

@@ -1,4 +1,4 @@
-//! From a plan to a world at time zero.
+//! Builds a world at time zero from a plan.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -44,7 +44,7 @@ use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
 use vcoop_model::rng::Stream;
 
-/// `housekeeping` is the plan's without noise, whose threads are on every pCPU.
+/// `housekeeping` is the plan's, without noise: noise has threads on every pCPU.
 pub(crate) fn build(
     plan: &Plan,
     seed: u64,
@@ -122,12 +122,12 @@ pub(crate) fn build(
     Ok(world)
 }
 
-/// What grows with each task and each VM.
+/// State that grows with each task and each VM.
 struct Setup<'p> {
     plan: &'p Plan,
     seed: u64,
     labels: Labels,
-    /// Those whose answers to calls are probed.
+    /// Servers of calls that are probed.
     servers: Vec<Target>,
     host: Scheduler,
     clock: Clock,
@@ -144,7 +144,7 @@ struct Setup<'p> {
 /// Some scheduling rounds of a host with several threads a pCPU.
 const STARTS_WITHIN_NS: Ns = 100_000_000;
 
-/// What a task has from the host or the VM that it belongs to.
+/// Properties of a task that depend on its host or VM.
 struct Owned<'p> {
     target: Target,
     rng: Stream,
@@ -228,8 +228,8 @@ impl<'p> Setup<'p> {
         Ok(())
     }
 
-    /// When a task of a machine (0: the host) begins. A task that would begin with the run begins at a drawn time of the
-    /// warm-up. If all vCPUs of a VM woke up at once, they would lose their pCPUs together for as long as others compute.
+    /// When a task of a machine (0: the host) begins. A task that would begin with the run begins at a drawn time of
+    /// the warm-up: if all vCPUs of a VM woke up at once, they would lose their pCPUs together while others compute.
     /// Times of scripts are relative to each other, so their threads begin together.
     fn start(&self, machine: usize, i: usize, task: &TaskPlan) -> Ns {
         if task.start_ns > 0 || matches!(task.program, Program::Script { .. }) {
@@ -340,7 +340,7 @@ impl<'p> Setup<'p> {
         Ok(())
     }
 
-    /// What a task does, with samplers and probes if the plan asks for them.
+    /// A task's program, with samplers and probes if the plan asks for them.
     fn work(&mut self, task: &TaskPlan, of: Owned<'_>) -> Work {
         let takes = task.program.takes_messages();
         let mut runner = Runner::new(&task.program, of.rng).by(of.clock);
@@ -421,7 +421,7 @@ fn blank(label: u16) -> Work {
     }
 }
 
-/// The process that a task is a thread of.
+/// The process of a task.
 fn process(task: &TaskPlan) -> &str {
     task.process.as_ref().unwrap_or(&task.label)
 }

@@ -4,9 +4,9 @@ use vcoop_model::rng::Stream;
 
 use crate::queue::Ns;
 
-/// When a level's ticks come: at a phase of the machine's own, and each CPU's at another. A real host's are nearly
-/// in phase, but what runs on its CPUs is not: they came up one after the other, and are disturbed differently. Here
-/// nothing else would keep equal VMs from being switched everywhere at once, as by a gang scheduler.
+/// Ticks of a level: with a phase of its machine, and another one for each CPU. Ticks of a real host are nearly in
+/// phase, but its CPUs are not: they came up one after the other, and are disturbed differently. Here nothing else
+/// would prevent equal VMs from being switched everywhere at once, as by a gang scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks {
     period: Ns,

@@ -1,8 +1,8 @@
 //! The state of a run.
 //!
-//! A part that needs only the clock, its own state and what it is told is a type of its own, with private fields:
-//! [`Clock`], [`HostTicks`], [`Calls`], [`PreferredVcpus`], [`Tracks`] and the others. What touches several of them (an
-//! interrupt that preempts a vCPU, a message that wakes a task) is a method of [`World`], in the file of its subject.
+//! A part that needs only the clock, its own state and its arguments is its own type, with private fields: [`Clock`],
+//! [`HostTicks`], [`Calls`], [`PreferredVcpus`], [`Tracks`] and the others. Work on several parts (an interrupt that
+//! preempts a vCPU, a message that wakes a task) is a method of [`World`], in the file of its subject.
 
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::CostKey;
@@ -43,7 +43,7 @@ pub(crate) struct World<'p> {
     pub(crate) threads: Vec<Thread>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) vms: Vec<Vm>,
-    /// The pCPU that executes what happens now, and pays for it.
+    /// The pCPU that executes the present event, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) ticks: HostTicks,
     pub(crate) smt: Smt,
@@ -56,38 +56,38 @@ pub(crate) struct World<'p> {
     pub(crate) mail: Mailboxes,
 
     // Policies; those of a vCPU are with the vCPU.
-    /// Of each VM: what decides how many vCPUs it uses.
+    /// Governor of each VM.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
-    /// The weight of each VM beside the others, for governors.
+    /// Weight of each VM, for governors.
     pub(crate) weights: Vec<Option<u64>>,
     pub(crate) preferred: PreferredVcpus<'p>,
     pub(crate) next_timeline: usize,
     pub(crate) page_checks: PageChecks,
-    /// Counts by time, where the plan asks for them.
+    /// Counts over time, if the plan asks for them.
     pub(crate) event_counts: EventCounts,
 
     // What is measured and told.
     pub(crate) tracks: Tracks,
     pub(crate) probes: Probes,
     pub(crate) spans: Spans<'p>,
-    /// What a guest did that ends the run.
+    /// Fault of a guest that ends the run.
     pub(crate) fault: Option<String>,
 
     // The Xen study.
-    /// Sets ratelimits, if the policy is that.
+    /// Sets ratelimits, under the policy that does.
     pub(crate) ratelimits: Option<RatelimitDriver>,
     pub(crate) storms: Storms<'p>,
     pub(crate) views: Views,
 }
 
 impl World<'_> {
-    /// The pCPU that executes pays for more work before it does anything else.
+    /// The executing pCPU pays for more work before it does anything else.
     #[inline]
     pub(crate) fn pay(&mut self, ns: Ns) {
         self.pcpus[self.cpu as usize].extra += ns;
     }
 
-    /// It pays for a mechanism.
+    /// The executing pCPU pays for a mechanism.
     #[inline]
     pub(crate) fn pay_for(&mut self, key: CostKey) {
         let ns = self.costs.of(key);
@@ -100,7 +100,7 @@ impl World<'_> {
         self.tracks.set(track, state, self.clock.now());
     }
 
-    /// What runs has run until now: brings every thread's time up to date.
+    /// Charges all running threads up to now.
     pub(crate) fn charge_all(&mut self) {
         for p in 0..self.pcpus.len() as u32 {
             self.host.charge(self.clock.now(), CpuId(p));

@@ -1,5 +1,5 @@
-//! What only the Xen study needs: storms of VMs, who ran when on one pCPU, fairness between domains, and
-//! ratelimits that a policy sets.
+//! Parts only for the Xen study: storms of VMs, intervals on one pCPU, fairness between domains, and ratelimits set by
+//! a policy.
 
 pub(crate) mod fairness;
 pub(crate) mod intervals;

@@ -1,4 +1,4 @@
-//! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
+//! Collects samples into a [`LatencyRecord`], with memory that does not grow with their number.
 
 use vcoop_model::plan::{Plan, ViewPlan};
 use vcoop_model::recording::{LatencyRecord, Parts, Scatter, WorstSample};
@@ -22,12 +22,12 @@ struct Probe {
     ran_instead: Box<[u128]>,
     /// invariant: sorted by latency, largest first; at most [`WORST`].
     worst: Vec<Kept>,
-    /// Every sample (due, latency), where a view asks for it, and how many at most.
+    /// Every sample (due, latency), if a view needs them, and the most that are kept.
     every: Option<(Vec<(Ns, Ns)>, usize)>,
     dropped: u64,
 }
 
-/// A sample among the worst.
+/// One of the worst samples.
 #[derive(Debug)]
 struct Kept {
     latency: Ns,
@@ -37,7 +37,7 @@ struct Kept {
 }
 
 impl Probe {
-    /// An empty probe; it keeps that many samples one by one.
+    /// An empty probe; `keep`: how many samples it keeps singly.
     fn new(index: usize, name: &str, start: Ns, labels: usize, keep: Option<u32>) -> Self {
         Self {
             index,
@@ -50,18 +50,18 @@ impl Probe {
         }
     }
 
-    /// The same, of waits for a pCPU rather than of a task's latency.
+    /// The same probe, but for waits for a pCPU instead of a task's latency.
     fn of_waits(mut self) -> Self {
         self.record.metric = LatencyRecord::WAIT;
         self
     }
 
-    /// Whether it is of waits.
+    /// Whether it is for waits.
     fn is_of_waits(&self) -> bool {
         self.record.metric == LatencyRecord::WAIT
     }
 
-    /// The same by time, in so many slices of the measured time; none where that is 0.
+    /// Also keeps series over time, in so many slices of the measured time; none if 0.
     fn sliced(mut self, slices: u32, duration: Ns) -> Self {
         self.record = self.record.sliced(slices, duration);
         self
@@ -72,12 +72,12 @@ impl Probe {
         &self.record.probe
     }
 
-    /// Whether a sample that was due then belongs to the measurement.
+    /// Whether a sample due at this time belongs to the measurement.
     fn counts(&self, due: Ns) -> bool {
         due >= self.start
     }
 
-    /// Tells a sample to who observes the run.
+    /// Reports a sample to the observer of the run.
     #[inline]
     fn tell(
         &self,
@@ -108,14 +108,14 @@ impl Probe {
         observer.sample(now, &told);
     }
 
-    /// Takes a sample in, unless it belongs to the warm-up.
+    /// Adds a sample, unless it belongs to the warm-up.
     fn record(&mut self, sample: &Sample<'_>) {
         if self.counts(sample.due) {
             self.record_open(sample);
         }
     }
 
-    /// Takes in a sample that the end of the run cut off, whenever it was due.
+    /// Adds a sample that the end of the run cut off, whenever it was due.
     fn record_open(&mut self, sample: &Sample<'_>) {
         self.record.book(sample.latency, sample.parts);
         if let Some(slices) = &mut self.record.slices {
@@ -144,12 +144,12 @@ impl Probe {
         }
     }
 
-    /// Counts periods without a sample, those of the measured time.
+    /// Counts periods without a sample that are in the measured time.
     fn missed(&mut self, missed: Missed) {
         self.record.missed += missed.since(self.start);
     }
 
-    /// The samples one by one, if a view asked for them.
+    /// The single samples, if a view needs them.
     fn scatter(&mut self) -> Option<Scatter> {
         let (points, _) = self.every.take()?;
         Some(Scatter { probe: self.record.probe.clone(), points, dropped: self.dropped })
@@ -177,7 +177,7 @@ impl Probe {
     }
 }
 
-/// All probes of a run, and the labels of those who can have run instead.
+/// All probes of a run, and the labels of threads that can have run instead.
 #[derive(Debug)]
 pub(crate) struct Probes {
     probes: Vec<Probe>,
@@ -194,13 +194,13 @@ impl Probes {
         Self { probes: Vec::new(), labels, warmup_ns: plan.warmup_ns, slices, duration_ns }
     }
 
-    /// Who can have run instead, but for an idle pCPU.
+    /// The labels, without that of an idle pCPU.
     pub(crate) fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// The probe of this name of a plan. Copies of a VM have one series. Probes are made in the order of the
-    /// tasks and put in the plan's order at the end.
+    /// The probe at this index of a plan. Copies of a VM share one. Probes are made in the order of the tasks, and
+    /// sorted into the plan's order at the end.
     pub(crate) fn of_task(&mut self, plan: &Plan, index: usize) -> u32 {
         let name = &plan.probes[index].probe;
         let kept = plan.views.iter().find_map(|view| match view {
@@ -210,7 +210,7 @@ impl Probes {
         self.named(name, false, |start, labels| Probe::new(index, name, start, labels, kept))
     }
 
-    /// The probe of the waits for a pCPU of this name.
+    /// The probe with this name for waits for a pCPU.
     pub(crate) fn of_waits(&mut self, plan: &Plan, name: &str) -> u32 {
         // Behind those of the plan, in their own order.
         let index = plan.probes.len() + self.probes.len();
@@ -228,14 +228,14 @@ impl Probes {
         place as u32
     }
 
-    /// Counts periods without a sample. A task that nobody probes has the probe [`NONE`].
+    /// Counts periods without a sample. A task without a probe has [`NONE`].
     pub(crate) fn missed(&mut self, probe: u32, missed: Missed) {
         if probe != NONE {
             self.probes[probe as usize].missed(missed);
         }
     }
 
-    /// Takes a sample in, and tells who observes the run.
+    /// Adds a sample, and reports it to the observer of the run.
     pub(crate) fn record(&mut self, probe: u32, sample: &Sample<'_>, now: Ns, to: &mut Spans<'_>) {
         if probe != NONE {
             let probe = &mut self.probes[probe as usize];
@@ -257,7 +257,7 @@ impl Probes {
         probe.record_open(sample);
     }
 
-    /// The records in the order of the plan, and the scatters that its views ask for.
+    /// The records in the order of the plan, and the scatters for its views.
     pub(crate) fn finish(mut self, plan: &Plan) -> (Vec<LatencyRecord>, Vec<Scatter>) {
         self.probes.sort_by_key(|p| p.index);
         let of_view = |view: &ViewPlan| match view {

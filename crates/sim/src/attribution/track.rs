@@ -1,4 +1,4 @@
-//! Attribution: where the time of a latency sample went.
+//! Attributes the time of latency samples.
 //!
 //! A *track* follows one host thread (a vCPU, or a host thread that measures) through the states
 //! in which it can be; it is in exactly one of them at any time, and keeps the time spent in each.
@@ -11,15 +11,15 @@
 //! event*), a vCPU that runs other guest code is late in taking the interrupt; once the task is
 //! runnable (*waiting for the CPU*), the same state is a wait in the guest's run queue.
 //!
-//! A round trip begins with the call and changes tracks with the message: the caller's while it is
-//! sent, the vCPU's that takes the interrupt, the server's, and all the way back. What a state means
-//! on it is its [`Leg`].
+//! A round trip begins with the call and changes tracks with the message: that of the caller while it is sent, that of
+//! the vCPU that takes the interrupt, that of the server, and all the way back. Its [`Leg`] decides what a state means
+//! to it.
 
 use vcoop_model::recording::{Part, Parts};
 
 use crate::queue::Ns;
 
-/// What a tracked thread is doing.
+/// State of a tracked thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -53,7 +53,7 @@ pub(crate) enum State {
 
 const STATES: usize = 13;
 
-/// Nobody.
+/// No track, sampler, or thread.
 pub(crate) const NONE: u32 = u32::MAX;
 
 const fn parts(asleep: Part, run: Part, [spin, call]: [Part; 2]) -> [Part; STATES] {
@@ -74,31 +74,31 @@ const fn parts(asleep: Part, run: Part, [spin, call]: [Part; 2]) -> [Part; STATE
     ]
 }
 
-/// Spinning keeps a task from its own work, or who is behind it from the vCPU.
+/// Spinning keeps a task from its own work, or keeps another task from the vCPU.
 const SPINS: [Part; 2] = [Part::LockWait, Part::CallWait];
-/// What the states mean while the sampled task waits for its event.
+/// Parts by state while the sampled task waits for its event.
 const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery, [Part::Delivery; 2]);
-/// What the states mean once it is runnable: a halted vCPU has an IPI on its way.
+/// Parts by state once the task is runnable: a halted vCPU has an IPI on its way.
 const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait, SPINS);
-/// What the states mean to a message on its way.
+/// Parts by state for a message on its way.
 const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery, [Part::Delivery; 2]);
-/// What the states mean to a call that waits for those before it, where the server runs.
+/// Parts by state for a call that waits for earlier calls of a running server.
 const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue, [Part::ServiceQueue; 2]);
-/// What the states mean to the call that is served, where the server runs.
+/// Parts by state for the call that a running server works on.
 const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
 
-/// What the states mean to an action, where its task runs.
+/// Parts by state for an action whose task runs.
 const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
-/// The call that is served, while its server waits for a device: all of it is service.
+/// Parts for the call that is served while its server waits for a device: all of it is service.
 const HELD: [Part; STATES] = [Part::Service; STATES];
-/// The calls behind that one.
+/// Parts for the calls behind that one.
 const BEHIND: [Part; STATES] = [Part::ServiceQueue; STATES];
 
-/// Where a round trip has got to.
+/// Stage of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leg {
-    /// The request or the answer is being sent or is on its way; the track is that of whoever sends
-    /// it, then that of the vCPU that it interrupts.
+    /// The request or the answer is being sent or is on its way; the track is the sender's, then that of the vCPU that
+    /// it interrupts.
     Flight,
     /// It has arrived at a task that does not have its (v)CPU.
     Arrived,
@@ -118,21 +118,21 @@ struct Track {
     state: State,
     since: Ns,
     spent: [Ns; STATES],
-    /// Samplers that wait for their due time on this track.
+    /// Samplers on this track that wait for their due time.
     armed: Vec<u32>,
     /// Earliest due time among `armed`.
     next_due: Ns,
-    /// Time others ran while this one waited, by label, up to `ran_mark`.
+    /// Time that others ran while this thread waited, by label, up to `ran_mark`.
     ran_instead: Box<[Ns]>,
-    /// Who had run on the pCPU when it was queued there.
+    /// Times that each label had run on the pCPU when this thread was queued there.
     ran_mark: Box<[Ns]>,
     waiting: bool,
 }
 
-/// Who ran on one pCPU.
+/// Running times on one pCPU, by label.
 #[derive(Clone, Debug)]
 struct Occupancy {
-    /// Who runs now, and since when.
+    /// Label that runs now, and since when.
     label: u16,
     since: Ns,
     /// Time that each label ran, up to `since`.
@@ -146,7 +146,7 @@ impl Occupancy {
     }
 }
 
-/// One measuring task's sample in the making.
+/// The open sample of a measuring task.
 #[derive(Clone, Debug)]
 struct Sampler {
     due: Ns,
@@ -160,30 +160,30 @@ struct Sampler {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No sample in the making.
+    /// No open sample.
     Idle,
-    /// The due time lies ahead.
+    /// The due time is in the future.
     Armed,
     /// Due; the event has not reached the task.
     BeforeEvent,
     /// The task is runnable.
     AfterEvent,
-    /// Of a round trip: [`Leg::Flight`].
+    /// Round trip: [`Leg::Flight`].
     Flight,
-    /// Of a round trip: [`Leg::Queued`].
+    /// Round trip: [`Leg::Queued`].
     Queued,
-    /// Of a round trip: [`Leg::Served`].
+    /// Round trip: [`Leg::Served`].
     Served,
-    /// Of a round trip: [`Leg::Held`].
+    /// Round trip: [`Leg::Held`].
     Held,
-    /// Of a round trip: [`Leg::Behind`].
+    /// Round trip: [`Leg::Behind`].
     Behind,
-    /// Of an action: the task has its (v)CPU and works.
+    /// Action: the task has its (v)CPU and works.
     Acting,
 }
 
 impl Phase {
-    /// What the states mean.
+    /// Parts by state in this stage.
     fn meaning(self) -> &'static [Part; STATES] {
         match self {
             Self::Idle | Self::Armed | Self::BeforeEvent => &BEFORE_EVENT,
@@ -207,12 +207,12 @@ pub(crate) struct OnTrack<'a> {
 }
 
 impl OnTrack<'_> {
-    /// A round trip begins; see [`Tracks::call`].
+    /// Begins a round trip; see [`Tracks::call`].
     pub(crate) fn call(&mut self, sampler: u32) {
         self.tracks.call(sampler, self.track, self.now);
     }
 
-    /// A round trip comes to another leg; see [`Tracks::leg`].
+    /// Moves a round trip to another leg; see [`Tracks::leg`].
     pub(crate) fn leg(&mut self, sampler: u32, leg: Leg) {
         self.tracks.leg(sampler, leg, self.track, self.now);
     }
@@ -227,11 +227,11 @@ pub(crate) struct Sample<'a> {
     pub(crate) latency: Ns,
     /// Parts; they add up to `latency`.
     pub(crate) parts: &'a Parts,
-    /// Who ran while it waited, by label.
+    /// Time that others ran while it waited, by label.
     pub(crate) ran_instead: &'a [Ns],
 }
 
-/// All tracks and samplers of a run, and who ran on which pCPU.
+/// All tracks and samplers of a run, and running times on each pCPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Tracks {
     tracks: Vec<Track>,
@@ -241,8 +241,8 @@ pub(crate) struct Tracks {
 }
 
 impl Tracks {
-    /// No tracks yet, and idle pCPUs. `labels` is the number of answers to "who ran instead"; the last one
-    /// is an idle pCPU.
+    /// Without tracks, and with idle pCPUs. `labels`: number of labels of threads that can run instead; the last one is
+    /// an idle pCPU.
     pub(crate) fn new(labels: usize, pcpus: u32) -> Self {
         let idle =
             |_| Occupancy { label: labels as u16 - 1, since: 0, ran: vec![0; labels].into() };
@@ -260,7 +260,7 @@ impl Tracks {
         OnTrack { tracks: self, track, now }
     }
 
-    /// Somebody of this label runs on a pCPU from now on.
+    /// A thread with this label runs on a pCPU from now on.
     #[inline]
     pub(crate) fn runs(&mut self, p: u32, label: u16, now: Ns) {
         if self.tracks.is_empty() {
@@ -272,7 +272,7 @@ impl Tracks {
         pcpu.label = label;
     }
 
-    /// Nobody runs on a pCPU from now on.
+    /// A pCPU is idle from now on.
     #[inline]
     pub(crate) fn idles(&mut self, p: u32, now: Ns) {
         self.runs(p, self.labels as u16 - 1, now);
@@ -315,7 +315,7 @@ impl Tracks {
         self.tracks.get(track as usize).is_some_and(|t| t.state == state)
     }
 
-    /// Changes state. Time never goes back on a track. A thread that is not tracked has the track [`NONE`].
+    /// Changes the state. Time never goes back on a track. An untracked thread has [`NONE`].
     #[inline(always)]
     pub(crate) fn set(&mut self, track: u32, state: State, now: Ns) {
         if track != NONE {
@@ -354,7 +354,7 @@ impl Tracks {
         self.tracks.get(track as usize).is_some_and(|t| t.waiting)
     }
 
-    /// The wait on a pCPU ends, if there was one: what ran there since it began ran instead.
+    /// The wait on a pCPU ends, if there was one: books what ran there since it began.
     #[inline]
     pub(crate) fn wait_ends(&mut self, track: u32, p: u32, now: Ns) {
         let t = &mut self.tracks[track as usize];
@@ -372,7 +372,7 @@ impl Tracks {
         }
     }
 
-    /// Books who ran so far on a pCPU where a thread waits and goes on to wait.
+    /// Books what ran so far on a pCPU where a thread waits, and continues the wait.
     pub(crate) fn wait_goes_on(&mut self, track: u32, p: u32, now: Ns) {
         self.wait_ends(track, p, now);
         self.wait_begins(track, p, now);
@@ -384,15 +384,15 @@ impl Tracks {
         self.wait_begins(track, to, now);
     }
 
-    /// Samples are due at this moment, in the middle of a wait.
+    /// Samples become due now, in the middle of a wait.
     pub(crate) fn due_while_waiting(&mut self, track: u32, p: u32, now: Ns) {
         self.wait_ends(track, p, now);
         self.start_due(track, now);
         self.wait_begins(track, p, now);
     }
 
-    /// A sample will be due at `due` on this track, or has been for a while: that time is the
-    /// task's own overrun. A task that nobody probes has the sampler [`NONE`].
+    /// A sample will be due at `due` on this track, or has been due for a while: that time is the task's own overrun. A
+    /// task without a probe has the sampler [`NONE`].
     pub(crate) fn arm(&mut self, sampler: u32, track: u32, due: Ns, now: Ns) {
         if sampler == NONE {
             return;
@@ -413,8 +413,8 @@ impl Tracks {
         t.next_due = t.next_due.min(due);
     }
 
-    /// A round trip begins now, on its caller's track; in an action it is a leg of that. A caller that
-    /// nobody probes has the sampler [`NONE`].
+    /// Begins a round trip now, on its caller's track; in an action it is a leg of that. A caller without a probe has
+    /// the sampler [`NONE`].
     pub(crate) fn call(&mut self, sampler: u32, track: u32, now: Ns) {
         if sampler == NONE {
             return;
@@ -430,7 +430,7 @@ impl Tracks {
         self.follow(sampler, track, now);
     }
 
-    /// A task begins to work on something that is measured to its end, on this track.
+    /// A task begins an action, which is measured to its end, on this track.
     pub(crate) fn begin(&mut self, sampler: u32, track: u32, now: Ns) {
         if sampler == NONE {
             return;
@@ -443,7 +443,7 @@ impl Tracks {
         self.follow(sampler, track, now);
     }
 
-    /// A round trip comes to another leg, on this track.
+    /// Moves a round trip to another leg, on this track.
     pub(crate) fn leg(&mut self, sampler: u32, leg: Leg, track: u32, now: Ns) {
         if sampler == NONE {
             return;
@@ -460,7 +460,7 @@ impl Tracks {
         self.follow(sampler, track, now);
     }
 
-    /// The task of an action that is under way gets its (v)CPU and works, or loses it, on this track.
+    /// The task of an action gets or loses its (v)CPU, on this track.
     pub(crate) fn acts(&mut self, sampler: u32, works: bool, track: u32, now: Ns) {
         if sampler == NONE {
             return;
@@ -533,8 +533,7 @@ impl Tracks {
         }
     }
 
-    /// The first instruction, or the end of an action: the sample is complete. `None` if none was in
-    /// the making.
+    /// Completes the sample: at the first instruction, or at the end of an action. `None` if there is no open sample.
     #[inline]
     pub(crate) fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
         let phase = self.samplers[sampler as usize].phase;
@@ -561,7 +560,7 @@ impl Tracks {
         Some(Sample { due: s.due, latency, parts: &s.parts, ran_instead: &s.ran_instead })
     }
 
-    /// The run ends in the middle of a sample: as much of it as there is. `None` if none is due.
+    /// Ends a sample at the end of the run: as much of it as there is. `None` if none is due.
     pub(crate) fn close(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
         let s = &self.samplers[sampler as usize];
         if s.phase == Phase::Idle || s.due > now {

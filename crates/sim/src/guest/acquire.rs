@@ -15,7 +15,7 @@ use crate::program::Op;
 use crate::world::World;
 
 impl World<'_> {
-    /// A task takes a sleeping lock, or waits for it; true when the vCPU is busy with its way to sleep.
+    /// A task takes a sleeping lock, or waits for it; true if the vCPU is busy with the task's going to sleep.
     pub(crate) fn acquire(&mut self, v: u32, t: u32, l: u32, kind: LockKind) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let (vm, now) = (vcpu.vm as usize, self.clock.now());
@@ -54,7 +54,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether the holder of a sleeping lock looks as if it would release it soon.
+    /// Whether the holder of a sleeping lock will probably release it soon.
     fn is_worth_a_spin(&self, vm: usize, l: u32) -> bool {
         match self.vms[vm].sync.sleeping.owner(l) {
             Owner::Nobody | Owner::Readers => true,
@@ -71,7 +71,7 @@ impl World<'_> {
         self.vms[vm].sync.spin.sees_preempted() && self.is_told_away(self.home_of(vm, t))
     }
 
-    /// The current task of a vCPU spins for a sleeping lock: whether it goes on with that. Else it asks once more.
+    /// The current task of a vCPU spins for a sleeping lock: whether to go on. If not, it asks for the lock once more.
     pub(crate) fn spins_on(&mut self, v: u32, t: u32, l: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let (vm, resched) = (vcpu.vm as usize, vcpu.resched);
@@ -87,7 +87,7 @@ impl World<'_> {
         false
     }
 
-    /// A task spins for a sleeping lock no more. `slow`: those who read kept it waiting for too long.
+    /// A task stops spinning for a sleeping lock. `slow`: readers have held it for too long.
     pub(crate) fn stops_spinning(&mut self, vm: usize, t: u32, slow: bool) {
         let Spin::Sleeping(l) = self.vms[vm].tasks[t as usize].spin else { return };
         let now = self.clock.now();
@@ -100,7 +100,7 @@ impl World<'_> {
         }
     }
 
-    /// What a task that spins for a sleeping lock looks at has changed.
+    /// The state that a task spinning for a sleeping lock watches has changed.
     fn looks_again(&mut self, vm: usize, t: u32, l: u32) {
         if !self.spins_now(vm, t) {
             return;
@@ -111,7 +111,7 @@ impl World<'_> {
         }
     }
 
-    /// A task is not on its vCPU any more, or that is known to have no pCPU: who spins for a lock of it stops that.
+    /// A task has left its vCPU, or the guest knows that the vCPU has no pCPU: tasks that spin for a lock of it stop.
     pub(crate) fn holder_stops(&mut self, vm: usize, t: u32) {
         for other in self.vms[vm].sync.sleeping.watchers(t) {
             if self.spins_now(vm, other) {

@@ -15,18 +15,18 @@ use crate::world::World;
 
 #[derive(Clone, Debug, Default)]
 struct Barrier {
-    /// Who waits there.
+    /// Tasks that wait there.
     waits: Vec<u32>,
     /// How long they spin.
     spin_ns: Ns,
 }
 
-/// Barriers by their labels' first tasks.
+/// Barriers, by the first task of their label.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Barriers(BTreeMap<u32, Barrier>);
 
 impl Barriers {
-    /// A task comes to a barrier of so many: those who waited, if it is the last one. Else it waits from now on.
+    /// A task comes to a barrier of `of` tasks. Returns the waiting tasks if it is the last; else it waits from now on.
     fn meet(&mut self, barrier: u32, t: u32, of: u32, spin_ns: Ns) -> Option<Vec<u32>> {
         let Barrier { waits, spin_ns: spins } = self.0.entry(barrier).or_default();
         *spins = spin_ns;
@@ -61,7 +61,7 @@ impl World<'_> {
         }
     }
 
-    /// A task that has come to a barrier goes on, or sleeps until all are there: true when the vCPU is busy with its way to sleep.
+    /// A task at a barrier goes on, or sleeps until all have come: true if the vCPU is busy with its going to sleep.
     pub(crate) fn pass(&mut self, v: u32, t: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let barrier = self.vms[vm].tasks[t as usize].peers;
@@ -74,7 +74,7 @@ impl World<'_> {
         self.guest_sleep(v, t, None, CostKey::GuestSleep)
     }
 
-    /// All are there: a task that waited goes on. One that is on its way to sleep looks before it does.
+    /// All have come: a waiting task goes on. A task that is going to sleep checks before it does.
     fn barrier_opens(&mut self, v: u32, t: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &self.vms[vm].tasks[t as usize];

@@ -1,4 +1,4 @@
-//! What KVM counts for a vCPU.
+//! Counters of KVM for a vCPU.
 
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
 use vcoop_policy::config::AdvanceConfig;
@@ -15,14 +15,14 @@ pub(crate) struct Exits {
     pub(crate) ns: Ns,
 }
 
-/// Declares the counters, and what is done with each of them.
+/// Declares the counters, and operations on all of them.
 macro_rules! counters {
     (
         $( $(#[doc = $often_doc:literal])+ $often:ident ),+;
         $( $(#[doc = $doc:literal])+ $name:ident ),+ $(,)?
     ) => {
-        /// Counters of a vCPU, or of several. They never fall. In this order those that most events
-        /// count are in one cache line.
+        /// Counters of a vCPU, or of several. They never fall. Ordered so that those of the most frequent events share
+        /// a cache line.
         #[derive(Clone, Copy, Debug, Default)]
         #[repr(C)]
         pub(crate) struct Counters {
@@ -43,7 +43,7 @@ macro_rules! counters {
                 $( self.$name += other.$name; )+
             }
 
-            /// What has been counted since.
+            /// The counts since `start`.
             pub(crate) fn since(&self, start: &Self) -> Self {
                 let mut since = *self;
                 for (exits, before) in since.exits.iter_mut().zip(start.exits) {
@@ -61,31 +61,31 @@ macro_rules! counters {
 counters! {
     /// Interrupts made pending.
     injections,
-    /// Of these, those that reached the running guest without an exit.
+    /// Injections that reached the running guest without an exit.
     posted;
     /// Polls of the host that caught the wake-up.
     polls_won,
-    /// ... and those that did not.
+    /// Polls of the host that did not.
     polls_lost,
-    /// Time of the former.
+    /// Time of polls that caught the wake-up.
     poll_won_ns,
-    /// Time of the latter.
+    /// Time of the others.
     poll_lost_ns,
     /// Polls of the guest that ended with work to do.
     guest_polls_won,
-    /// ... and those that did not.
+    /// Polls of the guest that ended without.
     guest_polls_lost,
-    /// Time of both.
+    /// Time of all polls of the guest.
     guest_poll_ns,
     /// Time that a pCPU rested in guest mode.
     rest_ns,
     /// Deadlines moved from the preemption timer to an hrtimer.
     hv_to_sw,
-    /// ... and back.
+    /// Deadlines moved back.
     sw_to_hv,
     /// Deadlines that the preemption timer could not hold.
     hv_refused,
-    /// Deadlines that passed while the preemption timer stood still.
+    /// Deadlines that passed while the preemption timer was stopped.
     hv_blind,
     /// Time until they were noticed.
     hv_blind_ns,
@@ -97,8 +97,8 @@ counters! {
 pub(crate) type Counted = (String, &'static str, f64);
 
 impl Counters {
-    /// What a VM of so many vCPUs, virtualised like this, has counted in `ns`. What it has not switched
-    /// on is left out.
+    /// Scalars of a VM with so many vCPUs, virtualised like this, for `ns`. Counters of mechanisms that are off are
+    /// left out.
     pub(crate) fn scalars(&self, virt: &Virt, vcpus: f64, ns: f64) -> Vec<Counted> {
         let mut all = Vec::new();
         let seconds = ns / 1e9;

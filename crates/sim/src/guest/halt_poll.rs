@@ -5,12 +5,12 @@ use vcoop_policy::{GuestHaltPoll, HostHaltPoll, Idle};
 
 use crate::queue::Ns;
 
-/// What the host knows of the halts of one vCPU. `Ns::MAX` is no time.
+/// The host's polling for one vCPU. `Ns::MAX` stands for no time.
 #[derive(Debug)]
 pub(crate) struct HostPoll {
     policy: HostHaltPoll,
     halted_at: Ns,
-    /// Until when it polls.
+    /// End of the poll.
     until: Ns,
     /// Time polled so far.
     polled: Ns,
@@ -21,7 +21,7 @@ impl HostPoll {
         Self { policy: HostHaltPoll::new(config), halted_at: Ns::MAX, until: Ns::MAX, polled: 0 }
     }
 
-    /// The vCPU halts; whether it is to be polled for.
+    /// The vCPU halts. Returns whether to poll.
     pub(crate) fn halts(&mut self, now: Ns) -> bool {
         self.halted_at = now;
         self.polled = 0;
@@ -32,17 +32,17 @@ impl HostPoll {
         ns > 0
     }
 
-    /// Until when it is polled for.
+    /// End of the poll.
     pub(crate) fn until(&self) -> Ns {
         self.until
     }
 
-    /// It was polled for so long, and will be on, or not.
+    /// It has polled for `ns`, and may go on.
     pub(crate) fn polled(&mut self, ns: Ns) {
         self.polled += ns;
     }
 
-    /// The poll is over; how long it was.
+    /// The poll is over. Returns its length.
     pub(crate) fn ends(&mut self) -> Ns {
         self.until = Ns::MAX;
         std::mem::take(&mut self.polled)
@@ -58,7 +58,7 @@ impl HostPoll {
         now.saturating_sub(self.halted_at)
     }
 
-    /// The vCPU goes on; how long it was halted.
+    /// The vCPU goes on. Returns how long it was halted.
     pub(crate) fn goes_on(&mut self, now: Ns) -> Ns {
         let halted = now - std::mem::replace(&mut self.halted_at, Ns::MAX).min(now);
         self.policy.halted(halted, true);
@@ -66,8 +66,7 @@ impl HostPoll {
     }
 }
 
-/// What a guest's haltpoll governor knows of one vCPU, or when a guest that polls for ever began.
-/// `Ns::MAX` is no time.
+/// State of a guest's haltpoll governor for one vCPU, or begin of an endless poll. `Ns::MAX` stands for no time.
 #[derive(Debug)]
 pub(crate) struct GuestPoll {
     policy: GuestHaltPoll,
@@ -81,12 +80,12 @@ impl GuestPoll {
         Self { policy: GuestHaltPoll::new(config), halted_at: Ns::MAX, since: Ns::MAX }
     }
 
-    /// Whether it polls.
+    /// Whether the vCPU polls.
     pub(crate) fn is_polling(&self) -> bool {
         self.since != Ns::MAX
     }
 
-    /// Begins to poll, unless it does.
+    /// Begins to poll, unless it polls already.
     pub(crate) fn begins(&mut self, now: Ns) -> bool {
         let begins = !self.is_polling();
         if begins {
@@ -95,7 +94,7 @@ impl GuestPoll {
         begins
     }
 
-    /// There is nothing to run: what to do, and how long a poll was that ended for want of work.
+    /// There is nothing to run. Returns what to do, and the length of a poll that just ended without work.
     pub(crate) fn idles(&mut self, now: Ns) -> (Idle, Option<Ns>) {
         self.wakes(now);
         let mut lost = None;
@@ -113,12 +112,12 @@ impl GuestPoll {
         (choice, lost)
     }
 
-    /// For how long it has polled, if it does.
+    /// For how long the vCPU has polled, if it polls.
     pub(crate) fn polled(&self, now: Ns) -> Ns {
         now.saturating_sub(self.since)
     }
 
-    /// There is work; how long the poll was that it ended.
+    /// There is work. Returns the length of the poll that it ended.
     pub(crate) fn work_comes(&mut self, now: Ns) -> Option<Ns> {
         self.wakes(now);
         self.is_polling().then(|| self.ends(now, true))

@@ -1,4 +1,4 @@
-//! How long halts are, and what polling for them took: distributions, of VMs for which the host polls.
+//! Distributions of the lengths of halts and of polls for them, for VMs for which the host polls.
 //!
 //! KVM counts the same in powers of two (`halt_poll_success_hist`, `halt_poll_fail_hist`, `halt_wait_hist` of
 //! `KVM_GET_STATS_FD`).
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use crate::queue::Ns;
 
-/// A quantile is told with so many values beyond it, as everywhere.
+/// A quantile is reported only with so many values beyond it.
 const BEYOND: u64 = 10;
 
 /// A distribution of times, to two digits.
@@ -23,14 +23,14 @@ impl Times {
         self.0.record(ns).expect("it grows as it has to");
     }
 
-    /// What has been added since.
+    /// The values added since `start`.
     fn since(&self, start: &Self) -> Self {
         let mut all = self.clone();
         all.0.subtract(&start.0).expect("what was added stays");
         all
     }
 
-    /// The time that `percent` of the values are not above; `None` where too few are beyond it.
+    /// The time that `percent` of the values do not exceed; `None` if too few values are beyond it.
     fn quantile(&self, percent: u64) -> Option<Ns> {
         let (count, quantile) = (self.0.len(), percent as f64 / 100.0);
         let enough = count * (100 - percent) / 100 >= BEYOND;
@@ -50,7 +50,7 @@ pub(crate) struct HaltTimes {
     halted: Ns,
 }
 
-/// Quantiles that are told.
+/// Reported quantiles.
 const QUANTILES: [u64; 3] = [50, 90, 99];
 
 impl HaltTimes {
@@ -74,7 +74,7 @@ impl HaltTimes {
         self.halted += ns;
     }
 
-    /// Together with those of another copy.
+    /// The sum of these and those of another copy.
     pub(crate) fn plus(&mut self, other: &Self) {
         let lists = [
             (&mut self.won, &other.won),
@@ -87,7 +87,7 @@ impl HaltTimes {
         self.halted += other.halted;
     }
 
-    /// What it says of `ns`, to be put under the VM's name: counts and quantiles.
+    /// Scalars for a time of `ns`: counts and quantiles.
     pub(crate) fn scalars(
         &self,
         start: &Self,

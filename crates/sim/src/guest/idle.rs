@@ -23,12 +23,12 @@ use crate::machine::{GuestSegment, Segment, Vcpu};
 use crate::queue::Ns;
 use crate::world::World;
 
-/// As good as for ever: no run is so long.
+/// No run is this long.
 const FOR_EVER: Ns = 1 << 60;
 
 impl World<'_> {
-    /// HLT with nothing pending: polls for the vCPU, if its VM and its history say so. True if it does;
-    /// else the thread goes to sleep.
+    /// HLT with nothing pending: polls for the vCPU, if its VM and its history say so. True if it does; else the thread
+    /// goes to sleep.
     pub(crate) fn host_polls(&mut self, p: u32, v: u32) -> bool {
         if !self.vcpus[v as usize].virt.host_poll.halts(self.clock.now()) {
             return false;
@@ -43,18 +43,18 @@ impl World<'_> {
         true
     }
 
-    /// The vCPU that a thread is, if the host polls for it.
+    /// The vCPU of a thread, if the host polls for it.
     pub(crate) fn polled_for(&self, thread: u32) -> Option<u32> {
         let v = self.threads.get(thread as usize)?.vcpu;
         self.vcpus.get(v as usize).is_some_and(|vcpu| vcpu.polling).then_some(v)
     }
 
-    /// Nobody else wants this pCPU (`kvm_vcpu_can_poll`).
+    /// Whether no other thread wants this pCPU (`kvm_vcpu_can_poll`).
     fn can_poll(&self, p: u32) -> bool {
         !self.pcpus[p as usize].resched && self.host.has_single(CpuId(p))
     }
 
-    /// In the kernel with a vCPU that is polled for.
+    /// In the kernel, between segments, with a vCPU that is polled for.
     pub(crate) fn poll_goes_on(&mut self, p: u32, v: u32) {
         self.sync_posts(v);
         let vcpu = &self.vcpus[v as usize];
@@ -98,13 +98,13 @@ impl World<'_> {
         }
     }
 
-    /// Something for a pCPU that polls: a wake-up, or somebody else who wants it. It is there to be seen once the pCPU that
-    /// executes has done what it has to do before.
+    /// A polling pCPU gets a wake-up, or another thread wants it. It can see that once the executing pCPU has finished
+    /// its current work.
     pub(crate) fn poll_sees(&mut self, p: u32) {
         self.poll_sees_in(p, self.pcpus[self.cpu as usize].extra);
     }
 
-    /// The same for what is there to be seen in `after`.
+    /// The same, for something that can be seen after `after`.
     pub(crate) fn poll_sees_in(&mut self, p: u32, after: Ns) {
         if self.pcpus[p as usize].segment == Segment::Poll {
             let there = self.clock.now() + after;
@@ -128,7 +128,7 @@ impl World<'_> {
         }
     }
 
-    /// A guest's vCPU has nothing to run. True when it stays in guest mode.
+    /// A guest's vCPU has nothing to run. True if it stays in guest mode.
     pub(crate) fn guest_idle(&mut self, v: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let way = self.vms[vm].virt.idle;
@@ -158,7 +158,7 @@ impl World<'_> {
         true
     }
 
-    /// Whether the idle time that begins is too short to stop the tick for, if the guest has a governor of idle states.
+    /// Whether the idle time that begins is too short to stop the tick, if the guest has a governor of idle states.
     fn keeps_tick(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let tick = self.plan.vms[vcpu.vm as usize].level.tick_ns;
@@ -167,7 +167,7 @@ impl World<'_> {
         vcpu.timers.has(TimerFor::Tick) && vcpu.virt.idle_governor.keeps_tick(tick, until)
     }
 
-    /// What the haltpoll governor says, and for how long still.
+    /// The decision of the haltpoll governor, with the remaining time.
     fn guest_haltpoll(&mut self, v: u32) -> Idle {
         let virt = &mut self.vcpus[v as usize].virt;
         let (choice, lost) = virt.guest_poll.idles(self.clock.now());
@@ -203,8 +203,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether an idle vCPU watches its reschedule flag, so that no IPI is needed: it polls, or waits by
-    /// MWAIT.
+    /// Whether an idle vCPU watches its reschedule flag, so that no IPI is needed: it polls, or waits by MWAIT.
     pub(crate) fn guest_watches(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
@@ -217,14 +216,14 @@ impl World<'_> {
         }
     }
 
-    /// Code that runs on vCPU `v` sets the reschedule flag of an idle one that watches it, at the end of a wake-up or of a call.
+    /// Code on vCPU `v` sets the reschedule flag of an idle vCPU that watches it, at the end of a wake-up or of a call.
     pub(crate) fn guest_flags(&mut self, v: u32, to: u32) {
         self.vcpus[to as usize].resched = true;
         self.guest_sees(to, self.vcpus[v as usize].extra);
     }
 
-    /// An idle vCPU in guest mode is to go on: in `after` it notices its reschedule flag, or a posted
-    /// interrupt. If it is not in guest mode, it sees that when it is next.
+    /// An idle vCPU in guest mode is to go on: after `after` it notices its reschedule flag, or a posted interrupt.
+    /// Outside guest mode it sees that at the next entry.
     pub(crate) fn guest_sees(&mut self, v: u32, after: Ns) {
         let vcpu = &self.vcpus[v as usize];
         let p = vcpu.pcpu;
@@ -239,8 +238,8 @@ impl World<'_> {
         self.clock.hasten(Event::Segment(p), self.clock.now() + after + ns);
     }
 
-    /// How long the idle state takes to leave in which a pCPU rests in guest mode: for HLT the first,
-    /// for MWAIT the one that the guest's governor has chosen.
+    /// Exit latency of the idle state in which a pCPU rests in guest mode: for HLT the first, for MWAIT the one that
+    /// the guest's governor has chosen.
     pub(crate) fn rest_exit(&mut self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let expected = match self.vms[vcpu.vm as usize].virt.mwait {
@@ -258,7 +257,7 @@ impl World<'_> {
         virt.counters.rest_ns += ns;
     }
 
-    /// How long a vCPU has rested in guest mode until now, how long its guest expected that, and the governor after it.
+    /// How long a vCPU has rested in guest mode, how long its guest expected that, and the governor's state after it.
     pub(crate) fn rests(&self, vcpu: &Vcpu) -> (Ns, Ns, IdleGovernor) {
         // What was left of it when it was last stopped, or began.
         let since = vcpu.since - (FOR_EVER - vcpu.left);
@@ -278,8 +277,7 @@ impl World<'_> {
         vcpu.pcpu != NONE && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
     }
 
-    /// Whether an interrupt finds a vCPU idle without being asleep: polled for by the host, or idle in
-    /// guest mode.
+    /// Whether an interrupt finds a vCPU idle but not asleep: polled for by the host, or idle in guest mode.
     pub(crate) fn is_idle_awake(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         vcpu.polling

@@ -17,16 +17,16 @@ use crate::attribution::track::NONE;
 struct Lock {
     /// The task that has it.
     holder: u32,
-    /// Those who want it, in their order.
+    /// Waiters in the queue, in order.
     queue: VecDeque<u32>,
-    /// The first of them keeps it from others.
+    /// The head of the queue claims it.
     claimed: bool,
-    /// Those who want it and are not in line.
+    /// Waiters outside the queue.
     outside: VecDeque<u32>,
 }
 
 impl Lock {
-    /// Those outside get in line.
+    /// Moves the waiters outside into the queue.
     fn join(&mut self) -> VecDeque<u32> {
         let joined = std::mem::take(&mut self.outside);
         self.queue.extend(&joined);
@@ -39,7 +39,7 @@ impl Lock {
 pub(crate) struct Locks(Vec<Lock>);
 
 impl Locks {
-    /// So many, all free.
+    /// `n` locks, all free.
     pub(crate) fn new(n: u32) -> Self {
         let (queue, outside) = (VecDeque::new(), VecDeque::new());
         let free = Lock { holder: NONE, queue, claimed: false, outside };
@@ -51,7 +51,7 @@ impl Locks {
         self.0.is_empty()
     }
 
-    /// A task takes a spinlock: true if it has it, else it wants it from now on.
+    /// A task takes a spinlock: true if it has it, else it waits from now on.
     pub(crate) fn take(&mut self, l: u32, t: u32, kind: SpinLocks) -> bool {
         let lock = &mut self.0[l as usize];
         let (open, empty) = (!kind.in_order() && !lock.claimed, lock.queue.is_empty());
@@ -66,44 +66,45 @@ impl Locks {
         free
     }
 
-    /// A task spins for a spinlock: it claims it if it is next in line. Who gets in line by that.
+    /// A task spins for a spinlock: it claims it if it is the head of the queue. Returns tasks that join the queue
+    /// because of that.
     pub(crate) fn spins(&mut self, l: u32, t: u32) -> VecDeque<u32> {
         let lock = &mut self.0[l as usize];
         lock.claimed |= lock.queue.front() == Some(&t);
         if lock.claimed { lock.join() } else { VecDeque::new() }
     }
 
-    /// Whether a task that wants a spinlock is not in line for it.
+    /// Whether a waiter is outside the queue.
     pub(crate) fn is_outside(&self, l: u32, t: u32) -> bool {
         self.0[l as usize].outside.contains(&t)
     }
 
-    /// Those who want a spinlock and are not in line, in the order in which they came.
+    /// Waiters outside the queue, in order of arrival.
     pub(crate) fn outside(&self, l: u32) -> impl Iterator<Item = u32> {
         self.0[l as usize].outside.iter().copied()
     }
 
-    /// A task halts for a spinlock: it claims it no more.
+    /// A task halts for a spinlock: it does not claim it any more.
     pub(crate) fn halts(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
         lock.claimed &= lock.queue.front() != Some(&t);
     }
 
-    /// Who is in line for a spinlock behind this task.
+    /// The task behind this one in the queue.
     pub(crate) fn after(&self, l: u32, t: u32) -> Option<u32> {
         let queue = &self.0[l as usize].queue;
         let at = queue.iter().position(|&other| other == t)?;
         queue.get(at + 1).copied()
     }
 
-    /// Who is in line for a spinlock before this task, unless that is the first.
+    /// The task before this one in the queue, unless that is the head.
     pub(crate) fn before(&self, l: u32, t: u32) -> Option<u32> {
         let queue = &self.0[l as usize].queue;
         let at = queue.iter().position(|&other| other == t)?;
         queue.get(at.checked_sub(1)?).copied()
     }
 
-    /// A task releases a spinlock, which is free until it is handed over; who is next in line.
+    /// A task releases a spinlock, which is free until it is handed over. Returns the head of the queue.
     pub(crate) fn release(&mut self, l: u32, t: u32) -> Option<u32> {
         let lock = &mut self.0[l as usize];
         if lock.holder != t {
@@ -113,12 +114,12 @@ impl Locks {
         lock.queue.front().copied()
     }
 
-    /// Whether who is next in line claims a spinlock.
+    /// Whether the head of the queue claims a spinlock.
     pub(crate) fn is_claimed(&self, l: u32) -> bool {
         self.0[l as usize].claimed
     }
 
-    /// Who is next in line has a spinlock now; who is next in line after it, and who gets in line by that.
+    /// The head of the queue gets a spinlock. Returns the next head, and tasks that join the queue because of that.
     pub(crate) fn hand_over(&mut self, l: u32) -> (Option<u32>, VecDeque<u32>) {
         let lock = &mut self.0[l as usize];
         if let Some(head) = lock.queue.pop_front() {
@@ -134,14 +135,14 @@ impl Locks {
         self.0[l as usize].holder == NONE
     }
 
-    /// A task that was not in line has a free spinlock.
+    /// A task outside the queue gets a free spinlock.
     pub(crate) fn hand_to(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
         lock.outside.retain(|&other| other != t);
         lock.holder = t;
     }
 
-    /// Whether a spinlock is free, and this task is next in line.
+    /// Whether a spinlock is free, and this task is the head of its queue.
     pub(crate) fn is_next(&self, l: u32, t: u32) -> bool {
         let lock = &self.0[l as usize];
         lock.holder == NONE && lock.queue.front() == Some(&t)

@@ -16,13 +16,13 @@ use vcoop_model::plan::LockKind;
 use crate::attribution::track::NONE;
 use crate::queue::Ns;
 
-/// How long the first waiter of a semaphore lets others be before it (`RWSEM_WAIT_TIMEOUT`).
+/// How long the first waiter of a semaphore lets others go first (`RWSEM_WAIT_TIMEOUT`).
 const HANDOFF_AFTER_NS: Ns = 4_000_000;
 
-/// More readers do not make who wants to write spin for longer (`rwsem_rspin_threshold`).
+/// Readers that make a waiting writer spin for longer, at most (`rwsem_rspin_threshold`).
 const MAX_READERS: Ns = 30;
 
-/// What comes of asking for a lock.
+/// Result of asking for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Has,
@@ -30,33 +30,33 @@ pub(crate) enum Turn {
     Sleeps,
 }
 
-/// Who has a lock.
+/// Holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Nobody,
     Task(u32),
-    /// Those who read. Nobody knows whether they run.
+    /// Readers. Whether they run is not known.
     Readers,
-    /// The same, and they have had it for too long to spin for it.
+    /// Readers that have had it for too long to spin for it.
     SlowReaders,
 }
 
-/// What a task that spins looks at.
+/// What a spinning task watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sees {
     /// The lock.
     Lock,
-    /// The one before it in line.
+    /// The task before it in line.
     Before(u32),
 }
 
-/// Who sleeps for a lock, or is about to.
+/// A task that sleeps for a lock, or is about to.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     task: u32,
     reads: bool,
     since: Ns,
-    /// Woken to try once more.
+    /// Woken to ask once more.
     woken: bool,
     /// It spins, for a handoff.
     spins: bool,
@@ -67,13 +67,13 @@ struct Lock {
     kind: LockKind,
     owner: u32,
     readers: u32,
-    /// Those who read have had it for so long that nobody spins for it.
+    /// Readers have had it for so long that no task spins for it.
     slow: bool,
     /// Only the first waiter may take it.
     handoff: bool,
-    /// Those who have got it, and do not know yet.
+    /// Tasks that have been given it and do not know yet.
     given: Vec<u32>,
-    /// Those who spin; the first of them looks at the lock, each other one at the one before it.
+    /// Spinning tasks; the first watches the lock, each other one the task before it.
     spinners: VecDeque<u32>,
     waiters: VecDeque<Waiter>,
 }
@@ -90,7 +90,7 @@ impl Lock {
         waiters: VecDeque::new(),
     };
 
-    /// Whether who wants it this way can have it now, `first` of the waiters or not.
+    /// Whether a task can get it now in this way; `first`: it is the first waiter.
     fn admits(&self, kind: LockKind, first: bool) -> bool {
         let free = self.owner == NONE;
         match kind {
@@ -111,14 +111,14 @@ impl Lock {
         self.waiters.push_back(Waiter { task, reads, since, woken: false, spins: false });
     }
 
-    /// A task has it to itself, and does not know yet.
+    /// Gives it to a task alone, which does not know yet.
     fn give(&mut self, t: u32) {
         self.owner = t;
         self.slow = false;
         self.given.push(t);
     }
 
-    /// All who sleep to read have it.
+    /// Gives it to all sleeping readers.
     fn give_to_readers(&mut self) -> impl Iterator<Item = u32> {
         let given = self.given.len();
         let Self { waiters, given: to, .. } = self;
@@ -141,7 +141,7 @@ pub(crate) struct SleepingLocks {
 }
 
 impl SleepingLocks {
-    /// So many, all free.
+    /// `n` locks, all free.
     pub(crate) fn new(n: u32) -> Self {
         Self { locks: vec![Lock::FREE; n as usize], spinning: 0 }
     }
@@ -156,8 +156,8 @@ impl SleepingLocks {
         }
     }
 
-    /// A task asks for a lock, for the first time or again after it has spun or slept. `may_spin`: what Linux wants to
-    /// be so if it is to spin is so.
+    /// A task asks for a lock, for the first time or again after it has spun or slept. `may_spin`: Linux's conditions
+    /// for spinning hold.
     pub(crate) fn acquire(
         &mut self,
         l: u32,
@@ -211,7 +211,7 @@ impl SleepingLocks {
         if spins { Turn::Spins } else { Turn::Sleeps }
     }
 
-    /// What a task that spins for a lock looks at; `None`: it can have it.
+    /// What a task that spins for a lock watches; `None`: it can have the lock.
     pub(crate) fn sees(&self, l: u32, t: u32) -> Option<Sees> {
         let lock = &self.locks[l as usize];
         match lock.spinners.iter().position(|&other| other == t) {
@@ -220,22 +220,22 @@ impl SleepingLocks {
         }
     }
 
-    /// Who is behind a task that spins in line.
+    /// The task behind a spinning task in line.
     pub(crate) fn behind(&self, l: u32, t: u32) -> Option<u32> {
         let spinners = &self.locks[l as usize].spinners;
         let at = spinners.iter().position(|&other| other == t)?;
         spinners.get(at + 1).copied()
     }
 
-    /// How much longer a task that has spun this long does so: without limit while one holds the lock, and for a short
-    /// time while several read (`rwsem_rspin_threshold`).
+    /// How much longer a task that has spun this long spins: without limit while one task holds the lock, and for a
+    /// short time while several read (`rwsem_rspin_threshold`).
     pub(crate) fn patience(&self, l: u32, t: u32, spun: Ns) -> Option<Ns> {
         let lock = &self.locks[l as usize];
         let limit = 500 * (20 + MAX_READERS.min(lock.readers.into()));
         (lock.readers > 0 && lock.spinners.front() == Some(&t)).then(|| limit.saturating_sub(spun))
     }
 
-    /// A task spins no more: it asks once more, and then sleeps. `slow`: those who read kept it waiting for too long.
+    /// A task stops spinning: it asks once more, and then sleeps. `slow`: readers have held it for too long.
     pub(crate) fn stops_spinning(&mut self, l: u32, t: u32, now: Ns, slow: bool) {
         let lock = &mut self.locks[l as usize];
         lock.slow |= slow;
@@ -249,7 +249,7 @@ impl SleepingLocks {
         self.spinning -= 1;
     }
 
-    /// Those who spin and look at a lock that a task has.
+    /// Tasks that spin and watch a lock that a task holds.
     pub(crate) fn watchers(&self, t: u32) -> Vec<u32> {
         if self.spinning == 0 {
             return Vec::new();
@@ -262,8 +262,8 @@ impl SleepingLocks {
         held.flat_map(watch).flatten().collect()
     }
 
-    /// A task releases a lock. Those to be told: they have it, or may try once more. `spins_now`: whether a task that
-    /// spins does so at this moment.
+    /// A task releases a lock. Returns tasks to notify: they have the lock, or may ask once more. `spins_now`: whether
+    /// a spinning task does so at this moment.
     pub(crate) fn release(
         &mut self,
         l: u32,
@@ -326,7 +326,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// One lock, taken one way, at a time.
+    /// One lock that is always taken in one way.
     struct One(SleepingLocks, Ns);
 
     impl One {
@@ -338,12 +338,12 @@ mod tests {
             self.0.acquire(0, t, kind, self.1, may_spin)
         }
 
-        /// Released, where all who spin do so now.
+        /// Releases it while all spinning tasks spin.
         fn released(&mut self, t: u32) -> Vec<u32> {
             self.0.release(0, t, self.1, |_| true)
         }
 
-        /// Released, where nobody who spins has a pCPU.
+        /// Releases it while no spinning task has a pCPU.
         fn released_alone(&mut self, t: u32) -> Vec<u32> {
             self.0.release(0, t, self.1, |_| false)
         }

@@ -1,4 +1,4 @@
-//! How a guest's vCPUs spin for its locks, and what the host does about it.
+//! How a guest's vCPUs spin for its locks, and how the host reacts.
 //!
 //! A task that spins or holds a spinlock cannot be preempted by its guest, but its vCPU can be by the host:
 //!
@@ -26,7 +26,7 @@ use crate::machine::{GuestSegment, Vm};
 use crate::queue::Ns;
 use crate::world::World;
 
-/// `kvm_vcpu_on_spin` gives up after so many candidates that have nothing to gain.
+/// `kvm_vcpu_on_spin` stops after this many candidates that do not profit from a yield.
 const TRIES: u32 = 3;
 
 impl World<'_> {
@@ -59,7 +59,7 @@ impl World<'_> {
         work.left = UNBOUNDED;
     }
 
-    /// A task releases a spinlock: the next in line has it, or is kicked out of its halt.
+    /// A task releases a spinlock: the next waiter gets it, or is kicked out of its halt.
     pub(crate) fn unlock(&mut self, v: u32, t: u32, l: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
@@ -90,7 +90,7 @@ impl World<'_> {
         }
     }
 
-    /// Who is next in line for a spinlock has it. The one after it claims it, if it spins now.
+    /// The head of a spinlock's queue gets the lock. The next waiter claims it, if it spins now.
     fn hand_over(&mut self, vm: usize, l: u32, head: u32) {
         let (next, joined) = self.vms[vm].sync.locks.hand_over(l);
         self.join(vm, joined);
@@ -102,13 +102,13 @@ impl World<'_> {
         self.spin_ends(vm, head);
     }
 
-    /// A task spins for a spinlock, and claims it if it is next in line.
+    /// A task spins for a spinlock, and claims it if it is the head of the queue.
     fn claims(&mut self, vm: usize, l: u32, t: u32) {
         let joined = self.vms[vm].sync.locks.spins(l, t);
         self.join(vm, joined);
     }
 
-    /// Tasks that have spun outside of a lock's queue are in it now: their threshold counts from here.
+    /// Tasks that have spun outside of a lock's queue have joined it: their threshold counts from now.
     fn join(&mut self, vm: usize, joined: VecDeque<u32>) {
         for t in joined {
             self.vms[vm].tasks[t as usize].spun = 0;
@@ -118,7 +118,7 @@ impl World<'_> {
         }
     }
 
-    /// A task that spins for a free lock has it, wherever it waited.
+    /// A task that spins for a free lock gets it, wherever it waited.
     fn takes_free(&mut self, vm: usize, l: u32, t: u32) {
         self.vms[vm].sync.locks.hand_to(l, t);
         self.spin_ends(vm, t);
@@ -135,7 +135,7 @@ impl World<'_> {
         vcpu.current == t && vcpu.segment == GuestSegment::User && self.is_in_guest(vcpu)
     }
 
-    /// What a task spins for is there: it goes on, when its vCPU runs.
+    /// What a task spins for has come: it goes on, when its vCPU runs.
     pub(crate) fn spin_ends(&mut self, vm: usize, t: u32) {
         let v = self.home_of(vm, t);
         let spins = self.spins_now(vm, t);
@@ -153,7 +153,7 @@ impl World<'_> {
         }
     }
 
-    /// The current task of a vCPU spins: for how long it may, or `None` if it need not any more.
+    /// The current task of a vCPU spins. Returns for how long it may, or `None` if it need not any more.
     pub(crate) fn spell(&mut self, v: u32, t: u32) -> Option<Ns> {
         let vm = self.vcpus[v as usize].vm as usize;
         let spin = self.vms[vm].tasks[t as usize].spin;
@@ -184,7 +184,7 @@ impl World<'_> {
         Some(self.spell_begins(v, t))
     }
 
-    /// For how long the current task of a vCPU spins, if nobody ends that.
+    /// For how long the current task of a vCPU spins, unless something ends that.
     fn spell_begins(&mut self, v: u32, t: u32) -> Ns {
         let vm = self.vcpus[v as usize].vm as usize;
         let sync = &self.vms[vm].sync;
@@ -207,8 +207,8 @@ impl World<'_> {
         self.vcpus[v as usize].spin.spell(limit, exits)
     }
 
-    /// How much longer a task that has spun this long for a pv lock does so before its vCPU halts: not longer than until
-    /// it looks whether the vCPU before it in line has halted (`pv_wait_early`), if that has.
+    /// How much longer a task that has spun this long for a pv lock spins before its vCPU halts: at most until it
+    /// checks whether the vCPU before it in line has halted (`pv_wait_early`), if that has.
     fn pv_threshold(&self, vm: usize, t: u32, l: u32, spun: Ns) -> Ns {
         let sync = &self.vms[vm].sync;
         let look = match self.has_reason_to_halt_early(vm, t, l) {
@@ -218,8 +218,8 @@ impl World<'_> {
         sync.pv_threshold_ns.min(look).saturating_sub(spun)
     }
 
-    /// Whether the vCPU before the one of a task in line for a pv lock has halted, or is preempted in guests that look at that.
-    /// Who has a ticket does not know the one before it.
+    /// Whether the vCPU before a task's in line for a pv lock has halted, or, in guests that check it, is preempted. A
+    /// waiter with a ticket does not know the one before it.
     fn has_reason_to_halt_early(&self, vm: usize, t: u32, l: u32) -> bool {
         let sync = &self.vms[vm].sync;
         let before = (sync.spin.locks == SpinLocks::Pv).then(|| sync.locks.before(l, t)).flatten();
@@ -239,7 +239,7 @@ impl World<'_> {
         }
     }
 
-    /// Books what a task that spins keeps its vCPU busy for.
+    /// Books the reason for which a spinning task keeps its vCPU busy.
     pub(crate) fn spin_state(&mut self, v: u32, spin: Spin) {
         let state = match spin {
             Spin::No | Spin::Timer => State::Run,
@@ -249,7 +249,7 @@ impl World<'_> {
         self.state(self.vcpus[v as usize].track, state);
     }
 
-    /// A spell of spinning is over.
+    /// A period of spinning is over.
     pub(crate) fn spell_ends(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
@@ -268,7 +268,7 @@ impl World<'_> {
         }
     }
 
-    /// The vCPU of a task halts for a lock: that of the next one in line, if it spins now, will see that.
+    /// The vCPU of a task halts for a lock: that of the next waiter sees it, if it spins now.
     fn halts_in_line(&mut self, vm: usize, t: u32) {
         let Vm { tasks, sync, .. } = &mut self.vms[vm];
         let spin = tasks[t as usize].spin;
@@ -277,7 +277,7 @@ impl World<'_> {
         self.next_looks(vm, l, t);
     }
 
-    /// What the one behind a task in line for a pv lock looks at has changed: it sees that, if it spins now.
+    /// The state that the next waiter for a pv lock watches has changed: it sees that, if it spins now.
     fn next_looks(&mut self, vm: usize, l: u32, t: u32) {
         let next = self.vms[vm].sync.locks.after(l, t);
         if let Some(next) = next.filter(|&next| self.spins_now(vm, next)) {
@@ -285,7 +285,7 @@ impl World<'_> {
         }
     }
 
-    /// What ends the spell of a task that spins now has changed.
+    /// The condition that ends a task's present spinning has changed.
     pub(crate) fn spell_again(&mut self, v: u32, t: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, p) = (vcpu.vm as usize, vcpu.pcpu);
@@ -307,7 +307,7 @@ impl World<'_> {
         }
     }
 
-    /// The vCPU is loaded: what its being away meant is over.
+    /// The vCPU is loaded: resets the state of its absence.
     pub(crate) fn spin_loaded(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
@@ -319,8 +319,9 @@ impl World<'_> {
         self.looks_at_vcpu(v);
     }
 
-    /// A vCPU that yielded when it spun goes on. Only now it says to whom it yielded (`yield_to` calls the scheduler before
-    /// it returns to `kvm_vcpu_on_spin`), so whoever spins meanwhile searches from where it did.
+    /// A vCPU that yielded while spinning goes on. Only now it records to whom it yielded (`yield_to` calls the
+    /// scheduler before it returns to `kvm_vcpu_on_spin`), so vCPUs that spin meanwhile start their search where it
+    /// did.
     fn yield_returns(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if let Some(to) = vcpu.spin.leaves_loop() {
@@ -328,7 +329,8 @@ impl World<'_> {
         }
     }
 
-    /// In guests that look at it, who is next in line for a pv lock behind the task of a vCPU sees whether that is preempted.
+    /// In guests that check it, the next waiter for a pv lock behind the task of a vCPU sees whether that vCPU is
+    /// preempted.
     fn looks_at_vcpu(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
@@ -340,7 +342,7 @@ impl World<'_> {
         }
     }
 
-    /// A vCPU is switched in or out: its guest's wake-ups see whether it is told to be preempted.
+    /// A vCPU is switched in or out: wake-ups of its guest see whether the guest is told that it is preempted.
     pub(crate) fn guest_sees_away(&mut self, v: u32) {
         let away = self.is_told_away(v);
         let vcpu = &self.vcpus[v as usize];
@@ -350,7 +352,7 @@ impl World<'_> {
         }
     }
 
-    /// The vCPU has lost its pCPU while it could have gone on.
+    /// The vCPU has lost its pCPU while runnable.
     pub(crate) fn spin_preempted(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         // KVM tells the guest only if the last exit was an interrupt of the host (`kvm_steal_time_set_preempted`).
@@ -375,9 +377,9 @@ impl World<'_> {
         }
     }
 
-    /// A PLE exit: yields to a vCPU of the VM that was preempted, by the rules of
-    /// `kvm_vcpu_on_spin`. True when it did. The search reads a cache line of each vCPU that it comes to (`ready` and
-    /// `preempted`): it waits for those that were written since the last search.
+    /// A PLE exit: yields to a vCPU of the VM that was preempted, by the rules of `kvm_vcpu_on_spin`. True if it did.
+    /// The search reads a cache line of each vCPU that it visits (`ready` and `preempted`), and waits for those written
+    /// since the last search.
     pub(crate) fn on_spin(&mut self, p: u32, v: u32) -> bool {
         if self.host.credit1().is_some() {
             // Xen's window does not grow, and its vCPU yields to whoever is next (`EXIT_REASON_PAUSE_INSTRUCTION` of
@@ -434,7 +436,7 @@ impl World<'_> {
         false
     }
 
-    /// The hypercall that kicks a vCPU, at the head of a lock's queue: true when the kicker yielded to it.
+    /// The hypercall that kicks the vCPU at the head of a lock's queue: true if the kicker yielded to it.
     pub(crate) fn on_kick(&mut self, p: u32, to: u32) -> bool {
         self.kick(to);
         let vm = &self.vms[self.vcpus[to as usize].vm as usize];
@@ -442,7 +444,8 @@ impl World<'_> {
         yields && self.on_yield(p, to)
     }
 
-    /// A hypercall asks to yield to a vCPU. True when it did (`kvm_sched_yield`: since 5.13 not where nobody else wants the pCPU).
+    /// A hypercall that asks to yield to a vCPU. True if it did (`kvm_sched_yield`: since 5.13 not if no other thread
+    /// wants the pCPU).
     pub(crate) fn on_yield(&mut self, p: u32, to: u32) -> bool {
         let vm = self.vcpus[to as usize].vm as usize;
         let alone = self.host.has_single(CpuId(p));

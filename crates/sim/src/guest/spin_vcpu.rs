@@ -1,13 +1,13 @@
-//! How a vCPU spins, and what the host knows of that.
+//! How a vCPU spins, and the host's state about that.
 
 use vcoop_model::plan::virt::{Candidates, SpinVirt};
 
 use crate::queue::Ns;
 
-/// What is left of a wait that somebody else ends.
+/// Remaining time of a wait that only others end.
 pub(crate) const UNBOUNDED: Ns = 1 << 50;
 
-/// What a task keeps its vCPU busy for.
+/// What a task waits for while it keeps its vCPU busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Spin {
     /// Nothing: its own work.
@@ -25,39 +25,39 @@ pub(crate) enum Spin {
     Barrier,
 }
 
-/// What ends a spell of spinning that nobody else ends.
+/// What ends a period of spinning, unless something else does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Spell {
     #[default]
     Open,
-    /// The hardware.
+    /// The hardware: a PLE exit.
     Window,
     /// The threshold of a pv lock.
     Threshold,
-    /// How long one spins for a lock that others read, or at a barrier.
+    /// The limit for spinning for a lock with readers, or at a barrier.
     Patience,
 }
 
-/// How a vCPU spins, and what the host knows of that.
+/// How a vCPU spins, and the host's state about that.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpinVcpu {
-    /// It halts, or will, at a pv lock.
+    /// It halts, or is about to, for a pv lock.
     parks: bool,
-    /// Kicked: it need not halt.
+    /// It was kicked, and need not halt.
     kicked: bool,
-    /// Who let its lock go has seen that it halts, and kicks it.
+    /// The task that released its lock has seen that it halts, and kicks it.
     kick_sent: bool,
     /// It was preempted, not woken.
     preempted: bool,
     /// Its guest is told that it is preempted.
     told: bool,
-    /// vCPU (of the VM) to which it yielded when it spun, if it has not run since.
+    /// vCPU (of the VM) to which it yielded while spinning, if it has not run since.
     in_loop: Option<u32>,
-    /// Such a one is yielded to every other time.
+    /// A vCPU that spun is yielded to only every other time: whether it is its turn.
     eligible: bool,
     /// When it last got or lost a pCPU.
     switched_at: Ns,
-    /// When it last looked for one to yield to.
+    /// When it last searched for a vCPU to yield to.
     searched_at: Ns,
     spell: Spell,
     /// Time until the next PLE exit.
@@ -65,17 +65,17 @@ pub(crate) struct SpinVcpu {
 }
 
 impl SpinVcpu {
-    /// Whether it halts, or will, at a pv lock.
+    /// Whether it halts, or is about to, for a pv lock.
     pub(crate) fn parks(&self) -> bool {
         self.parks
     }
 
-    /// Whether it has been kicked meanwhile: it need not halt.
+    /// Whether it has been kicked and need not halt; consumes the kick.
     pub(crate) fn take_kick(&mut self) -> bool {
         std::mem::take(&mut self.kicked)
     }
 
-    /// The same; the kick is still to be taken.
+    /// The same, without consuming the kick.
     pub(crate) fn is_kicked(&self) -> bool {
         self.parks && self.kicked
     }
@@ -89,18 +89,18 @@ impl SpinVcpu {
         parks
     }
 
-    /// Whether who lets its lock go has to kick it. One kick is enough for a halt: the word of the lock says that its
-    /// head halts, and who releases the lock clears it.
+    /// Whether the task that releases its lock has to kick it. One kick is enough for a halt: the word of the lock says
+    /// that its head halts, and the release clears it.
     pub(crate) fn needs_kick(&mut self) -> bool {
         !std::mem::replace(&mut self.kick_sent, true)
     }
 
-    /// It is kicked: it need not halt.
+    /// Kicks it: it need not halt.
     pub(crate) fn kick(&mut self) {
         self.kicked = true;
     }
 
-    /// It has lost its pCPU while it could have gone on. `told`: its guest knows of that.
+    /// It has lost its pCPU while runnable. `told`: its guest is told so.
     pub(crate) fn preempted(&mut self, now: Ns, told: bool) {
         (self.preempted, self.told) = (true, told);
         self.switched_at = now;
@@ -111,7 +111,7 @@ impl SpinVcpu {
         self.switched_at > then
     }
 
-    /// It looks for one to yield to: when it last did so.
+    /// It searches for a vCPU to yield to. Returns when it last did so.
     pub(crate) fn searches(&mut self, now: Ns) -> Ns {
         std::mem::replace(&mut self.searched_at, now)
     }
@@ -121,18 +121,18 @@ impl SpinVcpu {
         self.told
     }
 
-    /// It yielded to a vCPU (of the VM) when it spun.
+    /// It yielded to a vCPU (of the VM) while spinning.
     pub(crate) fn yielded(&mut self, to: u32) {
         self.in_loop = Some(to);
     }
 
-    /// It goes on after a yield: to which vCPU (of the VM).
+    /// It goes on after a yield. Returns to which vCPU (of the VM) it yielded.
     pub(crate) fn leaves_loop(&mut self) -> Option<u32> {
         self.eligible = false;
         self.in_loop.take()
     }
 
-    /// It has a pCPU: what its being away meant is over.
+    /// It has a pCPU: resets the state of its absence.
     pub(crate) fn loaded(&mut self, now: Ns, window: Ns) {
         (self.window, self.switched_at) = (window, now);
         (self.preempted, self.told) = (false, false);
@@ -143,8 +143,8 @@ impl SpinVcpu {
         self.window = (self.window * by).min(SpinVirt::PLE_MAX_NS);
     }
 
-    /// Whether one who spins may yield to it by these rules, if it could run: `in_kernel` as KVM saw it last,
-    /// `interrupted` if an interrupt waits for it.
+    /// Whether a spinning vCPU may yield to it by these rules, if it could run. `in_kernel`: KVM last saw it there;
+    /// `interrupted`: an interrupt waits for it.
     pub(crate) fn may_be_yielded_to(
         &self,
         rules: Candidates,
@@ -157,15 +157,14 @@ impl SpinVcpu {
         }
     }
 
-    /// Whether it is its turn, if it could be yielded to: one that spun itself is every other time.
+    /// Whether it is its turn to be yielded to: every other time for a vCPU that spun itself.
     pub(crate) fn takes_turn(&mut self) -> bool {
         let eligible = self.in_loop.is_none() || self.eligible;
         self.eligible ^= self.in_loop.is_some();
         eligible
     }
 
-    /// Spins for what ends first: the hardware's window, or what the guest's kernel ends it with after a time; for how
-    /// long.
+    /// Begins to spin until the hardware's window ends, or the guest's kernel stops after a time. Returns for how long.
     pub(crate) fn spell(&mut self, limit: Option<(Ns, Spell)>, exits: bool) -> Ns {
         let mut ends = (UNBOUNDED, Spell::Open);
         if let Some((left, by)) = limit {
@@ -178,7 +177,7 @@ impl SpinVcpu {
         ends.0
     }
 
-    /// A spell is over, by what it was to end with. One that has used up its threshold halts.
+    /// A period of spinning is over. Returns what ended it. A vCPU that has used up its threshold halts.
     pub(crate) fn spell_ends(&mut self) -> Spell {
         self.parks |= self.spell == Spell::Threshold;
         self.spell

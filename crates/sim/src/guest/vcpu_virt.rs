@@ -1,5 +1,5 @@
-//! What a vCPU keeps besides the state that every event looks at: counters, and the state of mechanisms
-//! that most VMs have switched off. And what a VM has switched on.
+//! State of a vCPU that few events use: counters, and the state of mechanisms that most VMs have off. And the
+//! mechanisms that a VM has on.
 
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
 use vcoop_model::plan::{HostPlan, Plan, VmPlan};
@@ -11,15 +11,15 @@ use crate::guest::halt_poll::{GuestPoll, HostPoll};
 use crate::host::idle_governor::IdleGovernor;
 use crate::interrupts::deadline::Deadline;
 
-/// Why a vCPU has to be tended when it is switched to; bits of `Vcpu::wants`.
+/// Reasons to call `tend` when a vCPU is switched to; bits of `Vcpu::wants`.
 pub(crate) mod wants {
-    /// Its preemption timer stands on an hrtimer.
+    /// Its preemption timer is replaced by an hrtimer.
     pub(crate) const HV_TIMER: u8 = 1;
-    /// The host's polling is told how long it was halted.
+    /// The host's polling needs the length of its halt.
     pub(crate) const HALT_TIME: u8 = 2;
     /// Its timer has expired on another pCPU, and it is to take the interrupt at its next entry.
     pub(crate) const TIMER: u8 = 4;
-    /// Its timer has fired on the host, and the handler of that is still to run.
+    /// Its timer has fired on the host, and that handler is still to run.
     pub(crate) const FIRED: u8 = 8;
 }
 
@@ -29,7 +29,7 @@ enum FastPath {
     Off,
     /// Those of the timer.
     Timer,
-    /// ... and writes of the ICR.
+    /// Those, and writes of the ICR.
     TimerAndIcr,
 }
 
@@ -42,11 +42,11 @@ pub(crate) enum IdleWay {
     Rest,
     /// Polls for ever.
     Poll,
-    /// Polls for a while, then as the field says: HLT exits (false) or rests (true).
+    /// Polls for a while, then HLT exits (`false`) or rests (`true`).
     Haltpoll(bool),
 }
 
-/// Who fires a VM's deadlines.
+/// What fires a VM's deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fires {
     /// An hrtimer of the pCPU where it was set.
@@ -55,30 +55,30 @@ enum Fires {
     Hv,
     /// The housekeeping pCPU.
     Posted,
-    /// The same, and writing a deadline does not exit.
+    /// The housekeeping pCPU, and writing a deadline does not exit.
     Exitless,
 }
 
-/// How a VM is virtualised, as its events ask for it.
+/// How a VM is virtualised, in a form that events use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VmVirt {
     /// Interrupts reach a running guest without an exit.
     pub(crate) posted: bool,
     fires: Fires,
-    /// An hrtimer stands in for that while the vCPU is preempted.
+    /// An hrtimer replaces the preemption timer while the vCPU is preempted.
     pub(crate) sw_on_preempt: bool,
     /// Deadlines are fired early.
     pub(crate) advance: bool,
-    /// The guest's kernel waits for the deadline in its handler; else whoever brings the interrupt does.
+    /// The guest's kernel waits for the deadline in its handler; else the CPU that delivers the interrupt waits.
     pub(crate) guest_waits: bool,
     pub(crate) mode: TimerMode,
-    /// One of the three above is not as usual.
+    /// One of the three fields above is not the default.
     special_timer: bool,
     pub(crate) eoi_exits: bool,
     pub(crate) window_exits: bool,
     fastpath: FastPath,
     pub(crate) idle: IdleWay,
-    /// MWAIT: idle states of every depth, not the first alone.
+    /// MWAIT: idle states of every depth, not only the first.
     pub(crate) mwait: bool,
     pub(crate) host_polls: bool,
 }
@@ -96,7 +96,7 @@ impl VmVirt {
         matches!(self.fires, Fires::Posted | Fires::Exitless)
     }
 
-    /// Its deadlines stand on the preemption timer where they can.
+    /// Its deadlines use the preemption timer where possible.
     #[inline]
     pub(crate) fn hv_timer(&self) -> bool {
         self.fires == Fires::Hv
@@ -159,22 +159,22 @@ impl VmVirt {
     }
 }
 
-/// Whether deadlines of a VM's vCPUs stand on the preemption timer where they can: KVM's `kvm_can_use_hv_timer`, and whether
-/// there is one at all.
+/// Whether deadlines of a VM's vCPUs use the preemption timer where possible: KVM's `kvm_can_use_hv_timer`, and whether
+/// the CPU has one.
 fn can_use_hv_timer(virt: &Virt, host: &HostPlan) -> bool {
     let shuns = host.cpu.is_none_or(|cpu| cpu.shuns_preemption_timer());
     let off = virt.exits_off.mwait || posts_timers(virt, host);
     virt.timer.source == Some(GuestTimer::HvTimer) && !off && !shuns
 }
 
-/// Whether KVM has housekeeping pCPUs post the timers of a VM without being told to (`kvm_can_post_timer_interrupt`).
+/// Whether KVM by itself has housekeeping pCPUs post the timers of a VM (`kvm_can_post_timer_interrupt`).
 fn posts_timers(virt: &Virt, host: &HostPlan) -> bool {
     let rests = virt.exits_off.hlt || virt.exits_off.mwait;
     rests && virt.apic.posted && !host.nohz_full.is_empty()
 }
 
-/// How a vCPU is virtualised: what most events do not look at. The counters that every exit counts come first, on
-/// a cache line of theirs.
+/// Virtualisation of a vCPU: fields that most events do not use. The counters of every exit come first, on their own
+/// cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct VcpuVirt {
@@ -182,7 +182,7 @@ pub(crate) struct VcpuVirt {
     pub(crate) deadline: Deadline,
     pub(crate) host_poll: HostPoll,
     pub(crate) guest_poll: GuestPoll,
-    /// Of its guest, when it rests in guest mode.
+    /// The guest's governor of idle states, for rests in guest mode.
     pub(crate) idle_governor: IdleGovernor,
 }
 

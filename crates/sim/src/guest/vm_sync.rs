@@ -1,4 +1,4 @@
-//! What the vCPUs of a VM share when they wait for each other: locks, and how they spin and send IPIs.
+//! State that vCPUs of a VM share to wait for each other: locks, and how they spin and send IPIs.
 
 use vcoop_model::named;
 use vcoop_model::plan::virt::{IpiVirt, SpinLocks, SpinVirt};
@@ -36,7 +36,7 @@ named! {
 /// Counters of a VM.
 pub(crate) type Counts = [u64; Count::COUNT];
 
-/// What the vCPUs of a VM share. See the [module](self).
+/// State shared by the vCPUs of a VM. See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct VmSync {
     pub(crate) locks: Locks,
@@ -46,11 +46,11 @@ pub(crate) struct VmSync {
     pub(crate) spin: SpinVirt,
     /// PAUSE loops exit.
     pub(crate) ple: bool,
-    /// ... the first time after so long.
+    /// Window of the first such exit, in nanoseconds.
     pub(crate) ple_window_ns: Ns,
     /// How long a waiter for a paravirtual lock spins.
     pub(crate) pv_threshold_ns: Ns,
-    /// ... and how often it looks at the one before it.
+    /// Time between two checks of the waiter before it.
     pub(crate) pv_look_ns: Ns,
     /// vCPU (of the VM) that was last yielded to.
     last_boosted: u32,
@@ -101,8 +101,8 @@ impl VmSync {
         self.last_boosted = c;
     }
 
-    /// Those to try as the target of a yield, by number in a VM of `n` vCPUs: the one after the last that was
-    /// yielded to first.
+    /// Candidates for a yield, by number in a VM of `n` vCPUs, beginning with the one after the last that was yielded
+    /// to.
     pub(crate) fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + use<> {
         let last = self.last_boosted;
         (1..=n).map(move |i| (last + i) % n)

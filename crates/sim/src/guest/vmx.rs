@@ -1,4 +1,4 @@
-//! Entering and leaving guest mode, and what the host does for each exit.
+//! VM entries and exits, and the host's work for each exit.
 
 use vcoop_model::profile::CostKey;
 
@@ -34,8 +34,8 @@ impl World<'_> {
         self.begin(p, Segment::Entry, ns);
     }
 
-    /// What an entry that brings an interrupt takes longer. `host`: what KVM does before it waits for the deadline; the
-    /// way into the guest comes after that (`kvm_wait_lapic_expire` of `arch/x86/kvm/lapic.c`).
+    /// Extra time of an entry that brings an interrupt. `host`: KVM's work before it waits for the deadline; the entry
+    /// itself comes after that (`kvm_wait_lapic_expire` of `arch/x86/kvm/lapic.c`).
     fn entry_injects(&mut self, v: u32, host: Ns) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
@@ -67,8 +67,7 @@ impl World<'_> {
         }
     }
 
-    /// The host's work for an exit on KVM's fast path is done: back into the guest, if nothing is in the
-    /// way.
+    /// The host's work for an exit on KVM's fast path is done: re-enters the guest, unless something prevents it.
     pub(crate) fn fast_reentry(&mut self, p: u32, v: u32, reason: Exit) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
@@ -89,8 +88,7 @@ impl World<'_> {
         true
     }
 
-    /// Leaves guest mode (or never got there) for a reason; the segment covers the exit and its
-    /// handling.
+    /// Leaves guest mode (or the way there) for a reason; the segment covers the exit and its handling.
     pub(crate) fn exit(&mut self, p: u32, reason: Exit) {
         let v = self.pcpus[p as usize].vcpu;
         let hv_timer = self.vms[self.vcpus[v as usize].vm as usize].virt.hv_timer();
@@ -149,7 +147,7 @@ impl World<'_> {
         }
     }
 
-    /// The host's work for an exit is done: its effects. True when the thread went to sleep.
+    /// The host's work for an exit is done: carries out its effects. True if the thread went to sleep.
     pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
         let sleeps = self.exit_takes_effect(p, reason);
         if reason.goes_to_user() {

@@ -1,6 +1,6 @@
-//! Interrupts of the host that serve nobody here: network cards, disks.
+//! Interrupts of host devices that concern no VM: network cards, disks.
 //!
-//! Each pCPU of a device has a line of its own, with its own stream of draws.
+//! Each pCPU of a device has its own line, with its own stream of draws.
 
 use vcoop_model::plan::{InterruptPlan, Plan};
 use vcoop_model::rng::Stream;
@@ -19,7 +19,7 @@ struct Line<'p> {
     took: Ns,
 }
 
-/// All of them, those of a device side by side.
+/// All lines, those of a device adjacent.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceLines<'p>(Vec<Line<'p>>);
 
@@ -35,12 +35,12 @@ impl<'p> DeviceLines<'p> {
         Self(lines)
     }
 
-    /// How many there are.
+    /// Number of lines.
     pub(crate) fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// Sets when each interrupts first. Devices with an even period are out of step.
+    /// Schedules the first interrupt of each line. Devices with a constant period are out of phase.
     pub(crate) fn start(&mut self, clock: &mut Clock) {
         for (i, line) in (0..).zip(&mut self.0) {
             let period = line.stream.draw(&line.plan.period);
@@ -48,7 +48,7 @@ impl<'p> DeviceLines<'p> {
         }
     }
 
-    /// A device interrupts a pCPU, and will again; which one.
+    /// A line interrupts its pCPU, and will again. Returns the pCPU.
     pub(crate) fn fires(&mut self, i: u32, clock: &mut Clock) -> u32 {
         let line = &mut self.0[i as usize];
         let wait = line.stream.draw(&line.plan.period);
@@ -56,7 +56,7 @@ impl<'p> DeviceLines<'p> {
         line.cpu
     }
 
-    /// The interrupt is taken; how long its handler takes.
+    /// The interrupt is taken. Returns how long its handler takes.
     pub(crate) fn takes(&mut self, i: u32) -> Ns {
         let line = &mut self.0[i as usize];
         let ns = line.stream.draw(&line.plan.work);

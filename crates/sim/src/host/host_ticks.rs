@@ -1,4 +1,4 @@
-//! When the pCPUs tick, and where timers fire.
+//! Ticks of the pCPUs, and where timers fire.
 
 use vcoop_sched::{CpuId, CpuSet};
 
@@ -19,8 +19,8 @@ pub(crate) struct HostTicks {
     /// Full-nohz pCPUs, and whether there are any.
     full: CpuSet,
     has_full: bool,
-    /// pCPU that fires exitless and posted timers, and those of full-nohz pCPUs; [`NONE`]: the one where
-    /// they were set.
+    /// pCPU that fires exitless and posted timers, and those of full-nohz pCPUs; [`NONE`]: timers fire where they were
+    /// set.
     housekeeping: u32,
 }
 
@@ -30,26 +30,26 @@ impl HostTicks {
         Self { ticks, full, has_full, housekeeping: housekeeping.unwrap_or(NONE) }
     }
 
-    /// The pCPU on which a timer fires that is set on `p`, and that devices interrupt for who ran there.
+    /// The pCPU that fires a timer set on `p`, and that takes device interrupts for a thread that ran there.
     #[inline]
     pub(crate) fn timer_cpu(&self, p: u32) -> u32 {
         let full = self.has_full && self.full.contains(CpuId(p));
         if full { self.away(p) } else { p }
     }
 
-    /// The pCPU that fires timers for vCPUs on `p` that are not to be disturbed.
+    /// The pCPU that fires timers for vCPUs on `p` without disturbing them.
     #[inline]
     pub(crate) fn away(&self, p: u32) -> u32 {
         if self.housekeeping == NONE { p } else { self.housekeeping }
     }
 
-    /// The next tick of a pCPU comes a period after this one.
+    /// Schedules the next tick of a pCPU, a period after this one.
     #[inline]
     pub(crate) fn repeat(&self, p: u32, clock: &mut Clock) {
         clock.set(Event::Tick(p), clock.now() + self.ticks.period());
     }
 
-    /// A thread gets a pCPU: it ticks, if it has to. True if it did not tick before.
+    /// A thread gets a pCPU: starts its tick, if needed. True if it did not tick before.
     #[inline]
     pub(crate) fn start(&self, p: u32, host: &Scheduler, clock: &mut Clock) -> bool {
         let starts = !clock.is_pending(Event::Tick(p)) && host.tick_needed(CpuId(p));
@@ -65,7 +65,7 @@ impl HostTicks {
         clock.cancel(Event::Tick(p));
     }
 
-    /// The tick of a pCPU has been handled: a full-nohz one stops it that need not tick.
+    /// The tick of a pCPU has been handled: a full-nohz pCPU stops it if it is not needed.
     #[inline]
     pub(crate) fn handled(&self, p: u32, host: &Scheduler, clock: &mut Clock) {
         if self.has_full && !host.tick_needed(CpuId(p)) {
@@ -73,8 +73,8 @@ impl HostTicks {
         }
     }
 
-    /// Somebody has joined the queue of a pCPU, or is of another class: true if its tick comes back, which
-    /// an IPI has to tell it.
+    /// The queue of a pCPU grew, or the class of a thread changed: true if its tick starts again, which an IPI has to
+    /// tell it.
     #[inline]
     pub(crate) fn grew(&self, p: u32, host: &Scheduler, clock: &mut Clock) -> bool {
         self.has_full && self.start(p, host, clock)

@@ -1,4 +1,4 @@
-//! The pCPU at rest: idle states and their governor.
+//! Idle pCPUs: idle states and their governor.
 
 use crate::attribution::track::State;
 use crate::clock::Event;
@@ -20,7 +20,7 @@ impl World<'_> {
         }
     }
 
-    /// An interrupt finds the pCPU idle, or it sees a write: it leaves the idle state its governor had chosen.
+    /// An interrupt or a write wakes an idle pCPU: it leaves the idle state that its governor had chosen.
     pub(crate) fn leave_idle(&mut self, p: u32, by_timer: bool) {
         let since = self.pcpus[p as usize].since;
         let slept = self.clock.now() - since;
@@ -40,7 +40,7 @@ impl World<'_> {
         self.begin(p, Segment::CState, ns);
     }
 
-    /// When the next timer of a pCPU fires, of those that its threads, vCPUs and their policies have set.
+    /// The next timer of a pCPU, among those of its threads, vCPUs and policies.
     fn next_timer(&self, p: u32) -> Option<Ns> {
         let threads = (0..).zip(&self.threads).filter(|(_, thread)| thread.last_cpu == p);
         let vcpus = (0..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.home == p);
@@ -53,7 +53,7 @@ impl World<'_> {
         sleeps.chain(of_vcpus.flatten()).min()
     }
 
-    /// Out of the idle state: what waited for that now waits for the handler.
+    /// The idle state has been left: what waited for that now waits for the handler.
     pub(crate) fn awake(&mut self, p: u32) {
         let pc = &mut self.pcpus[p as usize];
         pc.idle_ns += self.clock.now() - pc.since;

@@ -1,21 +1,21 @@
-//! How long an idle CPU expects to be idle: the kernel's menu governor (`drivers/cpuidle/governors/menu.c`, Linux 6.15).
+//! Predicts idle times: the kernel's menu governor (`drivers/cpuidle/governors/menu.c`, Linux 6.15).
 
 use crate::queue::Ns;
 
-/// Up to this standard deviation idle times are alike, however short they are.
+/// Idle times with at most this standard deviation are alike, however short they are.
 const ALIKE_NS: Ns = 20_000;
-/// With a typical idle time as short as this nobody looks for the next timer.
+/// If the typical idle time is at most this, the next timer is not looked up.
 const SHORT_NS: Ns = 15_000;
-/// An idle time as long as this counts as one that the timer ended.
+/// An idle time this long counts as ended by the timer.
 const LONG_NS: Ns = 50_000_000;
-/// What an idle time counts as that the tick ended, though it was expected to be longer.
+/// What an idle time counts as that the tick ended, if it was expected to be longer.
 pub(crate) const TICKED_NS: Ns = LONG_NS / 10 * 9;
 /// A new idle time's weight in the average of its bucket.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// Until how long before a timer each bucket goes; the last one has no end.
+/// Upper bounds of the buckets, by time until the next timer; the last bucket has none.
 const BUCKETS: [Ns; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// Which bucket the idle times are in that begin so long before a timer.
+/// The bucket of idle times that begin this long before a timer.
 fn bucket(until: Ns) -> usize {
     BUCKETS.partition_point(|&end| end <= until)
 }
@@ -25,9 +25,9 @@ fn bucket(until: Ns) -> usize {
 pub(crate) struct IdleGovernor {
     /// The last idle times.
     times: [Ns; 8],
-    /// How many there were, since the start.
+    /// How many idle times there have been.
     seen: usize,
-    /// Which part of the time until the next timer idle times lasted, on average, by how long that was.
+    /// Average ratio of idle time to the time until the next timer, for each bucket of the latter.
     parts: [f64; BUCKETS.len() + 1],
 }
 
@@ -53,12 +53,12 @@ impl IdleGovernor {
         expected
     }
 
-    /// Whether an idle time that begins now, with this `next_timer`, is expected to be shorter than a tick: then the tick goes on.
+    /// Whether an idle time that begins now is expected to be shorter than a tick, so that the tick goes on.
     pub(crate) fn keeps_tick(&self, tick: Ns, next_timer: Option<Ns>) -> bool {
         self.expects(|| next_timer).0 < tick
     }
 
-    /// How long an idle time is expected to be, and how long it is until the next timer, if that was looked for.
+    /// The expected idle time, and the time until the next timer if that was looked up.
     fn expects(&self, next_timer: impl FnOnce() -> Option<Ns>) -> (Ns, Option<Ns>) {
         let typical = self.typical();
         let until = if typical > SHORT_NS { next_timer() } else { None };
@@ -66,9 +66,9 @@ impl IdleGovernor {
         (typical.min(bound), until)
     }
 
-    /// The typical idle time: the mean of the last eight, without those that are farthest from it, as soon as the others
-    /// are alike. If six or fewer are left and are not, it is the longest of these. It is not known (`Ns::MAX`) before
-    /// there were eight.
+    /// The typical idle time: the mean of the last eight, without the most deviant ones, as soon as the others are
+    /// alike. If six or fewer are left and are not alike, the longest of these. Not known (`Ns::MAX`) before there were
+    /// eight.
     fn typical(&self) -> Ns {
         let mut times = self.times;
         if self.seen < times.len() {
@@ -103,7 +103,7 @@ mod tests {
     use super::IdleGovernor;
     use crate::queue::Ns;
 
-    /// After idle times in us that no timer could have ended.
+    /// After idle times in us that no timer ended.
     fn after(times: &[Ns]) -> IdleGovernor {
         let mut after = IdleGovernor::default();
         times.iter().for_each(|&us| _ = after.was_idle(us * 1_000, || None));

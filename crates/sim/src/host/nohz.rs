@@ -13,7 +13,7 @@ use crate::machine::vector;
 use crate::world::World;
 
 impl World<'_> {
-    /// Somebody has joined the queue of a pCPU, or is of another class.
+    /// The queue of a pCPU grew, or the class of a thread changed.
     #[inline]
     pub(crate) fn queue_grew(&mut self, p: u32) {
         if self.ticks.grew(p, &self.host, &mut self.clock) {
@@ -21,7 +21,7 @@ impl World<'_> {
         }
     }
 
-    /// A guest keeps off other vCPUs than before: the ticks of those come back, to push tasks off.
+    /// A guest avoids other vCPUs than before: their ticks start again, to push tasks off.
     pub(crate) fn mask_ticks(&mut self, vm: u32) {
         let m = vm as usize;
         let (first, own) = (self.vms[m].first, self.cpu);
@@ -39,7 +39,7 @@ impl World<'_> {
         self.cpu = own;
     }
 
-    /// The same as [`queue_grew`](Self::queue_grew) for vCPU `to`, by code that runs on vCPU `v` of its guest.
+    /// As [`queue_grew`](Self::queue_grew) for vCPU `to`, by code on vCPU `v` of its guest.
     #[cold]
     pub(crate) fn guest_queue_grew(&mut self, v: u32, to: u32) {
         let vcpu = &self.vcpus[to as usize];

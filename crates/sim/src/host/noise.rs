@@ -6,7 +6,7 @@ use vcoop_model::plan::{Dist, InterruptPlan, Mode, Phase, Plan, Program, TaskPla
 use vcoop_model::profile::NoiseBy;
 use vcoop_sched::config::Policy;
 
-/// How the names of its interrupts and threads begin.
+/// Prefix of the names of its interrupts and threads.
 const PREFIX: &str = "noise.";
 
 /// Whether threads of this label are noise.
@@ -14,8 +14,8 @@ pub(crate) fn is_noise(label: &str) -> bool {
     label.starts_with(PREFIX)
 }
 
-/// The plan with the noise of its machine as what it is made of: interrupts of one more device, and a thread a pCPU behind
-/// all others. Only Linux has such threads.
+/// The plan with the noise of its machine added: interrupts of one more device, and a thread on each pCPU behind all
+/// other tasks. Only Linux has such threads.
 pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
     if plan.host.noise.is_empty() {
         return Cow::Borrowed(plan);

@@ -1,4 +1,4 @@
-//! Any scheduler of a host, behind one set of calls.
+//! All host schedulers behind one interface.
 
 use vcoop_credit1::Credit1;
 use vcoop_model::plan::HostSched;
@@ -12,8 +12,7 @@ use vcoop_sched::{
 
 use crate::queue::Ns;
 
-/// The scheduler of a host: Linux's classes, Xen's credit1 or PowerVM's pool. Guests are [`Level`]s
-/// always.
+/// The scheduler of a host: Linux's classes, Xen's credit1 or PowerVM's pool. Guests always have a [`Level`].
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "one a host, never moved")]
 pub(crate) enum Scheduler {
@@ -36,12 +35,12 @@ macro_rules! either {
 }
 
 impl Scheduler {
-    /// The scheduler that a plan asks for, idle. When the periods of quotas begin is drawn from `seed`
-    /// (`init_cfs_bandwidth` of the kernel draws it, too).
+    /// The scheduler of a plan, idle. The phases of quotas' periods are drawn from `seed` (the kernel's
+    /// `init_cfs_bandwidth` draws them, too).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] says which field cannot be.
+    /// [`ConfigError`] says which field is impossible.
     pub(crate) fn new(plan: &HostSched, seed: u64) -> Result<Self, ConfigError> {
         Ok(match plan {
             HostSched::Linux(level) => {
@@ -68,12 +67,12 @@ impl Scheduler {
         }
     }
 
-    /// [`Level::try_add`]; the others refuse nobody. For credit1 `attr.group` is the domain, for a pool the
+    /// [`Level::try_add`]; the other schedulers accept all. For credit1 `attr.group` is the domain, for a pool the
     /// partition.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]; the scheduler is as it was.
+    /// [`Refusal`]; the scheduler has not changed.
     pub(crate) fn try_add(&mut self, attr: Attr, home: CpuId) -> Result<EntId, Refusal> {
         match self {
             Self::Linux(s) => s.try_add(attr, home),
@@ -101,7 +100,7 @@ impl Scheduler {
         either!(self, s => s.schedule(now, cpu, leave))
     }
 
-    /// [`Level::stopped`]; the others move nobody who runs that way.
+    /// [`Level::stopped`]; 0 for the others, which move no running thread that way.
     #[inline]
     pub(crate) fn stopped(&self) -> u64 {
         match self {
@@ -110,7 +109,7 @@ impl Scheduler {
         }
     }
 
-    /// [`Level::yield_to`]; the others know no target: the current one just yields.
+    /// [`Level::yield_to`]; the others have no target: the current one just yields.
     pub(crate) fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
         match self {
             Self::Linux(s) => s.yield_to(now, cpu, to),
@@ -173,7 +172,7 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Refusal`]; the entity is as it was.
+    /// [`Refusal`]; the entity has not changed.
     pub(crate) fn try_set_policy(
         &mut self,
         now: Ns,
@@ -233,7 +232,7 @@ impl Scheduler {
         either!(self, s => s.cpu_of(e))
     }
 
-    /// [`Level::policy`]; under the others what was set last, which decides nothing.
+    /// [`Level::policy`]; under the others the policy set last, which has no effect.
     #[inline]
     pub(crate) fn policy(&self, e: EntId) -> Policy {
         either!(self, s => s.policy(e))
@@ -251,7 +250,7 @@ impl Scheduler {
         either!(self, s => s.is_running(e))
     }
 
-    /// Whether the entity waits, but is held back: by RT throttling, or by a cap.
+    /// Whether the entity waits because of RT throttling, a quota or a cap.
     #[inline]
     pub(crate) fn is_throttled(&self, e: EntId) -> bool {
         match self {
@@ -292,7 +291,7 @@ impl Scheduler {
         }
     }
 
-    /// The same, to be changed.
+    /// The credit scheduler, mutable, if it is one.
     pub(crate) fn credit1_mut(&mut self) -> Option<&mut Credit1> {
         match self {
             Self::Credit1(s) => Some(s),
@@ -300,7 +299,7 @@ impl Scheduler {
         }
     }
 
-    /// What it counted since it was built, as results name it. Linux's counts are those of its entities.
+    /// Its counters, named as in results. Linux's are those of its entities.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         match self {
             Self::Linux(_) => Vec::new(),

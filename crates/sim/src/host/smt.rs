@@ -1,4 +1,4 @@
-//! How much hardware threads of a core slow each other's work down.
+//! How hardware threads of a core slow each other's work down.
 
 use vcoop_model::plan::HostPlan;
 
@@ -10,7 +10,7 @@ const FULL: u128 = 1_000_000;
 /// How siblings slow each other down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Smt {
-    /// Speed of work beside a busy sibling, in millionths; 0: siblings do not matter.
+    /// Speed of work beside a busy sibling, in millionths; 0: siblings have no effect.
     ppm: u32,
     threads_per_core: u32,
 }
@@ -21,7 +21,7 @@ impl Smt {
         Self { ppm: host.smt_ppm.unwrap_or(0), threads_per_core }
     }
 
-    /// Whether siblings matter.
+    /// Whether siblings have an effect.
     #[inline]
     pub(crate) fn is_on(self) -> bool {
         self.ppm != 0
@@ -33,13 +33,13 @@ impl Smt {
         (first..first + self.threads_per_core).filter(move |q| *q != p)
     }
 
-    /// How long so much work takes beside a busy sibling.
+    /// Duration of this much work beside a busy sibling.
     pub(crate) fn takes(self, ns: Ns) -> Ns {
         let takes = (u128::from(ns) * FULL).div_ceil(u128::from(self.ppm));
         Ns::try_from(takes).unwrap_or(Ns::MAX / 2)
     }
 
-    /// How much work was done in so long a time beside a busy sibling.
+    /// Work done in this time beside a busy sibling.
     pub(crate) fn done(self, ran: Ns) -> Ns {
         (u128::from(ran) * u128::from(self.ppm) / FULL) as Ns
     }

@@ -23,7 +23,7 @@ impl World<'_> {
         }
     }
 
-    /// How long so much work takes on a pCPU from now on.
+    /// Duration of this much work on a pCPU from now on.
     #[inline]
     pub(crate) fn work_takes(&mut self, p: u32, ns: Ns) -> Ns {
         if self.smt.is_on() { self.slowed_takes(p, ns) } else { ns }
@@ -36,7 +36,7 @@ impl World<'_> {
         if slowed { self.smt.takes(ns) } else { ns }
     }
 
-    /// How much work was done in a segment of work that ran for so long.
+    /// Work done in a segment of work that ran for this long.
     #[inline]
     pub(crate) fn work_done(&mut self, p: u32, ran: Ns) -> Ns {
         if self.pcpus[p as usize].slowed { self.slowed_done(p, ran) } else { ran }
@@ -50,7 +50,7 @@ impl World<'_> {
         self.smt.done(ran)
     }
 
-    /// A pCPU has become busy or idle: its siblings' work goes on at another speed.
+    /// A pCPU has become busy or idle: its siblings' work continues at another speed.
     #[inline]
     pub(crate) fn sibling_turns(&mut self, p: u32) {
         if self.smt.is_on() {

@@ -1,4 +1,4 @@
-//! Host threads falling asleep and waking up, and what the host's scheduler asks for meanwhile.
+//! Host threads going to sleep and waking up, and the notes of the host's scheduler.
 
 use vcoop_model::plan::Preemption;
 use vcoop_model::profile::CostKey;
@@ -11,16 +11,16 @@ use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
-    /// Blocks the current thread until a time, or until somebody wakes it.
+    /// Blocks the current thread until a time, or until it is woken.
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.clock.set(Event::Sleep(t), until);
         let program = self.costs.of(CostKey::TimerProgram);
         self.block(p, t, CostKey::Sleep, program);
     }
 
-    /// Blocks the current thread, which waits for something already. It pays `key` for its way to sleep and back, and `more`: the
-    /// scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a wake-up catches on the way
-    /// goes on without having slept.
+    /// Blocks the current thread, whose wait is already recorded. It pays `key` for going to sleep and coming back, and
+    /// `more`: the scheduler has to count that as its CPU time, not as the next thread's. A thread that is woken in
+    /// between goes on without having slept.
     pub(crate) fn block(&mut self, p: u32, t: u32, key: CostKey, more: Ns) {
         let ns = self.costs.of(key) + more;
         if ns == 0 {
@@ -73,13 +73,13 @@ impl World<'_> {
         }
     }
 
-    /// The thread that runs on `self.cpu`, as one that wakes another.
+    /// The thread that runs on `self.cpu`, as a waker.
     pub(crate) fn waker(&self) -> Waker {
         let current = self.pcpus[self.cpu as usize].current;
         Waker { ent: (current != NONE).then_some(EntId(current)), ..Waker::default() }
     }
 
-    /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
+    /// Wakes a blocked thread on `self.cpu`; `by`: the waker.
     pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
         self.pay_for(CostKey::Wakeup);
         let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
@@ -122,7 +122,7 @@ impl World<'_> {
         }
     }
 
-    /// A pCPU puts those on its queue whom others woke for it.
+    /// A pCPU queues the threads that others woke for it.
     pub(crate) fn take_woken(&mut self, p: u32) {
         while let Some(e) = self.host.take_woken(self.clock.now(), CpuId(p)) {
             self.host_notes();
@@ -147,7 +147,7 @@ impl World<'_> {
         }
     }
 
-    /// Carries out what the host's scheduler asked for.
+    /// Carries out the notes of the host's scheduler.
     pub(crate) fn host_notes(&mut self) {
         while let Some(note) = self.host.pop_note() {
             if self.spans.is_on() {
@@ -181,7 +181,7 @@ impl World<'_> {
         }
     }
 
-    /// Books who ran so far while a thread waits for a pCPU.
+    /// Books what ran so far while a thread waits for a pCPU.
     pub(crate) fn settle_thread(&mut self, t: u32) {
         let track = self.threads[t as usize].track;
         if self.tracks.waits(track) {
@@ -214,7 +214,7 @@ impl World<'_> {
         }
     }
 
-    /// A waiting thread loses its right to run, or has it again.
+    /// A waiting thread is throttled, or no longer.
     fn park(&mut self, t: u32, state: State) {
         let track = self.threads[t as usize].track;
         if self.tracks.waits(track) {
@@ -222,8 +222,8 @@ impl World<'_> {
         }
     }
 
-    /// Has another pCPU look at its run queue: by an interrupt, or where it is idle and watches for that
-    /// (`TIF_POLLING_NRFLAG`) by a write. Several requests in flight are one.
+    /// Makes another pCPU reschedule: by an interrupt, or by a write if it is idle and watches for that
+    /// (`TIF_POLLING_NRFLAG`). Several requests in flight are one.
     pub(crate) fn send_ipi(&mut self, to: u32) {
         if to == self.cpu {
             return;
@@ -243,7 +243,7 @@ impl World<'_> {
         }
     }
 
-    /// How much longer an IPI or a cache line takes between the pCPU that executes and this one than within an LLC.
+    /// Extra time of an IPI or a cache line between the executing pCPU and this one, compared with inside an LLC.
     pub(crate) fn crossing(&mut self, to: u32) -> Ns {
         let topology = self.plan.host.sched.topology();
         if topology.llc(self.cpu) == topology.llc(to) {
@@ -253,7 +253,7 @@ impl World<'_> {
         }
     }
 
-    /// What [`send_ipi`](Self::send_ipi) sent is there.
+    /// The signal of [`send_ipi`](Self::send_ipi) arrives.
     pub(crate) fn ipi_arrives(&mut self, p: u32) {
         let pc = &mut self.pcpus[p as usize];
         if !std::mem::take(&mut pc.sees_write) {

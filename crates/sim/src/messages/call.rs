@@ -1,13 +1,11 @@
-//! Calls: who calls whom, whose calls wait at which server, and what that means to the samples of the
-//! callers.
+//! Calls between clients and servers: queues of the servers, and samples of the callers.
 //!
 //! ```text
 //! client:  calls ----> awaits ----> goes on                 (the answer may come before it awaits)
 //! server:  takes a call ----> works ----> answers ----> takes the next, or waits for one
 //! ```
 //!
-//! A caller has one call out at a time, so a server never has more calls before it than it has
-//! callers: its queue does not grow.
+//! A client makes one call at a time, so a server never has more calls than it has clients: its queue does not grow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +14,7 @@ use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
 use crate::attribution::track::{Leg, NONE, OnTrack};
 use crate::queue::Ns;
 
-/// A request or its answer, named by who calls.
+/// A request or its answer, identified by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     client: u32,
@@ -30,7 +28,7 @@ impl Message {
     }
 }
 
-/// A task that calls.
+/// A task that makes calls.
 #[derive(Clone, Copy, Debug)]
 struct Client {
     at: Target,
@@ -38,16 +36,16 @@ struct Client {
     first: u32,
     /// vCPU (over all VMs) that the answer interrupts, if it comes from outside of the VM.
     irq_vcpu: u32,
-    /// Server of the call that is out.
+    /// Server of the present call.
     server: u32,
-    /// The answer came while it did not wait.
+    /// The answer came while the client did not wait.
     answered: bool,
     sampler: u32,
     /// The VM of a storm that it builds; [`NONE`] for a task.
     builds: u32,
     /// Calls made.
     calls: u64,
-    /// Its number among those who call other machines, and the time of the call that is out.
+    /// Its number among clients of other machines, and the duration of the present call.
     remote: (u32, Ns),
 }
 
@@ -57,15 +55,15 @@ struct Server {
     at: Target,
     /// vCPU (over all VMs) that calls from outside of the VM interrupt.
     irq_vcpu: u32,
-    /// Whose call it works on.
+    /// Client of the call that it works on.
     serving: u32,
-    /// Whose calls wait.
+    /// Clients of waiting calls.
     queue: VecDeque<u32>,
     /// Calls answered.
     served: u64,
 }
 
-/// Where a call stands that has come to a server.
+/// State of a server that has calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serving {
     /// The server has its (v)CPU.
@@ -76,17 +74,17 @@ pub(crate) enum Serving {
     Sleeps,
 }
 
-/// Everybody who calls or serves.
+/// All clients and servers.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     clients: Vec<Client>,
     servers: Vec<Server>,
-    /// Those who call other machines.
+    /// Clients of other machines.
     remotes: Vec<u32>,
 }
 
 impl Calls {
-    /// Enters a task; its numbers as client and as server. `first` is the first vCPU of its VM.
+    /// Adds a task. Returns its numbers as client and as server. `first`: the first vCPU of its VM.
     pub(crate) fn enter(
         &mut self,
         task: &TaskPlan,
@@ -115,8 +113,7 @@ impl Calls {
         (client, server)
     }
 
-    /// Enters who builds a VM of a storm, beside the task `at` on whose level the answers are to come, at
-    /// this vCPU.
+    /// Adds the builder of a VM of a storm. Answers arrive on the level of task `at`, at this vCPU.
     pub(crate) fn enter_builder(&mut self, builds: u32, at: Target, irq_vcpu: u32) -> u32 {
         let at = match at {
             Target::Host(_) => Target::Host(NONE),
@@ -130,19 +127,19 @@ impl Calls {
         self.clients.len() as u32 - 1
     }
 
-    /// Room for what usually comes at once.
+    /// Usual number of calls at a time.
     pub(crate) fn room(&self) -> usize {
         self.clients.len().min(64)
     }
 
-    /// Gives the servers that room.
+    /// Reserves that room for the servers.
     pub(crate) fn reserve(&mut self) {
         let room = self.room();
         self.servers.iter_mut().for_each(|s| s.queue.reserve_exact(room));
     }
 
-    /// A call begins, on its caller's track. Its answer interrupts this vCPU of the caller's VM, or the one
-    /// that the last answer did.
+    /// Begins a call, on its client's track. The answer interrupts this vCPU of the client's VM, or the one of the last
+    /// answer.
     pub(crate) fn call(
         &mut self,
         client: u32,
@@ -156,7 +153,7 @@ impl Calls {
         Message { client, answer: false }
     }
 
-    /// A call to another machine begins, which is to take this time.
+    /// Begins a call to another machine, which takes `ns`.
     pub(crate) fn call_remote(&mut self, client: u32, ns: Ns, irq_vcpu: u32, mut on: OnTrack<'_>) {
         let c = self.begin(client, Some(irq_vcpu));
         c.remote.1 = ns;
@@ -172,12 +169,12 @@ impl Calls {
         c
     }
 
-    /// The number of a client among those who call other machines, and how long its call takes there.
+    /// The number of a client among those of other machines, and the duration of its call there.
     pub(crate) fn remote(&self, client: u32) -> (u32, Ns) {
         self.clients[client as usize].remote
     }
 
-    /// The client of a number among those who call other machines.
+    /// The client with a number among those of other machines.
     pub(crate) fn remote_client(&self, remote: u32) -> u32 {
         self.remotes[remote as usize]
     }
@@ -187,13 +184,13 @@ impl Calls {
         Message { client, answer: true }
     }
 
-    /// Where a client is: its task, and the vCPU that answers interrupt.
+    /// The task of a client, and the vCPU that answers interrupt.
     pub(crate) fn client(&self, client: u32) -> (Target, u32) {
         let c = &self.clients[client as usize];
         (c.at, c.irq_vcpu)
     }
 
-    /// The call that a server has worked on is answered.
+    /// Answers the call that a server has worked on.
     pub(crate) fn answer(&mut self, server: u32, on: OnTrack<'_>) -> Message {
         let s = &mut self.servers[server as usize];
         let client = std::mem::replace(&mut s.serving, NONE);
@@ -203,7 +200,7 @@ impl Calls {
         answer
     }
 
-    /// Whether the answer that a client is to wait for is there.
+    /// Whether the answer that a client wants to wait for has come.
     pub(crate) fn is_answered(&mut self, client: u32) -> bool {
         std::mem::take(&mut self.clients[client as usize].answered)
     }
@@ -243,7 +240,7 @@ impl Calls {
         self.clients[m.client as usize].builds
     }
 
-    /// Books a message at its receiver, which waits for it or not.
+    /// Records a message at its receiver. `waits`: the receiver waits for it.
     pub(crate) fn received(&mut self, m: Message, waits: bool) {
         let client = &mut self.clients[m.client as usize];
         if m.answer {
@@ -258,8 +255,8 @@ impl Calls {
         }
     }
 
-    /// A server gets its (v)CPU, loses it or sleeps: the call that it works on, and those behind it, wait for
-    /// something else from now on.
+    /// A server gets or loses its (v)CPU, or sleeps: changes the leg of the call that it works on and of those behind
+    /// it.
     pub(crate) fn server_is(&self, server: u32, what: Serving, mut on: OnTrack<'_>) {
         let (served, queued) = match what {
             Serving::Runs => (Leg::Served, Leg::Queued),
@@ -276,7 +273,7 @@ impl Calls {
         }
     }
 
-    /// The round trip of a message comes to another leg, on this track.
+    /// Moves the round trip of a message to another leg, on this track.
     pub(crate) fn leg(&self, m: Message, leg: Leg, mut on: OnTrack<'_>) {
         on.leg(self.clients[m.client as usize].sampler, leg);
     }
@@ -287,8 +284,7 @@ impl Calls {
         (called, self.servers.iter().map(|s| s.served).collect())
     }
 
-    /// What was counted between two such totals, by task and metric; a task that several VMs have counts
-    /// once.
+    /// Counts between two such totals, by task and metric; a task of several VMs counts once.
     pub(crate) fn since(
         &self,
         plan: &Plan,
@@ -331,7 +327,7 @@ fn task(plan: &Plan, at: Target) -> &TaskPlan {
     }
 }
 
-/// Those who serve somebody whose round trips are probed: their tracks are needed.
+/// Servers of calls whose round trips are probed: their tracks are needed.
 pub(crate) fn probed_servers(plan: &Plan) -> Vec<Target> {
     let servers = plan.probes.iter().flat_map(|probe| task(plan, probe.target).program.servers());
     let mut distinct = Vec::new();
@@ -343,7 +339,7 @@ pub(crate) fn probed_servers(plan: &Plan) -> Vec<Target> {
     distinct
 }
 
-/// How scalars name a task: by its label.
+/// Name of a task in scalars: its label.
 fn name(plan: &Plan, at: Target) -> String {
     let label = &task(plan, at).label;
     match at {

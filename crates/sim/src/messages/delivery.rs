@@ -21,7 +21,7 @@ use crate::messages::mailbox::{Found, Posted};
 use crate::program::Op;
 use crate::world::World;
 
-/// What an operation of a call comes to.
+/// Result of an operation of a call.
 enum CallStep {
     Sends(Message),
     GoesOn,
@@ -29,7 +29,7 @@ enum CallStep {
 }
 
 impl World<'_> {
-    /// A host thread comes to an operation of a call; true when it has left the CPU or is busy.
+    /// A host thread reaches an operation of a call; true if it has left the CPU or is busy.
     pub(crate) fn call_op(&mut self, p: u32, t: u32, op: Op) -> bool {
         let work = &self.threads[t as usize].work;
         let (caller, track) = ((work.client, work.server), self.threads[t as usize].track);
@@ -61,7 +61,7 @@ impl World<'_> {
         true
     }
 
-    /// A guest task comes to an operation of a call; true when it has left the vCPU.
+    /// A guest task reaches an operation of a call; true if it has left the vCPU.
     pub(crate) fn guest_call_op(&mut self, v: u32, t: u32, op: Op) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let (vm, track) = (vcpu.vm, vcpu.track);
@@ -81,8 +81,7 @@ impl World<'_> {
         false
     }
 
-    /// The part of an operation of a call that is the same for threads and tasks. `who`: the numbers of the
-    /// client and of the server that it is.
+    /// The part of an operation of a call that is the same on both levels. `who`: numbers as client and as server.
     fn call_step(&mut self, op: Op, who: (u32, u32), track: u32) -> CallStep {
         let ((client, server), now) = (who, self.clock.now());
         match op {
@@ -121,7 +120,8 @@ impl World<'_> {
         );
     }
 
-    /// Its answer reaches this machine: an interrupt where who takes it ran last, or on the housekeeping pCPU as for [`Self::device_fires`].
+    /// Its answer reaches this machine: an interrupt on the pCPU where its receiver ran last, or on the housekeeping
+    /// pCPU as for [`Self::device_fires`].
     pub(crate) fn remote_answers(&mut self, remote: u32) {
         let client = self.calls.remote_client(remote);
         let (track, p) = match self.calls.client(client) {
@@ -152,7 +152,7 @@ impl World<'_> {
         }
     }
 
-    /// Interrupts the vCPU behind which a message's receiver is.
+    /// Interrupts the vCPU of a message's receiver.
     pub(crate) fn signal(&mut self, m: Message) {
         let v = self.calls.irq_vcpu(m);
         self.settle_wait(v);
@@ -196,7 +196,7 @@ impl World<'_> {
         self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
     }
 
-    /// The guest's half of a message's way, on vCPU `v`.
+    /// Delivers a message inside the guest, on vCPU `v`.
     pub(crate) fn deliver_to_guest(&mut self, v: u32, m: Message) {
         let Target::Guest { vm, task: t } = self.calls.receiver(m) else { return };
         if t == NONE {
@@ -223,8 +223,7 @@ impl World<'_> {
         self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
     }
 
-    /// A guest's server was woken on a vCPU or moved there, or gets it, or loses it: what the calls
-    /// before it wait for is something else from now on.
+    /// A guest's server was woken on a vCPU or moved there, or gets or loses it: changes the leg of its calls.
     pub(crate) fn server_is(&mut self, v: u32, t: u32, runs: bool) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, track) = (vcpu.vm as usize, vcpu.track);
@@ -256,7 +255,7 @@ impl World<'_> {
         }
     }
 
-    /// A task gets its vCPU or loses it: an action of its own goes on or stops.
+    /// A task gets its vCPU or loses it: its own action continues or stops.
     pub(crate) fn actor_is(&mut self, v: u32, t: u32, runs: bool) {
         let vcpu = &self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
@@ -273,7 +272,7 @@ impl World<'_> {
         self.tracks.acts(sampler, runs, track, self.clock.now());
     }
 
-    /// A guest task posts a message to task `to`; true when it sleeps for room.
+    /// A guest task sends a message to task `to`; true if it sleeps for room.
     pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: Room) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let Some(other) = self.vms[vm].tasks.get(to as usize) else { return false };
@@ -301,7 +300,7 @@ impl World<'_> {
         false
     }
 
-    /// A guest task takes a message; true when it sleeps for one.
+    /// A guest task receives a message; true if it sleeps for one.
     pub(crate) fn guest_receive(&mut self, v: u32, t: u32, sample: bool) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
@@ -317,7 +316,7 @@ impl World<'_> {
         }
     }
 
-    /// A host thread posts a message to thread `to`; true when it sleeps for room.
+    /// A host thread sends a message to thread `to`; true if it sleeps for room.
     pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: Room) -> bool {
         let Some(other) = self.threads.get_mut(to as usize) else { return false };
         let woken = match self.mail.post(other.work.mail, t, other.work.wait == Wait::Mail, room) {
@@ -343,7 +342,7 @@ impl World<'_> {
         false
     }
 
-    /// A host thread takes a message; true when it sleeps for one.
+    /// A host thread receives a message; true if it sleeps for one.
     pub(crate) fn receive(&mut self, p: u32, t: u32, sample: bool) -> bool {
         let work = &mut self.threads[t as usize].work;
         match self.mail.receive(work.mail, sample) {
@@ -359,7 +358,7 @@ impl World<'_> {
         }
     }
 
-    /// There is room for host threads that wait for some.
+    /// There is room for host threads that wait for it.
     fn wake_posters(&mut self, posters: Vec<u32>) {
         for poster in posters {
             self.threads[poster as usize].work.wait = Wait::No;
@@ -368,7 +367,7 @@ impl World<'_> {
     }
 }
 
-/// Whether who writes says that it is about to sleep, as to sockets and pipes.
+/// Whether the sender's wake-up says that the sender is about to sleep, as for sockets and pipes.
 fn wakes_sync(room: Room) -> bool {
     room != Room::List
 }

@@ -1,7 +1,7 @@
 //! Messages between the tasks of a level: pipes, sockets, queues of work.
 //!
-//! A task that takes messages has a box. Who posts one wakes a task that waits for it, or leaves it
-//! there, or sleeps while the box is full, and tries again when it is woken. When that is depends on what the box is
+//! A task that receives messages has a mailbox. A sender wakes the receiver if that waits, or leaves the message, or
+//! sleeps while the mailbox is full, and tries again when woken. When that is depends on the kind of mailbox
 //! ([`Room`]).
 
 use std::collections::VecDeque;
@@ -10,21 +10,21 @@ use vcoop_model::plan::Room;
 
 use crate::attribution::track::NONE;
 
-/// A task's box.
+/// A task's mailbox.
 #[derive(Clone, Debug)]
 struct Mailbox {
     room: Room,
-    /// Who posted what lies there.
+    /// Sender of each message in it.
     queue: VecDeque<u32>,
-    /// Messages taken of a pipe's first page.
+    /// Messages taken from a pipe's first page.
     taken: u32,
-    /// Who waits for room.
+    /// Senders that wait for room.
     blocked: VecDeque<u32>,
-    /// Who has been woken for room in a pipe, and has not written yet.
+    /// Senders that were woken for room in a pipe, and have not written yet.
     woken: Vec<u32>,
-    /// Who posted the message taken last.
+    /// Sender of the message taken last.
     from: u32,
-    /// Its task waits, and the wake-up is measured.
+    /// Its task waits, and the wake-up is sampled.
     sampled: bool,
 }
 
@@ -38,7 +38,7 @@ impl Mailbox {
         }
     }
 
-    /// A message is taken out: who posted it, and who is to be woken because there is room now.
+    /// Takes a message. Returns its sender, and senders to wake because there is room now.
     fn take(&mut self) -> Option<(u32, Vec<u32>)> {
         let was_full = self.is_full();
         let from = self.queue.pop_front()?;
@@ -57,14 +57,14 @@ impl Mailbox {
         Some((from, woken))
     }
 
-    /// The next who waits to write into a pipe, if there is reason to wake it.
+    /// The next waiting writer of a pipe, if there is reason to wake it.
     fn next_writer(&mut self, wakes: bool) -> Vec<u32> {
         let next = if wakes { self.blocked.pop_front() } else { None };
         self.woken.extend(next);
         next.into_iter().collect()
     }
 
-    /// Who had to wait for room in a pipe has written: the next is woken, if there is room for it.
+    /// A sender that waited for room in a pipe has written: returns the next one to wake, if there is room for it.
     fn written(&mut self, by: u32) -> Vec<u32> {
         let at = self.woken.iter().position(|&woken| woken == by);
         let waited = at.map(|at| self.woken.swap_remove(at)).is_some();
@@ -73,37 +73,37 @@ impl Mailbox {
     }
 }
 
-/// What becomes of a message that is posted.
+/// Result of sending a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
-    /// Its receiver waits for it: it is to be woken, and that is measured or not; and so are these, who wait for room.
+    /// The receiver waits and is to be woken; so are these senders that wait for room.
     Wakes {
-        /// Measured.
+        /// The wake-up is sampled.
         sampled: bool,
-        /// Who waits for room.
+        /// Senders that wait for room.
         others: Vec<u32>,
     },
-    /// It lies in the box, or there is none; these are to be woken because there is room.
+    /// The message is in the mailbox, or there is no mailbox; these senders are to be woken because there is room.
     Left(Vec<u32>),
-    /// There is no room: who posts it sleeps, and tries again.
+    /// There is no room: the sender sleeps, and tries again.
     Blocks,
 }
 
-/// What who looks into its box finds.
+/// Result of receiving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A message, or there is no box; these posters are to be woken because there is room now.
+    /// A message, or there is no mailbox; these senders are to be woken because there is room now.
     Message(Vec<u32>),
-    /// Nothing: it sleeps until there is a message.
+    /// Nothing: the task sleeps until there is a message.
     Nothing,
 }
 
-/// All boxes.
+/// All mailboxes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mailboxes(Vec<Mailbox>);
 
 impl Mailboxes {
-    /// The number of another box.
+    /// Adds a mailbox; returns its number.
     pub(crate) fn add(&mut self) -> u32 {
         self.0.push(Mailbox {
             room: Room::List,
@@ -117,7 +117,7 @@ impl Mailboxes {
         self.0.len() as u32 - 1
     }
 
-    /// Task `from` posts a message, if there is room. `waits`: the receiver waits for it.
+    /// Task `from` sends a message, if there is room. `waits`: the receiver waits for it.
     pub(crate) fn post(&mut self, mailbox: u32, from: u32, waits: bool, room: Room) -> Posted {
         let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
             return Posted::Left(Vec::new());
@@ -135,7 +135,7 @@ impl Mailboxes {
         }
     }
 
-    /// The owner of a box looks into it; if it is to wait, `sample` says whether its wake-up is measured.
+    /// The owner of a mailbox receives. `sample`: if it has to wait, its wake-up is sampled.
     pub(crate) fn receive(&mut self, mailbox: u32, sample: bool) -> Found {
         let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
             return Found::Message(Vec::new());
@@ -148,7 +148,7 @@ impl Mailboxes {
         Found::Message(woken)
     }
 
-    /// Who posted the message that the owner of a box took last.
+    /// Sender of the message that the owner of a mailbox took last.
     pub(crate) fn correspondent(&self, mailbox: u32) -> Option<u32> {
         self.0.get(mailbox as usize).map(|m| m.from).filter(|&from| from != NONE)
     }

@@ -1,10 +1,10 @@
-//! Who watches a run, and when.
+//! The observer of a run, and its windows.
 
 use vcoop_model::trace_event::{Event, Observer, ThreadNames};
 
 use crate::queue::Ns;
 
-/// Who watches, and when.
+/// An observer and its windows.
 #[derive(Debug)]
 pub(crate) struct Spans<'p> {
     observer: Option<&'p mut dyn Observer>,
@@ -18,12 +18,12 @@ pub(crate) struct Spans<'p> {
 }
 
 impl<'p> Spans<'p> {
-    /// Nobody watches.
+    /// Without an observer.
     pub(crate) fn off() -> Self {
         Self { observer: None, windows: Vec::new(), on: false, turns: Ns::MAX, ends: false }
     }
 
-    /// This one watches.
+    /// With an observer.
     pub(crate) fn new(observer: &'p mut dyn Observer) -> Self {
         let mut windows = observer.windows();
         windows.reverse();
@@ -32,7 +32,7 @@ impl<'p> Spans<'p> {
         Self { observer: Some(observer), windows, on: false, turns, ends }
     }
 
-    /// Whether a window is open: what happens is to be told.
+    /// Whether a window is open, so that events are reported.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on
@@ -78,7 +78,7 @@ impl<'p> Spans<'p> {
         self.turns = Ns::MAX;
     }
 
-    /// Names everybody, if anybody is going to be told anything; whether that is so.
+    /// Whether anything will be reported, so that all entities need names.
     pub(super) fn thread_names(&mut self, names: impl FnOnce() -> ThreadNames) -> bool {
         let Some(observer) = self.observer.as_mut().filter(|_| !self.windows.is_empty()) else {
             return false;
@@ -87,7 +87,7 @@ impl<'p> Spans<'p> {
         true
     }
 
-    /// Who is told samples, in a window or not.
+    /// The observer, for samples, in a window or not.
     #[inline]
     pub(crate) fn observer(&mut self) -> Option<&mut dyn Observer> {
         Some(&mut **self.observer.as_mut()?)
@@ -101,7 +101,7 @@ impl<'p> Spans<'p> {
     }
 }
 
-/// What has become of a window.
+/// Change of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Opened,

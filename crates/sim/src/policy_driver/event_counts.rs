@@ -1,4 +1,4 @@
-//! What policies do by time, where a plan asks for slices.
+//! Policy events over time, if a plan asks for slices.
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{PolicyEvent, PolicyEvents};
@@ -25,7 +25,7 @@ impl EventCounts {
         Self { events, warmup_ns: plan.warmup_ns }
     }
 
-    /// Whether anything is counted.
+    /// Whether events are counted.
     pub(crate) fn is_on(&self) -> bool {
         !self.events.is_empty()
     }

@@ -61,7 +61,7 @@ impl Host for World<'_> {
     }
 }
 
-/// The weight of each VM beside the others, as [`Member`] has it.
+/// The weight of each VM, as in [`Member`].
 pub(crate) fn weights(plan: &Plan) -> Vec<Option<u64>> {
     match &plan.host.sched {
         HostSched::Linux(level) => weights_of_groups(level, &plan.vms),
@@ -73,8 +73,8 @@ pub(crate) fn weights(plan: &Plan) -> Vec<Option<u64>> {
     }
 }
 
-/// The weights of the VMs' groups where these compete: directly below the innermost group that all VMs are in. `None`: a VM
-/// has no group there, or shares it with another VM.
+/// The weights of the VMs' groups where they compete: directly below the innermost group that contains all VMs. `None`:
+/// a VM has no group there, or shares it with another VM.
 fn weights_of_groups(level: &LevelConfig, vms: &[VmPlan]) -> Vec<Option<u64>> {
     let outer_first = |vm: &VmPlan| {
         let mut groups: Vec<u16> = level.groups_of(vm.group).map(|(group, _)| group).collect();
@@ -111,7 +111,7 @@ impl World<'_> {
         self.govern(vm);
     }
 
-    /// A governor looks, and its word is carried out.
+    /// Calls a governor, and carries out its decision.
     pub(crate) fn govern(&mut self, vm: u32) {
         let m = vm as usize;
         if !self.vms[m].started {
@@ -136,7 +136,7 @@ impl World<'_> {
         CpuTime { busy_ns: stats.exec_ns, steal_ns: stats.wait_ns }
     }
 
-    /// A switch of the timeline that sets a mask by hand.
+    /// A change of the timeline that sets a mask by hand.
     pub(crate) fn prefer(&mut self, action: &TimelineAction) {
         if let TimelineAction::Prefer { vm, vcpus } = action {
             let preferred = vcpus.iter().map(|&c| CpuId(c)).collect();
@@ -144,7 +144,7 @@ impl World<'_> {
         }
     }
 
-    /// A guest uses its first `width` vCPUs from now on, by whatever means it has.
+    /// A guest uses its first `width` vCPUs from now on, by mask or hotplug.
     pub(crate) fn fold(&mut self, vm: u32, width: u32) {
         let means = &self.plan.vms[vm as usize].virt.govern.means;
         if !means.hotplug {
@@ -156,7 +156,7 @@ impl World<'_> {
         }
     }
 
-    /// Sets the vCPUs a guest prefers; none of them: all.
+    /// Sets the vCPUs that a guest prefers; none: all.
     pub(crate) fn set_mask(&mut self, vm: u32, preferred: &CpuSet) {
         let m = vm as usize;
         let vcpus = self.plan.vms[m].level.topology.cpus();
@@ -177,7 +177,7 @@ impl World<'_> {
         }
     }
 
-    /// The next vCPU of a batch goes or comes.
+    /// The next vCPU of a batch goes offline or comes online.
     pub(crate) fn hotplug_step(&mut self, vm: u32) {
         let m = vm as usize;
         let (width, more) = self.preferred.step(vm, self.clock.now());

@@ -15,14 +15,14 @@ pub(crate) struct Page {
     ack: u64,
     status: Status,
     ticket: u64,
-    /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
+    /// The guest's kernel is hostile: it writes anything and never ends a boost.
     rogue: bool,
-    /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
+    /// State of the generator, if another vCPU scribbles here; 0 = none.
     scribbled: u64,
 }
 
 impl Page {
-    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next time.
+    /// Words as the host reads them. Under a scribbler each word is random, and differs at each reading.
     pub(crate) fn words(&mut self) -> GuestWords {
         if self.scribbled == 0 {
             return GuestWords::from_raw(self.intent, self.cs, self.request, self.ack);
@@ -42,7 +42,7 @@ impl Page {
         self.ack = stores.ack.unwrap_or(self.ack);
     }
 
-    /// What the host says of the boost.
+    /// The status in the host area.
     pub(crate) fn status(&self) -> Status {
         self.status
     }
@@ -60,7 +60,7 @@ impl Page {
         self.rogue
     }
 
-    /// Whether what the host reads is what this vCPU's kernel wrote.
+    /// Whether this vCPU's kernel wrote what the host reads.
     pub(crate) fn is_honest(&self) -> bool {
         !self.rogue && self.scribbled == 0
     }
@@ -72,8 +72,8 @@ impl Page {
         }
     }
 
-    /// The next word of a scribbler: never the same, and half of them are small, so that they hit the defined
-    /// values or just miss them.
+    /// The next word of a scribbler: never the same, and half of them small, so that they hit defined values or just
+    /// miss them.
     pub(crate) fn nonsense(&mut self) -> u64 {
         // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
         self.scribbled ^= self.scribbled << 13;
@@ -83,22 +83,22 @@ impl Page {
         if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
     }
 
-    /// A hostile kernel has these words from now on.
+    /// A hostile kernel writes these words from now on.
     pub(crate) fn usurp(&mut self) {
         self.rogue = true;
     }
 
-    /// It requests this.
+    /// The hostile kernel stores this request.
     pub(crate) fn request(&mut self, request: BoostRequest) {
         self.request = request.to_word();
     }
 
-    /// It acknowledges the last interrupt.
+    /// The hostile kernel acknowledges the last interrupt.
     pub(crate) fn acknowledge(&mut self) {
         self.ack = self.ticket;
     }
 
-    /// It claims this of its vCPU.
+    /// The hostile kernel claims this state.
     pub(crate) fn claim(&mut self, claim: Claim) {
         let (intent, cs) = claim.words();
         let last = CsState::from_word(self.cs).section;
@@ -108,7 +108,7 @@ impl Page {
     }
 }
 
-/// How a guest describes a task of this policy.
+/// Description of a task with this policy in the intent word.
 pub(crate) fn intent(policy: Policy) -> TaskIntent {
     match policy {
         Policy::Fifo(prio) => TaskIntent::fifo(prio),

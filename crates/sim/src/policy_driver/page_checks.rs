@@ -1,4 +1,4 @@
-//! Holds what guests and policies do with their pages against the protocol.
+//! Checks the use of pages by guests and policies against the protocol.
 
 use vcoop_abi::conformance::{Limits, Report, Watch, What};
 
@@ -9,13 +9,13 @@ use crate::queue::Ns;
 pub struct PageReport {
     /// `VM/vcpuN`.
     pub vcpu: String,
-    /// The guest's rules; `None` for a guest that is made to break them.
+    /// The guest's rules; `None` for a hostile guest.
     pub guest: Option<Report>,
     /// The host's rules.
     pub host: Report,
 }
 
-/// Checkers of the vCPUs' pages; none at all: nobody checks.
+/// Checkers of the vCPUs' pages; empty without checks.
 #[derive(Debug, Default)]
 pub(crate) struct PageChecks(Vec<Option<Watch>>);
 
@@ -25,20 +25,20 @@ impl PageChecks {
         Self(checked.map(|checked| checked.then(|| Watch::new(limits, 0))).collect())
     }
 
-    /// Whether anybody checks.
+    /// Whether there are checkers.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Shows the checker of a vCPU's page, where there is one, what happens.
+    /// Reports to the checker of a vCPU's page, if there is one.
     pub(crate) fn show(&mut self, v: u32, what: impl FnOnce(&mut Watch)) {
         if let Some(Some(page)) = self.0.get_mut(v as usize) {
             what(page);
         }
     }
 
-    /// What the checkers found of the guest's rules and of the host's, by vCPU.
+    /// Results for the guest's rules and for the host's, by vCPU.
     pub(crate) fn reports(&mut self, end: Ns) -> Vec<(usize, Report, Report)> {
         let mut all = Vec::new();
         for (v, watched) in self.0.iter_mut().enumerate() {

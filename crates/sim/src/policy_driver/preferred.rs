@@ -1,12 +1,12 @@
-//! The vCPUs that a guest keeps off: by a mask, or by CPU hotplug.
+//! The vCPUs that a guest avoids: by a mask, or by CPU hotplug.
 //!
-//! The mask is a word of the shared page's host area, which the guest's scheduler has at once; entities
-//! leave at the ticks of their vCPUs, as [`Level`](vcoop_sched::Level) says. Each costs the vCPU that it
-//! leaves two switches, to the stopper thread and from it.
+//! The mask is a word of the shared page's host area, which the guest's scheduler sees at once. Entities leave at the
+//! ticks of their vCPUs, as [`Level`](vcoop_sched::Level) describes. Each such move costs the old vCPU two switches, to
+//! the stopper thread and back.
 //!
-//! Hotplug takes vCPUs off or on one by one, evenly over the time that a batch takes, and each stops
-//! every vCPU of the guest for a while. A batch that has begun is finished before the next begins. (That
-//! `stop_machine` has to wait for vCPUs that are preempted is left out: it makes the real thing worse.)
+//! Hotplug takes vCPUs offline or online one by one, evenly over the time of a batch, and each stops every vCPU of the
+//! guest for a while. A batch is finished before the next begins. (Not modelled: `stop_machine` has to wait for
+//! preempted vCPUs, which makes the real thing worse.)
 
 use vcoop_model::plan::govern::HOTPLUG_BATCH_NS;
 use vcoop_model::plan::{Plan, VmPlan};
@@ -14,7 +14,7 @@ use vcoop_model::recording;
 
 use crate::queue::Ns;
 
-/// How many vCPUs a guest uses, and how that changed.
+/// vCPUs in use of a guest, and changes.
 #[derive(Clone, Copy, Debug)]
 struct InUse {
     /// vCPUs in use.
@@ -24,11 +24,11 @@ struct InUse {
     /// vCPUs in use, summed over time, up to `since`.
     used_ns: Ns,
     since: Ns,
-    /// Hotplug: the width that the batch ends with, the time of a whole batch and between two of its steps.
+    /// Hotplug: width at the end of the batch, time of a whole batch, and time between two of its steps.
     target: u32,
     batch_ns: Ns,
     step_ns: Ns,
-    /// The width to go for once the batch is done.
+    /// Width to reach once the batch is done.
     next: u32,
     busy: bool,
 }
@@ -38,7 +38,7 @@ impl InUse {
         self.used_ns + u64::from(self.width) * (now - self.since)
     }
 
-    /// Begins the next batch; the time until its first step. `None`: there is nothing to do.
+    /// Begins the next batch. Returns the time until its first step; `None`: there is nothing to do.
     fn begin_batch(&mut self) -> Option<Ns> {
         let steps = self.next.abs_diff(self.width);
         self.target = self.next;
@@ -51,7 +51,7 @@ impl InUse {
     }
 }
 
-/// How many vCPUs each VM uses, and by time, where a plan asks for slices.
+/// vCPUs in use of each VM; over time, if a plan asks for slices.
 #[derive(Debug)]
 pub(crate) struct PreferredVcpus<'p> {
     plan: &'p Plan,
@@ -60,7 +60,7 @@ pub(crate) struct PreferredVcpus<'p> {
 }
 
 impl<'p> PreferredVcpus<'p> {
-    /// All of each VM.
+    /// All vCPUs of each VM are in use.
     pub(crate) fn new(plan: &'p Plan) -> Self {
         let all = |vm: &VmPlan| {
             let width = vm.level.topology.cpus();
@@ -73,30 +73,30 @@ impl<'p> PreferredVcpus<'p> {
         Self { plan, vms: plan.vms.iter().map(all).collect(), by_time }
     }
 
-    /// vCPUs that a VM uses.
+    /// vCPUs in use of a VM.
     pub(crate) fn width(&self, vm: u32) -> u32 {
         self.vms[vm as usize].width
     }
 
-    /// Of each VM: how often that has changed, and vCPUs in use, summed over time up to now.
+    /// For each VM: number of changes, and vCPUs in use, summed over time up to now.
     pub(crate) fn totals(&self, now: Ns) -> impl Iterator<Item = (u64, Ns)> + '_ {
         self.vms.iter().map(move |vm| (vm.changes, vm.used_ns(now)))
     }
 
-    /// A VM has another mask, and uses so many vCPUs.
+    /// A VM has another mask, and uses `width` vCPUs.
     pub(crate) fn set(&mut self, vm: u32, width: u32, now: Ns) {
         self.uses(vm, width, now);
         self.vms[vm as usize].changes += 1;
     }
 
-    /// A VM that is plugged is to use so many vCPUs; the time until the first step, if it begins now.
+    /// A VM with hotplug is to use `width` vCPUs. Returns the time until the first step, if it begins now.
     pub(crate) fn plug(&mut self, vm: u32, width: u32) -> Option<Ns> {
         let vm = &mut self.vms[vm as usize];
         vm.next = width;
         if vm.busy { None } else { vm.begin_batch() }
     }
 
-    /// The next step of hotplug: how many vCPUs the VM uses now, and the time until the step after it.
+    /// The next step of hotplug. Returns how many vCPUs the VM uses now, and the time until the step after it.
     pub(crate) fn step(&mut self, vm: u32, now: Ns) -> (u32, Option<Ns>) {
         let InUse { width, target, step_ns, .. } = self.vms[vm as usize];
         let width = if target < width { width - 1 } else { width + 1 };
@@ -114,8 +114,7 @@ impl<'p> PreferredVcpus<'p> {
         vm.width = width;
     }
 
-    /// A VM has used as many vCPUs as it does since the last change; the next one follows unless the run is
-    /// over.
+    /// Books the vCPUs in use of a VM since the last change. `changes`: the number changes now; else the run is over.
     fn count(&mut self, vm: u32, now: Ns, changes: bool) {
         let label = &self.plan.vms[vm as usize].label;
         let Some(in_use) = self.by_time.iter_mut().find(|known| known.vm == *label) else { return };
@@ -128,7 +127,7 @@ impl<'p> PreferredVcpus<'p> {
         }
     }
 
-    /// The run is over: vCPUs in use by time, in the order of the plan.
+    /// The run is over. Returns vCPUs in use over time, in the order of the plan.
     pub(crate) fn finish(mut self, now: Ns) -> Vec<recording::InUse> {
         (0..self.vms.len() as u32).for_each(|vm| self.count(vm, now, false));
         self.by_time

@@ -6,7 +6,7 @@ use super::Op;
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
-/// How long a hog's run is; it is of no consequence.
+/// Length of a hog's run; it does not matter.
 const RUN_NS: Ns = 1_000_000_000;
 
 /// [`Program::Boot`](vcoop_model::plan::Program::Boot) in execution.

@@ -1,4 +1,4 @@
-//! The clock that a program reads, which may run from the host's.
+//! The clock of a program, which may run at another rate than the host's.
 
 use vcoop_model::rng::Stream;
 
@@ -7,7 +7,7 @@ use crate::queue::Ns;
 
 const BILLION: u64 = 1_000_000_000;
 
-/// A clock that was at 0 when the host's was, and has run faster or slower since.
+/// A clock that was at 0 together with the host's, and runs at its own rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SkewedClock {
     /// Nanoseconds of this clock in a billion of the host's.
@@ -15,10 +15,10 @@ pub(crate) struct SkewedClock {
 }
 
 impl SkewedClock {
-    /// The host's own.
+    /// The host's clock.
     pub(crate) const HOST: Self = Self { rate: BILLION };
 
-    /// That of VM number `vm`, which is at most `ppm` millionths faster or slower.
+    /// The clock of VM number `vm`, at most `ppm` millionths faster or slower.
     pub(crate) fn of_vm(ppm: u32, seed: u64, vm: usize) -> Self {
         let most = u64::from(ppm) * 1_000;
         Self { rate: BILLION - most + Stream::clock(seed, vm).below(2 * most + 1) }
@@ -28,7 +28,7 @@ impl SkewedClock {
         self.rate == BILLION
     }
 
-    /// What it shows.
+    /// Its time at a time of the host.
     #[inline]
     pub(crate) fn shows(self, host: Ns) -> Ns {
         if self.is_host() { host } else { self.scaled(host) }
@@ -39,7 +39,7 @@ impl SkewedClock {
         (u128::from(host) * u128::from(self.rate) / u128::from(BILLION)) as Ns
     }
 
-    /// The host's time at which it first shows `own`: a timer fires once its time has come.
+    /// The host's time at which it first reaches `own`, when a timer fires.
     pub(crate) fn host_time(self, own: Ns) -> Ns {
         if self.is_host() {
             return own;
@@ -47,7 +47,7 @@ impl SkewedClock {
         (u128::from(own) * u128::from(BILLION)).div_ceil(u128::from(self.rate)) as Ns
     }
 
-    /// An operation with the host's times instead of this clock's. CPU time is counted by no clock.
+    /// An operation with the host's times instead of this clock's. CPU times do not change.
     #[inline]
     pub(crate) fn on_host(self, op: Op) -> Op {
         if self.is_host() { op } else { self.converted(op) }

@@ -6,7 +6,7 @@ use super::Op;
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
-/// How often [`Phase::Busy`] looks at the clock.
+/// How often [`Phase::Busy`] checks the clock.
 const BUSY_STEP_NS: Ns = 1_000_000;
 
 /// [`Program::Cycle`](vcoop_model::plan::Program::Cycle) in execution.

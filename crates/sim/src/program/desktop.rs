@@ -1,4 +1,4 @@
-//! Somebody at a desktop: thinks, then waits for what an action takes.
+//! A user at a desktop: thinks, then waits for an action.
 
 use vcoop_model::plan::{Dist, Mode, Target};
 
@@ -61,7 +61,7 @@ impl Desktop {
         op
     }
 
-    /// When the action under way was due; `None` while it thinks.
+    /// When the present action was due; `None` while thinking.
     pub(super) fn open(&self, now: Ns) -> Option<Ns> {
         // `Think` is what comes next only before the first sleep, and after a response.
         (self.at != Acting::Think && self.due <= now).then_some(self.due)

@@ -6,8 +6,7 @@ use super::{Missed, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
-/// Where a server is with a call: `Free -> [Takes -> Holds -> [Flushes ->] Releases ->] Taken -> [Worked ->] Done
-/// -> Free -> ...`
+/// Stage of a server: `Free -> [Takes -> Holds -> [Flushes ->] Releases ->] Taken -> [Worked ->] Done -> Free -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Free,
@@ -88,8 +87,7 @@ impl Serve {
     }
 }
 
-/// Where a ping is in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked ->
-/// Arm -> ...`
+/// Stage of a ping in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked -> Arm -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trip {
     Start,

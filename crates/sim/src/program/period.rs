@@ -6,7 +6,7 @@ use super::{Missed, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
-/// Where a measuring program is in its period.
+/// Stage of a measuring program in its period.
 ///
 /// `Start -> Arm -> Woken -> Sampled -> Worked -> Arm -> ...`; an audio callback that is behind
 /// goes from `Worked` to `Sampled`, without a sample.

@@ -7,13 +7,13 @@ use vcoop_model::plan::{Mode, RogueStep};
 use super::Op;
 use crate::queue::Ns;
 
-/// A rogue in execution.
+/// A hostile kernel's program in execution.
 #[derive(Clone, Debug)]
 pub(super) struct Rogue {
     steps: Arc<Vec<RogueStep>>,
     /// The next step.
     at: usize,
-    /// How long the step before takes beside what it did.
+    /// Time that the last step takes besides its effect.
     busy_ns: Ns,
 }
 

@@ -9,13 +9,13 @@ use vcoop_model::rng::Stream;
 /// A wait that only a peer ends.
 const FOR_EVER_NS: Ns = 1 << 60;
 
-/// What is asked for before the next act.
+/// Operation to return before the next act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Next,
     /// A call was made: its answer.
     Await,
-    /// The answer is there: what follows is own work.
+    /// The answer is there: own work follows.
     Act,
     /// A measured wake-up.
     Sample,
@@ -30,8 +30,7 @@ enum Then {
 #[derive(Clone, Debug)]
 pub(super) struct Routine {
     acts: Box<[Act]>,
-    /// Of a timer: when it is due next, 0 before it has begun. Of a loop and of what is not done every
-    /// time: how often it was reached.
+    /// For a timer: when it is due next, 0 before it has begun. For `Loop` and `Every`: how often it was reached.
     states: Box<[u64]>,
     next: usize,
     then: Then,

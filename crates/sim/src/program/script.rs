@@ -7,7 +7,7 @@ use vcoop_model::plan::{Mode, Step};
 use super::Op;
 use crate::queue::Ns;
 
-/// As far as a script that keeps time may be behind: what is later does not catch up, or a vCPU that is starved never would.
+/// Most that a script with absolute times may be behind and still catch up: otherwise a starved vCPU never would.
 const MOST_BEHIND_NS: Ns = 100_000_000;
 
 /// [`Program::Script`](vcoop_model::plan::Program::Script) in execution.
@@ -16,8 +16,8 @@ pub(super) struct Script {
     steps: Arc<Vec<Step>>,
     next: usize,
     repeat: bool,
-    /// When it would be at this step if nothing had held it up since it last slept; `None`: its sleeps are for a time,
-    /// and not until one.
+    /// Time at which it would be at this step without delays since its last sleep; `None`: its sleeps have a length,
+    /// not an end.
     due: Option<Ns>,
 }
 
@@ -26,8 +26,8 @@ impl Script {
         Self { steps, next: 0, repeat, due: None }
     }
 
-    /// Wakes up at the times of the capture from now on, however long it was held up, as a vCPU does whose guest sets
-    /// timers. Where such a time has passed it goes on at once, and the times after it stay as they were.
+    /// Wakes up at the times of the capture from now on, whatever its delays, like a vCPU whose guest sets timers. If
+    /// such a time has passed it goes on at once, and later times stay.
     pub(super) fn keep_time(&mut self) {
         self.due = Some(0);
     }

@@ -1,4 +1,4 @@
-//! What programs ask for, step by step.
+//! Operations of programs, step by step.
 
 use vcoop_model::plan::{Dist, Step};
 

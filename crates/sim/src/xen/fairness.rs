@@ -1,30 +1,30 @@
-//! How far domains are from their fair shares.
+//! Deviation of domains from their fair shares.
 
 use vcoop_model::plan::Plan;
 
 use crate::host::scheduler::Scheduler;
 use crate::queue::Ns;
 
-/// A domain must have wanted its CPUs for this much of the time to count.
+/// A domain counts if it wanted its CPUs for at least this part of the time.
 const CONTENDS: f64 = 0.9;
 
-/// What one domain had in some time.
+/// Use of one domain in some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     /// Weight of each of its vCPUs.
     weight: u32,
-    /// Its vCPUs.
+    /// Number of its vCPUs.
     vcpus: u32,
     /// Most CPU it may have, in percent of one pCPU; 0 = what its vCPUs can use.
     cap_pct: u32,
     /// CPU time.
     exec_ns: Ns,
-    /// Time its vCPUs waited for a CPU. Waits that are not over need not be in it.
+    /// Time that its vCPUs waited for a CPU. May leave out waits that are not over.
     wait_ns: Ns,
 }
 
-/// How unfair a credit scheduler was to those who always wanted CPU; `used` is the CPU time of each VM, and
-/// how long its vCPUs waited.
+/// How unfair a credit scheduler was to VMs that always wanted CPU. `used`: CPU time of each VM, and time that its
+/// vCPUs waited.
 pub(crate) fn error_of(
     host: &Scheduler,
     plan: &Plan,
@@ -48,11 +48,10 @@ pub(crate) fn error_of(
 /// Mean of `|attained / entitled - 1|` over the domains that contended, in percent; `None` with
 /// fewer than two.
 ///
-/// A domain contends if its vCPUs ran or waited for nine tenths of the time. What contending domains
-/// attained *together* is what they were entitled to together: CPU that others took, or that
-/// pinning kept from all of them, is not held against anybody. Of it a domain is entitled to a part
-/// by weight times vCPUs, but to no more than its vCPUs can run, nor than its cap; what it cannot
-/// use goes to the others by the same rule. Pinning of single domains is not looked at.
+/// A domain contends if its vCPUs ran or waited for nine tenths of the time. Together, contending domains are entitled
+/// to what they attained together: CPU that others took, or that pinning kept from all of them, does not count. A
+/// domain is entitled to a part of that by weight times vCPUs, but to no more than its vCPUs can run, nor than its cap;
+/// the rest goes to the others by the same rule. Pinning of single domains is ignored.
 fn error_pct(shares: &[Share], ns: Ns) -> Option<f64> {
     let most = |s: &Share| {
         let vcpus = f64::from(s.vcpus);

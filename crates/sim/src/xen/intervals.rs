@@ -1,4 +1,4 @@
-//! Interval views: who ran when on one pCPU in a window.
+//! Interval views: which thread ran when on one pCPU, in a window.
 
 use vcoop_model::plan::{Plan, ViewPlan, ViewStart};
 use vcoop_model::recording::{Intervals, Span};
@@ -8,7 +8,7 @@ use crate::clock::{Clock, Event};
 use crate::queue::Ns;
 use crate::xen::storm::Reached;
 
-/// Most spans a view keeps: what comes later is not in it.
+/// Most spans of a view; later ones are dropped.
 const MOST: usize = 100_000;
 
 /// A view.
@@ -16,11 +16,11 @@ const MOST: usize = 100_000;
 struct View {
     at: ViewStart,
     length: Ns,
-    /// VM whose first vCPU to run says which pCPU it is; [`NONE`] once that is known.
+    /// VM whose first vCPU to run determines the pCPU; [`NONE`] once that is known.
     follows: u32,
     pcpu: u32,
     from: Ns,
-    /// [`NONE`]: nobody.
+    /// Thread on the pCPU; [`NONE`]: none.
     who: u32,
     since: Ns,
     spans: Vec<(Ns, Ns, u32)>,
@@ -31,7 +31,7 @@ struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waits,
-    /// For the pCPU of its VM.
+    /// Waits for the pCPU of its VM.
     Looks,
     Open,
     Done,
@@ -41,12 +41,12 @@ enum Stage {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Views {
     views: Vec<View>,
-    /// How many look or are open: the only thing a run without views pays for.
+    /// Number of views that wait for a pCPU or are open: the only cost for a run without views.
     open: u32,
 }
 
 impl Views {
-    /// Those of a plan.
+    /// The views of a plan.
     pub(crate) fn new(plan: &Plan) -> Self {
         let mut views = Vec::new();
         for view in &plan.views {
@@ -67,12 +67,12 @@ impl Views {
         Self { views, open: 0 }
     }
 
-    /// How many there are.
+    /// Number of views.
     pub(crate) fn len(&self) -> u32 {
         self.views.len() as u32
     }
 
-    /// Sets when those begin that wait for a time.
+    /// Schedules the begin of views that start at a time.
     pub(crate) fn start(&self, clock: &mut Clock) {
         for (i, view) in (0..).zip(&self.views) {
             if let ViewStart::Time(at) = view.at {
@@ -81,13 +81,13 @@ impl Views {
         }
     }
 
-    /// Whether any looks at who gets which pCPU.
+    /// Whether any view needs switches of threads.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         self.open != 0
     }
 
-    /// A view's time has come: it begins, or it ends. `current` says who has a pCPU.
+    /// A view begins or ends. `current`: the thread on a pCPU.
     pub(crate) fn turn(&mut self, i: u32, current: impl Fn(u32) -> u32, clock: &mut Clock) {
         let view = &mut self.views[i as usize];
         match view.stage {
@@ -115,7 +115,7 @@ impl Views {
         clock.set(Event::Interval(i), clock.now() + view.length);
     }
 
-    /// A VM of a storm has reached a milestone; it runs on this pCPU, if it does already.
+    /// A VM of a storm has reached a milestone; on this pCPU, if it runs.
     pub(crate) fn reached(
         &mut self,
         reached: Reached,
@@ -138,7 +138,7 @@ impl Views {
         }
     }
 
-    /// Another thread gets a pCPU, a vCPU of this VM or [`NONE`].
+    /// A pCPU switches to another thread, a vCPU of this VM or [`NONE`].
     pub(crate) fn switch(&mut self, p: u32, next: u32, vm: u32, now: Ns) {
         for view in &mut self.views {
             if view.stage == Stage::Looks && vm != NONE && view.follows == vm {
@@ -153,7 +153,7 @@ impl Views {
         }
     }
 
-    /// What the views saw until the end of the run; `name` names threads.
+    /// The views up to the end of the run; `name` names threads.
     pub(crate) fn finish(
         self,
         warmup: Ns,
@@ -182,7 +182,7 @@ impl Views {
 }
 
 impl View {
-    /// Books who had the pCPU until now.
+    /// Books the thread on the pCPU until now.
     fn ends(&mut self, now: Ns) {
         if self.stage == Stage::Open
             && self.who != NONE

@@ -1,7 +1,7 @@
-//! The driver of `ratelimit-auto`: looks at every domain once an interval, and sets ratelimits.
+//! The driver of `ratelimit-auto`: once an interval it evaluates every domain, and sets ratelimits.
 //!
-//! Like the scheduler's own accounting it runs on one pCPU, which pays: a timer interrupt for each
-//! look, and for each ratelimit set what a change of a thread's policy costs, which is more work.
+//! Like the scheduler's own accounting it runs on one pCPU, which pays a timer interrupt for each evaluation, and for
+//! each ratelimit the cost of changing a thread's policy, which is more work.
 
 use vcoop_credit1::Credit1;
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
@@ -10,7 +10,7 @@ use vcoop_sched::EntId;
 
 use crate::queue::Ns;
 
-/// One machine a VM.
+/// A state machine for each VM.
 #[derive(Debug)]
 pub(crate) struct RatelimitDriver {
     interval: Ns,
@@ -39,12 +39,12 @@ impl RatelimitDriver {
         self.domains.iter().map(Ratelimit::changes).sum()
     }
 
-    /// The ratelimit of a VM, by its own account.
+    /// The ratelimit of a VM, as the driver knows it.
     pub(crate) fn limit(&self, vm: usize) -> Ns {
         self.domains[vm].limit_ns()
     }
 
-    /// Looks at a VM, which has these threads; the ratelimit to set, if it is to change.
+    /// Evaluates a VM, which has these threads. Returns the ratelimit to set, if it changes.
     pub(crate) fn look(
         &mut self,
         vm: usize,

@@ -1,13 +1,12 @@
-//! VMs that come while the run goes on.
+//! VMs that are created during the run.
 //!
 //! ```text
 //! storm    asks -> [interrupt] -> batch begins -> ... all have reached the milestone -> [gap] -> asks
 //! each VM  not there -> toolstack's call -> backend's calls -> VMStart -> boot program -> VMLogin
 //! ```
 //!
-//! Who builds a VM is no task: its calls come from beside the toolstack (or the backend, where there is
-//! no toolstack), go on at once with each answer, and cost only what messages cost. The last step, from
-//! a guest, is a hypercall.
+//! The builder of a VM is no task: its calls come from beside the toolstack (or the backend, if there is no toolstack),
+//! continue at once with each answer, and cost only what messages cost. The last step, from a guest, is a hypercall.
 
 use std::ops::Range;
 
@@ -31,7 +30,7 @@ const LEAST_P95: u64 = 20;
 pub(crate) struct Reached {
     pub(crate) storm: u32,
     pub(crate) milestone: Milestone,
-    /// As the how many-th of its storm.
+    /// Its rank among the VMs of its storm.
     pub(crate) number: u32,
     pub(crate) vm: u32,
 }
@@ -43,7 +42,7 @@ struct Birth {
     /// Its number in the storm, from 1.
     number: u32,
     vm: u32,
-    /// Who builds it, among those who call; [`NONE`]: nobody need.
+    /// Number of its builder among clients; [`NONE`]: it has none.
     client: u32,
     /// Calls made for it.
     calls: u32,
@@ -58,15 +57,15 @@ struct Birth {
 /// A storm in progress.
 #[derive(Clone, Debug)]
 struct Storm {
-    /// Its first VM in [`Storms::births`]; they stand side by side.
+    /// Its first VM in [`Storms::births`]; they are adjacent.
     first: u32,
     /// VMs asked for.
     requested: u32,
     /// VMs started.
     started: u32,
-    /// When each logged in, one after the other.
+    /// Login times, in order.
     logins: Vec<Ns>,
-    /// Actions by the number of VMs that were logged in when they began.
+    /// Actions, by the number of VMs that were logged in when they began.
     responses: Vec<Responses>,
 }
 
@@ -89,8 +88,7 @@ pub(crate) struct Storms<'p> {
 }
 
 impl<'p> Storms<'p> {
-    /// The storms of a plan, before they begin; enters who builds the VMs among those who call.
-    /// `first` gives the first vCPU of a VM.
+    /// The storms of a plan, before they begin. Adds the builders of VMs to the clients. `first`: first vCPU of a VM.
     pub(crate) fn new(plan: &'p Plan, calls: &mut Calls, first: impl Fn(u32) -> u32) -> Self {
         let mut storms = Self { plan, all: Vec::new(), births: Vec::new(), marks: Vec::new() };
         for (s, storm) in (0..).zip(&plan.storms) {
@@ -125,20 +123,20 @@ impl<'p> Storms<'p> {
         storms
     }
 
-    /// The VMs, in the order of their numbers over all storms.
+    /// The VMs, by number over all storms.
     pub(crate) fn vms(&self) -> impl Iterator<Item = u32> + '_ {
         self.births.iter().map(|birth| birth.vm)
     }
 
-    /// Sets when each storm begins.
+    /// Schedules the begin of each storm.
     pub(crate) fn start(&self, clock: &mut Clock) {
         for (s, storm) in (0..).zip(&self.plan.storms).filter(|(_, storm)| !storm.vms.is_empty()) {
             clock.set(Event::Storm(s), storm.begin_ns);
         }
     }
 
-    /// Whom the request for a storm's next batch reaches, if there is one: the task that builds its first
-    /// VM, or else that VM.
+    /// Receiver of the request for a storm's next batch, if there is one: the task that builds its first VM, or else
+    /// that VM.
     pub(crate) fn next_request(&self, s: u32) -> Option<(Option<Target>, u32)> {
         let (plan, storm) = (&self.plan.storms[s as usize], &self.all[s as usize]);
         if storm.requested as usize == plan.vms.len() {
@@ -148,7 +146,7 @@ impl<'p> Storms<'p> {
         Some((server(plan, birth.number - 1, 0), birth.vm))
     }
 
-    /// A batch begins: its VMs.
+    /// A batch begins. Returns its VMs.
     pub(crate) fn request(&mut self, s: u32, now: Ns) -> Range<u32> {
         let plan = &self.plan.storms[s as usize];
         let storm = &mut self.all[s as usize];
@@ -166,7 +164,7 @@ impl<'p> Storms<'p> {
         births
     }
 
-    /// Who calls for a VM, and whom next; nobody any more: it can start.
+    /// Client and server of the next call for a VM; `None`: it can start.
     pub(crate) fn next_call(&mut self, birth: u32) -> Option<(u32, Target)> {
         let b = &mut self.births[birth as usize];
         let next = server(&self.plan.storms[b.storm as usize], b.number - 1, b.calls);
@@ -208,8 +206,8 @@ impl<'p> Storms<'p> {
         self.marks.push(Mark { kind, storm: b.storm, vm: b.number, number, at_ns });
     }
 
-    /// A VM has reached a milestone: if it is the last of its batch, for which the next one has been
-    /// waiting, or leaves a place, the next batch comes after the gap.
+    /// A VM has reached a milestone. If that completes its batch, or leaves a place, the next batch comes after the
+    /// gap.
     pub(crate) fn goes_on(&self, after: Reached, clock: &mut Clock) {
         let plan = &self.plan.storms[after.storm as usize];
         let storm = &self.all[after.storm as usize];
@@ -225,7 +223,7 @@ impl<'p> Storms<'p> {
         }
     }
 
-    /// A desktop in a VM has done what it was to do at `due`.
+    /// A desktop of a VM has completed the action due at `due`.
     pub(crate) fn responded(&mut self, birth: u32, due: Ns, took: Ns) {
         let Some(b) = self.births.get(birth as usize) else { return };
         let Some(density) = self.plan.storms[b.storm as usize].density else { return };
@@ -240,14 +238,14 @@ impl<'p> Storms<'p> {
         }
     }
 
-    /// The response time that the density of a VM's storm allows.
+    /// The limit of the response time of a VM's storm.
     pub(crate) fn limit_ns(&self, birth: u32) -> Option<Ns> {
         let b = self.births.get(birth as usize)?;
         Some(self.plan.storms[b.storm as usize].density?.limit_ns)
     }
 
-    /// When the tasks of a VM began to count that start with it, or after its login. Those of a VM that is in
-    /// no storm count from the begin of the run.
+    /// When tasks of a VM begin that start with it, or after its login. For a VM outside of storms: the begin of the
+    /// run.
     pub(crate) fn begun(&self, birth: u32, after_login: bool) -> Option<Ns> {
         match self.births.get(birth as usize) {
             None => Some(0),
@@ -256,13 +254,13 @@ impl<'p> Storms<'p> {
         }
     }
 
-    /// What happened to the VMs, by time.
+    /// The events of the VMs, by time.
     pub(crate) fn finish(self) -> Vec<Mark> {
         self.marks
     }
 
-    /// What became of each storm, by its label. A VM that has been `asked` for and is not there when the
-    /// run ends counts as far as it has come: where `started` or `logged_in` is less, times are lower bounds.
+    /// Results of each storm, by its label. A VM that was `asked` for and has not started when the run ends counts as
+    /// far as it has come: where `started` or `logged_in` is less, times are lower bounds.
     pub(crate) fn scalars(&self, end: Ns, put: &mut impl FnMut(&str, &str, &'static str, f64)) {
         let plan = self.plan;
         for (storm, s) in plan.storms.iter().zip(&self.all) {
@@ -304,7 +302,7 @@ impl<'p> Storms<'p> {
     }
 }
 
-/// Whom the builder of a storm's `i`th VM calls after so many calls.
+/// Server of the next call of the builder of a storm's `i`th VM, after so many calls.
 fn server(storm: &StormPlan, i: u32, calls: u32) -> Option<Target> {
     let turn = |servers: &[Target]| servers.get(i as usize % servers.len().max(1)).copied();
     let builds = u32::from(!storm.toolstack.is_empty());
@@ -314,7 +312,7 @@ fn server(storm: &StormPlan, i: u32, calls: u32) -> Option<Target> {
     if calls - builds < storm.devices { turn(&storm.backend) } else { None }
 }
 
-/// The vCPU at which messages reach a server.
+/// The vCPU that messages to a server interrupt.
 pub(crate) fn irq_vcpu(plan: &Plan, at: Target) -> u32 {
     match at {
         Target::Host(_) => 0,
@@ -336,8 +334,7 @@ impl Storm {
 
     /// How many VMs were logged in before the response time passed the limit, and whether it did.
     ///
-    /// Where too few actions began between two logins, those up to the next login count as well,
-    /// and so on.
+    /// If too few actions began between two logins, those up to the next login count as well, and so on.
     fn density(&self, plan: &DensityPlan) -> (u32, bool) {
         let mut pool = Responses::default();
         let mut from = 0;
