@@ -1,5 +1,5 @@
-//! What `--out` costs: the flagship without it, with what charts need, and with every file, by turns in
-//! one process. A run without is the first line of the table; nothing of the others is in its way.
+//! Cost of `--out`: the flagship scenario without it, with what charts need, and with every file, by turns in one
+//! process. The first line of the table is the run without, which has no other code in its way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use vcoop_report::data::{self, Spools};
 use vcoop_report::{Style, render, render_html};
 use vcoop_testing::rig::builtin;
 
-/// Somebody who watches and does nothing about it.
+/// An observer that does nothing.
 #[derive(Debug)]
 struct Idle;
 
@@ -25,7 +25,7 @@ impl Observer for Idle {
     }
 }
 
-/// Who watches.
+/// Kind of observer.
 enum Eyes<'a> {
     Nobody,
     Idle,

@@ -1,7 +1,7 @@
-//! Charts as data: what a picture shows, without how it is drawn.
+//! Charts as data: what a picture shows, independent of how it is drawn.
 //!
-//! Titles, axes, units and captions come from the model of what is measured (`build`), so that a
-//! new workload gets a fair picture without new drawing code. `svg` draws.
+//! Titles, axes, units and captions come from the document (`build`), so a new workload gets a useful picture without
+//! new drawing code. `svg` draws.
 
 pub(crate) mod axis;
 pub(crate) mod build;
@@ -17,9 +17,9 @@ pub struct Chart {
     pub id: String,
     /// Title.
     pub title: String,
-    /// What to see in it, and how to read it; a sentence or two.
+    /// What it shows, and how to read it; a sentence or two.
     pub caption: String,
-    /// Whether it deserves the whole width of a page. Others stand side by side.
+    /// Whether it should have the whole width of a page. Others are side by side.
     pub wide: bool,
     /// Height of the plot itself, in pixels.
     pub height: f64,
@@ -33,16 +33,16 @@ pub struct Chart {
     pub legend: Vec<Key>,
     /// The same in numbers: a header, and rows.
     pub table: Table,
-    /// Whether a reader gains by a closer look at parts of it.
+    /// Whether zooming into it is useful.
     pub zoom: bool,
 }
 
-/// A colour and a stroke, told apart also without colour.
+/// A colour and a stroke, distinguishable also without colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// A policy, or whatever is compared, by its place; 0 is the baseline.
+    /// A policy, or another compared item, by its index; 0 is the baseline.
     Series(usize),
-    /// The same, simulated, where the measured one is in the same chart.
+    /// Simulated values of the same, in a chart that also has the measured ones.
     Simulated(usize),
     /// A part of a latency, by its number.
     Part(usize),
@@ -55,13 +55,13 @@ pub enum Slot {
 pub struct Key {
     /// Colour.
     pub slot: Slot,
-    /// How it is shown.
+    /// Its symbol.
     pub sign: Sign,
     /// Meaning.
     pub label: String,
 }
 
-/// Shape of an entry in a legend.
+/// Symbol of an entry in a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// A line.
@@ -79,20 +79,20 @@ pub enum Layer {
     Line {
         /// Colour.
         slot: Slot,
-        /// Name, for a closer look.
+        /// Name, for zooming.
         label: String,
         /// Points, by x.
         points: Vec<(f64, f64)>,
         /// Whether a value holds until the next point.
         step: bool,
-        /// Drawn thinner: what is less certain, or a bound.
+        /// Drawn thinner: less certain values, or a bound.
         faint: bool,
     },
     /// Dots.
     Dots {
         /// Colour.
         slot: Slot,
-        /// Name, for a closer look.
+        /// Name, for zooming.
         label: String,
         /// Where.
         points: Vec<(f64, f64)>,
@@ -122,21 +122,21 @@ pub enum Layer {
         /// Word; may be empty.
         label: String,
     },
-    /// Words.
+    /// Texts.
     Words {
-        /// Where they are centred, and what.
+        /// Centre of each, and text.
         words: Vec<(f64, f64, String)>,
     },
 }
 
-/// A box, and what it says when pointed at.
+/// A box, and its tooltip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rect {
     /// From, until.
     pub x: (f64, f64),
     /// From, until.
     pub y: (f64, f64),
-    /// What it is.
+    /// Tooltip.
     pub hint: String,
 }
 
@@ -147,22 +147,22 @@ pub struct Whisker {
     pub at: f64,
     /// Value.
     pub value: f64,
-    /// Interval, where there is one.
+    /// Interval, if there is one.
     pub interval: Option<[f64; 2]>,
     /// Whether values lie on the x axis.
     pub horizontal: bool,
     /// Whether to mark the value itself.
     pub mark: bool,
-    /// What it is.
+    /// Tooltip.
     pub hint: String,
 }
 
-/// The colours that policies have in reports, on a light ground, as `#rrggbb`: one for each, in order.
+/// Colours of policies in reports, on a light background, as `#rrggbb`: one for each, in order.
 pub fn colours(policies: &[String], baseline: &str) -> Vec<&'static str> {
     build::colours(policies, baseline).into_iter().map(svg::colour).collect()
 }
 
-/// Numbers as text, a row at a time.
+/// Numbers as text, in rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Names of the columns.
@@ -179,14 +179,14 @@ impl Table {
 }
 
 impl Chart {
-    /// A chart beside others with nothing in it, and no name.
+    /// An empty chart without a name.
     pub(crate) fn new(height: f64, x: Axis, y: Axis) -> Self {
         let (id, title, caption) = Default::default();
         let (layers, legend, table) = (Vec::new(), Vec::new(), Table::new(&[]));
         Self { id, title, caption, wide: false, height, x, y, layers, legend, table, zoom: false }
     }
 
-    /// Whether there is nothing to see.
+    /// Whether the chart has nothing to show.
     pub fn is_empty(&self) -> bool {
         !self.layers.iter().any(|layer| match layer {
             Layer::Line { points, .. } | Layer::Dots { points, .. } => !points.is_empty(),

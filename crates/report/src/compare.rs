@@ -1,4 +1,4 @@
-//! A ratio and its interval, in words and in a mark.
+//! A ratio and its interval, in words and as a mark.
 
 use vcoop_experiment::result::{Document, Interval, LatencySeries, Statistic};
 use vcoop_experiment::{format, judge};
@@ -10,12 +10,12 @@ use crate::style::Tone;
 pub(crate) enum Better {
     Less,
     More,
-    /// Neither: it is shown, not judged.
+    /// Neither: it is shown without judgement.
     Neutral,
 }
 
-/// What the interval of so many repeats says of a ratio: `+` better, `-` worse, `~` no difference beyond
-/// noise; empty without an interval, and with too few repeats to claim anything.
+/// The mark of a ratio by its interval, with so many repeats: `+` better, `-` worse, `~` no difference beyond noise;
+/// empty without an interval, and with too few repeats.
 pub(crate) fn mark(
     interval: Option<Interval>,
     repeats: u32,
@@ -34,7 +34,7 @@ pub(crate) fn mark(
     }
 }
 
-/// What stands for a latency beside the baseline's.
+/// Comparison of a latency with the baseline's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
     pub(crate) ratio: Option<f64>,
@@ -45,8 +45,8 @@ pub(crate) struct Judged {
     pub(crate) tone: Tone,
 }
 
-/// What stands for a latency beside the baseline's; of the baseline itself nothing does. Who misses a larger share of its
-/// periods than under the baseline is not better: the samples that it lacks would have been the worst.
+/// Comparison of a latency with the baseline's; `None` for the baseline. A policy that misses a larger share of its
+/// periods than the baseline is not better: the missing samples would have been the worst.
 pub(crate) fn judged(document: &Document, series: &LatencySeries) -> Option<Judged> {
     let ratios = series.ratio_to_baseline?;
     let of_means = ratios.p99.is_none() && ratios.mean.is_some();

@@ -1,4 +1,4 @@
-//! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
+//! Glitches, costs for the host, and work of the guests: a row for each quantity, a column for each policy.
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, EXEC_METRIC, Interval, Params, Statistic, VM};
@@ -8,7 +8,7 @@ use vcoop_model::distinct;
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 
-/// A number of a policy.
+/// A number for a policy.
 pub(crate) struct Entry {
     pub(crate) text: String,
     pub(crate) ratio: Option<f64>,
@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     pub(crate) repeats: u32,
 }
 
-/// A quantity: of each policy, in the order of the document.
+/// A quantity, for each policy in the order of the document.
 pub(crate) struct Row {
     pub(crate) label: String,
     pub(crate) better: Better,
@@ -55,7 +55,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     })
 }
 
-/// The signs of a cell's judged ratios, but for those that the latency table has.
+/// The marks of a cell's ratios, without those of the latency table.
 pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
     let rows = rows(document, cell);
     let own =
@@ -65,7 +65,7 @@ pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'stati
         .collect()
 }
 
-/// Numbers of the host that a policy may move either way: what they are called, and their metrics.
+/// Numbers of the host that a policy may change in either direction: label and metric.
 const OF_HOST: [(&str, &str); 7] = [
     ("host CPU", "cpu"),
     ("vcoop's engine", "engine"),
@@ -76,7 +76,7 @@ const OF_HOST: [(&str, &str); 7] = [
     ("host switches", "switches"),
 ];
 
-/// The same of a VM.
+/// The same for a VM.
 const OF_VM: [(&str, &str); 13] = [
     ("CPU", "cpu"),
     ("steal", "steal"),
@@ -102,14 +102,14 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     rows
 }
 
-/// What makes rows of a cell.
+/// Makes the rows of a cell.
 struct Quantities<'d> {
     document: &'d Document,
     cell: &'d (String, Params),
 }
 
 impl<'d> Quantities<'d> {
-    /// Glitches, and what commands have printed.
+    /// Glitches, and values printed by commands.
     fn values(&self) -> Vec<Row> {
         let glitches = self
             .probes("glitches")
@@ -142,7 +142,7 @@ impl<'d> Quantities<'d> {
         probes.iter().flat_map(|probe| both(probe)).collect()
     }
 
-    /// What loads get done, and calls.
+    /// Work of loads, and calls.
     fn work(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for (load, _) in verdict::loads(self.document, self.cell, &self.document.baseline) {
@@ -158,8 +158,8 @@ impl<'d> Quantities<'d> {
         rows
     }
 
-    /// How many VMs came, and how fast. Where not every repeat passed the limit, or not all came, a value
-    /// is a lower bound.
+    /// How many VMs were created, and how fast. If not every repeat passed the limit, or not all VMs came, a value is a
+    /// lower bound.
     fn storms(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for guest in self.probes("started") {
@@ -189,7 +189,7 @@ impl<'d> Quantities<'d> {
         moved.chain([row("host unfairness", "fairness_error", Better::Less)]).collect()
     }
 
-    /// What each VM has and does, but for observed vCPUs.
+    /// Use and work of each VM, except observed vCPUs.
     fn vms(&self) -> Vec<Row> {
         let vcpus = self.probes("halted");
         let mut rows = Vec::new();
@@ -225,7 +225,7 @@ impl<'d> Quantities<'d> {
         Row { label, better, entries: self.document.policies.iter().map(entry).collect() }
     }
 
-    /// The row, with the values of policies marked that are lower bounds.
+    /// Marks the values of policies that are lower bounds.
     fn bounded(&self, mut row: Row, is_bound: impl Fn(&str) -> bool) -> Row {
         for (policy, entry) in self.document.policies.iter().zip(&mut row.entries) {
             if let Some(entry) = entry.as_mut().filter(|_| is_bound(policy)) {
@@ -236,7 +236,7 @@ impl<'d> Quantities<'d> {
     }
 }
 
-/// All VMs together have no name.
+/// Label of a VM; the one for all VMs has no name.
 fn vm_words(probe: &str) -> String {
     probe.strip_prefix('*').map_or_else(|| probe.to_owned(), |rest| format!("all VMs{rest}"))
 }

@@ -1,4 +1,5 @@
-//! When the VMs of a storm had started and logged in: a row a policy and event, a column a number of VMs.
+//! Times at which the VMs of a storm had started and logged in: a row for each policy and event, a column for a number
+//! of VMs.
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Curve, Document, Interval, Params};
@@ -6,10 +7,10 @@ use vcoop_model::distinct;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name};
 
-/// Numbers of VMs shown, as far as there are so many; and the last.
+/// Numbers of VMs shown, as far as there are so many, besides the last.
 const SHOWN: [u32; 4] = [10, 20, 40, 60];
 
-/// The curves of a cell; empty where no VM comes.
+/// The curves of a cell; empty without storms.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let curves: Vec<&Curve> = document
         .curves

@@ -1,4 +1,4 @@
-//! Data files beside a result, for people's own tools. docs/src/data.md has their schema.
+//! Data files beside a result, for users' own tools. docs/src/data.md has their schema.
 //!
 //! ```text
 //! samples.parquet        one row a sample
@@ -25,7 +25,7 @@ use histograms::{Column, Interval};
 pub use samples::SCHEMA as SAMPLES_SCHEMA;
 pub use spool::{Spool, Spools};
 
-/// Writes all of them into a folder, which is there.
+/// Writes all of them into an existing folder.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ fn of_run<'a>(run: &'a PlanRuns, plans: &'a [Plan]) -> Vec<Interval<'a>> {
     digests.flat_map(of).collect()
 }
 
-/// The probes of a run and their repeats, those with samples.
+/// The probes of a run with samples, and their repeats.
 fn probes(run: &PlanRuns) -> Vec<(&str, Vec<&Latency>)> {
     let mut probes: Vec<(&str, Vec<&Latency>)> = Vec::new();
     for latency in run.repeats.iter().flatten().flat_map(|d| &d.latencies) {
@@ -119,13 +119,13 @@ fn cell(plan: &Plan) -> String {
     plan.params.iter().map(|(k, v)| format!(".{k}={v}")).collect()
 }
 
-/// A file's name without what file systems and shells mind.
+/// A file's name without characters that are special to file systems and shells.
 fn plain(name: &str) -> String {
     let ok = |c: char| c.is_ascii_alphanumeric() || "._-=+".contains(c);
     name.chars().map(|c| if ok(c) { c } else { '_' }).collect()
 }
 
-/// Writes a file under another name first, so that a reader never sees half of it.
+/// Writes a file under another name first, so that a reader never sees a part of it.
 fn file(path: &Path, text: &str) -> Result<(), String> {
     let part = path.with_extension("part");
     fs::write(&part, text)

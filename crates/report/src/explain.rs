@@ -1,4 +1,4 @@
-//! Why samples were slow: the worst ones with what happened to them, and the summary by cause.
+//! Why samples were slow: the worst samples with their events, and a summary by cause.
 
 mod log;
 mod story;
@@ -20,15 +20,15 @@ use story::story;
 use crate::parts::{in_words, words};
 use crate::style::{Style, Tone, cut, finish};
 
-/// A share below this is not worth a line.
+/// A share below this has no line.
 const LEAST_SHARE: f64 = 0.005;
-/// Parts named beside a sample.
+/// Most parts named beside a sample.
 const MOST_PARTS: usize = 5;
 
-/// Runs a repeat of the plan once more, before the eyes of a log.
+/// Runs a repeat of the plan again, with a log as observer.
 pub type Look<'a> = &'a mut dyn FnMut(u32, &mut Log) -> Result<(), String>;
 
-/// What `vcoop explain` found.
+/// Result of `vcoop explain`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// `vcoop.explain/1`.
@@ -44,15 +44,15 @@ pub struct Explanation {
 /// The worst samples of a series.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explained {
-    /// Its statistics, without all of its worst samples.
+    /// Its statistics, with a part of its worst samples.
     #[serde(flatten)]
     pub of: LatencySeries,
-    /// What happened to each of its `worst`; empty where nobody could look again.
+    /// Events of each of its `worst` samples; empty if the run cannot be repeated.
     pub timelines: Vec<Vec<Line>>,
 }
 
-/// Looks for the worst samples of a plan: `worst` of each probe, or of one. `look`: where a run can
-/// be repeated exactly.
+/// Explains the worst samples of a plan: `worst` of each probe, or of one. `look`: for backends whose runs can be
+/// repeated exactly.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub fn explain(
 }
 
 impl Explanation {
-    /// For people.
+    /// As text for a terminal.
     pub fn render(&self, style: Style) -> String {
         let mut out = String::new();
         for Explained { of, timelines } in &self.series {
@@ -112,7 +112,7 @@ fn ns(us: f64) -> Ns {
     (us * 1e3).round() as Ns
 }
 
-/// What happened to each of the samples, by running its repeat again.
+/// The events of each sample, from a repetition of its run.
 fn stories(
     plan: &Plan,
     probe: &str,
@@ -167,7 +167,7 @@ fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&
     }
 }
 
-/// What the worst samples spent their time on, beside all of them.
+/// The parts of the worst samples, beside those of all.
 fn summary(series: &LatencySeries, shown: &[Worst], style: Style) -> String {
     let mean = series.mean.unwrap_or(0.0);
     let total: f64 = shown.iter().map(|s| s.latency_us).sum();

@@ -1,4 +1,4 @@
-//! Heat maps: a grid of cells, as a picture of its own and as text.
+//! Heat maps: a grid of cells, as SVG and as text.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ use vcoop_text::wrap;
 const WIDTH: usize = 132;
 /// Height of a cell, pixels.
 const HEIGHT: usize = 58;
-/// Height of a line of words, pixels.
+/// Height of a line of text, pixels.
 const LINE: usize = 15;
-/// Room left of the cells, pixels.
+/// Space left of the cells, pixels.
 const LEFT: usize = 96;
-/// Colours that differ, `s1` to `s7`; `s0` is for what has none.
+/// Number of colours, `s1` to `s7`; `s0` is for cells without one.
 const COLOURS: usize = 7;
 
 /// A cell.
@@ -23,11 +23,11 @@ const COLOURS: usize = 7;
 pub struct Tile {
     /// Lines in it, the first one in bold; at most three.
     pub lines: Vec<String>,
-    /// Colour, by number; none for a cell without a value.
+    /// Number of its colour; none for a cell without a value.
     pub colour: Option<usize>,
-    /// How strong it is, 0 to 1.
+    /// Strength of the colour, 0 to 1.
     pub strength: f64,
-    /// What a pointer over it says.
+    /// Tooltip.
     pub hint: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// As a file of its own, for light and dark grounds; the same bytes for the same map.
+    /// As a separate file, for light and dark backgrounds; the same bytes for the same map.
     pub fn svg(&self) -> String {
         let width = (LEFT + self.columns.len() * WIDTH + 16).max(420);
         let top = 2 * LINE + 34;
@@ -105,8 +105,7 @@ impl Heat {
         out + "</svg>\n"
     }
 
-    /// As text: a table with the lines of a cell one below the other. Columns that do not fit beside
-    /// the others are a table of their own.
+    /// As text: a table with the lines of a cell below each other. Columns that do not fit are in further tables.
     pub fn words(&self, style: Style) -> String {
         let head = format!("{} \\ {}", self.down, self.across);
         let mut lines: Vec<(&str, Vec<&str>)> =

@@ -1,8 +1,7 @@
-//! The HTML report: one file without a network.
+//! The HTML report: one file that needs no network.
 //!
-//! Charts are SVG, drawn here, so that they are there without scripts, in print and for a screen
-//! reader; each is drawn wide and narrow, and the page shows what fits. uPlot, inlined, takes over a
-//! chart of many points when a reader wants a closer look.
+//! Charts are SVG, drawn here, so that they work without scripts, in print and for screen readers. Each is drawn wide
+//! and narrow, and the page shows the one that fits. uPlot, inlined, replaces a chart of many points for zooming.
 
 mod matrix;
 mod reproduction;
@@ -31,21 +30,21 @@ pub use validation::render_validation_html;
 const PAGE_STYLE: &str = include_str!("../assets/page.css");
 const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
-/// It goes wherever the script goes.
+/// Must accompany the script.
 const UPLOT_LICENCE: &str = include_str!("../assets/uplot/LICENSE");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
 
 /// Widths in pixels for which charts are drawn: a phone or a column, and a page.
 const NARROW: f64 = 328.0;
 const WIDE: f64 = 640.0;
-/// Width of a chart that stands in a file of its own.
+/// Width of a chart in a separate file.
 const PICTURE: f64 = 720.0;
 /// Most rows of numbers under a chart.
 const MOST_ROWS: usize = 400;
-/// Most points of a line for a closer look.
+/// Most points of a line for zooming.
 const MOST_POINTS: usize = 20_000;
 
-/// Most lines of the best and the worst cell.
+/// Most lines about best and worst cells.
 const MOST_RANGES: usize = 12;
 
 /// A section of a page: name for links, heading, content.
@@ -89,8 +88,7 @@ pub fn charts_of(document: &Document) -> Vec<Chart> {
     groups(document).into_iter().flat_map(|group| group.charts).collect()
 }
 
-/// Every chart of a result as a picture of its own: name of a file, and its text. Titles say what
-/// on a page the headings say.
+/// Every chart of a result as a separate picture: file name and content. Titles include what a page has in headings.
 pub fn pictures(document: &Document) -> Vec<(String, String)> {
     let one = |group: &Group, chart: Chart| {
         let title = format!("{}: {}", group.title, chart.title);
@@ -102,7 +100,7 @@ pub fn pictures(document: &Document) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What to make of it, before anything else.
+/// The verdicts, first on the page.
 fn verdicts(document: &Document) -> String {
     let mut out = String::new();
     if document.interrupted {
@@ -183,7 +181,7 @@ fn verdicts(document: &Document) -> String {
     out
 }
 
-/// Prose for a narrow page: a number stays in the line of its unit, and an arrow in that of what is before it.
+/// Prose for a narrow page: a number stays on the line of its unit, and an arrow on that of the word before it.
 fn prose(text: &str) -> String {
     const UNITS: [&str; 7] = ["ns", "us", "ms", "s", "%", "CPU", "/s"];
     let mut out = String::new();
@@ -199,7 +197,7 @@ fn prose(text: &str) -> String {
     esc(&out)
 }
 
-/// The tables of observed vCPUs, as a terminal has them.
+/// The tables of observed vCPUs, as on a terminal.
 fn vcpus(document: &Document) -> String {
     let cells = document.cells();
     let tables = cells.iter().map(|cell| vcpus::render(document, cell, Style::default()));
@@ -264,7 +262,7 @@ fn tally(document: &Document) -> String {
     format!("Best of {all} cells: {}.", words.join(", "))
 }
 
-/// A group's charts; the first paragraph says how to read them.
+/// A group's charts; the first paragraph explains how to read them.
 fn charts(group: &Group) -> String {
     let mut out = format!("<p>{}</p>", esc(&group.about));
     let mut grid = String::new();
@@ -295,7 +293,7 @@ fn charts(group: &Group) -> String {
     out
 }
 
-/// A chart in both widths, with its caption and its numbers.
+/// A chart in both widths, with its caption and its table.
 fn figure(chart: &Chart) -> String {
     let id = esc(&chart.id);
     let class = if chart.wide { "figure wide" } else { "figure" };
@@ -358,7 +356,7 @@ fn significant(v: f64) -> f64 {
     vcoop_experiment::rounding::significant(v, 5)
 }
 
-/// A table of numbers that scrolls by itself where it is wider than the page.
+/// A table of numbers that scrolls if it is wider than the page.
 fn numbers(table: &Table, label: &str) -> String {
     let mut out = open_table(label, &heads(&table.header));
     for row in table.rows.iter().take(MOST_ROWS) {
@@ -383,7 +381,7 @@ fn numbers(table: &Table, label: &str) -> String {
     out
 }
 
-/// The begin of a table within what scrolls, up to its first row.
+/// The begin of a scrolling table, up to its first row.
 fn open_table(label: &str, heads: &str) -> String {
     format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>\
@@ -392,7 +390,7 @@ fn open_table(label: &str, heads: &str) -> String {
     )
 }
 
-/// What ends it.
+/// The end of such a table.
 const END_OF_TABLE: &str = "</tbody></table></div>";
 
 /// The heads of columns.

@@ -1,4 +1,4 @@
-//! The latency table: a row a policy under each probe.
+//! The latency table: a row for each policy under each probe.
 
 use vcoop_experiment::format::maybe_time;
 use vcoop_experiment::result::{Document, LatencySeries, Params};
@@ -8,19 +8,19 @@ use crate::compare::{Judged, judged, with_interval};
 use crate::style::{MOST_NAME, Style, Tone, WIDTH, cut, finish, visible, with_names};
 use crate::vcpus;
 
-/// Width that names have at least: what wide numbers leave.
+/// Least width of names, left by wide numbers.
 const NAME: usize = 18;
-/// The same where names say what was measured.
+/// The same for tables whose names include the quantity.
 const LONG_NAME: usize = 26;
 
-/// The signs of a cell.
+/// The marks of a cell.
 pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
     let in_cell = document.latencies().filter(|series| series.key.is_in(cell));
     in_cell.filter_map(|series| Some(judged(document, series)?.sign)).collect()
 }
 
-/// Guest and host probes of a cell, and what is not available in them and why. Where the whole table is too
-/// wide, it has neither medians nor intervals.
+/// Guest and host probes of a cell, and which values are not available and why. If the whole table is too wide, it
+/// leaves out medians and intervals.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let in_cell: Vec<&LatencySeries> = document.latencies().filter(|s| s.key.is_in(cell)).collect();
     if in_cell.is_empty() {
@@ -51,7 +51,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     out
 }
 
-/// `whole`: with medians and intervals. `most`: width of names.
+/// `whole`: with medians and intervals. `most`: largest width of names.
 fn table(
     document: &Document,
     in_cell: &[&LatencySeries],

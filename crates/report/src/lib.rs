@@ -1,10 +1,10 @@
 //! Views of a result: terminal tables, HTML, pictures and JSON.
 //!
-//! A view is a function of a document ([`vcoop_experiment::result::Document`]) and says nothing the
-//! document does not say. JSON is the document itself (`Document::to_json`).
+//! A view is a function of a document ([`vcoop_experiment::result::Document`]) and shows nothing that is not in it.
+//! JSON is the document itself (`Document::to_json`).
 //!
-//! What looks into a run takes more than its document: [`perfetto`] and the samples of [`data`] observe
-//! it as it goes on, [`explain`] has a part of it run again.
+//! Views of single runs need more than the document: [`perfetto`] and the samples of [`data`] observe the run,
+//! [`explain`] runs a part of it again.
 
 pub mod chart;
 mod compare;
@@ -36,5 +36,5 @@ pub use style::{Style, WIDTH};
 pub use text::{render, render_deployment};
 pub use validate::render_validation;
 
-/// Slices of the measured time that a report shows.
+/// Slices of the measured time in a report.
 pub const SLICES: u32 = 60;

@@ -8,7 +8,7 @@ use vcoop_experiment::result::{Document, Key, LatencySeries};
 use vcoop_experiment::rounding::significant;
 use vcoop_model::recording::Part;
 
-/// What the name of a probe of all VMs together begins with.
+/// Prefix of the name of a probe for all VMs together.
 const ALL: &str = "*";
 
 /// A family of metrics: type, unit, help, and its lines.
@@ -20,7 +20,7 @@ struct Family {
     lines: Vec<String>,
 }
 
-/// The families by name, each whole and once, as the format wants it.
+/// The families by name: the format requires each in one piece.
 #[derive(Debug, Default)]
 struct Families(BTreeMap<String, Family>);
 
@@ -132,7 +132,7 @@ fn seconds(us: f64) -> f64 {
     significant(us / 1e6, 12)
 }
 
-/// The suffix of a unit, and what to multiply with.
+/// The suffix of a unit, and the factor to apply.
 fn base_unit(unit: &str) -> (&'static str, f64) {
     match unit {
         "us" => ("seconds", 1e-6),
@@ -146,13 +146,13 @@ fn base_unit(unit: &str) -> (&'static str, f64) {
     }
 }
 
-/// Letters, digits and underscores.
+/// A name with only letters, digits and underscores.
 fn identifier(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// The labels of a series, and more.
+/// The labels of a series, and further ones.
 fn of(key: &Key, more: &[(&str, &str)]) -> String {
     let mut all: Vec<(String, String)> = vec![
         ("backend".to_owned(), key.backend.clone()),

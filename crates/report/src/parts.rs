@@ -1,4 +1,4 @@
-//! Where the time of the mean sample went, and who had the pCPU meanwhile.
+//! Parts of the mean sample's time, and the threads on the pCPU meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use vcoop_model::recording::Part;
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 use crate::vcpus;
 
-/// A part is shown if it has this share of the mean under any policy.
+/// A part is shown if it has at least this share of the mean under any policy.
 const LEAST_SHARE: f64 = 0.02;
 /// Most parts shown.
 const MOST_PARTS: usize = 6;
-/// What is not shown is summed up if it has this share of the mean under any policy.
+/// The sum of other parts is shown if it has at least this share of the mean under any policy.
 const LEAST_REST: f64 = 0.005;
 /// Most names in "ran instead".
 const MOST_NAMES: usize = 3;
 
-/// What a part is called here.
+/// The label of a part.
 pub(crate) fn words(part: Part) -> &'static str {
     match part {
         Part::TimerSlack => "timer slack",
@@ -42,13 +42,13 @@ pub(crate) fn words(part: Part) -> &'static str {
     }
 }
 
-/// Parts by name in words, largest first; those below a hundredth are left out.
+/// Parts by label, largest first; those below a hundredth are left out.
 pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
     let all: f64 = parts.values().sum();
     in_words(parts, |us| us >= all * 0.01, Part::COUNT)
 }
 
-/// So many at most of the parts that are shown.
+/// At most this many of the parts to show.
 pub(crate) fn in_words(
     parts: &BTreeMap<String, f64>,
     is_shown: impl Fn(f64) -> bool,
@@ -125,7 +125,7 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
     finish(table, 1)
 }
 
-/// Who ran while the guest waited for a pCPU, where that was a good part of the time.
+/// Threads that ran while the guest waited for a pCPU, if that was a large part of the time.
 fn instead(own: &[&LatencySeries], style: Style) -> String {
     let mut lines = BTreeMap::new();
     for (order, series) in own.iter().enumerate() {

@@ -9,9 +9,9 @@
 //! samples       one slice a sample, named by what made it late
 //! ```
 //!
-//! An arrow leads from the interrupt's injection over the guest's handler to the first instruction of
-//! the task that it woke. Times are from the start of the measurement. The trace is written as the run
-//! goes on and takes no memory that grows with it.
+//! An arrow leads from the injection of an interrupt over the guest's handler to the first instruction of the task that
+//! it woke. Times are from the start of the measurement. The trace is written during the run, with memory that does not
+//! grow.
 
 mod packets;
 mod samples;
@@ -33,12 +33,12 @@ use samples::Lanes;
 use schema::{KernelEvent as Kernel, SchedSwitch, SchedWaking, Type};
 use tracks::{Track, Tracks, task_row};
 
-/// A trace in the making. See the [module](self).
+/// A trace that is being written. See the [module](self).
 #[derive(Debug)]
 pub struct Trace<W> {
     packets: Packets<W>,
     tracks: Tracks,
-    /// When the measurement begins, from the start of the run.
+    /// Begin of the measurement, from the start of the run.
     zero: Ns,
     window: (Ns, Ns),
     on: bool,
@@ -53,7 +53,7 @@ pub struct Trace<W> {
     flows: u64,
 }
 
-/// What was written.
+/// Size of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Packets.
@@ -65,7 +65,7 @@ pub struct Written {
 #[derive(Clone, Debug, Default)]
 struct Pcpu {
     current: Option<ThreadId>,
-    /// A slice of its own is open.
+    /// Its slice is open.
     open: bool,
     throttled: bool,
     queue: Option<u32>,
@@ -73,7 +73,7 @@ struct Pcpu {
 
 #[derive(Clone, Debug, Default)]
 struct Thread {
-    /// Slices open on it: in guest mode two.
+    /// Number of open slices: two in guest mode.
     open: u32,
     runs: bool,
     task: Option<u32>,
@@ -81,18 +81,18 @@ struct Thread {
     budget: Option<Ns>,
     /// Interrupts that are pending, and their arrows.
     pending: Vec<(&'static str, u64)>,
-    /// Arrow of the interrupt that the guest works on.
+    /// Arrow of the interrupt that the guest handles.
     handles: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Task {
     runnable: bool,
-    /// Arrow that ends with its next instruction.
+    /// Arrow that ends at its next instruction.
     flow: Option<u64>,
 }
 
-/// vCPUs that a VM uses.
+/// vCPUs in use of a VM.
 #[derive(Clone, Copy, Debug)]
 struct Mask {
     all: u32,
@@ -107,8 +107,7 @@ impl Mask {
 }
 
 impl<W: Write> Trace<W> {
-    /// A trace of the time between two moments of the measurement, which begins `zero` after the
-    /// run.
+    /// A trace of a window of the measurement, which begins `zero` after the run.
     pub fn new(out: W, zero: Ns, window: (Ns, Ns)) -> Self {
         Self {
             packets: Packets::new(out),
@@ -126,7 +125,7 @@ impl<W: Write> Trace<W> {
         }
     }
 
-    /// When the window ended, from the start of the measurement; earlier than asked where the run did. `None`: it
+    /// End of the window, from the start of the measurement; earlier than asked for if the run ended before. `None`: it
     /// has not begun.
     pub fn closed(&self) -> Option<Ns> {
         self.closed
@@ -136,7 +135,7 @@ impl<W: Write> Trace<W> {
     ///
     /// # Errors
     ///
-    /// What went wrong with the file, then or before.
+    /// The first error of the file.
     pub fn finish(self) -> io::Result<(Written, W)> {
         let (packets, bytes, out) = self.packets.finish()?;
         Ok((Written { packets, bytes }, out))
@@ -316,7 +315,7 @@ impl<W: Write> Trace<W> {
         }
     }
 
-    /// ... and has one again.
+    /// The vCPU of a task has a pCPU again.
     fn task_goes_on(&mut self, at: Ns, thread: ThreadId) {
         let state = &self.threads[thread as usize];
         if let (Some(vm), Some(task), false) = (self.tracks.vm_of(thread), state.task, state.runs) {

@@ -7,7 +7,7 @@ use vcoop_model::distinct;
 
 use crate::style::{Style, Tone, finish};
 
-/// Published against simulated, cell by cell; claims with what they rest on; the sum.
+/// Published against simulated, cell by cell; claims with their evidence; a summary.
 pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String {
     let mut out = String::new();
     for id in distinct(reproduction.cells.iter().map(|cell| &cell.table)) {
@@ -56,7 +56,7 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     out
 }
 
-/// Units of a table: a column of ratios has another than its neighbours.
+/// Units of a table: a column of ratios has another unit than its neighbours.
 pub(crate) fn units(cells: &[&Cell]) -> String {
     let both = |Cell { unit, simulated_unit, .. }: &&Cell| match unit == simulated_unit {
         true => unit.clone(),
@@ -110,7 +110,6 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
     format!("{}\n{}{}", style.heading(&title), finish(table, 0), style.wrap(&sum, 4))
 }
 
-/// What is to be said of a cell.
 /// How far a cell is off, in words.
 pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
     let text = match (cell.simulated, cell.ratio) {
@@ -151,7 +150,7 @@ fn claim(claim: &ClaimResult, style: Style) -> String {
     out
 }
 
-/// What a check says, in a line.
+/// The result of a check, in a line.
 pub(crate) fn evidence(check: &CheckResult) -> String {
     let unit = match check.unit.as_str() {
         "" => String::new(),
@@ -176,7 +175,7 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
     format!("{}{place}: {} = {value}{interval}, asked: {bounds}{sign}", check.scenario, check.what)
 }
 
-/// The sum of it in a sentence.
+/// The summary in a sentence.
 pub(crate) fn sum(reproduction: &Reproduction) -> String {
     let s = &reproduction.summary;
     let claims = format!("{} of {} claims hold.", s.claims_held, s.claims);

@@ -7,11 +7,11 @@ use vcoop_experiment::sim_vs_kvm::{Beside, Pair, beside};
 
 use crate::style::{MOST_NAME, Style, Tone, cut, finish, with_names};
 
-/// Width that names have at least: what wide numbers leave.
+/// Least width of names, left by wide numbers.
 const NAME: usize = 14;
 
-/// The series that both backends have, a row each: mean, median, p99 of both and their ratios;
-/// nothing unless there are two backends.
+/// The series that both backends have, in rows: mean, median, p99 of both and their ratios; nothing unless there are
+/// two backends.
 pub(crate) fn render(document: &Document, style: Style) -> String {
     let rows = beside(document);
     if rows.is_empty() {
@@ -21,7 +21,7 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     format!("\n{}", style.section(heading, &table(&rows, style)))
 }
 
-/// Rows of any documents.
+/// The same for rows of any documents.
 pub(crate) fn table(rows: &[Beside], style: Style) -> String {
     let text = with_names(style, [NAME, MOST_NAME], |most| named(rows, style, most));
     let far = |row: &Beside| [&row.mean, &row.p50, &row.p99].into_iter().any(Pair::is_far);
@@ -30,7 +30,7 @@ pub(crate) fn table(rows: &[Beside], style: Style) -> String {
     if rows.iter().any(far) { text + &style.wrap(legend, 2) } else { text }
 }
 
-/// `most`: width of names.
+/// `most`: largest width of names.
 fn named(rows: &[Beside], style: Style, most: usize) -> String {
     let mut table = style.table([
         "", "mean sim", "kvm", "ratio", "p50 sim", "kvm", "ratio", "p99 sim", "kvm", "ratio",

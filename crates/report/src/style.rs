@@ -1,19 +1,19 @@
-//! Width, colour and the plain shape all tables share.
+//! Width, colour and the common format of tables.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
 use vcoop_experiment::result::Document;
 
 /// Most columns that a report uses.
 pub const WIDTH: usize = 100;
-/// Fewest columns that text is broken for.
+/// Least width for which text is wrapped.
 const NARROWEST: usize = 40;
 /// Most policies side by side.
 const SIDE_BY_SIDE: usize = 4;
-/// Longest policy name at the head of a column.
+/// Longest policy name above a column.
 pub(crate) const POLICY: usize = 17;
-/// Longest name shown whole beside policies.
+/// Longest name that is not cut beside policies.
 const NAME: usize = 26;
-/// Longest name shown whole above rows of numbers.
+/// Longest name that is not cut above rows of numbers.
 pub(crate) const MOST_NAME: usize = 40;
 
 /// How to print.
@@ -26,13 +26,13 @@ pub struct Style {
 }
 
 impl Default for Style {
-    /// As a file has it.
+    /// The style for files.
     fn default() -> Self {
         Self { colour: false, width: WIDTH }
     }
 }
 
-/// What a number means for the reader.
+/// Meaning of a number for the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,

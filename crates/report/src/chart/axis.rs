@@ -7,21 +7,21 @@ use vcoop_experiment::format;
 pub struct Axis {
     /// What it shows.
     pub label: String,
-    /// How values become places.
+    /// How values become positions.
     pub scale: Scale,
-    /// What the values are.
+    /// Unit of the values.
     pub unit: Unit,
-    /// The end nearer to the origin; larger than the other one where the axis is turned around.
+    /// The end nearer to the origin; larger than the other end if the axis is reversed.
     pub min: f64,
     /// The other end.
     pub max: f64,
-    /// Places with words, instead of what the scale would give.
+    /// Positions with labels, instead of the scale's own.
     pub ticks: Option<Vec<(f64, String)>>,
     /// Whether ticks have lines across the chart.
     pub grid: bool,
 }
 
-/// How values become places.
+/// How values become positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// In proportion.
@@ -30,10 +30,10 @@ pub enum Scale {
     Log,
 }
 
-/// What values are, and how they are written at ticks.
+/// Unit of values, and how ticks show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Microseconds, written with the unit that suits them.
+    /// Microseconds, written in the unit that suits the value.
     Us,
     /// Seconds, likewise.
     S,
@@ -48,7 +48,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A value, as short as it can be.
+    /// A value, as short as possible.
     pub fn short(self, v: f64) -> String {
         match self {
             Self::Us | Self::S if v == 0.0 => "0".to_owned(),
@@ -62,7 +62,7 @@ impl Unit {
     }
 }
 
-/// Without zeros that say nothing: `1.00 ms` becomes `1 ms`.
+/// Removes needless zeros: `1.00 ms` becomes `1 ms`.
 fn trim(text: &str) -> String {
     let (number, unit) = text.split_once(' ').map_or((text, ""), |(n, u)| (n, u));
     let number = if number.contains('.') {
@@ -74,7 +74,7 @@ fn trim(text: &str) -> String {
 }
 
 impl Axis {
-    /// So many rows, at least one, read from above and named by these ticks.
+    /// An axis of `count` rows (at least one) from top to bottom, labelled by these ticks.
     pub fn rows(count: f64, ticks: Vec<(f64, String)>) -> Self {
         Self {
             label: String::new(),
@@ -87,7 +87,7 @@ impl Axis {
         }
     }
 
-    /// An axis from 0, or from a power of ten where it is logarithmic, that shows all of these.
+    /// An axis from 0, or from a power of ten if it is logarithmic, that includes all of these values.
     pub fn over(
         label: &str,
         unit: Unit,
@@ -112,7 +112,7 @@ impl Axis {
         Self { label: label.to_owned(), scale, unit, min, max, ticks: None, grid: true }
     }
 
-    /// Where a value lies between the ends: 0 to 1, and beyond for what lies outside.
+    /// Position of a value between the ends: 0 to 1, or beyond.
     pub fn place(&self, v: f64) -> f64 {
         let of = |v: f64| match self.scale {
             Scale::Linear => v,
@@ -122,7 +122,7 @@ impl Axis {
         if span == 0.0 { 0.0 } else { (of(v) - of(self.min)) / span }
     }
 
-    /// Ticks for so many pixels, as far as words leave room: where, and the word.
+    /// Ticks on so many pixels, as far as labels have room: position and label.
     pub(crate) fn words(&self, pixels: f64, across: bool) -> Vec<(f64, String)> {
         let values = match (&self.ticks, self.scale) {
             (Some(ticks), _) => return ticks.clone(),
@@ -133,7 +133,7 @@ impl Axis {
     }
 }
 
-/// Room that a tick wants: words stand beside each other on one axis, and above on the other.
+/// Pixels that a tick needs: labels are side by side on one axis, and above each other on the other.
 fn room(across: bool) -> f64 {
     if across { 64.0 } else { 34.0 }
 }

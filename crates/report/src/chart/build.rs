@@ -1,4 +1,4 @@
-//! Which charts a result gives: the same rules for every scenario.
+//! Charts for a result, by the same rules for every scenario.
 
 mod distribution;
 mod gain;
@@ -19,7 +19,7 @@ use lanes::Panel;
 pub(crate) use lanes::{colours, place_words, probes};
 pub(crate) use parts::slowest;
 
-/// Most charts of one kind for one probe; a large matrix has more cells than anybody looks at.
+/// Most charts of one kind for one probe; a large matrix has more cells than readers look at.
 const MOST: usize = 24;
 
 /// Charts that belong together.
@@ -33,7 +33,7 @@ pub(crate) struct Group {
     pub about: String,
     /// Charts.
     pub charts: Vec<Chart>,
-    /// Charts left out, for there would be too many.
+    /// Number of charts left out, because there are too many.
     pub left_out: usize,
 }
 
@@ -78,8 +78,7 @@ impl Group {
         self.add(panels.iter().enumerate().map(|(i, panel)| chart(i, panel)).collect());
     }
 
-    /// Adds charts of one probe, as many as anybody looks at. Two or one have
-    /// room to be wide.
+    /// Adds charts of one probe, up to the limit. One or two have room to be wide.
     fn add(&mut self, mut charts: Vec<Chart>) {
         charts.retain(|chart| !chart.is_empty());
         if charts.len() <= 2 {

@@ -1,8 +1,8 @@
-//! Foreign text in HTML, SVG and scripts. Names of scenarios, policies and loads are anybody's.
+//! Escapes untrusted text in HTML, SVG and scripts. Users choose the names of scenarios, policies and loads.
 
 /// Text as the content of an element or of a quoted attribute, for HTML and XML.
 ///
-/// What neither may hold, and what turns the direction of the text around it, becomes U+FFFD.
+/// Characters that neither may contain, and characters that change the direction of text, become U+FFFD.
 pub(crate) fn text(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     for c in s.chars() {
@@ -20,12 +20,12 @@ pub(crate) fn text(s: &str) -> String {
     out
 }
 
-/// Not a character in XML, or one that reorders its neighbours.
+/// Whether a character is invalid in XML, or reorders its neighbours.
 fn is_unfit(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }
 
-/// JSON inside a `script` element: no tag can end it.
+/// JSON for a `script` element: no tag in it can end the element.
 pub(crate) fn script(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }

@@ -1,7 +1,7 @@
 //! Draws charts as SVG: the same bytes for the same chart on any machine.
 //!
-//! A chart is drawn for a width in pixels and is not meant to be scaled: words keep their size.
-//! Colours are variables of a style sheet, so that a page, a dark screen and a printer have their own.
+//! A chart is drawn for a width in pixels and is not meant to be scaled: text keeps its size. Colours are variables of
+//! a style sheet, so that a page, a dark screen and a printer have their own.
 
 use std::fmt::Write;
 
@@ -10,26 +10,26 @@ use super::{Chart, Key, Layer, Rect, Sign, Slot, Whisker};
 
 /// Colours and strokes of everything drawn; variables are those of [`LIGHT`] and [`DARK`].
 pub(crate) const STYLE: &str = include_str!("../../assets/chart.css");
-/// Variables on a light ground.
+/// Variables for a light background.
 pub(crate) const LIGHT: &str = include_str!("../../assets/light.css");
-/// Variables on a dark one.
+/// Variables for a dark background.
 pub(crate) const DARK: &str = include_str!("../../assets/dark.css");
 
-/// Width of a letter, on average, in pixels.
+/// Average width of a letter, in pixels.
 const LETTER: f64 = 6.3;
-/// Height of a line of words.
+/// Height of a line of text.
 const LINE: f64 = 16.0;
-/// Longest word at a tick of the vertical axis, in letters.
+/// Longest label at a tick of the vertical axis, in letters.
 const LONGEST: usize = 30;
-/// Strokes that differ: beyond them colours repeat with another dash.
+/// Number of colours; further series repeat them with another dash.
 const SERIES: usize = 8;
 
-/// The chart so many pixels wide, as an `svg` element for a page with [`STYLE`].
+/// The chart with this width in pixels, as an `svg` element for a page with [`STYLE`].
 pub(crate) fn draw(chart: &Chart, width: f64) -> String {
     Drawing::new(chart, width, 0.0).element("")
 }
 
-/// A legend for several charts that are drawn without, as a list of HTML.
+/// A common legend of several charts, as an HTML list.
 pub(crate) fn legend(keys: &[Key]) -> String {
     let mut out = String::from("<ul class=\"legend\" aria-label=\"Colours\">");
     for key in keys {
@@ -44,7 +44,7 @@ pub(crate) fn legend(keys: &[Key]) -> String {
     out
 }
 
-/// The chart as a file of its own, with its title, for light and dark grounds.
+/// The chart as a separate file, with its title, for light and dark backgrounds.
 pub(crate) fn file(chart: &Chart, width: f64) -> String {
     let mut drawing = Drawing::new(chart, width, LINE + 8.0);
     let style = format!(
@@ -59,7 +59,7 @@ pub(crate) fn file(chart: &Chart, width: f64) -> String {
     out
 }
 
-/// A number of pixels with one decimal, without zeros.
+/// A number of pixels with one decimal, without needless zeros.
 fn px(v: f64) -> String {
     let tenths = (v * 10.0).round() as i64;
     if tenths % 10 == 0 { format!("{}", tenths / 10) } else { format!("{}", tenths as f64 / 10.0) }
@@ -76,7 +76,7 @@ fn class(slot: Slot) -> String {
     }
 }
 
-/// The colour of a series on a light ground, as `#rrggbb`.
+/// The colour of a series on a light background, as `#rrggbb`.
 pub(crate) fn colour(series: usize) -> &'static str {
     let name = class(Slot::Series(series));
     let name = name.split(' ').next().unwrap_or_default();
@@ -142,7 +142,7 @@ impl<'c> Drawing<'c> {
         self.top + (1.0 - self.chart.y.place(v).clamp(-0.01, 1.01)) * self.chart.height
     }
 
-    /// Entries beside each other, as many lines as it takes.
+    /// Entries side by side, on as many lines as they need.
     fn legend(&mut self, inset: f64) {
         if self.chart.legend.is_empty() {
             return;
@@ -371,7 +371,7 @@ impl<'c> Drawing<'c> {
     }
 }
 
-/// Dots of a diameter where a path stops; those of simulated values are hollow.
+/// Dots with a diameter where a path stops; those of simulated values are hollow.
 fn dot_path(slot: Slot, size: f64, path: &str) -> String {
     let dots = |class: &str, size: f64| {
         format!("<path class=\"dt {class}\" stroke-width=\"{}\" d=\"{path}\"/>", px(size))
@@ -383,7 +383,7 @@ fn dot_path(slot: Slot, size: f64, path: &str) -> String {
     dots(&class(slot), size) + &hole
 }
 
-/// At most so many letters.
+/// Cuts a text to this many letters.
 fn cut(word: &str, most: usize) -> String {
     if word.chars().count() <= most {
         return word.to_owned();

@@ -9,10 +9,10 @@ use vcoop_experiment::bins::Bins;
 use vcoop_experiment::repeat_summary::Latency;
 use vcoop_model::plan::Plan;
 
-/// Rows of a text histogram at most: later ones are overflows, as with `cyclictest -h`.
+/// Most rows of a text histogram: larger values are overflows, as with `cyclictest -h`.
 const MOST_ROWS: u64 = 100_000;
 
-/// What one interval of a log is about: one repeat of one series.
+/// One repeat of one series, as an interval of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval<'a> {
     pub(super) backend: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Interval<'a> {
 ///
 /// # Errors
 ///
-/// A histogram that cannot be written: none that a run makes.
+/// A histogram that cannot be written; runs make none.
 pub(super) fn log(intervals: &[Interval<'_>]) -> Result<String, String> {
     let mut bytes = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
@@ -46,7 +46,7 @@ pub(super) fn log(intervals: &[Interval<'_>]) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|e| e.to_string())
 }
 
-/// A tag has no commas and no spaces.
+/// A tag, without commas and spaces.
 fn tag(i: &Interval<'_>) -> String {
     let mut tag = format!("{}:{}:{}", i.backend, i.plan.policy_name, i.latency.probe);
     for (key, value) in &i.plan.params {
@@ -88,9 +88,8 @@ pub(super) struct Column<'a> {
     pub(super) repeats: Vec<&'a Latency>,
 }
 
-/// A histogram as `cyclictest -h` prints it: rows of microseconds, a column a policy instead of a
-/// thread. Above 2 ms a sample stands in the last row of its bucket, which is at most a thousandth
-/// above it.
+/// A histogram in the format of `cyclictest -h`: rows of microseconds, a column for each policy instead of each thread.
+/// A sample above 2 ms is in the last row of its bucket, which is at most a thousandth above it.
 pub(super) fn cyclictest(columns: &[Column<'_>]) -> String {
     let rows = |column: &Column<'_>| -> Vec<(u64, u64)> {
         let bins = column.repeats.iter().flat_map(|l| l.bins.iter());

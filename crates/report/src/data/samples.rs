@@ -1,5 +1,5 @@
-//! `samples.parquet`: one row a sample. Each run encodes its own rows while it goes on; at the end
-//! encoded columns are put one behind the other.
+//! `samples.parquet`: one row for each sample. Each run encodes its rows as it goes on; at the end the encoded columns
+//! are concatenated.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
 use vcoop_model::trace_event::SampleEvent;
 
-/// Rows that a run holds at a time: some 4 MB.
+/// Rows that a run holds in memory: some 4 MB.
 const GROUP: usize = 1 << 14;
 
 /// Version of the schema, in the file's metadata as `vcoop.schema`.
@@ -29,7 +29,7 @@ pub const SCHEMA: &str = "vcoop.samples/1";
 
 type Result<T> = std::result::Result<T, ParquetError>;
 
-/// The columns, in the language of Parquet's own schemas.
+/// The columns, in Parquet's schema language.
 fn message() -> String {
     let mut text = String::from(
         "message samples {
@@ -81,11 +81,11 @@ fn create(path: &Path) -> Result<SerializedFileWriter<BufWriter<File>>> {
 pub(super) struct Writer {
     file: SerializedFileWriter<BufWriter<File>>,
     run: RunId,
-    /// When the measurement begins, from the start of the run.
+    /// Begin of the measurement, from the start of the run.
     zero: Ns,
     policy: ByteArray,
     cell: ByteArray,
-    /// Names as values: those of one name share its memory.
+    /// Names as values, which rows share.
     names: BTreeMap<String, ByteArray>,
     rows: Rows,
 }
@@ -97,7 +97,7 @@ struct Rows {
     due: Vec<i64>,
     latency: Vec<i64>,
     open: Vec<bool>,
-    /// 1 where somebody was ahead of it.
+    /// 1 if another thread ran before it.
     ahead: Vec<i16>,
     behind: Vec<ByteArray>,
     behind_ns: Vec<i64>,
@@ -141,7 +141,7 @@ impl Writer {
         if rows.due.len() == GROUP { self.flush() } else { Ok(()) }
     }
 
-    /// Encodes what is held.
+    /// Encodes the rows in memory.
     fn flush(&mut self) -> Result<()> {
         let rows = &mut self.rows;
         let n = rows.due.len();
@@ -182,7 +182,7 @@ fn shared(names: &mut BTreeMap<String, ByteArray>, name: &str) -> ByteArray {
     names.entry(name.to_owned()).or_insert(name.into()).clone()
 }
 
-/// Encodes the next column of a group, forgets its values and keeps the room. `there`: see
+/// Encodes the next column of a group, and clears its values without freeing their memory. `there`: see
 /// [`Rows::ahead`].
 fn column<T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, BufWriter<File>>,
@@ -196,7 +196,7 @@ fn column<T: DataType>(
     column.close()
 }
 
-/// Puts these files one behind the other, as they are encoded.
+/// Concatenates these files, as they are encoded.
 pub(super) fn join<'a>(path: &Path, parts: impl Iterator<Item = &'a Path>) -> Result<()> {
     let mut writer = create(path)?;
     for part in parts {

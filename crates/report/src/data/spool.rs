@@ -1,5 +1,5 @@
-//! Samples on their way to a file: each run encodes its own into the folder as they come, and at the
-//! end they are put together in the order of plans and repeats.
+//! Samples on their way to a file: each run encodes its own into the folder as they come; at the end they are
+//! concatenated in the order of plans and repeats.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use vcoop_model::trace_event::{Observer, SampleEvent};
 
 use super::samples::{Writer, join};
 
-/// Where the samples of all runs go.
+/// The samples of all runs.
 #[derive(Debug)]
 pub struct Spools {
     folder: PathBuf,
@@ -23,7 +23,7 @@ pub struct Spools {
 struct Spooled {
     run: RunId,
     path: PathBuf,
-    /// Why the file is of no use, if it is not.
+    /// Why the file is unusable, if it is.
     ended: Result<(), String>,
 }
 
@@ -38,12 +38,12 @@ pub struct Spool<'a> {
 }
 
 impl Spools {
-    /// Runs write into this folder, which is there.
+    /// Runs write into this existing folder.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), runs: Mutex::default() }
     }
 
-    /// Somewhere for a run to write to.
+    /// The spool of a run.
     ///
     /// # Errors
     ///
@@ -56,11 +56,11 @@ impl Spools {
         Ok(Spool { all: self, run, path, writer: Some(writer), failed: None })
     }
 
-    /// Puts what there is into one file, in the order of backends, plans and repeats.
+    /// Concatenates all spools into one file, in the order of backends, plans and repeats.
     ///
     /// # Errors
     ///
-    /// What went wrong, now or while the runs went on.
+    /// The first error, now or during the runs.
     pub(super) fn join(&self, path: &Path) -> Result<(), String> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.sort_by_key(|s| (s.run.column, s.run.plan, s.run.repeat));
@@ -78,7 +78,7 @@ impl Spools {
     }
 }
 
-/// What went wrong, without the name of its kind before it.
+/// The error without the name of its kind.
 fn said(error: ParquetError) -> String {
     match error {
         ParquetError::External(cause) => cause.to_string(),

@@ -1,4 +1,4 @@
-//! `compare.txt`: tables as mmtests' `compare-kernels.sh` prints them, for patch mails.
+//! `compare.txt`: tables in the format of mmtests' `compare-kernels.sh`, for patch mails.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::result::{Document, LatencySeries, Params, Statistic};
 use vcoop_model::distinct;
 
-/// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
-/// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where
-/// the 95 % interval of the ratio excludes 1, as mmtests marks what is significant.
+/// One table for each backend, cell and probe: rows are statistics in microseconds, columns policies. In brackets how
+/// much better (or worse, if negative) than the first column; in `* *` if the 95 % interval of the ratio excludes 1, as
+/// mmtests marks significant values.
 pub(super) fn table(document: &Document) -> String {
     let mut out = String::new();
     for cell in document.cells() {
@@ -25,7 +25,7 @@ pub(super) fn table(document: &Document) -> String {
     out
 }
 
-/// The statistics between the least and the largest, as mmtests calls them.
+/// The statistics between minimum and maximum, with mmtests' names.
 const STATISTICS: [(&str, Statistic); 5] = [
     ("Amean", Statistic::Mean),
     ("p50", Statistic::P50),
@@ -34,8 +34,7 @@ const STATISTICS: [(&str, Statistic); 5] = [
     ("p99.9", Statistic::P999),
 ];
 
-/// A value, its ratio to the baseline, and whether 1 is outside of the ratio's interval, of enough
-/// repeats to say so.
+/// A value, its ratio to the baseline, and whether the ratio's interval excludes 1, with enough repeats to say so.
 type Value = (Option<f64>, Option<f64>, bool);
 
 fn one(out: &mut String, cell: &(String, Params), what: &str, own: &[&LatencySeries]) {

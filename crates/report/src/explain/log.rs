@@ -1,13 +1,12 @@
-//! What happens around samples that are known to come: the run is simulated once more, and this time
-//! somebody looks.
+//! Records the events around known samples: the run is simulated again, now with an observer.
 
 use vcoop_model::plan::Ns;
 use vcoop_model::trace_event::{Event, Observer, ThreadNames};
 
-/// Events kept of one window: enough for what happens in seconds, and a bound.
+/// Most events kept of one window: enough for several seconds.
 const MOST: usize = 200_000;
 
-/// Time before a sample is due that is looked at, too: who had the pCPU then.
+/// Recorded time before a sample is due, to know the thread on the pCPU then.
 const BEFORE_NS: Ns = 100_000;
 
 /// The events around some samples.
@@ -20,7 +19,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Around samples that are due then and so late, by the time from the start of the run.
+    /// Records around samples with this due time and latency, from the start of the run.
     pub fn around(samples: impl Iterator<Item = (Ns, Ns)>) -> Self {
         let mut windows: Vec<(Ns, Ns)> = samples
             .map(|(due, latency)| (due.saturating_sub(BEFORE_NS), due + latency + 1))
@@ -37,7 +36,7 @@ impl Log {
         Self { windows: merged, ..Self::default() }
     }
 
-    /// The events of the window that holds a moment.
+    /// The events of the window that contains a time.
     pub(super) fn at(&self, at: Ns) -> &[(Ns, Event)] {
         let i = self.windows.iter().position(|(from, to)| (*from..=*to).contains(&at));
         i.and_then(|i| self.events.get(i)).map_or(&[], Vec::as_slice)

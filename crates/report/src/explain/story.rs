@@ -1,10 +1,10 @@
-//! The way of one sample, event by event, in words.
+//! The events of one sample, in words.
 
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Target};
 use vcoop_model::trace_event::{Event, GuestWork, Left, ThreadId, ThreadNames, Work};
 
-/// Lines of a story: what does not fit is left out in the middle, and counted.
+/// Most lines: further ones are left out in the middle, and counted.
 const MOST: usize = 24;
 
 /// One line.
@@ -16,24 +16,23 @@ pub struct Line {
     pub text: String,
 }
 
-/// Who the story is about.
+/// The thread or task of the sample.
 struct Hero<'a> {
     names: &'a ThreadNames,
     thread: ThreadId,
-    /// Index of the guest task, if it is one's.
+    /// Index of the guest task, if it is one.
     task: Option<u32>,
-    /// pCPU whose queue the thread is on, while it waits.
+    /// pCPU whose queue the thread waits on.
     waits: Option<u32>,
-    /// pCPU that it has.
+    /// pCPU that it runs on.
     has: Option<u32>,
-    /// Who has each pCPU.
+    /// Thread on each pCPU.
     current: Vec<Option<ThreadId>>,
     lines: Vec<Line>,
     due: Ns,
 }
 
-/// What happened between the due time of a sample and its first instruction. `targets`: the tasks
-/// that the probe is about.
+/// Events between the due time of a sample and its first instruction. `targets`: the tasks of the probe.
 pub(super) fn story(
     names: &ThreadNames,
     targets: &[Target],
@@ -62,8 +61,8 @@ pub(super) fn story(
     shorten(hero.lines)
 }
 
-/// The thread of the probe's task, and the task. A guest's task is on the vCPU that it came to last
-/// before the end; of copies of a VM, the one whose task did.
+/// The thread of the probe's task, and the task. A guest's task is on the vCPU that it last came to before the end; of
+/// copies of a VM, the one whose task did.
 fn hero(
     names: &ThreadNames,
     targets: &[Target],
@@ -99,7 +98,7 @@ impl Hero<'_> {
         thread.map_or("nobody", |t| &self.names.threads[t as usize].name)
     }
 
-    /// How things stand when the sample is due.
+    /// The state when the sample is due.
     fn stands(&mut self, due: Ns) {
         let me = self.name(Some(self.thread)).to_owned();
         let text = match (self.has, self.waits) {
@@ -214,7 +213,7 @@ fn article(word: &str) -> &'static str {
     if word.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
 
-/// Keeps the beginning and the end.
+/// Keeps the first and the last lines.
 fn shorten(mut lines: Vec<Line>) -> Vec<Line> {
     if lines.len() <= MOST {
         return lines;

@@ -1,4 +1,4 @@
-//! A matrix at a glance: ratios to the baseline as a heat map, a row a policy, a column a cell.
+//! Overview of a matrix: ratios to the baseline as a heat map, a row for each policy, a column for each cell.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::chart::build::probes;
 use crate::chart::escape::text as esc;
 use crate::compare::{Judged, judged};
 
-/// A heat map for each probe and backend; nothing without a matrix, or with one policy alone.
+/// A heat map for each probe and backend; nothing without a matrix, or with only one policy.
 pub(super) fn heat_maps(document: &Document) -> String {
     let mut out = String::new();
     let cells = document.cells();
@@ -63,7 +63,7 @@ fn one(document: &Document, series: &LatencySeries) -> String {
     )
 }
 
-/// The class of a ratio: two to the power of two a step.
+/// The CSS class of a ratio: a step for each factor of four.
 fn heat(ratio: f64) -> String {
     let steps = (libm::log2(ratio.max(1e-6)) / 2.0).abs().ceil().min(4.0);
     match ratio {

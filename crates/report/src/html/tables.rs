@@ -1,4 +1,4 @@
-//! Tables: what the charts show in numbers, and where it all comes from.
+//! Tables: the numbers of the charts, and the origin of the result.
 
 use std::fmt::Write;
 
@@ -147,7 +147,7 @@ fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
     out
 }
 
-/// The worst samples of each series, with what held them up.
+/// The worst samples of each series, with their largest parts.
 pub(super) fn worst(document: &Document) -> String {
     let mut out = String::new();
     for series in document.latencies().filter(|s| !s.worst.is_empty()) {
@@ -216,7 +216,7 @@ pub(super) fn beside(document: &Document) -> String {
     out
 }
 
-/// The command, the host, and what the engine did.
+/// The command, the host, and counters of the engine.
 pub(super) fn provenance(document: &Document) -> String {
     let mut out = String::new();
     if !document.command.is_empty() {

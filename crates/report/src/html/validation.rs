@@ -1,4 +1,4 @@
-//! The report of `vcoop validate`: what the simulator says of this host beside what was measured on it.
+//! The report of `vcoop validate`: simulated beside measured values of this host.
 
 use std::fmt::Write;
 

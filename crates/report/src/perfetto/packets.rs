@@ -1,5 +1,4 @@
-//! Packets of a trace on their way into a file. What is held back has a fixed size, however long the
-//! trace is.
+//! Packets of a trace on their way into a file. Buffers have a fixed size, however long the trace is.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,7 +8,7 @@ use super::schema::{
     TracePacket, TrackDescriptor, TrackEvent, Type,
 };
 
-/// The one sequence of packets: nobody else writes to the file.
+/// The only sequence of packets in the file.
 const SEQUENCE: u32 = 1;
 
 /// `SEQ_INCREMENTAL_STATE_CLEARED` and `SEQ_NEEDS_INCREMENTAL_STATE`.
@@ -19,8 +18,7 @@ const NEEDS_NAMES: u32 = 2;
 /// Kernel events of one CPU that are written together.
 const BUNDLE: usize = 256;
 
-/// Writes packets. The first error ends it: what comes later is dropped, and [`finish`](Self::finish)
-/// tells.
+/// Writes packets. After the first error later packets are dropped, and [`finish`](Self::finish) returns the error.
 #[derive(Debug)]
 pub(super) struct Packets<W> {
     out: W,
@@ -35,10 +33,10 @@ pub(super) struct Packets<W> {
     packets: u64,
 }
 
-/// What an event on a track says besides where and when.
+/// Properties of an event on a track, besides place and time.
 #[derive(Debug, Default)]
 pub(super) struct Facts<'a> {
-    /// Category, in few words.
+    /// Category, in a few words.
     pub(super) category: &'static str,
     pub(super) name: &'a str,
     /// Arrows that go on from here.
@@ -46,7 +44,7 @@ pub(super) struct Facts<'a> {
     /// Arrow that ends here.
     pub(super) flow_ends: Option<u64>,
     pub(super) notes: Vec<DebugAnnotation>,
-    /// The name is one of its own: it is not kept for others.
+    /// The name is unique: it is not interned.
     pub(super) single: bool,
 }
 
@@ -65,7 +63,7 @@ impl<W: Write> Packets<W> {
         }
     }
 
-    /// So many CPUs have kernel events.
+    /// Sets the number of CPUs with kernel events.
     pub(super) fn cpus(&mut self, cpus: usize) {
         self.bundles.resize_with(cpus, || Vec::with_capacity(BUNDLE));
     }
@@ -79,7 +77,7 @@ impl<W: Write> Packets<W> {
         self.write(TracePacket { data: Some(data), ..packet() });
     }
 
-    /// Something begins on a track, or happens there.
+    /// Writes the begin of a slice, or an instant event, on a track.
     pub(super) fn event(&mut self, track: u64, at: u64, r#type: Type, facts: Facts<'_>) {
         let mut new = InternedData::default();
         let mut event = TrackEvent {
@@ -179,7 +177,7 @@ impl<W: Write> Packets<W> {
         self.error = self.out.write_all(&self.buffer).err();
     }
 
-    /// Writes what was held back.
+    /// Writes the buffers.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Samples as slices. One that is due before the one before has ended takes a lane of its own.
+//! Samples as slices. A sample that is due before the previous one has ended gets another lane.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::packets::{Facts, Packets, number, text};
 use super::schema::Type;
 use super::tracks::{lane, lane_row};
 
-/// Where each probe's samples lie.
+/// The lanes of each probe's samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
     probes: Vec<Probe>,
@@ -27,7 +27,7 @@ struct Probe {
 }
 
 impl Lanes {
-    /// Books a sample, and writes it if the window is open.
+    /// Counts a sample, and writes it if the window is open.
     pub(super) fn sample<W: Write>(
         &mut self,
         packets: &mut Packets<W>,

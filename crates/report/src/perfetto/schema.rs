@@ -1,9 +1,9 @@
-//! The part of Perfetto's trace format that a trace needs: fields and numbers as in its public schema
+//! The part of Perfetto's trace format that is used: fields and numbers as in its public schema
 //! (`protos/perfetto/trace/perfetto_trace.proto` in Perfetto's repository).
 
 use prost::{Enumeration, Message, Oneof};
 
-/// A file: packets, one after the other. The writer never holds one as a whole.
+/// A file: packets, one after the other. The writer never holds all of it.
 #[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {
@@ -17,19 +17,19 @@ pub(super) struct TracePacket {
     /// Nanoseconds.
     #[prost(uint64, optional, tag = "8")]
     pub(super) timestamp: Option<u64>,
-    /// Who wrote it: interned names are of one sequence.
+    /// The writer: interned names belong to one sequence.
     #[prost(uint32, optional, tag = "10")]
     pub(super) trusted_packet_sequence_id: Option<u32>,
     #[prost(message, optional, tag = "12")]
     pub(super) interned_data: Option<InternedData>,
-    /// 1: interned names start anew, 2: needs interned names.
+    /// 1: interned names start again, 2: needs interned names.
     #[prost(uint32, optional, tag = "13")]
     pub(super) sequence_flags: Option<u32>,
     #[prost(oneof = "Data", tags = "1, 2, 11, 60")]
     pub(super) data: Option<Data>,
 }
 
-/// What a packet is about.
+/// Content of a packet.
 #[derive(Clone, PartialEq, Oneof)]
 pub(super) enum Data {
     #[prost(message, tag = "1")]
@@ -64,7 +64,7 @@ pub(super) struct FtraceEvent {
     pub(super) event: Option<KernelEvent>,
 }
 
-/// What a kernel event is.
+/// Kind of a kernel event.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub(super) enum KernelEvent {
     #[prost(message, tag = "4")]

@@ -1,4 +1,4 @@
-//! The rows of a trace: their numbers, their names and who is below whom.
+//! The rows of a trace: numbers, names and hierarchy.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use super::schema::{
     TrackDescriptor, Unit,
 };
 
-/// What a row is of.
+/// Kind of a row.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(super) enum Track {
@@ -42,7 +42,7 @@ pub(super) fn task_row(vm: usize, task: u32) -> u64 {
 /// Process of the host's own threads; 0 is the idle loop of every CPU.
 const HOST: i32 = 1;
 
-/// Names and numbers of everybody in a trace.
+/// Names and numbers of all entities of a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tracks {
     names: ThreadNames,
@@ -90,7 +90,7 @@ impl Tracks {
         }
     }
 
-    /// Thread id and name as kernel events have them.
+    /// Thread id and name in kernel events.
     pub(super) fn comm(&self, thread: Option<ThreadId>) -> (i32, String) {
         match thread {
             Some(t) => (self.tids[t as usize], self.thread_name(t)),
@@ -102,7 +102,7 @@ impl Tracks {
         self.names.threads[thread].vcpu.map_or(HOST, |(vm, _)| self.pids[vm as usize])
     }
 
-    /// Writes all rows, but for those of samples.
+    /// Writes all rows, except those of samples.
     pub(super) fn describe<W: Write>(&self, packets: &mut Packets<W>) {
         packets.data(Data::ProcessTree(self.tree()));
         let process = |pid: i32, name: &str| TrackDescriptor {

@@ -1,4 +1,4 @@
-//! Distributions: how many samples are slower, how latencies are spread, and quantiles side by side.
+//! Charts of distributions: complementary cumulative distributions, histograms, and quantiles side by side.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
 /// Bins of a drawn histogram by octave.
 const PER_OCTAVE: f64 = 4.0;
-/// Samples that must lie beyond a point for it to be more than anecdote.
+/// Samples that must lie beyond a point for it to be significant.
 const BEYOND: u64 = 10;
 
 /// A quantile's share of slower samples, its name, and which it is.
@@ -33,7 +33,7 @@ fn over(document: &Document, probe: &str, label: &str) -> Axis {
     Axis::over(label, Unit::Us, Scale::Log, values)
 }
 
-/// The share of samples that are slower than so much: the tail in full, on two logarithmic axes.
+/// Complementary cumulative distribution: the share of slower samples, on two logarithmic axes.
 pub(super) fn slower(document: &Document) -> Group {
     let mut group = Group::new(
         "slower",
@@ -125,7 +125,7 @@ fn slower_panel(
     }
 }
 
-/// How latencies are spread.
+/// Histograms of latencies.
 pub(super) fn histograms(document: &Document) -> Group {
     let mut group = Group::new(
         "histograms",

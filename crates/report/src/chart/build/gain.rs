@@ -1,4 +1,4 @@
-//! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
+//! Gains of the guest beside costs of the host: ratios to the baseline with their intervals.
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Interval, Statistic};
@@ -11,7 +11,7 @@ use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
 /// Ratios beyond these are drawn at the edge.
 const EDGES: [f64; 2] = [1e-3, 1e3];
-/// Room of a policy in a row, and of a heading.
+/// Height of a policy in a row, and of a heading, in pixels.
 const STEP: f64 = 13.0;
 
 /// A ratio to draw.
@@ -26,7 +26,7 @@ struct Row {
     entries: Vec<Entry>,
 }
 
-/// Ratios of every policy but the baseline; a chart a cell.
+/// Ratios of every policy but the baseline; a chart for each cell.
 pub(super) fn gain_and_cost(document: &Document) -> Group {
     let mut group = Group::new(
         "cost",

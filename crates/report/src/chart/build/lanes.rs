@@ -1,8 +1,7 @@
-//! What is laid over each other, and what stands side by side.
+//! Which lines share a chart, and which charts are side by side.
 //!
-//! A *lane* is a line of a chart: one policy in one cell on one backend. A *panel* is one chart: the
-//! policies of a cell; or, where only one policy was run, the cells of a matrix, for these are then
-//! what is compared.
+//! A *lane* is a line of a chart: one policy in one cell on one backend. A *panel* is one chart: the policies of a
+//! cell; or, if only one policy was run, the cells of a matrix, which are then compared.
 
 use std::borrow::Cow;
 
@@ -12,10 +11,10 @@ use vcoop_model::distinct;
 
 use crate::chart::{Key as LegendKey, Sign, Slot};
 
-/// Most lines over each other.
+/// Most lines in one chart.
 const MOST_LANES: usize = 8;
 
-/// Policies that have the same colour in every report: those that people compare with the baseline.
+/// Policies with the same colour in every report: the ones that are most often compared with the baseline.
 const USUAL: [(&str, usize); 3] = [("wake-boost", 1), ("dynamic", 2), ("static", 3)];
 
 /// A line of a chart.
@@ -28,14 +27,14 @@ pub(crate) struct Lane {
     params: Params,
 }
 
-/// A chart's worth of lanes.
+/// The lanes of one chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Panel {
-    /// What distinguishes it from the other panels; empty if there is but one.
+    /// What distinguishes it from the other panels; empty if it is the only one.
     pub(crate) title: String,
     /// The same without the backend.
     cell: String,
-    /// What the labels of its lanes leave out; empty if nothing.
+    /// Common part of the labels of its lanes, which they leave out; empty if there is none.
     pub(crate) place: String,
     pub(crate) lanes: Vec<Lane>,
 }
@@ -66,7 +65,7 @@ impl Lane {
         self.backend == "sim"
     }
 
-    /// The lane for a panel that has others of its colour.
+    /// The same lane for a panel that has others of its colour.
     fn beside(&self) -> Self {
         let slot = match self.slot {
             Slot::Series(n) if self.is_simulated() => Slot::Simulated(n),
@@ -86,7 +85,7 @@ impl Lane {
     }
 }
 
-/// A backend and a cell in words; empty where there is only one of both.
+/// A backend and a cell in words; empty if there is only one of both.
 pub(crate) fn place_words(document: &Document, backend: &str, params: &Params) -> String {
     let words = params::words(params);
     match (document.backends.len() > 1, words.is_empty()) {
@@ -147,8 +146,7 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
     all
 }
 
-/// The panels of a document, those that differ by the backend alone as one: what was simulated beside
-/// what was measured.
+/// The panels of a document, where panels that differ only by the backend are one: simulated beside measured.
 pub(crate) fn panels_across(document: &Document) -> Vec<Panel> {
     let mut groups: Vec<Vec<Panel>> = Vec::new();
     for panel in panels(document) {
@@ -165,7 +163,7 @@ pub(crate) fn panels_across(document: &Document) -> Vec<Panel> {
     groups.into_iter().map(joined).collect()
 }
 
-/// Panels of the same lanes on several backends as one: each lane beside its like, measured first.
+/// Joins panels of the same lanes on several backends: equal lanes are adjacent, the measured one first.
 fn joined(mut group: Vec<Panel>) -> Panel {
     if group.len() == 1 {
         return group.remove(0);
@@ -178,8 +176,8 @@ fn joined(mut group: Vec<Panel>) -> Panel {
     Panel { title: cell.clone(), place: cell.clone(), cell, lanes }
 }
 
-/// The colours of policies as [`Slot::Series`] numbers them. The baseline is grey, the usual ones have
-/// their own, and others take in their order what is left.
+/// The colours of policies as numbers of [`Slot::Series`]. The baseline is grey, the usual policies have their own, and
+/// others get the remaining ones in order.
 pub(crate) fn colours(policies: &[String], baseline: &str) -> Vec<usize> {
     let own = |policy: &String| {
         let usual = USUAL.iter().find(|(name, _)| policy == name);
@@ -199,7 +197,7 @@ pub(crate) fn colours(policies: &[String], baseline: &str) -> Vec<usize> {
     policies.iter().map(colour).collect()
 }
 
-/// What charts of [`panels_across`] add to their explanation.
+/// Addition to the explanation for charts of [`panels_across`].
 pub(crate) fn across_words(document: &Document) -> &'static str {
     if document.backends.len() > 1 { " What is pale or hollow is simulated." } else { "" }
 }
@@ -211,7 +209,7 @@ pub(crate) fn probes(document: &Document) -> Vec<Cow<'_, str>> {
     probes
 }
 
-/// A title with the place, as a panel's title, that distinguishes it from others, if any does.
+/// A title with the place of a panel, if it has one.
 pub(crate) fn titled(title: &str, place: &str) -> String {
     if place.is_empty() { title.to_owned() } else { format!("{title}: {place}") }
 }

@@ -1,16 +1,16 @@
-//! Two values of the same, a row each: a dot for either, and a line between them.
+//! Pairs of values, one in each row: two dots with a line between them.
 
 use crate::chart::{Axis, Chart, Key, Layer, Sign, Slot, Table};
 
 pub(super) struct Pair {
     pub(super) label: String,
-    /// Its place on the axis of rows.
+    /// Its position on the axis of rows.
     pub(super) at: f64,
     pub(super) values: [Option<f64>; 2],
 }
 
-/// Rows over so much of their axis, as a chart without name and height. `names`: of the
-/// first values, and of the second.
+/// A chart of rows over this much of their axis, without name and height. `names`: of the first values, and of the
+/// second.
 pub(super) fn chart(
     names: [&str; 2],
     pairs: Vec<Pair>,

@@ -1,4 +1,4 @@
-//! Where the time went, by how late samples were: what makes the slowest 1 % slow.
+//! Parts of the time of samples, by their latency: why the slowest 1 % are slow.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
 use crate::parts::words;
 
-/// Parts from the bottom of a stack to its top: first what the host owes.
+/// Parts from the bottom of a stack to its top: the host's first.
 const ORDER: [Part; Part::COUNT] = [
     Part::PreemptedToRun,
     Part::WakeToRun,
@@ -33,12 +33,12 @@ const ORDER: [Part; Part::COUNT] = [
     Part::Overrun,
 ];
 
-/// A part is in the legend if it has this share of any bar.
+/// A part is in the legend if it has at least this share of any bar.
 const LEAST_SHARE: f64 = 0.02;
-/// The tail that is spoken of.
+/// The share of slowest samples described in words.
 const TAIL: f64 = 0.01;
 
-/// Stacks by octave of latency, a chart a policy.
+/// Stacks by octave of latency; a chart for each policy.
 pub(super) fn by_size(document: &Document) -> Group {
     let mut group = Group::new(
         "parts",
@@ -174,9 +174,9 @@ fn stack(
     }
 }
 
-/// Words above bars, as many as have room beside each other in a narrow chart.
+/// Labels above bars, as many as fit side by side in a narrow chart.
 fn thinned(words: Vec<(f64, f64, String)>, x: &Axis) -> Vec<(f64, f64, String)> {
-    /// A word's width as a share of a narrow plot.
+    /// A label's width as a share of a narrow plot.
     const WIDE: f64 = 0.115;
     let mut kept: Vec<(f64, f64, String)> = Vec::new();
     // From the right: the tail is what is looked at.
@@ -208,8 +208,7 @@ fn largest(share: impl Fn(Part) -> f64, most: usize) -> String {
     shown.map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Why the slowest samples are slow: about a hundredth of them, in whole octaves. `None` where nothing
-/// is known of them.
+/// Parts of the slowest samples: about a hundredth of all, in whole octaves. `None` if nothing is known of them.
 pub(crate) fn slowest(series: &LatencySeries) -> Option<String> {
     let bands = bands(series);
     let total: u64 = bands.iter().map(|b| b.count).sum();

@@ -12,8 +12,8 @@ use crate::reproduce::units;
 /// Most pairs of dots in one chart.
 const MOST: usize = 16;
 
-/// Charts of a table: pairs of dots, published and simulated, a chart a row of the table; a long row in
-/// several.
+/// Charts of a table: pairs of dots, published and simulated; a chart for each row of the table, several for a long
+/// row.
 pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) -> Vec<Chart> {
     let values = cells.iter().flat_map(|c| [Some(c.published), c.simulated]).flatten();
     // Room for a zero beside the least value.
@@ -58,9 +58,9 @@ fn row_chart(cells: &[&Cell], x: Axis) -> Chart {
     }
 }
 
-/// A published histogram over ours, by shares of what each has.
+/// A published histogram and the simulated one, each as shares of its total.
 pub(crate) fn histogram(h: &HistogramResult) -> Chart {
-    /// Room of the bucket from 0 on a logarithmic axis.
+    /// Position of the bucket from 0 on a logarithmic axis.
     const ZERO: f64 = 0.5;
     let place = |us: u64| if us == 0 { ZERO } else { us as f64 };
     let ends = h.buckets.iter().flat_map(|b| [place(b.us), (b.us + 1) as f64]);

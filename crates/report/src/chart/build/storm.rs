@@ -1,4 +1,4 @@
-//! VMs that come while the run goes on: curves, single samples, and who ran when on a pCPU.
+//! Charts of VMs that are created during the run: curves, single samples, and threads on a pCPU.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::time::seconds;
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
 
-/// Most rows of an interval view; who ran least is put together.
+/// Most rows of an interval view; the threads that ran least share one.
 const MOST_ROWS: usize = 14;
 
 /// Accumulated time by number of VMs.
@@ -131,7 +131,7 @@ fn scatter(document: &Document, index: usize, view: &ScatterView, y: Axis) -> Ch
     }
 }
 
-/// Who ran when on one pCPU.
+/// Which thread ran when on one pCPU.
 pub(super) fn intervals(document: &Document) -> Group {
     let mut group = Group::new(
         "intervals",

@@ -1,4 +1,4 @@
-//! Latency and what policies did, over the measured time.
+//! Latency and policy events over the measured time.
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, OverTime};
@@ -9,13 +9,13 @@ use super::lanes::{Lane, Panel, panels, probes, titled};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 
-/// A column of [`OverTime`], its name.
+/// A column of [`OverTime`], with its name.
 type Column = (&'static str, fn(&OverTime) -> &[Option<f64>]);
 
-/// From the one that says most about the tail to the one that is always there.
+/// From the most informative about the tail to the one that always exists.
 const COLUMNS: [Column; 3] = [("p99", |t| &t.p99), ("p50", |t| &t.p50), ("max", |t| &t.max)];
 
-/// Quantiles by slice of the measured time.
+/// Quantiles for each slice of the measured time.
 pub(super) fn latency(document: &Document) -> Group {
     let mut group = Group::new(
         "time",
@@ -46,7 +46,7 @@ pub(super) fn latency(document: &Document) -> Group {
     group
 }
 
-/// The measured time.
+/// The axis of measured time.
 pub(super) fn seconds(document: &Document) -> Axis {
     Axis {
         min: 0.0,
@@ -111,7 +111,7 @@ fn over_time(
     }
 }
 
-/// Starts of VMs along the bottom, and what the scenario switches.
+/// Starts of VMs along the bottom, and changes of the timeline.
 pub(super) fn marks(
     document: &Document,
     panel: &Panel,
@@ -133,7 +133,7 @@ pub(super) fn marks(
     }
 }
 
-/// What the policies did.
+/// Policy events.
 pub(super) fn policy_events(document: &Document) -> Group {
     let mut about = "In slices of the measured time; means over repeats.".to_owned();
     if !document.policy_events.is_empty() {
@@ -167,7 +167,7 @@ pub(super) fn policy_events(document: &Document) -> Group {
     group
 }
 
-/// vCPUs in use, where masks or hotplug change that.
+/// vCPUs in use, if masks or hotplug change them.
 fn in_use(document: &Document, group: &mut Group) {
     for vm in distinct(document.in_use.iter().map(|series| &series.vm)) {
         let of = || document.in_use.iter().filter(|s| s.vm == *vm);
@@ -186,18 +186,18 @@ fn in_use(document: &Document, group: &mut Group) {
     }
 }
 
-/// Charts of numbers in slices of the measured time, one a panel.
+/// Charts of numbers in slices of the measured time, one for each panel.
 struct Lines<'a> {
     id: String,
     title: String,
     caption: String,
     y: Axis,
-    /// What the numbers are: the first is drawn, all are in the table.
+    /// Names of the numbers: the first is drawn, all are in the table.
     columns: &'a [&'a str],
 }
 
 impl Lines<'_> {
-    /// Adds them to a group. `of`: a lane's length of a slice in microseconds, and its numbers by column.
+    /// Adds them to a group. `of`: length of a lane's slices in microseconds, and its numbers by column.
     fn draw<'d>(
         &self,
         document: &Document,

@@ -1,4 +1,4 @@
-//! Simulated beside measured, a chart a series.
+//! Simulated beside measured values, a chart for each series.
 
 use vcoop_experiment::format;
 use vcoop_experiment::params;
@@ -9,10 +9,10 @@ use super::pairs::{self, Pair};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Scale, Table, Unit};
 
-/// Room of a row, in pixels.
+/// Height of a row, in pixels.
 const STEP: f64 = 17.0;
 
-/// The charts of a scenario: each probe in each cell has one, and all policies in it.
+/// The charts of a scenario: one for each probe in each cell, with all policies.
 pub(crate) fn charts(scenario: &Validated) -> Vec<Chart> {
     let mut groups: Vec<Vec<&Beside>> = Vec::new();
     for row in &scenario.series {
