@@ -1,9 +1,8 @@
-//! How far a scenario can be filled before a limit breaks.
+//! How much load a scenario can have before a limit breaks.
 //!
-//! A knob has an easy and a hard end: more VMs, or fewer pCPUs. The largest step that holds is found
-//! by doubling and bisection, which is right if a harder step is never better. That is an assumption:
-//! every step that was tried is held against it, a few more are tried for it, and what contradicts it
-//! is told.
+//! A knob has an easy and a hard end: more VMs, or fewer pCPUs. The hardest step that holds is found by doubling and
+//! bisection, which assumes that a harder step is never better. That assumption is checked against every step that was
+//! tried, and a few more that are tried for it; contradictions are reported.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -38,7 +37,7 @@ impl Knob {
         if self.to >= self.from { self.from + step } else { self.from - step }
     }
 
-    /// The change that puts a scenario at a step.
+    /// The change that sets a scenario to a step.
     pub fn set(&self, step: u32) -> Set {
         Set::of(&self.path, &self.value(step).to_string())
     }
@@ -53,35 +52,35 @@ pub struct Tried {
     pub vcpus: u32,
     /// pCPUs of the host.
     pub pcpus: u32,
-    /// What the limits say.
+    /// Result of the limits.
     pub score: Score,
 }
 
-/// What a search found for a policy.
+/// Result of a search for a policy.
 #[derive(Clone, Debug)]
 pub struct Capacity {
     /// Policy.
     pub policy: String,
     /// Hardest step at which every limit holds, by its value; `None`: not even the easy end.
     pub most: Option<Tried>,
-    /// Hardest step at which every limit holds by its whole interval.
+    /// Hardest step at which the whole interval of every limit holds.
     pub surely: Option<i64>,
-    /// Hardest step at which no limit is broken by its whole interval: harder ones surely fail.
+    /// Hardest step at which no limit is broken by its whole interval: harder ones certainly fail.
     pub at_best: Option<i64>,
     /// Whether the hard end of the knob was reached without a limit breaking.
     pub open: bool,
-    /// Steps that hold though an easier one does not: the assumption is wrong there.
+    /// Steps that hold though an easier one does not: they contradict the assumption.
     pub contradictions: Vec<i64>,
     /// Everything that was tried, easy end first.
     pub tried: Vec<Tried>,
 }
 
-/// Finds how far a policy can go. Limits are read with all the scenario's repeats at each step, with
-/// the same random numbers.
+/// Finds the capacity under a policy. Limits are checked with all the scenario's repeats at each step, with the same
+/// random numbers.
 ///
 /// # Errors
 ///
-/// A step that cannot be, a run that failed, or the stop flag.
+/// A step that is impossible, a run that failed, or the stop flag.
 pub fn capacity(
     bench: &Bench,
     policy: &str,
@@ -142,8 +141,7 @@ pub fn capacity(
     })
 }
 
-/// The last step that holds, if harder steps never hold when easier ones do not; `None` if step 0
-/// does not.
+/// The last step that holds, assuming that a step never holds when an easier one does not; `None` if step 0 does not.
 fn hardest<E>(last: u32, hold: &mut dyn FnMut(u32) -> Result<bool, E>) -> Result<Option<u32>, E> {
     if !hold(0)? {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The columns that axes become.
+//! The dataset columns of axes.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub enum Kind {
 /// An axis in the dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AxisColumn {
-    /// Name of the column: the last keys of the path, and the unit of its values.
+    /// Name of the column: the last keys of the path, and the unit.
     pub name: String,
     /// Path of the axis in the scenario.
     pub path: String,
@@ -94,7 +94,7 @@ pub fn axis_columns(sweep: &Sweep) -> Vec<AxisColumn> {
     columns
 }
 
-/// Unit and type that all values of a list have; text where they have none in common.
+/// Common unit and type of all values of a list; text if they have none in common.
 fn of_list(values: &[AxisValue]) -> (String, Kind) {
     let all: Vec<(String, Value)> = values.iter().map(|v| typed(&v.text)).collect();
     let text = (String::new(), Kind::Text);
@@ -114,7 +114,7 @@ fn of_list(values: &[AxisValue]) -> (String, Kind) {
     }
 }
 
-/// A value as its column has it.
+/// A value in the type of its column.
 pub fn cell(column: &AxisColumn, value: &AxisValue) -> Cell {
     let (_, json) = typed(&value.text);
     let text = || Cell::Text(value.text.clone());

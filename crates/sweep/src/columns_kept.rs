@@ -1,4 +1,4 @@
-//! What a dataset keeps of a point, by `[keep]`.
+//! Rows and columns that a dataset keeps, by `[keep]`.
 
 use vcoop_model::diagnostic::{Diagnostic, nearest};
 use vcoop_model::plan::Plan;
@@ -6,7 +6,7 @@ use vcoop_model::sweep::{Keep, Place, Sweep};
 
 use crate::row::{NUMBERS, PointRows};
 
-/// Names that kept probes and columns cannot have.
+/// Diagnostics about names of `[keep]` that do not exist.
 pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic> {
     let Some(keep) = &sweep.keep else { return Vec::new() };
     let mut found = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic
     found
 }
 
-/// What rows can be about: the host, VMs, and their tasks.
+/// Subjects of rows: the host, VMs, and their tasks.
 fn probes(plans: &[Plan]) -> Vec<String> {
     let mut known = vec!["host".to_owned()];
     let whole = |name: &str| name.split('/').next().unwrap_or(name).to_owned();
@@ -45,7 +45,7 @@ fn probes(plans: &[Plan]) -> Vec<String> {
     known
 }
 
-/// Leaves out what is not kept. The row of a failed point stays.
+/// Removes what is not kept. The row of a failed point stays.
 pub(crate) fn cut(keep: Option<&Keep>, point: &mut PointRows) {
     let Some(keep) = keep else { return };
     let kept = |list: &[String], name: &str| list.is_empty() || list.iter().any(|k| k == name);

@@ -6,13 +6,12 @@
 //! part-000001.journal    points of a part that is not complete; gone when it is
 //! ```
 //!
-//! Which points are in which part is fixed by the number of points, so the bytes depend neither on
-//! timing nor on how often the sweep was stopped. A folder of anything else is refused. So is one of
-//! the same sweep that another build wrote, or with files that have changed since: half of its points
-//! would be of something else.
+//! The number of points determines which points are in which part, so the bytes depend neither on timing nor on how
+//! often the sweep was stopped. A folder with other content is refused. So is one of the same sweep by another build,
+//! or with files that have changed since: half of its points would be about something else.
 //!
-//! Who writes holds a lock on the folder itself. Files in it come and go by renaming, and a lock on
-//! one of them would be on whichever there was.
+//! A writer holds a lock on the folder itself. Files in it come and go by renaming, so a lock on one of them would not
+//! be reliable.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,25 +27,25 @@ use crate::parquet_writer::{self, Located};
 use crate::part;
 use crate::row::PointRows;
 
-/// Why a sweep cannot go on in a folder.
+/// Why a sweep cannot continue in a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// It is not this sweep's; nothing in it was changed.
+    /// It belongs to something else; nothing in it was changed.
     #[error("{dir}: it {why}; nothing was overwritten. {remedy}")]
     Refused {
         /// The folder.
         dir: String,
-        /// Whose it is.
+        /// To what it belongs.
         why: String,
-        /// What to do, as a sentence.
+        /// The remedy, as a sentence.
         remedy: &'static str,
     },
-    /// A part of it is not what it should be; nothing in it was changed.
+    /// A part of it is damaged; nothing in it was changed.
     #[error("{dir}: {why}")]
     Part {
         /// The folder.
         dir: String,
-        /// What is wrong, and what to do.
+        /// What is wrong, and the remedy.
         why: String,
     },
     /// Something in it, or a file that a point uses, cannot be read or written.
@@ -56,7 +55,7 @@ pub enum DatasetError {
         what: &'static str,
         /// On which file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
 }
@@ -67,9 +66,9 @@ pub struct Dataset {
     dir: PathBuf,
     manifest: Manifest,
     complete: Vec<bool>,
-    /// Parts that have a beginning.
+    /// Parts that were begun and are not complete.
     open: BTreeMap<u32, Part>,
-    /// Held while it is open: two sweeps in one folder would undo each other's work.
+    /// Held while it is open: two writers in one folder would destroy each other's work.
     _lock: File,
 }
 
@@ -80,13 +79,11 @@ struct Part {
 }
 
 impl Dataset {
-    /// Makes the folder, or opens it where it is one of the same sweep and goes on. `build` names
-    /// the build that simulates the points.
+    /// Makes the folder, or opens it to continue the same sweep. `build`: the build that simulates the points.
     ///
     /// # Errors
     ///
-    /// A folder of something else, of another sweep or build, or in use; or one that cannot be read
-    /// or written.
+    /// The folder has other content, belongs to another sweep or build, or is in use; or it cannot be read or written.
     pub fn open(dir: &Path, job: &Job, build: &str) -> Result<Self, DatasetError> {
         let manifest = Manifest::new(job, build);
         fs::create_dir_all(dir).map_err(|e| match e.kind() {
@@ -124,31 +121,31 @@ impl Dataset {
         Ok(this)
     }
 
-    /// What the folder says about its sweep.
+    /// The folder's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Whether a point is there.
+    /// Whether a point exists.
     pub fn has(&self, point: u32) -> bool {
         let part = point / self.manifest.part_points;
         self.complete.get(part as usize).copied().unwrap_or(false)
             || self.open.get(&part).is_some_and(|p| p.points.contains_key(&point))
     }
 
-    /// Points that are not there, ascending.
+    /// Points that do not exist yet, ascending.
     pub fn missing(&self) -> Vec<u32> {
         (0..self.manifest.points).filter(|point| !self.has(*point)).collect()
     }
 
-    /// First point of the first part that is not complete: what is before it needs no memory.
+    /// First point of the first part that is not complete: points before it need no memory.
     pub fn frontier(&self) -> u32 {
         let first = self.complete.iter().position(|done| !done).unwrap_or(self.complete.len());
         first as u32 * self.manifest.part_points
     }
 
-    /// Adds a point, once; of a point that is there already nothing is kept. When it is the last of
-    /// its part the part is written, and is on the disk when this returns.
+    /// Adds a point, unless it exists. With the last point of a part the part is written, and is on disk when this
+    /// returns.
     ///
     /// # Errors
     ///
@@ -165,7 +162,7 @@ impl Dataset {
         self.close_if_complete(part, job)
     }
 
-    /// A part with a beginning; its journal is opened when it is first asked for.
+    /// A part that was begun; opens its journal at the first call.
     fn part(&mut self, part: u32) -> Result<&mut Part, DatasetError> {
         let path = self.dir.join(journal_name(part));
         let points = self.manifest.range(part);
@@ -204,7 +201,7 @@ impl Dataset {
     }
 }
 
-/// Writes the manifest. The folder must be empty, but for one that was never finished.
+/// Writes the manifest. The folder must be empty, except for a manifest that was never finished.
 fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
     let entries = fs::read_dir(dir).map_err(|e| failed("read", dir, &e))?;
     for entry in entries {
@@ -219,10 +216,10 @@ fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
     place(dir, MANIFEST, text.as_bytes())
 }
 
-/// What helps against most of what is wrong with a folder.
+/// The usual remedy for a folder with other content.
 const ANOTHER: &str = "Name another folder";
 
-/// Refuses a folder whose manifest is another's.
+/// Refuses a folder with another manifest.
 fn hold_against(dir: &Path, own: &Manifest, text: &[u8]) -> Result<(), DatasetError> {
     let json: Option<serde_json::Value> = serde_json::from_slice(text).ok();
     let field = |key: &str| json.as_ref()?.get(key)?.as_str().map(str::to_owned);
@@ -268,7 +265,7 @@ fn temporary(name: &str) -> String {
     format!(".{name}.part")
 }
 
-/// Writes a file whole: under another name, on the disk, then at its place.
+/// Writes a file as a whole: under another name, synced to disk, then renamed.
 fn place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), DatasetError> {
     let (part, path) = (dir.join(temporary(name)), dir.join(name));
     let write = || -> io::Result<()> {

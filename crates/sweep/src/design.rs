@@ -1,4 +1,4 @@
-//! From axes to points.
+//! Points of a sweep, from its axes.
 //!
 //! Sources: Latin hypercube sampling, M. McKay, R. Beckman, W. Conover, Technometrics 21(2), 1979;
 //! Owen-scrambled Sobol points by the `sobol_burley` crate, B. Burley, JCGT 9(4), 2020, with the
@@ -8,10 +8,10 @@ use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 use vcoop_model::sweep::{AxisValue, DesignKind, Sweep, Values};
 
-/// Most points that the Sobol generator has.
+/// Most points of the Sobol generator.
 pub const MAX_SOBOL: u32 = 1 << 16;
 
-/// Most axes that it has.
+/// Most axes of the Sobol generator.
 pub const MAX_SOBOL_AXES: usize = 256;
 
 /// The points of a sweep, by number.
@@ -27,7 +27,7 @@ enum Shape {
     Grid(Vec<u32>),
     /// Axis by axis: the stratum of each point.
     LatinHypercube { strata: Vec<Vec<u32>>, seed: u64 },
-    /// Scrambled by this.
+    /// Seed of the scrambling.
     Sobol(u32),
 }
 
@@ -105,7 +105,7 @@ fn step(values: &Values, i: u32) -> AxisValue {
     }
 }
 
-/// The value at a share of an axis, 0 to 1. A range that says its number of values is a list.
+/// The value at a share of an axis, 0 to 1. A range with a number of values is treated as a list.
 fn within(values: &Values, share: f64) -> AxisValue {
     let of = |n: u32| ((share * f64::from(n)) as u32).min(n.saturating_sub(1));
     match values {
@@ -126,7 +126,7 @@ fn stream(seed: u64, axis: usize, what: u64) -> Pcg64Mcg {
     rng
 }
 
-/// A number from 0 up to, but not, 1.
+/// A number in `[0, 1)`.
 fn unit(rng: &mut Pcg64Mcg) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }

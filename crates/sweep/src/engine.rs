@@ -1,8 +1,7 @@
-//! All cores of this machine.
+//! Runs a sweep on all cores of this machine.
 //!
-//! Threads take points in order and hand them to one place that writes them down. A thread waits
-//! while the next point is too far ahead of the first part that is not complete: what is in memory is
-//! bounded, however many points there are.
+//! Threads take points in order and hand results to one writer. A thread waits while the next point is too far ahead of
+//! the first part that is not complete: so memory is bounded, however many points there are.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
@@ -15,26 +14,26 @@ use crate::job::Job;
 use crate::point;
 use crate::row::PointRows;
 
-/// How far a sweep is.
+/// Progress of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Points in the dataset.
     pub done: u32,
-    /// Of these, points that were there before.
+    /// Of these, points that existed before this run.
     pub before: u32,
-    /// Points there are.
+    /// All points.
     pub total: u32,
     /// Points of this run that failed.
     pub failed: u32,
 }
 
-/// Control over a sweep: when it is ended early, points that run are dropped. `progress` is called after each point.
+/// Control of a sweep: if it is ended early, running points are dropped. `progress` is called after each point.
 pub type Control<'a> = vcoop_experiment::runner::Control<'a, Progress>;
 
-/// How a sweep ended.
+/// Result of a run of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
     /// Whether it was ended early.
     pub interrupted: bool,
@@ -42,24 +41,24 @@ pub struct Outcome {
     pub failure: Option<(u32, String)>,
 }
 
-/// Parts that can be incomplete at a time, on machines with fewer cores than their points.
+/// Parts that may be incomplete at a time, on machines with fewer cores than points in them.
 const AHEAD: u32 = 2;
 
-/// What the threads share.
+/// State shared by the threads.
 #[derive(Debug)]
 struct Shared {
-    /// Points to run, ascending; the next is at this index.
+    /// Points to run, ascending, from this index.
     next: Mutex<(usize, u32)>,
-    /// Told when the frontier moves, or all is over.
+    /// Notified when the frontier moves, or all is over.
     moved: Condvar,
     over: AtomicBool,
 }
 
-/// Runs what is missing of a sweep, on so many threads.
+/// Runs the missing points of a sweep, on so many threads.
 ///
 /// # Errors
 ///
-/// The folder cannot be written, or a file of a point not be read; what was written is kept.
+/// The folder cannot be written, or a file of a point cannot be read; what was written is kept.
 pub fn run(
     job: &Job,
     dataset: &mut Dataset,

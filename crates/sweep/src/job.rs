@@ -1,4 +1,4 @@
-//! A sweep and its base scenario, held against each other.
+//! A sweep together with its base scenario.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader};
@@ -18,10 +18,10 @@ use crate::design::{Design, MAX_SOBOL, MAX_SOBOL_AXES};
 use crate::ratio;
 use crate::space::variant;
 
-/// What diagnostics call an override.
+/// Name of an override in diagnostics.
 const SET: &str = "--set";
 
-/// A sweep that can run: every point of it can be asked for by number.
+/// A sweep that can run: every point can be requested by number.
 #[derive(Debug)]
 pub struct Job {
     /// The sweep.
@@ -36,8 +36,8 @@ pub struct Job {
     pub policies: Vec<String>,
     /// Policy that ratios are taken to.
     pub baseline: String,
-    /// Files that any point uses (captures, rt-app workloads, profiles): each by its name, as the
-    /// scenario or the sweep has it, with a digest of its contents.
+    /// Files that any point uses (captures, rt-app workloads, profiles): name as in the scenario or the sweep, and
+    /// digest of the content.
     pub files: BTreeMap<String, String>,
     /// Most repeats of a point, by `repeats.max` and the budget.
     pub most_repeats: u32,
@@ -45,18 +45,18 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads the base scenario and holds the sweep against it: every axis names a field that takes
-    /// its values, policies and probes exist.
+    /// Reads the base scenario and checks the sweep against it: every axis names a field that accepts its values, and
+    /// policies and probes exist.
     ///
     /// # Errors
     ///
-    /// Everything wrong that can be told without running anything.
+    /// All errors that can be found without running anything.
     pub fn new(sweep: Sweep) -> Result<Self, Diagnostics> {
         let (base_name, base_text) = base(&sweep)?;
         Self::with_base(sweep, base_name, base_text)
     }
 
-    /// The same, with the base scenario's text in hand.
+    /// The same, with the base scenario's text.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Digest of the files that points use: equal where another machine has the same.
+    /// Digest of the files that points use: equal on another machine with the same files.
     pub fn fingerprint(&self) -> String {
         fnv(serde_json::to_string(&self.files).unwrap_or_default().as_bytes())
     }
@@ -132,7 +132,7 @@ impl Job {
         self.design.len()
     }
 
-    /// Whether a point can be, without running it.
+    /// Checks that a point is possible, without running it.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Job {
         self.design.point(&self.sweep, point)
     }
 
-    /// The values of a point, as the dataset has them.
+    /// The values of a point, in the types of the dataset.
     pub fn cells(&self, point: u32) -> Vec<Cell> {
         self.columns.iter().zip(self.values(point)).map(|(column, v)| cell(column, &v)).collect()
     }
@@ -156,7 +156,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// A ratio that no number of the field it is reached by comes near.
+    /// A ratio that no number of its field comes near.
     pub fn sets(&self, point: u32, loader: &Loader) -> Result<Vec<Set>, Diagnostics> {
         let values = self.values(point);
         let pairs = || self.sweep.axes.iter().zip(&values);
@@ -185,8 +185,8 @@ impl Job {
         Ok(plans.first().map_or((0, 0), ratio::size))
     }
 
-    /// The base scenario with changes, after those of the sweep. Repeats are those a point begins
-    /// with.
+    /// The base scenario with the sweep's changes and further ones. Its number of repeats is the one with which a point
+    /// begins.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Job {
         Scenario::parse(&self.base_name, &self.base_text, &all, loader)
     }
 
-    /// Values of an axis that the base scenario takes neither alone nor with others of the sweep.
+    /// Values of an axis that the base scenario accepts neither alone nor with others of the sweep.
     fn wrong_values(&self, axis: usize, loader: &Loader) -> Vec<Diagnostic> {
         let own = &self.sweep.axes[axis];
         if let Vary::Ratio(by) = &own.vary {
@@ -231,7 +231,7 @@ impl Job {
         found
     }
 
-    /// Ratios that none of a few points reaches; a field that is none.
+    /// Ratios that none of a few points reaches, or whose field cannot reach any.
     fn wrong_ratios(&self, axis: usize, by: &str, loader: &Loader) -> Vec<Diagnostic> {
         let own = &self.sweep.axes[axis];
         let values = match &own.values {
@@ -266,14 +266,14 @@ impl Job {
         found
     }
 
-    /// What is wrong with `sets` and is about `own` itself; `None` for nothing.
+    /// Errors about `sets` that concern `own`; `None` if there are none.
     fn about(&self, sets: &[Set], own: &[Set], loader: &Loader) -> Option<Vec<Diagnostic>> {
         let mut errors = self.scenario(sets, loader).err()?.0;
         errors.retain(|e| e.file == SET && own.iter().any(|set| set.text() == e.snippet));
         (!errors.is_empty()).then_some(errors)
     }
 
-    /// Changes of a few points, from all over the sweep, that have a value.
+    /// Changes of a few points with a value, from all over the sweep.
     fn some_points(
         &self,
         axis: usize,
@@ -306,7 +306,7 @@ impl Job {
             .collect()
     }
 
-    /// Diagnostics about `[set]` and about means of policies, in the sweep file's words.
+    /// Translates diagnostics about `[set]` and about means of policies to places in the sweep file.
     fn of_own(&self, mut errors: Diagnostics) -> Diagnostics {
         let variants: Vec<Set> = self.sweep.policies.iter().flat_map(|p| variant(p)).collect();
         for error in errors.0.iter_mut().filter(|e| e.file == SET) {
@@ -320,8 +320,8 @@ impl Job {
         errors
     }
 
-    /// Reads the files that any point uses. A number names no file: of the points that have their
-    /// texts in common, the first that can be is looked at.
+    /// Reads the files that any point uses. Numbers name no files: among points with the same texts, the first possible
+    /// one is checked.
     fn used(&self, loader: &Loader) -> Result<BTreeMap<String, String>, Diagnostics> {
         let texts: Vec<(usize, &[AxisValue])> = (self.sweep.axes.iter().enumerate())
             .filter_map(|(i, axis)| match &axis.values {
@@ -358,8 +358,8 @@ impl Job {
         Ok(files)
     }
 
-    /// A file as the scenario or the sweep names it: folders have the same name for it wherever
-    /// the sweep is started.
+    /// A file's name as in the scenario or the sweep, so that folders have the same name for it wherever the sweep is
+    /// started.
     fn named(&self, path: &str) -> String {
         let dir = Path::new(&self.base_name).parent();
         let within = dir.and_then(|dir| Path::new(path).strip_prefix(dir).ok());
@@ -376,12 +376,12 @@ impl Job {
     }
 }
 
-/// Whether a value of an axis can name a file: some text is in what it sets.
+/// Whether a value of an axis can name a file: it sets a text.
 fn names_files(axis: &Axis, values: &[AxisValue]) -> bool {
     values.iter().flat_map(|value| axis.sets(value)).any(|set| set.text().contains(['"', '\'']))
 }
 
-/// FNV-1a, 64 bits, as hexadecimal digits: tells two texts apart, and secures nothing.
+/// FNV-1a, 64 bits, as hexadecimal digits: distinguishes texts, without security.
 pub fn fnv(bytes: &[u8]) -> String {
     // Reading from memory cannot fail.
     fnv_of(bytes).unwrap_or_default()

@@ -1,8 +1,7 @@
-//! What is done of a part that is not: one line of JSON a point, in the order they ended.
+//! The finished points of an incomplete part: one line of JSON for each, in the order in which they ended.
 //!
-//! A line counts when it is whole. The last one of a process that was killed may not be; it is cut
-//! off before anything is added behind it. The first line says which part of which sweep it is of: what
-//! follows one that says something else is of no use, and is begun anew.
+//! Only whole lines count. The last line of a killed process may be torn; it is cut off before anything is added. The
+//! first line says which part of which sweep it is; a journal with another first line is started again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek, SeekFrom, Write};
@@ -20,7 +19,7 @@ use crate::row::PointRows;
 pub(crate) struct Journal(File);
 
 impl Journal {
-    /// Opens or makes the journal of a part, and gives what is in it. `mark` is its first line.
+    /// Opens or makes the journal of a part, and returns its points. `mark`: its first line.
     pub(crate) fn open(path: &Path, mark: &str) -> io::Result<(Self, Vec<PointRows>)> {
         // What is there may be no file at all, and to open a pipe takes for ever.
         if path.symlink_metadata().is_ok() {
@@ -38,7 +37,7 @@ impl Journal {
         Ok((Self(file), points))
     }
 
-    /// What is in the journal of a part, which stays as it is; nothing where there is none.
+    /// Reads the points in the journal of a part without changing it; none if it does not exist.
     pub(crate) fn read(path: &Path, mark: &str) -> io::Result<Vec<PointRows>> {
         match file::open(path) {
             Ok(file) => Ok(whole_lines(&file, mark)?.0),
@@ -47,7 +46,7 @@ impl Journal {
         }
     }
 
-    /// Adds a point. One write a line: a killed process leaves at most one torn line.
+    /// Adds a point. One write for each line: a killed process leaves at most one torn line.
     pub(crate) fn add(&mut self, point: &PointRows) -> io::Result<()> {
         let mut line = serde_json::to_vec(point)?;
         line.push(b'\n');

@@ -8,9 +8,9 @@
 //!                                  dataset: journal --> part-000000.parquet, ... and a manifest
 //! ```
 //!
-//! A point is a function of the sweep's text, the scenario and the point's number: which machine ran
-//! it, when, and beside what, leaves no trace. The dataset puts points where their numbers say.
-//! So a sweep that was killed, or that ran on a cluster, leaves the same bytes as any other.
+//! A point is a function of the sweep's text, the scenario and the point's number: the result does not depend on
+//! machine, time or load. The dataset orders points by number. So a sweep that was killed and continued, or that ran on
+//! a cluster, has the same bytes as any other.
 
 pub mod capacity;
 pub mod columns;

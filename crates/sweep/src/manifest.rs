@@ -1,4 +1,4 @@
-//! What a folder says about its sweep, and the names of its files.
+//! The manifest of a sweep's folder, and the names of its files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,18 +17,17 @@ pub const SCHEMA: &str = "vcoop.sweep/1";
 /// Its file in the folder.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Points of a part: enough for few files, few enough to hold in memory.
+/// Least and most points of a part: so many that there are few files, and few enough to hold in memory.
 const PART_POINTS: (u32, u32) = (16, 1024);
 
-/// What a folder says about its sweep.
+/// Content of the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`SCHEMA`].
     pub schema: String,
     /// Version of vcoop.
     pub version: String,
-    /// Build that the points are of, by version and sources; empty in manifests of builds that did
-    /// not say.
+    /// Build that simulated the points, by version and sources; empty in manifests of old builds.
     #[serde(default)]
     pub build: String,
     /// Name of the sweep.
@@ -76,7 +75,7 @@ impl Manifest {
         }
     }
 
-    /// What cannot be in it, in a few words.
+    /// What is impossible in it, in a few words.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         match () {
             () if self.part_points == 0 => Some("its parts have no points"),
@@ -108,16 +107,16 @@ pub(crate) fn journal_name(part: u32) -> String {
     format!("part-{part:06}.journal")
 }
 
-/// A folder that cannot be read, in a sentence.
+/// Why a folder cannot be read, in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(pub String);
 
-/// Reads what a folder says about its sweep.
+/// Reads the manifest of a folder.
 ///
 /// # Errors
 ///
-/// It is none of a sweep.
+/// It is not a sweep's folder.
 pub fn manifest(dir: &Path) -> Result<Manifest, Unreadable> {
     let path = dir.join(MANIFEST);
     let text = file::bytes(&path, file::MOST_DOCUMENT).map_err(|e| match e.kind() {

@@ -1,10 +1,9 @@
-//! A dataset as a map: one axis down, one across, and in each cell what all of its points say
-//! together.
+//! A dataset as a map: one axis down, one across; each cell summarises all of its points.
 //!
-//! An axis of many numbers is cut into bins: each is named by the least and the largest value in it.
+//! An axis of many numbers is cut into bins, named by the least and the largest value in each.
 //!
-//! Points that differ in other axes share a cell. Ratios go together as a geometric mean, for 2x
-//! and 0.5x are nothing in sum; other numbers by their median.
+//! Points that differ in other axes share a cell. Ratios are combined by their geometric mean, because 2x and 0.5x
+//! cancel out; other numbers by their median.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,17 +19,17 @@ use crate::manifest::{Manifest, Unreadable, manifest};
 use crate::parquet_reader::{Record, records};
 use crate::row::NUMBERS;
 
-/// Ratios this near to the best one are as good.
+/// Ratios within this factor of the best one count as equal.
 pub const AS_GOOD: f64 = 1.05;
 
-/// Columns that the rule goes by.
+/// Columns that the verdict needs.
 const JUDGED: [&str; 6] =
     ["ratio", "ratio_lo", "ratio_hi", "ratio_p99", "ratio_p99_lo", "ratio_p99_hi"];
 
-/// What a map shows.
+/// Content of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// The policy that brings the guests' p99 lowest at an acceptable cost.
+    /// The policy with the lowest p99 of the guests at an acceptable cost.
     Best,
     /// A column of numbers, of one policy and one probe.
     Number {
@@ -38,20 +37,20 @@ pub enum Show {
         column: String,
         /// Policy.
         policy: String,
-        /// Probe, and metric where it is not `latency`: `host.cyclictest`, `host.cpu`. None: the
-        /// guests' latency, where there is one only.
+        /// Probe, and metric if it is not `latency`: `host.cyclictest`, `host.cpu`. None: the guests' latency, if there
+        /// is only one.
         probe: Option<String>,
     },
 }
 
-/// Which map.
+/// Parameters of a map.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// Axis down, by its column.
     pub rows: String,
     /// Axis across.
     pub columns: String,
-    /// What is in a cell.
+    /// Content of the cells.
     pub show: Show,
     /// Only points with these values: column and value.
     pub only: Vec<(String, String)>,
@@ -64,18 +63,17 @@ pub struct Ask {
 pub struct Cell {
     /// Points in it that did not fail.
     pub points: u32,
-    /// Policy that is best; none where none is better at an acceptable cost, or nothing asks.
+    /// The best policy; none if none is better at an acceptable cost, or if the map shows numbers.
     pub best: Option<String>,
-    /// Others that are as good, within [`AS_GOOD`].
+    /// Others within [`AS_GOOD`] of it.
     pub ties: Vec<String>,
-    /// What is shown: the guests' ratio under the best policy, or the number; none where there is
-    /// no value.
+    /// The value shown: the guests' ratio under the best policy, or the number; none if there is no value.
     pub value: Option<f64>,
     /// Ratio of the host's mean latencies under the best policy.
     pub cost: Option<f64>,
     /// Ratio of the guests' other work under it.
     pub own: Option<f64>,
-    /// Whether there are too few repeats to say which policy is best.
+    /// Whether there are too few repeats to decide which policy is best.
     pub few: bool,
 }
 
@@ -96,23 +94,23 @@ pub struct Map {
     pub baseline: String,
     /// Whether values are ratios.
     pub ratio: bool,
-    /// Probe whose numbers are shown, where numbers are.
+    /// Probe of the numbers, if it shows numbers.
     pub probe: Option<String>,
     /// Their unit, where they have one.
     pub unit: Option<String>,
-    /// Points that the sweep has.
+    /// All points of the sweep.
     pub points: u32,
-    /// Of these, points that the folder does not have.
+    /// Points that the folder does not have.
     pub missing: u32,
-    /// Of those it has, points that failed.
+    /// Points in the folder that failed.
     pub failed: u32,
 }
 
-/// Draws up a map of a folder.
+/// Makes a map of a folder.
 ///
 /// # Errors
 ///
-/// The folder cannot be read; an axis, a column, a policy or a value that it does not have.
+/// The folder cannot be read; or it has no such axis, column, policy or value.
 pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let manifest = manifest(dir)?;
     let names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -198,7 +196,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     })
 }
 
-/// The columns that are read for what is asked.
+/// The columns that a map needs.
 fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
     let Show::Number { column, policy, .. } = &ask.show else {
         return Ok([&JUDGED[..], &["value"]].concat());
@@ -214,7 +212,7 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
     Ok(vec![column.as_str()])
 }
 
-/// Whether a sweep keeps what the rule goes by.
+/// Checks that a sweep keeps what the verdict needs.
 fn judgeable(all: &[Record]) -> Result<(), Unreadable> {
     for ratio in ["ratio", "ratio_p99"] {
         let has = |r: &Record, end: &str| r.numbers.contains_key(&format!("{ratio}{end}"));
@@ -231,7 +229,7 @@ fn judgeable(all: &[Record]) -> Result<(), Unreadable> {
     Ok(())
 }
 
-/// The probe that is asked for; without a name the guests' latency, where there is one only.
+/// The requested probe; without a name the guests' latency, if there is only one.
 fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
     let guests = |r: &&Record| r.metric == "latency" && !r.probe.starts_with("host.");
     let names = |of: &dyn Fn(&&Record) -> bool| -> Vec<String> {
@@ -257,17 +255,16 @@ fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
     Err(Unreadable(format!("no probe `{asked}`; {help}")))
 }
 
-/// Most different values of an axis that stay as they are.
+/// Most different values of an axis that is not cut into bins.
 const MOST_VALUES: usize = 16;
 
-/// Bins of an axis with more.
+/// Bins of an axis with more values.
 const BINS: usize = 8;
 
-/// Values that are so many times apart are cut by their logarithms.
+/// From this ratio of the largest to the least value, bins are logarithmic.
 const WIDE: f64 = 20.0;
 
-/// Puts the values of an axis into bins, where there are many: into text that names the least and
-/// the largest value in each, `LEAST to LARGEST`.
+/// Replaces the values of an axis by bins, if there are many: text with the least and the largest value in each.
 fn bin(records: &mut [Record], axis: usize) {
     let number = |record: &Record| record.axes[axis].parse::<f64>().unwrap_or(0.0);
     let mut values: Vec<f64> = records.iter().map(number).collect();
@@ -296,7 +293,7 @@ fn bin(records: &mut [Record], axis: usize) {
 /// Between the ends of a bin.
 pub const BETWEEN: &str = " to ";
 
-/// Three digits are enough to tell bins apart.
+/// Three digits distinguish bins.
 fn rounded(x: f64) -> String {
     if x == x.trunc() && x.abs() < 1e6 {
         return x.to_string();
@@ -305,7 +302,7 @@ fn rounded(x: f64) -> String {
     rounded.to_string()
 }
 
-/// A probe and its metric, as limits and objectives name them.
+/// A probe and its metric, as in limits and objectives.
 fn full_name(record: &Record) -> String {
     match record.metric.as_str() {
         "latency" | "" => record.probe.clone(),
@@ -313,7 +310,7 @@ fn full_name(record: &Record) -> String {
     }
 }
 
-/// Different values of an axis: numbers by size, words by the alphabet.
+/// Different values of an axis: numbers by size, words in alphabetical order.
 fn values(records: &[&Record], axis: usize) -> Vec<String> {
     let mut values: Vec<String> = records.iter().map(|record| record.axes[axis].clone()).collect();
     let number = |text: &String| {
@@ -349,7 +346,7 @@ fn geometric(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| libm::exp(logs / values.len() as f64))
 }
 
-/// What a policy does to a ratio of one series at a point.
+/// A policy's effect on a ratio of one series at a point.
 fn change(record: &Record, column: &str, name: &str) -> Option<Change> {
     let number = |end: &str| record.numbers.get(&format!("{column}{end}")).copied();
     let interval = || -> Option<Interval> { Some([number("_lo")?, number("_hi")?]) };
@@ -357,7 +354,7 @@ fn change(record: &Record, column: &str, name: &str) -> Option<Change> {
     Some(Change { ratio: number("")?, interval: interval(), name, values: None })
 }
 
-/// What a policy does at a point, to each series that there is under the baseline.
+/// A policy's effects at a point, on each series that the baseline has.
 fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
     let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
     let guest = |r: &Record| r.metric == "latency" && !r.probe.starts_with("host.");
@@ -397,7 +394,7 @@ fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
     effects
 }
 
-/// The best policy of a cell, by the rule of every verdict.
+/// The best policy of a cell, by the rule of all verdicts.
 fn best(records: &[&Record], policies: &[String], baseline: &str, limits: &Limits) -> Cell {
     let mut cell = Cell { points: points(records), ..Cell::default() };
     let numbers: BTreeSet<u32> = records.iter().map(|r| r.point).collect();

@@ -1,4 +1,4 @@
-//! Rows of a dataset, as far as a picture or a table needs them.
+//! Reads the rows of a dataset that a picture or a table needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Record {
     pub probe: String,
     /// Metric.
     pub metric: String,
-    /// Unit of its numbers, but for ratios.
+    /// Unit of its numbers, except for ratios.
     pub unit: String,
     /// Repeats that are in it.
     pub repeats: u32,
@@ -39,14 +39,13 @@ pub struct Record {
     pub count: u64,
     /// Periods without one.
     pub missed: u64,
-    /// Numbers that were asked for and are there.
+    /// Requested numbers that exist.
     pub numbers: BTreeMap<String, f64>,
     /// Why the point failed.
     pub error: Option<String>,
 }
 
-/// Every row of a folder, with the numbers that are asked for. Points of parts that are not complete are read
-/// from their journals.
+/// Every row of a folder, with the requested numbers. Points of incomplete parts are read from their journals.
 ///
 /// # Errors
 ///
@@ -85,7 +84,7 @@ pub fn records(
     Ok(found)
 }
 
-/// The rows of a part that is not complete: those of the points in its journal.
+/// The rows of an incomplete part: the points in its journal.
 fn unfinished(
     dir: &Path,
     manifest: &Manifest,

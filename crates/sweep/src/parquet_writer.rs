@@ -1,4 +1,4 @@
-//! Rows as Parquet. The same rows give the same bytes.
+//! Writes rows as Parquet. The same rows give the same bytes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn schema(axes: &[AxisColumn]) -> Result<TypePtr> {
     parse_message_type(&text).map(Arc::new)
 }
 
-/// The bytes of a part, which says by `mark` which it is, and by a digest what is in it.
+/// The bytes of a part, with `mark` to identify it, and a digest of its rows.
 pub(crate) fn bytes(
     axes: &[AxisColumn],
     mark: KeyValue,

@@ -1,5 +1,5 @@
-//! The files of complete parts: each says which part of which sweep it is, and what its rows' bytes are. It is held
-//! against both before it is read.
+//! The files of complete parts: each has a mark (which part of which sweep) and a digest of its rows' bytes. Both are
+//! checked before it is read.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -15,32 +15,32 @@ use crate::manifest::{Manifest, Unreadable, cannot_read, part_name};
 /// Key of the file's own metadata.
 const KEY: &str = "vcoop.part";
 
-/// Key of the digest of its rows' bytes: Parquet's readers take a changed number for a number.
+/// Key of the digest of its rows' bytes: Parquet's readers do not detect a changed number.
 const DATA: &str = "vcoop.data";
 
-/// What to do about a part that cannot be used.
+/// Remedy for a part that cannot be used.
 pub(crate) const AGAIN: &str =
     "remove that file and start the same `vcoop sweep` again: it computes that part anew";
 
 /// A part that is open.
 pub(crate) type Part = SerializedFileReader<File>;
 
-/// What is written into a part: which it is, and of which sweep, by a digest of the manifest.
+/// The mark of a part: its number, and its sweep by a digest of the manifest.
 pub(crate) fn mark(manifest: &Manifest, part: u32) -> KeyValue {
     let manifest = serde_json::to_vec(manifest).unwrap_or_default();
     KeyValue::new(KEY.to_owned(), format!("{part} of {}", fnv(&manifest)))
 }
 
-/// What is written into a part whose file begins with these bytes, all its rows: how many, and their digest.
+/// The digest of a part whose file begins with these bytes, which are all its rows: length and digest.
 pub(crate) fn digest(rows: &[u8]) -> KeyValue {
     KeyValue::new(DATA.to_owned(), format!("{} {}", rows.len(), fnv(rows)))
 }
 
-/// Opens a part; `None` where it is not there. Parts of before there were marks and digests have none.
+/// Opens a part; `None` if it does not exist. Parts of old builds have neither mark nor digest.
 ///
 /// # Errors
 ///
-/// It cannot be read, is another part, or of another sweep, or has other bytes than it was written with.
+/// It cannot be read, is another part or of another sweep, or its bytes have changed.
 pub(crate) fn open(dir: &Path, manifest: &Manifest, part: u32) -> Result<Option<Part>, Unreadable> {
     let path = dir.join(part_name(part));
     // A link to nothing is there, too.
@@ -74,12 +74,12 @@ pub(crate) fn open(dir: &Path, manifest: &Manifest, part: u32) -> Result<Option<
     }
 }
 
-/// A part whose bytes are not what they should be.
+/// Error about a part with changed bytes.
 pub(crate) fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Unreadable {
     Unreadable(format!("{} is damaged: {error}\n  remedy: {AGAIN}", path.display()))
 }
 
-/// A part with a point that it cannot have.
+/// Error about a part with a point of another part.
 pub(crate) fn misplaced(path: &Path, point: u32) -> Unreadable {
     let path = path.display();
     Unreadable(format!("{path} has point {point}, which is of another part\n  remedy: {AGAIN}"))

@@ -1,4 +1,4 @@
-//! One point: from its number to its rows.
+//! Runs one point: from its number to its rows.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +17,12 @@ use crate::job::Job;
 use crate::row::PointRows;
 use crate::stopping_rule::{next, settled};
 
-/// Runs a point; `None` if it was interrupted. What is wrong with the scenario becomes a row, a
-/// panic too: one point does not end a sweep.
+/// Runs a point; `None` if it was interrupted. An error in the scenario becomes a row, and so does a panic: one point
+/// does not end a sweep.
 ///
 /// # Errors
 ///
-/// A file of the point cannot be read. Another time it may be there, so no row says so.
+/// A file of the point cannot be read. It may be there another time, so this is not recorded as a row.
 pub fn run(
     job: &Job,
     point: u32,
@@ -61,8 +61,8 @@ fn attempt(
     Ok(Some(rows))
 }
 
-/// Runs plans until the rule is content or there are `most` repeats; the result, and whether the
-/// rule was content. `None` if interrupted.
+/// Runs plans until the stopping rule is satisfied or there are `most` repeats. Returns the result, and whether the
+/// rule is satisfied; `None` if interrupted.
 ///
 /// # Errors
 ///

@@ -1,13 +1,13 @@
-//! vCPUs a pCPU, reached by a field that is a number.
+//! Sets a ratio of vCPUs to pCPUs by a numeric field.
 //!
-//! vCPUs and pCPUs are both linear in the number of pCPUs, of VMs, or of a VM's vCPUs. Two looks at the
-//! scenario tell how, and the rest is one division.
+//! vCPUs and pCPUs are both linear in the number of pCPUs, of VMs, or of a VM's vCPUs. So two evaluations of the
+//! scenario and one division give the number.
 
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::RATIO;
 
-/// Farthest that a point may be from the ratio it stands for: whole numbers do not reach all.
+/// Largest relative difference between a point's ratio and the requested one: integers do not reach all.
 const NEAR: f64 = 0.1;
 
 /// vCPUs of all VMs, and pCPUs of the host.
@@ -15,8 +15,8 @@ pub fn size(plan: &Plan) -> (u32, u32) {
     (plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum(), plan.host.sched.cpus())
 }
 
-/// What a scenario says that does not take `n` of `by`, in the words of a ratio: a topology with
-/// `cores_per_llc`, say, has as many pCPUs as that.
+/// The error of a scenario that does not accept `n` for `by`, in terms of the ratio: a topology with `cores_per_llc`,
+/// for example, fixes the number of pCPUs.
 pub fn refused(by: &str, n: i64, found: Diagnostics) -> Diagnostics {
     let whole = |d: Diagnostic| {
         let message = format!("`{by}` cannot be {n} in this scenario: {}", d.message);
@@ -31,7 +31,7 @@ pub fn refused(by: &str, n: i64, found: Diagnostics) -> Diagnostics {
 ///
 /// # Errors
 ///
-/// What `size` says of numbers; a field that changes neither, or a ratio that no number comes near.
+/// Errors of `size`; a field that changes neither, or a ratio that no number comes near.
 pub fn reach(
     by: &str,
     ratio: &str,

@@ -1,9 +1,9 @@
-//! What a point gives: rows of the dataset.
+//! The dataset rows of a point.
 
 use serde::{Deserialize, Serialize};
 use vcoop_experiment::result::{Bounded, Document, LatencySeries, ScalarSeries, Series, Statistic};
 
-/// Columns of numbers, in order; units are in the row's `unit`, ratios have none.
+/// Columns of numbers, in order; their unit is in the row's `unit`, ratios have none.
 pub const NUMBERS: [&str; 38] = [
     "value",
     "value_lo",
@@ -45,10 +45,10 @@ pub const NUMBERS: [&str; 38] = [
     "ratio_p9999",
 ];
 
-/// A series of one policy at one point, or the error that a point ended with.
+/// A series of one policy at one point, or the error of a failed point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Policy; none where the whole point failed.
+    /// Policy; none if the whole point failed.
     pub policy: Option<String>,
     /// Probe.
     pub probe: Option<String>,
@@ -62,7 +62,7 @@ pub struct Row {
     pub count: Option<u64>,
     /// Periods without a sample, of a latency.
     pub missed: Option<u64>,
-    /// Index into [`NUMBERS`], number; ascending. What is not there is null.
+    /// Index into [`NUMBERS`], and number; ascending. Missing columns are null.
     pub numbers: Vec<(u8, f64)>,
     /// Why the point failed.
     pub error: Option<String>,
@@ -73,9 +73,9 @@ pub struct Row {
 pub struct PointRows {
     /// Its number.
     pub point: u32,
-    /// Whether every comparison was sharp enough when it ended; true where nothing asks for that.
+    /// Whether every comparison was precise enough at the end; true without a stopping rule.
     pub settled: bool,
-    /// Policy that the point's verdict names best, if it names one.
+    /// Best policy of the point's verdict, if there is one.
     pub best: Option<String>,
     /// Rows: policy by policy, in each latencies before numbers. One row for a failed point.
     pub rows: Vec<Row>,
@@ -126,7 +126,7 @@ impl Row {
         row
     }
 
-    /// Puts a number into its column, if there is such a column.
+    /// Sets a number in its column, if there is such a column.
     fn put(&mut self, name: &str, value: Option<f64>) {
         let column = NUMBERS.iter().position(|n| *n == name);
         // A number that JSON cannot carry would not survive the journal: null, as there.
@@ -135,7 +135,7 @@ impl Row {
         }
     }
 
-    /// The same with the ends of its interval, which ratios of some quantiles have no columns for.
+    /// The same with the ends of its interval; ratios of some quantiles have no columns for these.
     fn bounded(&mut self, name: &str, (value, interval): Bounded) {
         self.put(name, value);
         self.put(&format!("{name}_lo"), interval.map(|[lo, _]| lo));

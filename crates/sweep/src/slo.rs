@@ -1,7 +1,6 @@
 //! Objectives: `guest.cyclictest.p999 < 100us`, `host.cpu`.
 //!
-//! What there is to be named is told by a run, not by a list: a series that the scenario gives is a
-//! name, its statistics follow.
+//! Possible names come from a run, not from a list: each series of the scenario is a name, with statistics as suffixes.
 
 use vcoop_experiment::format;
 use vcoop_experiment::judge::Held;
@@ -10,11 +9,11 @@ use vcoop_experiment::result::{
 };
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 
-/// Statistics of a latency, as a name ends.
+/// Statistics of a latency, as suffixes of names.
 pub const STATISTICS: [&str; 9] =
     ["mean", "p50", "p90", "p99", "p999", "p9999", "max", "min", "missed"];
 
-/// Units that are multiples of another: unit, what series have, how many of it.
+/// Units that are multiples of another: unit, unit of series, factor.
 const UNITS: [(&str, &str, f64); 13] = [
     ("ns", "us", 1e-3),
     ("us", "us", 1.0),
@@ -34,13 +33,13 @@ const UNITS: [(&str, &str, f64); 13] = [
 /// On which side of a limit a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// `<`, `<=`: floats of measured values leave no room for a difference.
+    /// `<`, `<=`: for floats the difference does not matter.
     Below,
     /// `>`, `>=`.
     Above,
 }
 
-/// A number that a result has: a statistic of a latency, or a scalar.
+/// A number of a result: a statistic of a latency, or a scalar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity {
     /// Its whole name.
@@ -49,7 +48,7 @@ pub struct Quantity {
     pub unit: String,
     probe: String,
     metric: String,
-    /// For a latency.
+    /// Set for a latency.
     statistic: Option<&'static str>,
 }
 
@@ -58,7 +57,7 @@ pub struct Quantity {
 pub struct Slo {
     /// As the user wrote it.
     pub text: String,
-    /// What is held against the limit.
+    /// The quantity that is compared with the limit.
     pub quantity: Quantity,
     /// On which side it must be.
     pub side: Side,
@@ -71,11 +70,11 @@ pub struct Slo {
 pub struct Reading {
     /// Value, in the quantity's unit.
     pub value: f64,
-    /// Its 95 % interval, where there is one.
+    /// Its 95 % interval, if there is one.
     pub interval: Option<Interval>,
 }
 
-/// Everything that can be named in a result, in its order.
+/// All quantities of a result, in its order.
 pub fn quantities(document: &Document) -> Vec<Quantity> {
     let mut found: Vec<Quantity> = Vec::new();
     let mut add = |q: Quantity| {
@@ -116,11 +115,11 @@ pub fn quantities(document: &Document) -> Vec<Quantity> {
 }
 
 impl Quantity {
-    /// Finds a name among what there is. `option` is where it was written.
+    /// Finds a name among known ones. `option`: where it was written.
     ///
     /// # Errors
     ///
-    /// There is no such thing; the nearest names.
+    /// There is no such quantity; with the nearest names.
     pub fn find(option: &str, name: &str, known: &[Self]) -> Result<Self, Diagnostics> {
         let name = name.trim();
         if let Some(found) = known.iter().find(|q| q.name == name) {
@@ -139,7 +138,7 @@ impl Quantity {
         Err(wrong(option, name, name, format!("the scenario measures no `{name}`"), help))
     }
 
-    /// Its value under a policy; `None` where it has none there, as a quantile of too few samples.
+    /// Its value under a policy; `None` if it has none, like a quantile of too few samples.
     pub fn read(&self, document: &Document, policy: &str) -> Option<Reading> {
         let is = |key: &vcoop_experiment::result::Key| {
             key.policy == policy && key.probe == self.probe && key.metric == self.metric
@@ -157,7 +156,7 @@ impl Quantity {
         }
     }
 
-    /// A value with its unit, for people.
+    /// A value with its unit.
     pub fn show(&self, value: f64) -> String {
         match self.unit.as_str() {
             "us" => format::time(value),
@@ -178,11 +177,11 @@ fn statistic_of(s: &LatencySeries, statistic: &str) -> Option<Reading> {
 }
 
 impl Slo {
-    /// Reads `NAME < LIMIT` against what there is. `option` is where it was written.
+    /// Parses `NAME < LIMIT`. `option`: where it was written.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and what would be right.
+    /// What is wrong with it, and what is allowed.
     pub fn parse(option: &str, text: &str, known: &[Quantity]) -> Result<Self, Diagnostics> {
         let shape = "write NAME < LIMIT, like 'guest.cyclictest.p999 < 100us'";
         let Some(at) = text.find(['<', '>']) else {
@@ -225,7 +224,7 @@ impl Slo {
         Ok(Self { text: text.trim().to_owned(), quantity, side, limit: number * factor })
     }
 
-    /// What a reading says about it.
+    /// Whether a reading meets the limit.
     pub fn held(&self, reading: Reading) -> Held {
         let good = |x: f64| match self.side {
             Side::Below => x < self.limit,
@@ -234,8 +233,8 @@ impl Slo {
         Held::of(reading.value, reading.interval, good)
     }
 
-    /// Refuses a lower limit of what the copies of a VM have together, where `path` says how many there are:
-    /// more copies may hold a limit that fewer break. `option` is where the limit was written.
+    /// Refuses a lower limit on the total of a VM's copies if `path` is their number: more copies may meet a limit that
+    /// fewer break. `option`: where the limit was written.
     ///
     /// # Errors
     ///
@@ -261,8 +260,8 @@ impl Slo {
         Err(wrong(option, &self.text, name, message, help.to_owned()))
     }
 
-    /// How far a value is beyond the limit, as a natural logarithm of the ratio; zero or less where it
-    /// holds. A value without a ratio (zero, another sign) counts by its distance.
+    /// How far a value is beyond the limit, as the natural logarithm of the ratio; at most zero if it holds. A value
+    /// without a ratio (zero, or another sign) counts by its distance.
     pub fn excess(&self, value: f64) -> f64 {
         let sign = if self.side == Side::Below { 1.0 } else { -1.0 };
         if value > 0.0 && self.limit > 0.0 {

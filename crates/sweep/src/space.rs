@@ -1,18 +1,18 @@
-//! What a search can set: policies, and the keys of each.
+//! The search space: policies and their keys.
 
 use vcoop_model::plan::virt::{IdleVirt, TimerVirt};
 use vcoop_model::plan::{HostSched, Plan, VmPlan};
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::{Range, RangeKind};
 
-/// Name of the policy that a search makes.
+/// Name of the policy that a search creates.
 pub const TUNED: &str = "tuned";
 
-/// Policies that a search tries where the user names none.
+/// Policies that a search tries by default.
 pub const BASES: [&str; 7] =
     ["vanilla", "static", "dynamic", "wake-boost", "pinned", "isolated", "ratelimit-auto"];
 
-/// What a search can vary besides policies: only where the scenario has it, or somebody asks.
+/// What a search varies besides policies: only if the scenario has it, or the user asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Who fires guests' timers, and how early.
@@ -26,8 +26,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What the plans of a scenario have: a timer, an idle loop or a governor that somebody set, a
-    /// credit1 host.
+    /// The parts that the plans of a scenario have: a timer, an idle loop or a governor that was set, a credit1 host.
     pub fn of(plans: &[Plan]) -> Self {
         let any = |test: fn(&VmPlan) -> bool| plans.iter().any(|plan| plan.vms.iter().any(test));
         Self {
@@ -49,7 +48,7 @@ impl Parts {
     }
 }
 
-/// What a key belongs to.
+/// The part to which a key belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The policy itself.
@@ -67,26 +66,26 @@ pub enum Part {
 /// A key of a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// Its name; of a patch its name without the version.
+    /// Its name; for a patch, its name without the version.
     pub name: &'static str,
     /// Policies that have it.
     pub of: &'static [&'static str],
     /// What it belongs to.
     pub part: Part,
-    /// The key that it means nothing without.
+    /// The key without which it has no effect.
     pub needs: Option<&'static str>,
     /// What it can be.
     pub values: Choice,
 }
 
-/// What a key can be.
+/// Possible values of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
-    /// One of these, as TOML has them; an empty one leaves the key out.
+    /// One of these, as TOML; an empty one leaves the key out.
     Words(&'static [&'static str]),
-    /// A duration in nanoseconds, evenly in the logarithm.
+    /// A duration in nanoseconds, uniform in the logarithm.
     Time(f64, f64),
-    /// A percentage, evenly in the logarithm.
+    /// A percentage, uniform in the logarithm.
     Percent(f64, f64),
 }
 
@@ -113,7 +112,7 @@ const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
     Key { name, of: &PATCHED, part: Part::Patches, needs: None, values }
 }
 
-/// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
+/// Every key that a search sets. Ranges reach an order of magnitude to either side of the defaults.
 pub const KEYS: [Key; 29] = [
     key(
         "means",
@@ -184,7 +183,7 @@ pub fn keys(parts: Parts) -> Vec<Key> {
 }
 
 impl Key {
-    /// Whether a setting may have it: its policy knows it, and what it needs is there.
+    /// Whether a setting may have it: its policy has the key, and the key that it needs is set.
     pub fn fits(&self, setting: &Setting) -> bool {
         let there = |needed: &str| setting.keys.iter().any(|(name, _)| name == needed);
         self.of.contains(&setting.base.as_str()) && self.needs.is_none_or(there)
@@ -211,12 +210,12 @@ impl Choice {
     }
 }
 
-/// Means by a word alone: what each is where nothing else is said.
+/// Default values of means given by one word.
 pub const MEANS: [(&str, &str); 4] =
     [("fifo", "fifo 8"), ("rr", "rr 8"), ("nice", "nice -20"), ("slice", "slice 100us")];
 
-/// The changes that make a scenario know a policy named `BASE:MEANS`, like `dynamic:nice` or
-/// `dynamic:nice -10`; none for other names.
+/// The changes that add a policy named `BASE:MEANS` to a scenario, like `dynamic:nice` or `dynamic:nice -10`; none for
+/// other names.
 pub fn variant(policy: &str) -> Vec<Set> {
     let Some((base, means)) = policy.split_once(':') else { return Vec::new() };
     let means = MEANS.iter().find(|(word, _)| *word == means).map_or(means, |(_, whole)| whole);
@@ -232,17 +231,17 @@ pub fn variant(policy: &str) -> Vec<Set> {
 pub struct Setting {
     /// Policy it starts from.
     pub base: String,
-    /// Keys that are not as that policy has them, and their values as TOML has them.
+    /// Keys that differ from that policy's, and their values as TOML.
     pub keys: Vec<(String, String)>,
 }
 
 impl Setting {
-    /// A policy as it is.
+    /// A policy without changes.
     pub fn plain(base: &str) -> Self {
         Self { base: base.to_owned(), keys: Vec::new() }
     }
 
-    /// The changes that put it into a scenario under the name [`TUNED`].
+    /// The changes that add it to a scenario under the name [`TUNED`].
     pub fn sets(&self) -> Vec<Set> {
         let mut sets =
             vec![Set::of(&format!("policy.{TUNED}.base"), &format!("\"{}\"", self.base))];
@@ -266,7 +265,7 @@ impl Setting {
         keys
     }
 
-    /// The same without one of its keys, and without those that mean nothing then.
+    /// The same without one of its keys, and without keys that have no effect then.
     pub fn without(&self, key: &str) -> Self {
         let mut other = self.clone();
         let depends =
@@ -275,7 +274,7 @@ impl Setting {
         other
     }
 
-    /// As a scenario file has it.
+    /// As in a scenario file.
     pub fn toml(&self) -> String {
         let mut text = format!("[policy.{TUNED}]\nbase = \"{}\"\n", self.base);
         for (key, value) in &self.assignments() {

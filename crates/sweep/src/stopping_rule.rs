@@ -1,15 +1,14 @@
 //! When a point has enough repeats.
 //!
-//! A sequential rule of fixed relative width (Y. Chow and H. Robbins, Annals of Mathematical
-//! Statistics 36(2), 1965): repeats are added until the 95 % interval of every comparison is narrow
-//! enough. It looks at the interval's width, never at whether it excludes 1, so it does not favour
-//! finding a difference.
+//! A sequential rule of fixed relative width (Y. Chow and H. Robbins, Annals of Mathematical Statistics 36(2), 1965):
+//! repeats are added until the 95 % interval of every comparison is narrow enough. Only the interval's width counts,
+//! not whether it excludes 1, so the rule does not favour finding a difference.
 
 use vcoop_experiment::result::{Document, LatencySeries};
 use vcoop_model::sweep::Stop;
 
-/// Whether every comparison is sharp enough: each policy but the baseline, each probe that counts.
-/// A comparison without an interval is not. True where there is nothing to compare.
+/// Whether every comparison is precise enough: each policy but the baseline, each probe that counts. A comparison
+/// without an interval is not. True if there is nothing to compare.
 pub fn settled(document: &Document, rule: &Stop) -> bool {
     let most = f64::from(rule.width_ppm) / 1e6;
     let counts = |s: &&LatencySeries| {
@@ -22,7 +21,7 @@ pub fn settled(document: &Document, rule: &Stop) -> bool {
     })
 }
 
-/// Repeats to have next: half as many again, at least two more.
+/// The next number of repeats: half as many more, at least two.
 pub fn next(repeats: u32, most: u32) -> u32 {
     (repeats + repeats / 2).max(repeats.saturating_add(2)).min(most)
 }

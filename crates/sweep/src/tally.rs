@@ -1,4 +1,4 @@
-//! What is in a dataset: enough of it for a summary.
+//! Summary counts of a dataset.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,9 +18,9 @@ pub struct Tally {
     pub points: u32,
     /// Points that failed.
     pub failed: u32,
-    /// Points whose comparisons were not sharp enough when they ended.
+    /// Points whose comparisons were not precise enough at the end.
     pub unsettled: u32,
-    /// Points at which a policy is best, by its name; the empty name where none is.
+    /// Points at which a policy is best, by its name; the empty name if none is.
     pub best: BTreeMap<String, u32>,
 }
 
@@ -28,11 +28,11 @@ pub struct Tally {
 const COLUMNS: [&str; 4] = ["point", "settled", "best", "error"];
 
 impl Tally {
-    /// Counts the complete parts of a folder: after a stop, one may be missing between them.
+    /// Counts the complete parts of a folder. After an interruption, one between them may be missing.
     ///
     /// # Errors
     ///
-    /// It is none of a sweep, or a part cannot be read.
+    /// It is not a sweep's folder, or a part cannot be read.
     pub fn of(dir: &Path) -> Result<Self, Unreadable> {
         let manifest = manifest(dir)?;
         let mut tally = Self::default();

@@ -1,4 +1,4 @@
-//! A scenario tried with settings, for searches.
+//! Runs a scenario with settings, for searches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ pub struct Bench {
     pub name: String,
     /// Its text.
     pub text: String,
-    /// Changes that always hold.
+    /// Changes that apply to all settings.
     pub sets: Vec<Set>,
     /// Threads that a search uses.
     pub jobs: usize,
@@ -35,13 +35,13 @@ pub struct Bench {
 /// Why a search ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// The scenario, an objective or a setting cannot be.
+    /// The scenario, an objective or a setting is impossible.
     #[error("{0}")]
     Refused(Diagnostics),
     /// A run failed.
     #[error("{0}")]
     Failed(String),
-    /// It was told to.
+    /// It was interrupted.
     #[error("interrupted")]
     Interrupted,
 }
@@ -81,8 +81,8 @@ impl Bench {
         Ok(plans.remove(0))
     }
 
-    /// Runs plans, each with all its repeats, on all threads; results in the order of the plans, ratios
-    /// to the first.
+    /// Runs plans, each with all its repeats, on all threads. Results are in the order of the plans, ratios are to the
+    /// first.
     ///
     /// # Errors
     ///
@@ -100,32 +100,30 @@ impl Bench {
     }
 }
 
-/// The policy that others are held against.
+/// The policy to compare with.
 pub const BASELINE: &str = "vanilla";
 
-/// What a search makes small.
+/// What a search minimises.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Objective {
-    /// What guests wait, over what they wait under the baseline, as a verdict takes it.
+    /// The guests' latency relative to the baseline, as in a verdict.
     Gain,
     /// A number of the result.
     Of(Quantity),
 }
 
 impl Objective {
-    /// What [`Objective::Gain`] is called.
+    /// Name of [`Objective::Gain`].
     pub const GAIN: &str = "gain";
 
-    /// Load of the host, in percent, from which nobody saves CPU time but who keeps others from their
-    /// work.
+    /// Load of the host, in percent, from which a policy can save CPU time only by keeping others from their work.
     const SATURATED: f64 = 95.0;
 
-    /// Finds a name among what there is. `option` is where it was written, `document` is of a run of the
-    /// baseline.
+    /// Finds a name among known ones. `option`: where it was written. `document`: of a run of the baseline.
     ///
     /// # Errors
     ///
-    /// There is no such thing; or it is the load of a host that has no idle time to win.
+    /// There is no such quantity; or it is the load of a host without idle time to win.
     pub fn find(option: &str, name: &str, document: &Document) -> Result<Self, Diagnostics> {
         if name == Self::GAIN {
             return Ok(Self::Gain);
@@ -160,7 +158,7 @@ impl Objective {
         }
     }
 
-    /// A value, for people.
+    /// A value with its unit.
     pub fn show(&self, value: f64) -> String {
         match self {
             Self::Gain => format::ratio(value),
@@ -169,25 +167,24 @@ impl Objective {
     }
 }
 
-/// What an objective and the limits are of one setting.
+/// Values of the limits and the objective for one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// Each limit's reading; `None` where the result has no such value.
+    /// Each limit's reading; `None` if the result has no such value.
     pub limits: Vec<Option<Reading>>,
     /// What is minimised.
     pub cost: Option<Reading>,
     /// The worst limit, by [`Slo::excess`]; zero or less where all hold.
     pub excess: f64,
-    /// How sure the worst limit is.
+    /// How certain the worst limit is.
     pub held: Held,
-    /// What it costs others beyond what a policy may, in words: limits that are broken, whoever names
-    /// them or not.
+    /// What it costs others beyond the accepted cost, in words, including quantities that no limit names.
     pub too_much: Vec<String>,
-    /// What others and the guests' own other work lose, in words; empty for the baseline.
+    /// Losses of others and of the guests' other work, in words; empty for the baseline.
     pub price: String,
 }
 
-/// Excess of a limit whose quantity has no value: beyond any real one.
+/// Excess of a limit whose quantity has no value: larger than any real one.
 const UNKNOWN: f64 = 1e3;
 
 impl Score {
@@ -227,7 +224,7 @@ impl Score {
         }
     }
 
-    /// Whether every limit holds, by the values themselves.
+    /// Whether every limit holds, by the values without intervals.
     pub fn holds(&self) -> bool {
         self.held >= Held::Likely
     }

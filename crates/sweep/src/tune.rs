@@ -1,12 +1,12 @@
-//! Which policy, with which settings, holds the limits at the least cost.
+//! Finds the policy and settings that meet limits at the least cost.
 //!
 //! 1. **Search.** Every policy as it is and with each means, then settings that a tree-structured
-//!    Parzen estimator proposes (J. Bergstra et al., NIPS 2011; the `tpe` crate), one estimator a key
-//!    that only learns from settings that have the key. All see the same random numbers.
-//! 2. **Confirm.** The best few run again with seeds the search has not seen: the best of many is
-//!    partly luck, and only fresh seeds tell.
-//! 3. **Explain.** Each key of the winner is put back to the policy's own value: what that changes is
-//!    what the key contributes.
+//!    Parzen estimator proposes (J. Bergstra et al., NIPS 2011; the `tpe` crate), one estimator for each
+//!    key, which learns only from settings that have the key. All see the same random numbers.
+//! 2. **Confirm.** The best few run again with seeds that the search has not used: the best of many is
+//!    partly luck.
+//! 3. **Explain.** Each key of the winner is reset to the policy's own value: the difference is
+//!    the key's contribution.
 //!
 //! Batches have a fixed size, so the search does not depend on the number of threads.
 
@@ -29,10 +29,10 @@ const BATCH: usize = 8;
 /// Candidates confirmed with fresh seeds.
 const CONFIRMED: usize = 3;
 
-/// Proposals that may not fit the scenario, one after the other, before a plain policy is tried.
+/// Impossible proposals in a row before a plain policy is tried.
 const UNFIT: usize = 16;
 
-/// Repeats whose seeds the search leaves to the confirmation: far above any number it uses.
+/// First repeat of the confirmation: far above any number that the search uses, so that its seeds are fresh.
 const FRESH: u32 = 1_000_000;
 
 /// What to search for.
@@ -54,12 +54,12 @@ pub struct Goal {
     pub seed: u64,
 }
 
-/// A setting and what it gave.
+/// A setting and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
     /// The setting.
     pub setting: Setting,
-    /// What it gave.
+    /// Its result.
     pub score: Score,
 }
 
@@ -68,28 +68,27 @@ pub struct Tried {
 pub struct Confirmed {
     /// The setting and its score over all fresh repeats.
     pub tried: Tried,
-    /// Fresh repeats in which every limit held by itself; of so many that have enough samples to
-    /// tell.
+    /// Number of fresh repeats in which every limit held, and number of repeats with enough samples to decide.
     pub held: (u32, u32),
 }
 
-/// What a key of the recommendation does.
+/// Effect of a key of the recommendation.
 #[derive(Clone, Debug)]
 pub struct Contribution {
     /// Key, or the policy itself.
     pub what: String,
     /// What it is set to.
     pub value: String,
-    /// Score with the key as the policy has it; for the policy itself: with `vanilla`.
+    /// Score with the policy's own value of the key; for the policy itself: with `vanilla`.
     pub without: Score,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Tuned {
     /// Best confirmed setting that holds every limit; `None`: none does.
     pub best: Option<Confirmed>,
-    /// Confirmed settings, best first; where none holds the limits, the nearest first.
+    /// Confirmed settings, best first; if none meets the limits, the nearest first.
     pub confirmed: Vec<Confirmed>,
     /// What each part of the first confirmed setting contributes.
     pub contributions: Vec<Contribution>,
@@ -97,7 +96,7 @@ pub struct Tuned {
     pub front: Vec<Tried>,
     /// Settings that were tried.
     pub trials: usize,
-    /// Settings that cannot be in this scenario, and why: the first of each policy.
+    /// Settings that are impossible in this scenario, and why: the first of each policy.
     pub unfit: Vec<(String, String)>,
 }
 
@@ -105,7 +104,7 @@ pub struct Tuned {
 ///
 /// # Errors
 ///
-/// A goal that cannot be, a run that failed, or the stop flag.
+/// An impossible goal, a run that failed, or the stop flag.
 pub fn tune(
     bench: &Bench,
     goal: &Goal,
@@ -139,7 +138,7 @@ pub fn tune(
     search.finish()
 }
 
-/// A policy with one key, at each of its words.
+/// A policy with one key, for each of its words.
 fn alone(base: &str, key: &Key) -> Vec<Setting> {
     let Choice::Words(words) = key.values else { return Vec::new() };
     let with = |word: &&str| Setting {
@@ -213,12 +212,12 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether the scenario takes a setting: keys that are right by themselves may not go together.
+    /// Whether the scenario accepts a setting: valid keys may exclude each other.
     fn can_be(&self, setting: &Setting) -> bool {
         self.bench.plan(&setting.sets(), TUNED).is_ok()
     }
 
-    /// What the estimators would try next, of what can be.
+    /// The next possible proposal of the estimators.
     fn propose(&mut self) -> Setting {
         let mut setting = self.ask();
         for _ in 0..UNFIT {
@@ -251,7 +250,7 @@ impl<'a> Search<'a> {
         setting
     }
 
-    /// Runs what is new of a batch, and tells the estimators about all of it.
+    /// Runs the new settings of a batch, and reports all of it to the estimators.
     fn evaluate(&mut self, batch: &[Setting]) -> Result<(), SearchError> {
         let mut fresh: Vec<Setting> =
             batch.iter().filter(|s| !self.known.contains_key(s)).cloned().collect();
@@ -378,12 +377,12 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What a trial's policy is called inside an experiment.
+/// Name of a trial's policy inside an experiment.
 fn name(i: usize) -> String {
     format!("{TUNED}-{i}")
 }
 
-/// Where a key's value lies in its estimator's range; `None` for a value that is none of ours.
+/// Position of a key's value in its estimator's range; `None` for a value that is not one of ours.
 fn position(key: &Key, text: &str) -> Option<f64> {
     let number = |text: &str, scale: f64| Some(text.parse::<f64>().ok()? * scale);
     let bare = text.trim_matches('"');
@@ -400,8 +399,8 @@ fn position(key: &Key, text: &str) -> Option<f64> {
     Some((libm::log(value / from) / libm::log(to / from)).clamp(0.0, 1.0 - 1e-9))
 }
 
-/// One number to order by: settings that hold every limit by what they cost, then the others by how
-/// far they are from holding.
+/// A number to order by: first settings that meet every limit, by cost, then the others by how far they are from
+/// meeting them.
 fn rank(score: &Score) -> f64 {
     if score.excess > 0.0 {
         return 10.0 + score.excess;
