@@ -1,9 +1,9 @@
-//! The whole model: the flagship's rate, what a mechanism costs that is switched off, how the cost of
-//! an event grows with the host, what a broadcast IPI's is; and what a report asks for besides.
+//! The whole model: speed of the flagship scenario, cost of a mechanism that is off, cost of an event by size of the
+//! host, cost of a broadcast IPI, and extra cost of a report.
 //!
-//! A mechanism that is off leaves a question at the places where it would act. What these cost together
-//! shows against the flagship with everything else about the mechanisms set: then each question has
-//! its answer in another place of memory, and nothing more happens. Both runs have the same events.
+//! A mechanism that is off leaves a test where it would act. The cost of all these tests is the difference between the
+//! flagship and the flagship with all mechanisms configured but unused: each test then has its answer in other memory,
+//! and nothing else changes. Both runs have the same events.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
     builtin(scenario, &[policy], sets).remove(0)
 }
 
-/// Runs once: events, CPU nanoseconds.
+/// Runs once; returns events and CPU nanoseconds.
 fn run(plan: &Plan) -> (u64, u64) {
     let recording = vcoop_sim::run(Run::new(plan, plan.seed)).expect("a valid plan");
     let engine = recording.engine.expect("the simulator counts its events");
     (engine.events, engine.cpu_ns)
 }
 
-/// A host of `pcpus` with a hog and a half a pCPU and a guest for every four pCPUs.
+/// A host of `pcpus` with one and a half hogs for each pCPU and a guest for every four pCPUs.
 fn host_of(pcpus: u32) -> Plan {
     let mut plan = plan("busy-host-1", "dynamic", &["duration=2s", "warmup=100ms"]);
     let (vm, hog) = (plan.vms.remove(0), plan.host_tasks[0].clone());
@@ -55,8 +55,8 @@ fn host_of(pcpus: u32) -> Plan {
     plan
 }
 
-/// The flagship with what its guest has no use for switched on, and the parameters of what it has
-/// switched off set to something else than the defaults.
+/// The flagship with mechanisms on that its guest does not use, and with other parameters than the defaults for those
+/// that it has on.
 fn flagship_with_unused() -> Plan {
     let mut plan = plan("busy-host", "dynamic", &[]);
     for vm in &mut plan.vms {
@@ -78,7 +78,7 @@ fn flagship_with_unused() -> Plan {
     plan
 }
 
-/// The flagship with a distribution for each cost, of the same mean or thereabouts.
+/// The flagship with a distribution for each cost, of about the same mean.
 fn flagship_with_varying_costs() -> Plan {
     const PERCENT: [u64; LEVELS] = [60, 80, 95, 130, 180, 400, 900, 4_000];
     let mut plan = plan("busy-host", "dynamic", &[]);
@@ -90,7 +90,7 @@ fn flagship_with_varying_costs() -> Plan {
     plan
 }
 
-/// A broadcast IPI to 79 vCPUs, again and again.
+/// Repeated broadcast IPIs to 79 vCPUs.
 fn broadcast(policy: &str) -> Plan {
     plan("ipi-80", policy, &["duration=200ms"])
 }
@@ -129,7 +129,7 @@ fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
-/// By turns, for others who use the machine: CPU time an event, and ratios of one turn's.
+/// CPU time for each event, and ratios within one round; rounds alternate because others use the machine.
 fn interleaved(rounds: usize) {
     let cases = cases();
     let at = |name: &str| cases.iter().position(|c| c.0 == name).expect("a case");

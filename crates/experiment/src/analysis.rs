@@ -1,4 +1,4 @@
-//! From what was measured to the result document.
+//! Makes the result document from measurements.
 
 mod detail;
 mod views;
@@ -25,31 +25,31 @@ use views::Views;
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
 const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
 
-/// How metrics begin that are time in exits. Most of it can be in exits that few repeats have, when a
-/// vCPU loses its CPU in one: repeats without them look alike, and an interval of them would be wrong.
+/// Prefix of metrics that are time in exits. Most of it can be in exits of only a few repeats, if a vCPU loses its CPU
+/// in one: repeats without such exits are alike, and an interval from them would be wrong.
 const EXIT_TIME: &str = "exit_time.";
 
 /// How many of the worst samples a series shows.
 const WORST: usize = 5;
 
-/// What the document says about the experiment besides what was measured.
+/// Content of the document besides measurements.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// One line about the scenario.
     pub title: String,
-    /// The command that gives the result again.
+    /// The command that reproduces the result.
     pub command: String,
-    /// Policy that ratios are taken to; the first one where it is not among the plans.
+    /// Policy that ratios are taken to; if it is not among the plans, the first one.
     pub baseline: String,
     /// [`Backend::environment`](crate::backend::Backend::environment) of the backends.
     pub environment: BTreeMap<String, String>,
-    /// What a backend could not run here.
+    /// What a backend could not run on this host.
     pub missing: Vec<Missing>,
-    /// What is to be known besides.
+    /// Notes beside the results.
     pub notes: Vec<Note>,
     /// What policies may cost others.
     pub limits: Limits,
-    /// How long turns on a running VM took, where that is not what was planned: see [`Document::measured_s`].
+    /// Length of turns on a running VM, if it differs from the plan: see [`Document::measured_s`].
     pub measured_s: Option<[f64; 2]>,
 }
 
@@ -136,8 +136,7 @@ fn engine(measured: &Measured) -> Option<Engine> {
     Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
 }
 
-/// The repeats that count: those that came to their end, or, if none did, those that were
-/// interrupted after their warm-up.
+/// The repeats that count: the complete ones, or, if there is none, those that were interrupted after their warm-up.
 fn usable<'r>(plan: &Plan, run: &'r PlanRuns) -> Vec<(u32, &'r RepeatSummary)> {
     let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
     let measured = |d: &RepeatSummary| d.engine.is_none_or(|engine| engine.sim_ns > plan.warmup_ns);
@@ -202,7 +201,7 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
     }
 }
 
-/// Blocks to resample: a repeat each, or several where there are very many.
+/// Blocks to resample: one repeat each, or several if there are very many.
 fn blocks(records: &[&Latency]) -> Vec<Block> {
     let mut blocks = vec![Block::default(); records.len().min(MAX_BLOCKS)];
     for (i, record) in records.iter().enumerate() {
@@ -214,7 +213,7 @@ fn blocks(records: &[&Latency]) -> Vec<Block> {
     blocks
 }
 
-/// A statistic of a pool under weights: the mean, or a quantile.
+/// A statistic of a pool with weights: the mean, or a quantile.
 fn statistic(pool: &Pool, weights: &[u16], ppm: Option<u64>) -> f64 {
     ppm.map_or_else(|| pool.mean(weights), |ppm| pool.quantile(weights, ppm))
 }
@@ -301,7 +300,7 @@ fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
     (points, RatioIntervals { mean: bounds(None), p50, p90, p99, p999, p9999 })
 }
 
-/// Middle of sorted values; the mean of the middle two. Zero for none.
+/// Median of sorted values; the mean of the middle two. Zero without values.
 fn median(sorted: &[u64]) -> u64 {
     match (sorted.get(sorted.len().wrapping_sub(1) / 2), sorted.get(sorted.len() / 2)) {
         (Some(a), Some(b)) => a.midpoint(*b),
@@ -326,8 +325,8 @@ fn ran_instead(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
     sums.into_iter().map(|(label, ns)| (label.to_owned(), mean_us(ns, count))).collect()
 }
 
-/// The worst samples of a probe over all repeats of a plan, largest first: so many, at most
-/// [`LatencyRecord::WORST`](vcoop_model::recording::LatencyRecord::WORST) are known.
+/// The worst samples of a probe over all repeats of a plan, largest first: `most`, of at most
+/// [`LatencyRecord::WORST`](vcoop_model::recording::LatencyRecord::WORST) that are recorded.
 pub fn worst_of(runs: &PlanRuns, probe: &str, most: usize) -> Vec<Worst> {
     let of = |summary: &'_ RepeatSummary| summary.latencies.iter().position(|l| l.probe == probe);
     let own: Vec<(u32, &Latency)> = (0..)
@@ -360,8 +359,7 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
         .collect()
 }
 
-/// Events that a number of this unit stands for, in a repeat of such a length; none where it does not
-/// count any.
+/// Events for which a number of this unit stands, in a repeat of this length; `None` if the unit does not count events.
 fn events_per(unit: &str, duration_ns: u64) -> Option<f64> {
     let seconds = duration_ns as f64 / 1e9;
     match unit {
@@ -402,7 +400,7 @@ fn counts(values: &[f64], per: f64) -> Vec<f64> {
     values.iter().map(|value| value * per).collect()
 }
 
-/// Whether values are zero in some repeats: nobody knows how often what they measure happens.
+/// Whether values are zero in some repeats only: how often the measured event happens is then not known.
 fn comes_and_goes(values: &[f64]) -> bool {
     values.contains(&0.0)
 }

@@ -1,4 +1,4 @@
-//! Where a plan can run.
+//! Backends: what runs a plan.
 
 mod kvm;
 mod select;
@@ -21,20 +21,20 @@ pub use vm::{Applied, Applies, Vm};
 
 /// Something that runs a plan.
 pub trait Backend: Sync + fmt::Debug {
-    /// Name, as `--backend` and results have it.
+    /// Name, as in `--backend` and in results.
     fn name(&self) -> &'static str;
 
-    /// Whether a run takes real time and has the host to itself.
+    /// Whether a run takes real time and needs the host for itself.
     fn is_live(&self) -> bool {
         false
     }
 
-    /// The host that it simulates for a plan; none for one that runs on a living host.
+    /// The host that it simulates for a plan; none for a live backend.
     fn host(&self, _plan: &Plan) -> Option<String> {
         None
     }
 
-    /// Whether it can run here: unless it says otherwise, everywhere.
+    /// Whether it can run here; by default everywhere.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ pub trait Backend: Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// What the plan needs and this host, or this backend, does not have.
+    /// What the plan needs and this host, or this backend, lacks.
     fn check(&self, _plan: &Plan) -> Result<(), Unavailable> {
         self.available()
     }
@@ -57,17 +57,16 @@ pub trait Backend: Sync + fmt::Debug {
         BTreeMap::new()
     }
 
-    /// Runs a plan once. A run that failed half way gives what it had measured beside the reason, where
-    /// the backend can.
+    /// Runs a plan once. A run that fails half way returns what it had measured beside the reason, if the backend
+    /// supports that.
     ///
     /// # Errors
     ///
-    /// Why the run failed with nothing measured, in one sentence without the plan's name: the caller
-    /// adds it.
+    /// Why the run failed with nothing measured, in one sentence without the plan's name, which the caller adds.
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String>;
 }
 
-/// A backend, and which plans it runs.
+/// A backend, and the plans that it runs.
 #[derive(Clone, Debug)]
 pub struct Column<'a> {
     /// The backend.
@@ -77,13 +76,13 @@ pub struct Column<'a> {
 }
 
 impl<'a> Column<'a> {
-    /// A backend that runs all of so many plans.
+    /// A backend that runs all of `plans` plans.
     pub fn all(backend: &'a dyn Backend, plans: usize) -> Self {
         Self { backend, plans: (0..plans).collect() }
     }
 }
 
-/// A facility that is not there: exit code 3.
+/// A missing facility: exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// What is missing.

@@ -1,7 +1,7 @@
 //! Samples by size.
 //!
-//! A recording counts in a dense histogram, which takes half a megabyte and no search. What is kept, put together and
-//! shown is [`Bins`]: the buckets that have samples.
+//! A recording counts in a dense histogram, which takes half a megabyte and needs no search. Storage, sums and views
+//! use [`Bins`]: only the buckets that have samples.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use hdrhistogram::Histogram;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::LatencyRecord;
 
-/// The largest value that shares so many leading binary digits with this one.
+/// The largest value that has the same leading `digits` binary digits.
 pub fn bucket_top(ns: Ns, digits: u32) -> Ns {
     let dropped = (Ns::BITS - ns.leading_zeros()).saturating_sub(digits);
     ns | ((1 << dropped) - 1)
 }
 
-/// How many samples each bucket has, by its largest value.
+/// Number of samples of each bucket, by its largest value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bins(BTreeMap<Ns, u64>);
 
 impl Bins {
-    /// Binary digits that tell the buckets of a dense histogram apart.
+    /// Binary digits of buckets of a dense histogram.
     pub const DIGITS: u32 = 11;
 
-    /// Those of a dense histogram; its last bucket ends with the largest sample.
+    /// The bins of a dense histogram; the last bucket ends at the largest sample.
     pub fn of(histogram: &Histogram<u64>, max_ns: Ns) -> Self {
         let bins = histogram.iter_recorded();
         bins.map(|bin| (bin.value_iterated_to().min(max_ns), bin.count_at_value())).collect()
@@ -36,12 +36,12 @@ impl Bins {
         histogram
     }
 
-    /// Counts so many samples more in the bucket that ends with `top`.
+    /// Adds `n` samples to the bucket that ends at `top`.
     pub fn add(&mut self, top: Ns, n: u64) {
         *self.0.entry(top).or_default() += n;
     }
 
-    /// Counts those of another one, too.
+    /// Adds the samples of another one.
     pub fn merge(&mut self, other: &Self) {
         other.iter().for_each(|(top, n)| self.add(top, n));
     }

@@ -1,4 +1,4 @@
-//! How a policy can be had today: the lines to type on the host, or why it is for simulation only.
+//! How to apply a policy to running VMs: commands for the host, or why it is only for simulation.
 
 use serde::{Deserialize, Serialize};
 use vcoop_model::capture::NoCaptures;
@@ -9,23 +9,23 @@ use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
 use vcoop_policy::config::{AdvanceConfig, Budget, Means};
 use vcoop_policy::govern::Kind;
 
-/// What to type for a policy.
+/// Commands for a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
     /// Policy.
     pub policy: String,
-    /// Lines, each by itself with a word about it after `#`. `VM` and `TID` stand for a VM's name and
-    /// for the thread of a vCPU, which `vcoop vms` shows.
+    /// Lines with a comment after `#`. `VM` and `TID` stand for a VM's name and for the thread of a vCPU, which `vcoop
+    /// vms` shows.
     pub lines: Vec<String>,
-    /// Parts of it that are for simulation only, and why.
+    /// Parts of it that can only be simulated, and why.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub simulation_only: Vec<String>,
 }
 
-/// What the VM is called in lines about no VM in particular.
+/// Name of the VM in lines for any VM.
 const ANY: &str = "VM";
 
-/// How the policy of a plan can be had for a VM, beyond what the plan without it (`base`) has already.
+/// How to apply the policy of a plan to a VM, beyond what the plan without it (`base`) has.
 pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment {
     let mut found = Deployment { policy: plan.policy_name.clone(), ..Deployment::default() };
     let foreign = match plan.host.sched {
@@ -57,12 +57,12 @@ pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment 
     found
 }
 
-/// The same of each built-in policy.
+/// The same for each built-in policy.
 pub fn builtin() -> Vec<Deployment> {
     POLICIES.iter().filter_map(|name| Some(deploy(&plain(name)?, None, None))).collect()
 }
 
-/// A built-in policy as it is, for a VM of one vCPU.
+/// A built-in policy with its defaults, for a VM of one vCPU.
 fn plain(policy: &str) -> Option<Plan> {
     let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 2 };
     let mut text = living.scenario(&[policy.to_owned()]);
@@ -76,7 +76,7 @@ fn plain(policy: &str) -> Option<Plan> {
     scenario.plans(None).ok()?.into_iter().next()
 }
 
-/// The boosts: `vcoop attach`, and by hand what is for life.
+/// Lines for boosts: `vcoop attach`, and commands for permanent means.
 fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
     if matches!(policy, PolicyPlan::RatelimitAuto(_)) {
         let why = "ratelimits are of Xen's scheduler, and vcoop applies nothing there";
@@ -98,7 +98,7 @@ fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
     }
 }
 
-/// The policy by the name that `vcoop attach` takes, if it boosts.
+/// The name of the policy for `vcoop attach`, if it boosts.
 fn attached(policy: &PolicyPlan) -> Option<&'static str> {
     match policy {
         PolicyPlan::Static { .. } => Some("static"),
@@ -108,7 +108,7 @@ fn attached(policy: &PolicyPlan) -> Option<&'static str> {
     }
 }
 
-/// The keys of a policy that boosts and their values, as scenarios have them.
+/// The keys of a policy that boosts and their values, as in scenarios.
 fn keys(policy: &PolicyPlan) -> Vec<(&'static str, String)> {
     let percent = |budget: Budget| format!("{}%", f64::from(budget.refill_ppm) / 1e4);
     let budgets = |vcpu: Budget, vm: Budget| {
@@ -150,7 +150,7 @@ fn keys(policy: &PolicyPlan) -> Vec<(&'static str, String)> {
     }
 }
 
-/// A means for life, without vcoop.
+/// A permanent means, without vcoop.
 fn by_hand(means: Means) -> Vec<String> {
     let each = "# or by hand: each vCPU's thread";
     let libvirt = |scheduler, priority| {
@@ -169,7 +169,7 @@ fn by_hand(means: Means) -> Vec<String> {
     }
 }
 
-/// Pins of a VM's vCPUs, which the plan without the policy has otherwise. pCPUs have the scenario's numbers.
+/// Pins of a VM's vCPUs that differ from the plan without the policy. pCPUs have the scenario's numbers.
 fn pin(vm: &str, own: &VmPlan, before: Option<&VmPlan>, pcpus: u32, found: &mut Deployment) {
     let free = Vec::new();
     let was = |vcpu: usize| before.and_then(|vm| vm.vcpu_cpus.get(vcpu)).unwrap_or(&free);
@@ -200,10 +200,10 @@ fn pin(vm: &str, own: &VmPlan, before: Option<&VmPlan>, pcpus: u32, found: &mut 
         .push(format!("taskset -cp {list} TID # or by hand: vCPU {first}'s thread, and so on"));
 }
 
-/// Most lines of pins of a VM that one line does not say.
+/// Most lines with pins of one VM, if a loop does not express them.
 const MOST_PINS: usize = 4;
 
-/// A list of pCPUs as `taskset` takes it, of so many that there are; empty: all.
+/// A list of `pcpus` pCPUs for `taskset`; empty: all.
 fn cpus(list: &[u32], pcpus: u32) -> String {
     if list.is_empty() {
         return format!("0-{}", pcpus - 1);
@@ -215,7 +215,7 @@ fn cpus(list: &[u32], pcpus: u32) -> String {
     list.chunk_by(|a, b| a + 1 == *b).map(run).collect::<Vec<String>>().join(",")
 }
 
-/// Where the host's loads are, which are elsewhere in the plan without the policy.
+/// CPUs of the host's loads that differ from the plan without the policy.
 fn place_loads(plan: &Plan, base: Option<&Plan>, vm: &str, found: &mut Deployment) {
     let was = |i: usize| base.and_then(|base| base.host_tasks.get(i)).map(|task| &task.cpus);
     let tasks = plan.host_tasks.iter().enumerate();
@@ -239,10 +239,10 @@ fn place_loads(plan: &Plan, base: Option<&Plan>, vm: &str, found: &mut Deploymen
     ]);
 }
 
-/// Most loads that a line names.
+/// Most loads named in a line.
 const MOST_LOADS: usize = 6;
 
-/// How VMs are virtualised under it.
+/// Virtualisation of VMs under the policy.
 fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
     let mut line = |text: &str| found.lines.push(text.to_owned());
     if own.timer.source != before.timer.source {
@@ -313,7 +313,7 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
     }
 }
 
-/// How many vCPUs guests use.
+/// vCPUs that guests use.
 fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
     let Some(kind) = plan.governor(vm).map(|governor| governor.kind) else { return };
     let governor = match kind {
@@ -340,7 +340,7 @@ fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
     found.lines.push(format!("vcoop guest --governor {own}{by} # in the guest"));
 }
 
-/// A means as scenarios have it.
+/// A means, as in scenarios.
 fn words(means: Means) -> String {
     match means {
         Means::Fifo(p) => format!("fifo {p}"),
@@ -354,7 +354,7 @@ fn words(means: Means) -> String {
     }
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Two results side by side: what differs, and what only one of them has.
+//! Two results side by side: differences, and series of only one of them.
 
 use serde::Serialize;
 use vcoop_model::distinct;
@@ -17,9 +17,9 @@ pub struct Diff {
     pub schema: &'static str,
     /// Numbers that both have.
     pub rows: Vec<Row>,
-    /// Series that one of them has: of the first, of the second.
+    /// Series that only the first has, and only the second.
     pub only: [Vec<String>; 2],
-    /// What else is not the same: what it is, in the first, in the second.
+    /// Other differences: name, value in the first, value in the second.
     pub settings: Vec<[String; 3]>,
 }
 
@@ -32,7 +32,7 @@ pub struct Row {
     pub policy: String,
     /// Cell.
     pub params: Params,
-    /// What it is: `guest.cyclictest.p99`, `host.cpu`.
+    /// Its name: `guest.cyclictest.p99`, `host.cpu`.
     pub name: String,
     /// Unit of both.
     pub unit: String,
@@ -40,18 +40,17 @@ pub struct Row {
     pub values: [Option<f64>; 2],
     /// The second over the first; null where either is missing or zero.
     pub ratio: Option<f64>,
-    /// Its interval, as of two independent results; null where one of them has none, or fewer repeats
-    /// than carry a claim.
+    /// Its interval, as for two independent results; null if one of them has none, or fewer repeats than a claim needs.
     pub ratio_ci95: Option<Interval>,
 }
 
 impl Row {
-    /// Whether the two differ beyond noise; `None` where nobody can say.
+    /// Whether the two differ beyond noise; `None` if that cannot be decided.
     pub fn differs(&self) -> Option<bool> {
         self.ratio_ci95.map(|_| clearly_below(self.ratio_ci95) || clearly_above(self.ratio_ci95))
     }
 
-    /// Where it stands: backend, policy and cell.
+    /// Backend, policy and cell.
     pub fn place(&self) -> String {
         place(&self.backend, &self.policy, &self.params)
     }
@@ -70,7 +69,7 @@ fn place(backend: &str, policy: &str, cell: &Params) -> String {
 const STATISTICS: [Statistic; 4] =
     [Statistic::Mean, Statistic::P50, Statistic::P99, Statistic::P999];
 
-/// The numbers of a series, by the ends of their names.
+/// The numbers of a series, with the suffix of their names.
 fn numbers(series: &Series) -> Vec<(String, Bounded)> {
     let key = series.key();
     match series {
@@ -89,7 +88,7 @@ fn numbers(series: &Series) -> Vec<(String, Bounded)> {
     }
 }
 
-/// The second over the first, of results that share nothing: the logarithms' reaches add in squares.
+/// The second over the first, for independent results: the reaches of the logarithms add in squares.
 fn ratio([(a, a_ci), (b, b_ci)]: [Bounded; 2]) -> (Option<f64>, Option<Interval>) {
     let (Some(a), Some(b)) = (a, b) else { return (None, None) };
     if a <= 0.0 || b <= 0.0 {
@@ -146,7 +145,7 @@ pub fn diff(first: &Document, second: &Document) -> Diff {
     Diff { schema: SCHEMA, rows, only, settings: settings(first, second) }
 }
 
-/// What is not the same besides numbers.
+/// Differences besides numbers.
 fn settings(first: &Document, second: &Document) -> Vec<[String; 3]> {
     let of = |d: &Document| {
         let mut all = vec![

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use vcoop_model::plan::{Plan, ProbePlan, Program, Step, Target, TaskPlan, TimelineAction, VmPlan};
 use vcoop_sched::config::Topology;
 
-/// A plan scaled down in proportion to so many pCPUs, and how, in words; `None` if it fits as it is.
+/// A plan scaled down in proportion to so many pCPUs, with a description; `None` if it fits as it is.
 ///
-/// vCPUs of each VM, threads of each load and tasks of each guest are reduced in proportion, to one at
-/// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing and that nobody
-/// outside of them calls are left out, the last first. Captured threads stay together, each with its share of the CPU demand. What is pinned stays pinned at the same place in the row.
+/// vCPUs of each VM, threads of each load and tasks of each guest are reduced in proportion, to at least one. If that
+/// leaves more vCPUs a pCPU than before, VMs that measure nothing and that no task outside of them calls are left out,
+/// the last first. Captured threads stay together, each with its share of the CPU demand. Pinned threads stay at the
+/// same place in the row of CPUs.
 pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     let from = plan.host.sched.cpus();
     if from <= cpus || cpus == 0 {
@@ -52,10 +53,10 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     Some((fitted, how))
 }
 
-/// Where tasks went that were kept.
+/// New indices of the kept tasks.
 type Kept = BTreeMap<usize, usize>;
 
-/// A VM that was kept.
+/// A kept VM.
 struct KeptVm {
     /// Its number in the whole plan.
     number: usize,
@@ -63,7 +64,7 @@ struct KeptVm {
     tasks: Kept,
 }
 
-/// Where a VM of the whole plan went.
+/// New index of a VM of the whole plan.
 fn place_of(vms: &[KeptVm], vm: u32) -> Option<usize> {
     vms.iter().position(|kept| kept.number == vm as usize)
 }
@@ -72,7 +73,7 @@ fn vcpus<'v>(vms: impl IntoIterator<Item = &'v VmPlan>) -> usize {
     vms.into_iter().map(|vm| vm.vcpu_cpus.len()).sum()
 }
 
-/// The VMs, each smaller, without those that can be spared while there are too many vCPUs.
+/// The smaller VMs, without those that can be spared while there are too many vCPUs.
 fn kept_vms(plan: &Plan, cpus: u32, from: u32) -> Vec<KeptVm> {
     let smaller = |(number, vm)| {
         let (vm, tasks) = smaller(vm, cpus, from);
@@ -89,7 +90,7 @@ fn kept_vms(plan: &Plan, cpus: u32, from: u32) -> Vec<KeptVm> {
     vms
 }
 
-/// Whether a VM measures nothing, nothing is to happen to it, and nobody outside of it calls it.
+/// Whether a VM measures nothing, has no changes in the timeline, and is not called from outside.
 fn can_be_spared(plan: &Plan, number: usize) -> bool {
     let is_in = |at: Target| matches!(at, Target::Guest { vm, .. } if vm as usize == number);
     let measures = plan.probes.iter().any(|probe| is_in(probe.target));
@@ -106,8 +107,7 @@ fn can_be_spared(plan: &Plan, number: usize) -> bool {
     !measures && !timed && !called
 }
 
-/// Where what is called is now. A server that was one of several may be gone: then the first of them
-/// takes its calls.
+/// New place of a server. One of several servers may be gone: then the first of them takes its calls.
 fn moved(at: Target, plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Target {
     let kept_or_first = |kept: &Kept, tasks: &[TaskPlan], task: u32| {
         let label = &tasks[task as usize].label;
@@ -123,7 +123,7 @@ fn moved(at: Target, plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Target {
     }
 }
 
-/// The probes of tasks that were kept: the host's first.
+/// The probes of kept tasks: the host's first.
 fn probes(plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Vec<ProbePlan> {
     let moved = |probe: &ProbePlan| {
         let target = match probe.target {
@@ -141,7 +141,7 @@ fn probes(plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Vec<ProbePlan> {
     probes
 }
 
-/// What is to happen to VMs, at their new places and to vCPUs that they have.
+/// The timeline, for the new indices of VMs and the vCPUs that they have.
 fn move_timeline(fitted: &mut Plan, vms: &[KeptVm]) {
     let place = |vm: u32| place_of(vms, vm).unwrap_or(0) as u32;
     let left = |vm: u32| vms[vm as usize].vm.vcpu_cpus.len() as u32;
@@ -161,7 +161,7 @@ fn move_timeline(fitted: &mut Plan, vms: &[KeptVm]) {
     }
 }
 
-/// In proportion, to the nearest, one at least.
+/// `n` in proportion, rounded to the nearest, at least one.
 fn shrink(n: usize, to: u32, from: u32) -> usize {
     let (to, from) = (to as usize, from as usize);
     ((n * to + from / 2) / from).clamp(1, n.max(1))
@@ -174,7 +174,7 @@ fn places(list: &[u32], to: u32, from: u32) -> Vec<u32> {
     list
 }
 
-/// The first tasks of each label, in proportion, and where each of them went.
+/// The first tasks of each label, in proportion, and their new indices.
 fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, Kept) {
     let of = |label: &str| tasks.iter().filter(|task| task.label == label).count();
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
@@ -206,7 +206,7 @@ fn demand(step: &Step, to: u32, from: u32) -> Step {
     }
 }
 
-/// A VM with fewer vCPUs and tasks, and where its tasks went.
+/// A VM with fewer vCPUs and tasks, and the new indices of its tasks.
 fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, Kept) {
     let vcpus = vm.vcpu_cpus.len();
     let n = shrink(vcpus, cpus, from);

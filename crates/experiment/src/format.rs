@@ -1,4 +1,4 @@
-//! Numbers for people: three significant digits, and the unit that suits the size.
+//! Numbers for readers: three significant digits, and the unit that suits the size.
 
 use crate::rounding::significant;
 
@@ -34,17 +34,17 @@ pub fn time(us: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// The same, `n/a` where there is none.
+/// The same, `n/a` for `None`.
 pub fn maybe_time(us: Option<f64>) -> String {
     maybe(us, time)
 }
 
-/// What `show` makes of a value, `n/a` where there is none.
+/// `show` of a value, `n/a` for `None`.
 pub fn maybe<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "n/a".to_owned(), show)
 }
 
-/// Nanoseconds without rounding, for what somebody has set: `100 ns`, `500 us`, `1.5 ms`, `4 s`.
+/// Nanoseconds without rounding, for settings: `100 ns`, `500 us`, `1.5 ms`, `4 s`.
 pub fn exact_time(ns: f64) -> String {
     // What was converted from another unit has lost its last digits.
     let ns = significant(ns, 12);
@@ -71,7 +71,7 @@ pub fn ratio(x: f64) -> String {
     }
 }
 
-/// A bound of a ratio's interval: as [`ratio`], small ones shorter and without the `x`.
+/// A bound of a ratio's interval: like [`ratio`], but shorter if small, and without the `x`.
 pub fn bound(x: f64) -> String {
     let text = if (0.001..0.1).contains(&x) { format!("{}", significant(x, 2)) } else { ratio(x) };
     text.trim_end_matches('x').to_owned()
@@ -87,7 +87,7 @@ pub fn with_unit(value: f64, unit: &str) -> String {
     }
 }
 
-/// The unit of a series as people read it.
+/// The unit of a series, for readers.
 pub fn unit_word(unit: &str) -> &str {
     match unit {
         "cpu" => "CPU",
@@ -97,7 +97,7 @@ pub fn unit_word(unit: &str) -> &str {
     }
 }
 
-/// So many of what `one` is called: `1 repeat`, `5 repeats`.
+/// A count with its noun: `1 repeat`, `5 repeats`.
 pub fn count(n: u64, one: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {one}{plural}")

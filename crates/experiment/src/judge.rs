@@ -1,5 +1,5 @@
-//! The rule that says which policy is best, whoever asks: `run`, `tune`, `capacity`, `map`, `compare`,
-//! the report and Python.
+//! The rule that decides which policy is best, for all users: `run`, `tune`, `capacity`, `map`, `compare`, the report
+//! and Python.
 //!
 //! A policy is judged by its [`Effect`]s: what it does to each series, as ratios to the baseline.
 //!
@@ -19,9 +19,9 @@
 //! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
 //!    do not cost too much.
 //!
-//! Several experiments are judged together by the geometric means of their ratios ([`Effect::together`]).
-//! Fewer than [`LEAST_REPEATS`] repeats carry no verdict: intervals from fewer are too narrow. A search
-//! that has fewer, and must prefer something, goes by the values alone.
+//! Several experiments are judged together by the geometric means of their ratios ([`Effect::together`]). With fewer
+//! than [`LEAST_REPEATS`] repeats there is no verdict: their intervals are too narrow. A search with fewer repeats,
+//! which needs a preference, uses the values alone.
 
 use std::fmt;
 
@@ -30,16 +30,16 @@ use vcoop_model::distinct;
 use crate::format;
 use crate::result::{Interval, Limits, is_starved};
 
-/// Repeats from which something is claimed.
+/// Least repeats for a claim.
 pub const LEAST_REPEATS: u32 = 5;
 
-/// Ratios nearer to 1 than this are no difference, however sharp: it is what two decimals show.
+/// Ratios nearer to 1 than this are no difference, however precise: two decimals do not show them.
 const LEAST_DIFFERENCE: f64 = 0.005;
 
 /// A smaller ratio counts as this one in a mean: a latency of a nanosecond beside one of a millisecond.
 const LEAST_RATIO: f64 = 1e-6;
 
-/// Share of missed periods that is worth a word.
+/// Share of missed periods from which they are mentioned.
 const LEAST_MISSED: f64 = 0.001;
 
 /// Most guest series that a verdict names.
@@ -62,15 +62,15 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What [`set`](Self::set) takes.
+    /// Description of the argument of [`set`](Self::set).
     pub const HELP: &str = "mean=1.1x, p99=1.25x (a host probe's, to the baseline's), missed=1% (of \
                             its periods, more) or work=0.95x (of what loads do under the baseline)";
 
-    /// Changes one of them, as in `p99=2x`.
+    /// Changes one limit, as in `p99=2x`.
     ///
     /// # Errors
     ///
-    /// What can be written.
+    /// What is allowed.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         let wrong = || format!("`{text}`: write {}", Self::HELP);
         let (name, value) = text.split_once('=').ok_or_else(wrong)?;
@@ -104,23 +104,23 @@ impl Limits {
     }
 }
 
-/// What a number says about a limit.
+/// Whether a number meets a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// Broken, by the whole interval.
     No,
-    /// Broken, but the interval reaches over the limit; or there is none.
+    /// Broken, but the interval includes the limit; or there is no interval.
     Unlikely,
-    /// Not known: there is no number, as of a quantile of too few samples.
+    /// Not known: there is no number, for example a quantile of too few samples.
     Unknown,
-    /// Held, but the interval reaches over the limit; or there is none.
+    /// Held, but the interval includes the limit; or there is no interval.
     Likely,
     /// Held, by the whole interval.
     Yes,
 }
 
 impl Held {
-    /// Whether a limit holds that `good` tells of a value.
+    /// Whether a limit holds; `good` decides for a value.
     pub fn of(value: f64, interval: Option<Interval>, good: impl Fn(f64) -> bool) -> Self {
         let holds = good(value);
         let sure = interval.is_some_and(|ends| ends.iter().all(|end| good(*end) == holds));
@@ -145,14 +145,14 @@ impl fmt::Display for Held {
     }
 }
 
-/// Whose series it is.
+/// To whom a series belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// What the guests are waiting for: a policy is there to make it better.
+    /// The latency of guests, which a policy is to improve.
     Guest,
     /// Other work of guests whose latency is measured.
     Own,
-    /// The host's, and that of VMs whose latency nobody measures.
+    /// Of the host, and of VMs without measured latency.
     Others,
 }
 
@@ -163,9 +163,9 @@ pub struct Change {
     pub ratio: f64,
     /// Its interval.
     pub interval: Option<Interval>,
-    /// What the number is called.
+    /// Name of the number.
     pub name: String,
-    /// Both values; none where there are several of each.
+    /// Both values; none if there are several of each.
     pub values: Option<[String; 2]>,
 }
 
@@ -175,7 +175,7 @@ impl Change {
         self.with_ratio(&format::ratio(self.ratio))
     }
 
-    /// The same, with a digit more where the ratio would look like its limit.
+    /// The same, with one more digit if the ratio would look equal to its limit.
     fn words_beside(&self, limit: f64) -> String {
         let ratio = format::ratio(self.ratio);
         match ratio == format::ratio(limit) {
@@ -192,8 +192,8 @@ impl Change {
         }
     }
 
-    /// What changes of one number in several experiments come to: the geometric mean of their ratios.
-    /// Its interval follows from theirs, which are independent, if each has one.
+    /// Combines changes of one number in several experiments: the geometric mean of their ratios. The interval follows
+    /// from theirs, which are independent, if each has one.
     fn together(all: &[&Self]) -> Option<Self> {
         let (first, n) = (all.first()?, all.len() as f64);
         if all.len() == 1 {
@@ -213,38 +213,38 @@ impl Change {
     }
 }
 
-/// What a policy does to one series.
+/// A policy's effect on one series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
-    /// What the series is called.
+    /// Name of the series.
     pub name: String,
-    /// Whose it is.
+    /// To whom it belongs.
     pub whose: Whose,
-    /// Mean latency, or a time that a command has printed.
+    /// Mean latency, or a time printed by a command.
     pub mean: Option<Change>,
     /// p99.
     pub p99: Option<Change>,
     /// Work done.
     pub work: Option<Change>,
-    /// Share of its periods that it misses: under the baseline, and under the policy.
+    /// Share of missed periods: under the baseline, and under the policy.
     pub missed: [f64; 2],
-    /// Glitches a minute, likewise.
+    /// Glitches a minute: under the baseline, and under the policy.
     pub glitches: [f64; 2],
     /// Repeats that the policy's numbers are from.
     pub repeats: u32,
-    /// In several experiments, what counts in each of them together.
+    /// For several experiments, the combined change that counts.
     pub over_all: Option<Change>,
 }
 
 impl Effect {
-    /// One about which nothing is known yet.
+    /// An effect without any numbers yet.
     pub fn new(name: String, whose: Whose, repeats: u32) -> Self {
         let (missed, glitches) = ([0.0; 2], [0.0; 2]);
         let (mean, p99, work, over_all) = (None, None, None, None);
         Self { name, whose, mean, p99, work, missed, glitches, repeats, over_all }
     }
 
-    /// Effects in several experiments, series by series: what a policy does in all of them.
+    /// Combines effects in several experiments, series by series.
     pub fn together(all: &[Vec<Self>]) -> Vec<Self> {
         let names = all.iter().flatten().map(|effect| (effect.name.as_str(), effect.whose));
         let one = |(name, whose): (&str, Whose)| {
@@ -278,7 +278,7 @@ impl Effect {
         distinct(names).into_iter().map(one).collect()
     }
 
-    /// The statistic that a guest's series counts with.
+    /// The statistic by which a guest's series counts.
     fn counted(&self) -> Option<&Change> {
         self.over_all.as_ref().or(self.p99.as_ref()).or(self.mean.as_ref())
     }
@@ -293,48 +293,48 @@ impl Effect {
     }
 }
 
-/// What others, or the guest's own other work, pay.
+/// A cost for others, or for the guest's own other work.
 #[derive(Clone, Debug, PartialEq)]
 struct Cost {
     /// In words.
     text: String,
-    /// That of its ratio.
+    /// Interval of its ratio.
     interval: Option<Interval>,
-    /// How bad: the ratio, turned so that more is worse.
+    /// Size of the cost: the ratio, inverted if less is worse.
     weight: f64,
     /// Whether it differs from the baseline beyond noise.
     beyond_noise: bool,
-    /// How far it is beyond its limit, as a natural logarithm of the ratio; `None`: within it.
+    /// How far it is beyond its limit, as the natural logarithm of the ratio; `None`: within the limit.
     excess: Option<f64>,
-    /// Whether it is beyond its limit and noise could be the reason.
+    /// Whether it is beyond its limit, possibly by noise.
     unsure: bool,
     /// Whether it is within its limit. A cost that noise can explain probably is.
     held: Held,
-    /// Whether a verdict may name it: a mean or work always, a p99 only if it is beyond its limit.
+    /// Whether a verdict may mention it: a mean or work always, a p99 only beyond its limit.
     told: bool,
 }
 
-/// What the rule says of a policy.
+/// The rule's result for a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// Geometric mean of the guests' ratios; `None` where there are none, or one is starved.
+    /// Geometric mean of the guests' ratios; `None` if there are none, or a guest is starved.
     pub gain: Option<f64>,
-    /// Whether that is better beyond noise.
+    /// Whether the gain is better beyond noise.
     pub improves: bool,
-    /// What is clearly better for the guests, and what they miss, in words.
+    /// What is clearly better for the guests, and which periods they miss, in words.
     pub shown: String,
     /// What is clearly worse for the guests, in words.
     pub worse: Vec<String>,
     /// Costs, worst first.
     costs: Vec<Cost>,
-    /// Whether there is a probe of the host.
+    /// Whether there is a host probe.
     probed: bool,
-    /// Quantiles of host probes that are no measure, and why, in words.
+    /// Quantiles of host probes that are not judged, and why, in words.
     unjudged: Vec<String>,
 }
 
 impl Judgement {
-    /// By what the policy does, against the baseline of this name.
+    /// From a policy's effects. `baseline`: name of the baseline.
     pub fn new(effects: &[Effect], baseline: &str, limits: &Limits) -> Self {
         let (mut logs, mut better, mut missed) = (Vec::new(), Vec::new(), Vec::new());
         let (mut starved, mut worse) = (false, Vec::new());
@@ -384,19 +384,19 @@ impl Judgement {
         self.costs.iter().map(|cost| cost.held).min().unwrap_or(Held::Yes)
     }
 
-    /// Costs beyond the limits, in words: no policy is recommended that has one.
+    /// Costs beyond the limits, in words: a policy with such a cost is not recommended.
     pub fn too_much(&self) -> Vec<String> {
         self.costs.iter().filter(|c| c.excess.is_some()).map(|c| c.text.clone()).collect()
     }
 
-    /// How far the worst cost is beyond its limit, as a natural logarithm; less than zero where none is.
+    /// How far the worst cost is beyond its limit, as a natural logarithm; negative if none is.
     pub fn excess(&self) -> f64 {
         let all = self.costs.iter().filter_map(|c| c.excess);
         all.fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The costs in words: those beyond noise, or that there is none and the largest of the rest. Those beyond their
-    /// limit that noise can explain are never left out, and neither is what was not measured.
+    /// The costs in words: those beyond noise, or that there is none, and the largest of the rest. Always includes
+    /// costs beyond their limit that noise can explain, and what was not measured.
     pub fn price(&self) -> String {
         let told = || self.costs.iter().filter(|cost| cost.told);
         let real = told().filter(|cost| cost.beyond_noise && cost.weight > 1.0);
@@ -431,14 +431,14 @@ impl Judgement {
     }
 }
 
-/// Whether the p99 of a probe is a measure: where the baseline misses a larger share of its periods, by more than the limit,
-/// the baseline's p99 lacks its worst.
+/// Whether the p99 of a probe is meaningful: if the baseline misses a larger share of its periods, by more than the
+/// limit, the baseline's p99 lacks its worst periods.
 fn has_p99(effect: &Effect, limits: &Limits) -> bool {
     let [before, now] = effect.missed;
     before - now <= limits.missed
 }
 
-/// That a p99 beyond its limit is no measure, and why.
+/// That a p99 beyond its limit is not judged, and why.
 fn unjudged(effect: &Effect, baseline: &str, limits: &Limits) -> Option<String> {
     let p99 = effect.p99.as_ref().filter(|p99| p99.ratio > limits.p99)?;
     let is_judged = effect.whose != Whose::Others || has_p99(effect, limits);
@@ -450,8 +450,7 @@ fn unjudged(effect: &Effect, baseline: &str, limits: &Limits) -> Option<String> 
     })
 }
 
-/// What one series pays: of a probe the mean, the p99, and missed periods where they are beyond their limit; of a load its
-/// work.
+/// Costs of one series: for a probe the mean, the p99, and missed periods beyond their limit; for a load its work.
 fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
     let (whose, mut costs) = (effect.whose, Vec::new());
     let few = effect.repeats < LEAST_REPEATS;

@@ -9,8 +9,8 @@
 //! published --reproduce--> plans, Document --> Reproduction (published against simulated)
 //! ```
 //!
-//! Everything after the runner is a function of what was measured: no clock, no thread count and
-//! no platform float reaches a result, so the same plans and seed give the same document.
+//! Everything after the runner is a function of the measurements: results do not depend on clocks, numbers of threads
+//! or platform floats, so the same plans and seed give the same document.
 
 pub mod analysis;
 pub mod backend;
@@ -44,7 +44,7 @@ use backend::{Column, Sim};
 use result::Document;
 use runner::{Control, Experiment, RunError};
 
-/// Simulates plans, and makes the document of what they gave.
+/// Simulates plans, and makes the document.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Names of matrix cells: from paths and texts of the scenario to short names with units.
+//! Short names with units for matrix cells, from paths and texts of the scenario.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,14 @@ use crate::result::Params;
 /// Time units and how many nanoseconds they have.
 const TIMES: [(&str, f64); 5] = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// Other units as names end in them, and as people write them.
+/// Other units: suffix of names, and symbol.
 const UNITS: [(&str, &str); 3] = [("percent", "%"), ("hz", "Hz"), ("frames", "frames")];
 
-/// Keys that need the name before them.
+/// Keys that are ambiguous without the name before them.
 const GENERIC: [&str; 4] = ["enabled", "count", "means", "policy"];
 
-/// Short names for the coordinates of a cell: the last key of each path, or as many as it takes
-/// to tell the axes apart, and the unit of the value: `vm.guest.task.rt.interval` = `500us`
-/// becomes `interval_us` = 500.
+/// Short names for the coordinates of a cell: the last key of each path, or as many as needed to distinguish the axes,
+/// with the unit of the value: `vm.guest.task.rt.interval` = `500us` becomes `interval_us` = 500.
 pub fn short(cell: &BTreeMap<String, String>) -> Params {
     let paths: Vec<&str> = cell.keys().map(String::as_str).collect();
     let mut params = Params::new();
@@ -69,7 +68,7 @@ pub fn typed(text: &str) -> (String, Value) {
     as_text()
 }
 
-/// Whole numbers without a decimal point.
+/// Integers without a decimal point.
 fn plain(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 9e15 {
         return Value::Number(Number::from(value as i64));
@@ -77,8 +76,8 @@ fn plain(value: f64) -> Value {
     Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-/// A coordinate as people read it, its name and its value: where the name ends in a unit, the value
-/// has it instead, `period_us` = 4000000 becomes `period` and `4 s`.
+/// Name and value of a coordinate for readers. A unit at the end of the name moves to the value: `period_us` = 4000000
+/// becomes `period` and `4 s`.
 pub fn label(name: &str, value: &Value) -> (String, String) {
     let text = match value {
         Value::String(text) => text.clone(),

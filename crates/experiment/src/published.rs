@@ -1,8 +1,8 @@
-//! Published tables and claims as data: what was printed, and what it maps to here.
+//! Published tables and claims as data, with their scenarios here.
 //!
-//! Files of `published/` of the source ship with the program; a user may have files of the same form.
-//! A cell is a scenario, a cell of its matrix, a policy, a probe and a quantity; a claim is a list of
-//! bounds on such quantities or on what two policies make of them.
+//! The files in `published/` of the source ship with the program; users may have files of the same form. A cell of a
+//! table is a scenario, a cell of its matrix, a policy, a probe and a quantity. A claim is a list of bounds on such
+//! quantities, or on combinations of two policies' quantities.
 
 mod places;
 
@@ -19,21 +19,21 @@ use crate::result::Statistic;
 use places::Origin;
 pub(crate) use places::Step;
 
-/// Path of the scenario to value, as text: the coordinates of a matrix cell. A scenario's cell
-/// fits if it has at least these.
+/// Path of the scenario to value, as text: the coordinates of a matrix cell. A scenario's cell matches if it has at
+/// least these.
 pub type Coordinates = BTreeMap<String, String>;
 
 /// A publication.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Publication {
-    /// Name, as `vcoop reproduce NAME` takes it.
+    /// Name, as for `vcoop reproduce NAME`.
     pub name: String,
     /// One line for lists.
     pub title: String,
-    /// Who, what, when.
+    /// Authors, title and date.
     pub source: String,
-    /// What a reader of the comparison must know.
+    /// Notes for readers of the comparison.
     pub notes: Vec<String>,
     /// Tables.
     #[serde(rename = "table", default)]
@@ -44,7 +44,7 @@ pub struct Publication {
     /// Claims.
     #[serde(rename = "claim", default)]
     pub claims: Vec<Claim>,
-    /// Where it was read.
+    /// The file, for messages.
     #[serde(skip)]
     pub(crate) origin: Origin,
 }
@@ -57,8 +57,8 @@ pub struct Table {
     pub id: String,
     /// Caption.
     pub title: String,
-    /// Unit of the published values. Simulated times are shown in it where it is one of time, or
-    /// `cycles` of the profile's TSC.
+    /// Unit of the published values. Simulated times are shown in it if it is a unit of time, or `cycles` of the
+    /// profile's TSC.
     pub unit: String,
     /// Scenario that stands for the experiment.
     pub scenario: String,
@@ -67,10 +67,9 @@ pub struct Table {
     pub metric: String,
     /// Quantity of the series.
     pub quantity: Quantity,
-    /// Unit of the simulated values, where it is not that of the published ones.
+    /// Unit of the simulated values, if it differs.
     pub simulated_unit: Option<String>,
-    /// Whether a simulated value can be held against the published one by itself (else only
-    /// against other cells).
+    /// Whether a simulated value can be compared with the published one directly (else only with other cells).
     #[serde(default = "yes")]
     pub comparable: bool,
     /// What the rows are.
@@ -107,8 +106,8 @@ pub struct Column {
     /// Where it is in the matrix, besides the row.
     #[serde(default)]
     pub cell: Coordinates,
-    /// The column by whose simulated value in the same row its own is divided, where the published
-    /// values are such ratios.
+    /// If the published values are ratios: the column by whose simulated value in the same row this column's is
+    /// divided.
     pub per: Option<String>,
 }
 
@@ -174,13 +173,13 @@ pub struct Claim {
     pub statement: String,
     /// What was assumed in turning it into bounds.
     pub assumption: Option<String>,
-    /// Why it is not reproduced, as far as that was found.
+    /// Why it is not reproduced, as far as known.
     pub reason: Option<String>,
-    /// What the verdict depends on: a value that was not published, and what becomes of the checked
-    /// number over its plausible range.
+    /// A value that was not published and on which the verdict depends, with the checked number over its plausible
+    /// range.
     #[serde(default)]
     pub depends: Vec<String>,
-    /// Commands (`vcoop run ...`) whose output shows what `reason` and `depends` say.
+    /// Commands (`vcoop run ...`) whose output shows the statements of `reason` and `depends`.
     #[serde(default)]
     pub shown_by: Vec<String>,
     /// All of them must hold.
@@ -194,7 +193,7 @@ pub struct Claim {
 pub struct Check {
     /// Scenario.
     pub scenario: String,
-    /// Cells in which it must hold; all of them where left out.
+    /// Cells in which it must hold; default: all.
     #[serde(default)]
     pub cells: Vec<Coordinates>,
     /// Probe.
@@ -202,20 +201,19 @@ pub struct Check {
     /// Metric of the probe.
     #[serde(default = "latency")]
     pub metric: String,
-    /// Another metric of the probe, by which the value of the first is divided: exits a second for
-    /// each multicast a second.
+    /// Another metric of the probe, by which the first is divided: for example exits a second for each multicast a
+    /// second.
     pub per: Option<String>,
     /// Quantity; `share` takes the mean.
     #[serde(default)]
     pub quantity: Quantity,
-    /// What is made of it.
+    /// How the quantity is used.
     pub form: Form,
     /// Policy it is about.
     pub policy: String,
-    /// Policy it is compared with, for `ratio` and `difference`; where only `to_cell` is given, its
-    /// own.
+    /// Policy to compare with, for `ratio` and `difference`; default with `to_cell`: the same policy.
     pub to: Option<String>,
-    /// Cell it is compared with, for `ratio` and `difference`: its own, but for these coordinates.
+    /// Cell to compare with, for `ratio` and `difference`: the same cell with these coordinates changed.
     #[serde(default)]
     pub to_cell: Coordinates,
     /// VMs of a storm, from one to another, for the quantity `curve`.
@@ -249,17 +247,17 @@ pub enum Quantity {
     MaxPerRepeat,
     /// Value of a scalar.
     Value,
-    /// Seconds in which a storm got from one VM to another (`vms`; 0 is its begin), by its curve:
-    /// `probe` is the VMs' name, `metric` is `start` or `login`.
+    /// Seconds that a storm took from one VM to another (`vms`; 0 is its begin), by its curve: `probe` is the VMs'
+    /// name, `metric` is `start` or `login`.
     Curve,
-    /// Of an interval view: the share of pauses in which a vCPU of a third VM had the pCPU. `metric`
-    /// is the view's `at`; a pause is what lies between two runs of the vCPU that the view begins
-    /// with, and `probe` the VM in which its I/O is served, which is no third.
+    /// For an interval view: the share of pauses in which a vCPU of a third VM had the pCPU. `metric` is the view's
+    /// `at`. A pause is the time between two runs of the vCPU with which the view begins. `probe` is the VM that serves
+    /// its I/O, which does not count as third.
     Interleaved,
 }
 
 impl Quantity {
-    /// The statistic of a latency series that it is, with an interval of its own.
+    /// The corresponding statistic of a latency series, which has its own interval.
     pub(crate) fn statistic(self) -> Option<Statistic> {
         match self {
             Self::Mean => Some(Statistic::Mean),
@@ -272,15 +270,15 @@ impl Quantity {
     }
 }
 
-/// What a check makes of a quantity.
+/// How a check uses a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// As it is.
+    /// The quantity itself.
     Value,
-    /// Of `policy` over that of `to`.
+    /// The quantity of `policy` over that of `to`.
     Ratio,
-    /// Of `policy` minus that of `to`.
+    /// The quantity of `policy` minus that of `to`.
     Difference,
     /// Mean of `part` over the mean.
     Share,
@@ -294,16 +292,16 @@ fn yes() -> bool {
     true
 }
 
-/// Takes what is wrong at a path of a table, a histogram or a claim, with advice.
+/// Receives an error at a path of a table, a histogram or a claim, with advice.
 type Refuse<'r> = dyn FnMut(&[Step<'_>], String, Option<&str>) + 'r;
 
 impl Publication {
-    /// Reads a publication; `file` is its path. Scenarios that it names by path stand beside it.
+    /// Parses a publication; `file` is its path, to which paths of scenarios are relative.
     ///
     /// # Errors
     ///
-    /// What is wrong, with its place: a field that does not belong, a table whose values do not
-    /// fit its rows and columns, a check without what its form needs.
+    /// What is wrong, with its place: an unknown field, a table whose values do not match its rows and columns, a check
+    /// without what its form needs.
     pub fn parse(file: &str, text: &str) -> Result<Self, Diagnostics> {
         let refused = |e: toml::de::Error| {
             let range = e.span().unwrap_or_default();
@@ -324,7 +322,7 @@ impl Publication {
         Ok(this)
     }
 
-    /// The names of what is in it, each with its path.
+    /// The names of its parts, each with its path.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ([Step<'static>; 3], &String)> {
         let tables = self.tables.iter().map(|table| &table.id).enumerate();
         let histograms = self.histograms.iter().map(|histogram| &histogram.id).enumerate();
@@ -338,7 +336,7 @@ impl Publication {
             .chain(claims.map(at("claim")))
     }
 
-    /// The path of the first place that names a scenario so.
+    /// The path of the first place that names this scenario.
     pub(crate) fn names_scenario(&self, name: &str) -> Option<Vec<Step<'static>>> {
         let mut found = None;
         let mut look = |scenario: &str, path: &[Step<'static>]| {
@@ -367,7 +365,7 @@ impl Publication {
         tables.chain(histograms).chain(checks.map(|check| &mut check.scenario))
     }
 
-    /// What is wrong in it, whatever its scenarios are.
+    /// Errors that do not depend on its scenarios.
     fn wrong(&self) -> Vec<Diagnostic> {
         let mut found = Vec::new();
         let mut known: Vec<&String> = Vec::new();
@@ -398,7 +396,7 @@ impl Publication {
         found
     }
 
-    /// Everything that ships with the program.
+    /// All publications that ship with the program.
     pub fn builtin() -> Vec<Self> {
         const TEXTS: [&str; 5] = [
             include_str!("../../../published/pvsched.toml"),
@@ -412,17 +410,17 @@ impl Publication {
     }
 }
 
-/// Units of time that simulated values can be shown in, in microseconds.
+/// Units of time for simulated values, in microseconds.
 pub(crate) const TIMES: [(&str, f64); 4] = [("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6)];
 
-/// One more: how long it is the profile says.
+/// A further unit, whose length is in the profile.
 pub(crate) const CYCLES: &str = "cycles";
 
 /// Largest published value.
 const MOST_VALUE: f64 = 1e15;
 
 impl Column {
-    /// Where its cell in a row is in the matrix.
+    /// Matrix coordinates of this column in a row.
     pub(crate) fn place(&self, row: &Row) -> Coordinates {
         let mut place = row.cell.clone();
         place.extend(self.cell.clone());

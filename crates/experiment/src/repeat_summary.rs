@@ -1,4 +1,4 @@
-//! One repeat of one plan, in the form it is kept until all repeats are there.
+//! One repeat of one plan, in the form in which it is kept until all repeats are done.
 //!
 //! A [`Recording`] holds dense histograms, about half a megabyte a probe. The summary keeps their [`Bins`]: some ten
 //! kilobytes, whatever the simulated time.
@@ -20,19 +20,19 @@ pub struct RepeatSummary {
     pub latencies: Vec<Latency>,
     /// Scalars by (probe, metric).
     pub scalars: BTreeMap<(String, String), Scalar>,
-    /// What became of the VMs of storms.
+    /// Events of the VMs of storms.
     pub marks: Vec<Mark>,
     /// Scatter views, in the order of the plan.
     pub scatters: Vec<Scatter>,
     /// Interval views, in the order of the plan.
     pub intervals: Vec<Intervals>,
-    /// What the policy did by time, where the plan asked.
+    /// Policy events over time, if the plan asks for slices.
     pub policy_events: Vec<PolicyEvents>,
-    /// How many vCPUs were used by time, where the plan asked.
+    /// vCPUs in use over time, if the plan asks for slices.
     pub in_use: Vec<InUse>,
     /// Engine accounting.
     pub engine: Option<EngineStats>,
-    /// Whether the run came to its end (else it was interrupted).
+    /// Whether the run was complete, not interrupted.
     pub complete: bool,
 }
 
@@ -57,18 +57,18 @@ pub struct Latency {
     pub max_ns: Ns,
     /// Sum of each part over all samples.
     pub parts_sum: [u128; Part::COUNT],
-    /// Samples and sums of their parts by octave: `floor(log2(ns))` to both; without empty ones.
+    /// Samples and sums of their parts by octave, `floor(log2(ns))`; without empty octaves.
     pub by_log2: BTreeMap<u8, (u64, [u128; Part::COUNT])>,
-    /// Latencies by time, where the plan asked: length of a slice, and the slices.
+    /// Latencies over time, if the plan asks for slices: length of a slice, and the slices.
     pub slices: Option<(Ns, Vec<Slice>)>,
-    /// Who had the pCPU: label to total time.
+    /// Threads on the pCPU: total time by label.
     pub ran_instead: BTreeMap<String, u128>,
     /// The worst samples, largest first.
     pub worst: Vec<WorstSample>,
 }
 
 impl RepeatSummary {
-    /// Digests a recording.
+    /// Summarises a recording.
     pub fn new(recording: Recording, complete: bool) -> Self {
         let Recording {
             latencies,

@@ -1,6 +1,6 @@
 //! Published numbers against simulated ones.
 //!
-//! Every cell is shown, whether it agrees or not; nothing here knows how to look better.
+//! Every cell is shown, whether it agrees or not.
 
 mod compare;
 mod document;
@@ -44,11 +44,11 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Everything named: publications, tables, claims; all there is for no name.
+    /// Everything with these names (publications, tables, claims); without names, everything.
     ///
     /// # Errors
     ///
-    /// The name that is none of these.
+    /// A name that does not exist.
     pub fn new(publications: &[Publication], names: &[String]) -> Result<Self, String> {
         let mut chosen = Self::default();
         let mut unknown: Vec<&String> = names.iter().collect();
@@ -72,7 +72,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// A name in it that something chosen has already: results are told apart by it.
+    /// A name in it that the selection already has: results are identified by name.
     pub fn add(&mut self, publication: Publication) -> Result<(), Diagnostics> {
         let tables = self.tables.iter().map(|table| &table.id);
         let histograms = self.histograms.iter().map(|histogram| &histogram.id);
@@ -95,7 +95,7 @@ impl Selection {
         Ok(())
     }
 
-    /// That a scenario is not there, at the first place that names it.
+    /// A diagnostic about a missing scenario, at the first place that names it.
     fn no_scenario(&self, name: &str, message: &str, help: Option<String>) -> Diagnostics {
         let said = |publication: &Publication| {
             let path = publication.names_scenario(name)?;
@@ -105,7 +105,7 @@ impl Selection {
         self.publications.iter().find_map(said).unwrap_or_else(whole).into()
     }
 
-    /// The scenarios it takes, in the order in which they first come up.
+    /// The scenarios that it needs, in order of first appearance.
     pub fn scenarios(&self) -> Vec<&str> {
         let tables = self.tables.iter().map(|table| &table.scenario);
         let tables = tables.chain(self.histograms.iter().map(|histogram| &histogram.scenario));
@@ -114,10 +114,10 @@ impl Selection {
     }
 }
 
-/// Why nothing could be reproduced.
+/// Why a reproduction failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReproduceError {
-    /// A scenario is missing, refuses an override, or has not what a publication names.
+    /// A scenario is missing, refuses an override, or lacks something that a publication names.
     #[error("{0}")]
     Scenario(#[from] Diagnostics),
     /// A run failed.
@@ -125,23 +125,23 @@ pub enum ReproduceError {
     Run(#[from] RunError),
 }
 
-/// A scenario of a selection.
+/// The plans of one scenario of a selection.
 #[derive(Clone, Debug)]
 struct Own {
-    /// As the selection names it.
+    /// Its name in the selection.
     name: String,
     scenario: Scenario,
     /// Its plans.
     plans: Range<usize>,
 }
 
-/// The plans of a scenario, by the name that publications have for it.
+/// The plans of a scenario, by its name in publications.
 struct ScenarioPlans<'p> {
     name: &'p str,
     plans: &'p [Plan],
 }
 
-/// The experiment behind a selection: all scenarios as one, so that all cores are busy to the end.
+/// The experiment for a selection: all scenarios as one, so that all cores are busy to the end.
 #[derive(Clone, Debug)]
 pub struct Setup {
     scenarios: Vec<Own>,
@@ -236,7 +236,7 @@ impl Setup {
     }
 }
 
-/// What a scenario gave.
+/// Results of a scenario.
 struct Measurement<'p> {
     of: ScenarioPlans<'p>,
     document: Document,

@@ -1,4 +1,4 @@
-//! The result document: what `--json` prints, what views draw from.
+//! The result document: the output of `--json`, and the input of all views.
 
 mod detail;
 mod statistic;
@@ -24,18 +24,18 @@ pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, V
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.result/1";
 
-/// The backend of results about a VM that somebody else runs.
+/// The backend of results about a VM that another program runs.
 pub const VM: &str = "vm";
 
 /// Name of the backend that simulates.
 pub const SIM: &str = "sim";
 
-/// How probes begin whose values a command has printed.
+/// Prefix of probes whose values a command has printed.
 pub const EXEC: &str = "exec.";
-/// What such a value is called.
+/// Metric of such a value.
 pub const EXEC_METRIC: &str = "value";
 
-/// Share of its periods without a sample from which a series is starved.
+/// Share of periods without a sample from which a series counts as starved.
 const STARVED: f64 = 0.9;
 
 /// Cell coordinates: short name with its unit, and value (`{"interval_us": 500}`).
@@ -44,14 +44,13 @@ pub type Params = BTreeMap<String, Value>;
 /// A 95 % interval: lower and upper bound.
 pub type Interval = [f64; 2];
 
-/// Whether a series that misses this share of its periods hardly ran. What its samples say is of the
-/// rest.
+/// Whether a series with this share of missed periods counts as starved: its samples represent only the rest.
 pub fn is_starved(missed: f64) -> bool {
     missed >= STARVED
 }
 
-/// One experiment's result. The same scenario, seed and version give the same bytes on any
-/// machine and with any number of jobs, but for [`Engine::cpu_s`].
+/// One experiment's result. The same scenario, seed and version give the same bytes on any machine and with any number
+/// of jobs, except for [`Engine::cpu_s`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// [`SCHEMA`].
@@ -66,7 +65,7 @@ pub struct Document {
     pub seed: u64,
     /// Backends, in order.
     pub backends: Vec<String>,
-    /// The command that gives this result again.
+    /// The command that reproduces this result.
     pub command: String,
     /// Policy that ratios are taken to.
     pub baseline: String,
@@ -74,59 +73,57 @@ pub struct Document {
     pub policies: Vec<String>,
     /// Repeats planned.
     pub repeats: u32,
-    /// Measured time of a repeat, in seconds; as planned, where `measured_s` is there.
+    /// Measured time of a repeat, in seconds; as planned, if there is a `measured_s`.
     pub duration_s: f64,
-    /// The shortest and the longest measured time of a turn on a running VM, in seconds; left out where turns took as
-    /// long as planned.
+    /// The shortest and the longest measured time of a turn on a running VM, in seconds; left out if turns were as long
+    /// as planned.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub measured_s: Option<[f64; 2]>,
     /// Time at the start that is not measured, in seconds.
     pub warmup_s: f64,
     /// Ended early: some series have fewer repeats than planned, or none.
     pub interrupted: bool,
-    /// Hosts that were simulated; left out where none was.
+    /// Simulated hosts; left out if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub hosts: Vec<String>,
-    /// CPUs of this host that others used while the lab measured on it; left out where it did not.
+    /// CPUs of this host that others used while the lab measured on it; left out without such a measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub others_cpu: Option<f64>,
-    /// Everything measured.
+    /// All measured series.
     pub series: Vec<Series>,
-    /// When the VMs of storms started and logged in; left out where no VM comes.
+    /// When the VMs of storms started and logged in; left out without storms.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub curves: Vec<Curve>,
-    /// Single samples of the first repeat; left out where no view asks for them.
+    /// Single samples of the first repeat; left out unless a view asks for them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub scatters: Vec<ScatterView>,
-    /// Who ran when on a pCPU in the first repeat; left out where no view asks for it.
+    /// Threads on a pCPU in the first repeat; left out unless a view asks for them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub intervals: Vec<IntervalView>,
-    /// What policies did by time; left out unless the plans have slices.
+    /// Policy events over time; left out unless the plans have slices.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub policy_events: Vec<PolicyEventSeries>,
-    /// How many vCPUs VMs used by time; left out unless the plans have slices, and where none keeps off
-    /// any.
+    /// vCPUs in use over time; left out unless the plans have slices, and if no VM avoids any.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub in_use: Vec<InUseSeries>,
-    /// What the scenario does at set times; left out where that is nothing.
+    /// Changes at set times of the scenario; left out if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub switches: Vec<Switch>,
     /// What policies may cost others, in the verdicts.
     #[serde(default)]
     pub limits: Limits,
-    /// What to make of it, a verdict for each backend and cell.
+    /// Verdicts, for each backend and cell.
     pub verdicts: Vec<Verdict>,
-    /// How each policy can be had on running VMs.
+    /// How to apply each policy to running VMs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub deployments: Vec<Deployment>,
     /// Rows of the table that a backend cannot run here, and why.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub missing: Vec<Missing>,
-    /// What is to be known besides: what could not be seen, and what it cost to look; VMs that others
-    /// run only.
+    /// Notes about what could not be seen, and the cost of observing; only for VMs that other programs run.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<Note>,
-    /// The host it was measured on; live backends only.
+    /// The host of the measurement; live backends only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub environment: BTreeMap<String, String>,
     /// Engine accounting; simulator only.
@@ -134,7 +131,7 @@ pub struct Document {
     pub engine: Option<Engine>,
 }
 
-/// What the simulator did.
+/// Counters of the simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
     /// Model events executed, over all runs.
@@ -147,8 +144,8 @@ pub struct Engine {
 
 /// A series: latencies, or a single number.
 ///
-/// What has a count is latencies. To try one form after the other would take a series of latencies with a damaged
-/// field for a number that nobody has measured.
+/// A series with a count is a distribution. (Trying one form after the other would read a distribution with a damaged
+/// field as a number.)
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, try_from = "Value")]
 pub enum Series {
@@ -177,7 +174,7 @@ impl TryFrom<Value> for Series {
     }
 }
 
-/// What a series is about.
+/// Identity of a series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
     /// Backend.
@@ -186,15 +183,14 @@ pub struct Key {
     pub policy: String,
     /// Cell of the matrix.
     pub params: Params,
-    /// The same as the matrix has it: path (of several that change together, the first) to value.
-    /// Left out where there is no matrix.
+    /// The same with the matrix's paths (for paths that change together, the first). Left out without a matrix.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub cell: BTreeMap<String, String>,
     /// Probe.
     pub probe: String,
     /// What was measured.
     pub metric: String,
-    /// Unit of all values but counts.
+    /// Unit of all values except counts.
     pub unit: String,
     /// Repeats that are in it.
     pub repeats: u32,
@@ -202,21 +198,21 @@ pub struct Key {
 
 /// Latencies of one probe under one policy, all repeats pooled, in microseconds.
 ///
-/// A quantile is null where fewer than 10 samples lie beyond it. Intervals are over repeats
-/// ([`crate::stats`]) and null where none is honest. A series without samples stays: mean and extremes
-/// are null, and `missed` says how many periods passed.
+/// A quantile is null if fewer than 10 samples lie beyond it. Intervals are over repeats ([`crate::stats`]) and null
+/// where none is valid. A series without samples stays: mean and extremes are null, and `missed` has the number of
+/// periods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencySeries {
-    /// What it is about.
+    /// Its identity.
     #[serde(flatten)]
     pub key: Key,
     /// Samples.
     pub count: u64,
     /// Periods that passed without a sample.
     pub missed: u64,
-    /// Smallest sample; null without samples, as the mean and the largest.
+    /// Smallest sample; null without samples, like mean and largest.
     pub min: Option<f64>,
-    /// Mean, exact but for rounding to whole nanoseconds.
+    /// Mean, exact except for rounding to whole nanoseconds.
     pub mean: Option<f64>,
     /// Its interval.
     pub mean_ci95: Option<Interval>,
@@ -230,9 +226,9 @@ pub struct LatencySeries {
     pub p999: Option<f64>,
     /// 99.99 % quantile.
     pub p9999: Option<f64>,
-    /// Largest sample that was seen: no bound.
+    /// Largest observed sample, which is not a bound.
     pub max: Option<f64>,
-    /// Median over repeats of each repeat's largest sample: what one run of this length shows.
+    /// Median over repeats of each repeat's largest sample: the typical maximum of one run of this length.
     pub max_per_repeat: Option<f64>,
     /// Interval of the median; likewise the following.
     pub p50_ci95: Option<Interval>,
@@ -246,16 +242,16 @@ pub struct LatencySeries {
     pub p9999_ci95: Option<Interval>,
     /// Statistics over the baseline policy's, paired by repeat; null for the baseline.
     pub ratio_to_baseline: Option<Ratios>,
-    /// Intervals of these ratios. A policy differs only where 1 is outside.
+    /// Intervals of these ratios. A policy differs only if 1 is outside.
     pub ratio_ci95: Option<RatioIntervals>,
-    /// Mean time a sample spent in each part. Parts add up to the mean, but for rounding; besides
-    /// them `host_wait` is `wake_to_run` plus `preempted_to_run`, the steal.
+    /// Mean time of a sample in each part. Parts add up to the mean, except for rounding. In addition, `host_wait` is
+    /// `wake_to_run` plus `preempted_to_run`, the steal.
     pub parts_mean: BTreeMap<String, f64>,
-    /// Who had the pCPU while samples waited for it: label to mean time a sample.
+    /// Threads on the pCPU while samples waited for it: mean time for each sample, by label.
     pub ran_instead_mean: BTreeMap<String, f64>,
     /// The worst samples, largest first.
     pub worst: Vec<Worst>,
-    /// What a report draws; left out unless the plans have slices.
+    /// Data for charts; left out unless the plans have slices.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<Box<Detail>>,
 }
@@ -267,14 +263,13 @@ impl LatencySeries {
         if due == 0 { 0.0 } else { self.missed as f64 / due as f64 }
     }
 
-    /// Whether its task hardly ran: nine of ten periods passed without a sample. What its samples say
-    /// is of the rest.
+    /// Whether its task hardly ran: nine of ten periods passed without a sample. Its samples represent only the rest.
     pub fn is_starved(&self) -> bool {
         is_starved(self.missed_share())
     }
 
-    /// Whether guests are what it is about: a probe in one, or a round trip from the host through
-    /// one. The host's other probes show what it pays.
+    /// Whether it is about guests: a probe in one, or a round trip from the host through one. Other probes of the host
+    /// show its costs.
     pub fn is_of_a_guest(&self) -> bool {
         let guests = [Part::GuestIrq, Part::GuestWait, Part::GuestSwitch];
         let inside = |part: &Part| self.parts_mean.get(part.name()).is_some_and(|us| *us > 0.0);
@@ -282,7 +277,7 @@ impl LatencySeries {
     }
 }
 
-/// Ratios of a series' statistics to the baseline's; null where either is.
+/// Ratios of a series' statistics to the baseline's; null if either is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratios {
     /// Of means.
@@ -327,7 +322,7 @@ pub struct Worst {
     pub latency_us: f64,
     /// Its parts, those that are not zero; they add up to it exactly.
     pub parts: BTreeMap<String, f64>,
-    /// Who had the pCPU meanwhile.
+    /// Threads on the pCPU meanwhile.
     pub ran_instead: BTreeMap<String, f64>,
 }
 
@@ -337,18 +332,18 @@ pub struct ScalarSeries {
     /// What it is about.
     #[serde(flatten)]
     pub key: Key,
-    /// Mean over repeats; null where all were interrupted before their warm-up was over. It is there.
+    /// Mean over repeats; null if all were interrupted during their warm-up. Always present.
     #[serde(deserialize_with = "Option::deserialize")]
     pub value: Option<f64>,
     /// Its interval over repeats.
     pub value_ci95: Option<Interval>,
-    /// Over the baseline's, paired by repeat; null for the baseline and where that is zero.
+    /// Ratio to the baseline's, paired by repeat; null for the baseline and if that is zero.
     pub ratio_to_baseline: Option<f64>,
     /// Its interval.
     pub ratio_ci95: Option<Interval>,
 }
 
-/// What a backend cannot run on this host, though it runs the rest of the table.
+/// A plan that a backend cannot run on this host, though it runs the rest of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Missing {
     /// Backend.
@@ -359,44 +354,44 @@ pub struct Missing {
     pub params: Params,
     /// Why not.
     pub why: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// Something to know besides what was measured.
+/// A note beside the measurements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// What it is.
+    /// The observation.
     pub evidence: String,
-    /// What helps, if anything does.
+    /// The remedy, if there is one.
     pub remedy: Option<String>,
 }
 
-/// What a policy may cost the host and others, beside the baseline.
+/// Limits on the cost of a policy for the host and others, relative to the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Largest ratio of a host probe's means.
     pub mean: f64,
     /// Largest ratio of a host probe's p99s.
     pub p99: f64,
-    /// Share of its periods that a host probe may miss beyond what it misses under the baseline. Where
-    /// it misses more than one in a hundred, its p99 is not that of its periods.
+    /// Largest share of periods that a host probe may miss beyond the baseline's share. A probe that misses more than
+    /// one period in a hundred has a p99 that does not represent all of its periods.
     pub missed: f64,
     /// Smallest ratio of a load's throughputs.
     pub work: f64,
 }
 
-/// What a cell says about the policies; the rule is in [`crate::judge`].
+/// A verdict about the policies in a cell, by the rule of [`crate::judge`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Backend.
     pub backend: String,
-    /// Cell; empty where it is over several.
+    /// Cell; empty for a verdict over several.
     pub params: Params,
-    /// Cells that it is over; left out where it is of one.
+    /// Number of cells; left out if it is one.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub cells: usize,
-    /// Best policy; null where none is better than the baseline at an acceptable cost.
+    /// Best policy; null if none is better than the baseline at an acceptable cost.
     pub best: Option<String>,
     /// One or two sentences.
     pub text: String,
@@ -408,7 +403,7 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl Series {
-    /// What it is about.
+    /// Its identity.
     pub fn key(&self) -> &Key {
         match self {
             Self::Latency(series) => &series.key,
@@ -418,7 +413,7 @@ impl Series {
 }
 
 impl Document {
-    /// Whether it is of one observation of a VM, with nothing to compare.
+    /// Whether it is one observation of a VM, with nothing to compare.
     pub fn is_observation(&self) -> bool {
         self.backends == [VM] && self.policies.len() < 2
     }
@@ -439,7 +434,7 @@ impl Document {
         })
     }
 
-    /// The latency series of a cell that is called so, under a policy.
+    /// The latency series with this name in a cell, under a policy.
     pub fn latency(
         &self,
         cell: &(String, Params),
@@ -450,7 +445,7 @@ impl Document {
         self.latencies().find(|series| is(&series.key))
     }
 
-    /// The number of a cell that a probe has of a metric, under a policy.
+    /// The scalar of a probe and metric in a cell, under a policy.
     pub fn scalar(
         &self,
         cell: &(String, Params),
@@ -462,13 +457,13 @@ impl Document {
         self.scalars().find(|series| series.key.is_in(cell) && is(&series.key))
     }
 
-    /// Whether there is what charts are drawn from: [`LatencySeries::detail`], for somebody at least.
+    /// Whether there is data for charts: [`LatencySeries::detail`] of at least one series.
     pub fn has_detail(&self) -> bool {
         let mut latencies = self.latencies().peekable();
         latencies.peek().is_none() || latencies.any(|series| series.detail.is_some())
     }
 
-    /// Backends and cells that have series, in order: each is one experiment of its own.
+    /// Backends and cells that have series, in order: each is an experiment.
     pub fn cells(&self) -> Vec<(String, Params)> {
         let keys = self.series.iter().map(Series::key);
         distinct(keys.map(|key| (key.backend.clone(), key.params.clone())))
@@ -482,7 +477,7 @@ impl Document {
         text
     }
 
-    /// The same without what differs between two runs: [`Engine::cpu_s`].
+    /// The same without the values that differ between two runs: [`Engine::cpu_s`].
     pub fn without_timing(&self) -> Self {
         let mut same = self.clone();
         if let Some(engine) = &mut same.engine {
@@ -493,8 +488,7 @@ impl Document {
 }
 
 impl Key {
-    /// What a latency series is called: its probe, and what was measured of it where that is not its
-    /// latency.
+    /// Name of a latency series: its probe, and its metric if that is not `latency`.
     pub fn name(&self) -> Cow<'_, str> {
         match self.metric.as_str() {
             "latency" => Cow::Borrowed(&self.probe),
@@ -502,7 +496,7 @@ impl Key {
         }
     }
 
-    /// Whether a latency series is called so.
+    /// Whether a latency series has this name.
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name
     }

@@ -1,6 +1,6 @@
-//! From exact integers to the numbers of a file, the same on every machine.
+//! Rounds exact integers to numbers in files, the same on every machine.
 
-/// Nanoseconds as microseconds; at most three decimals, as nanoseconds are whole.
+/// Nanoseconds as microseconds, with at most three decimals.
 pub fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
@@ -18,7 +18,7 @@ pub fn mean_us(sum_ns: u128, count: u64) -> f64 {
     us(u64::try_from((sum_ns + count / 2) / count).unwrap_or(u64::MAX))
 }
 
-/// Rounds to `digits` significant digits by way of the decimal text, which Rust prints exactly.
+/// Rounds to `digits` significant digits through the decimal text, which Rust prints exactly.
 pub fn significant(x: f64, digits: usize) -> f64 {
     if !x.is_finite() {
         return x;
@@ -32,12 +32,12 @@ const RATIO_DIGITS: usize = 4;
 /// Digits of a scalar.
 const SCALAR_DIGITS: usize = 6;
 
-/// A ratio, as files have it.
+/// A ratio, rounded for files.
 pub fn ratio(x: f64) -> f64 {
     significant(x, RATIO_DIGITS)
 }
 
-/// A scalar, as files have it.
+/// A scalar, rounded for files.
 pub fn scalar(x: f64) -> f64 {
     significant(x, SCALAR_DIGITS)
 }

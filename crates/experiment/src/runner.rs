@@ -1,4 +1,4 @@
-//! Plans times repeats, on all cores.
+//! Runs plans and their repeats, on all cores.
 
 use std::any::Any;
 use std::fmt;
@@ -20,26 +20,25 @@ use crate::repeat_summary::RepeatSummary;
 pub struct Experiment<'a> {
     /// Plans: cells of the matrix times policies.
     pub plans: &'a [Plan],
-    /// Backends, and what each runs. The live ones come last, one run at a time: they have the host
-    /// to themselves.
+    /// Backends, and the plans of each. Live backends come last, one run at a time: they need the host for themselves.
     pub columns: &'a [Column<'a>],
-    /// Threads to use for the others; never more than there are runs.
+    /// Threads for the other backends; at most one for each run.
     pub jobs: usize,
 }
 
-/// How far a run is.
+/// Progress of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Repeats done, over all plans and backends.
     pub done: usize,
-    /// Repeats there are.
+    /// All repeats.
     pub total: usize,
 }
 
 /// Control over a run, from another thread or a signal handler.
 #[derive(Clone, Copy)]
 pub struct Control<'a, P = Progress> {
-    /// Set it to end early: what runs is cut short, what was measured stays.
+    /// Set it to end early: current runs are cut short, and measurements are kept.
     pub stop: &'a AtomicBool,
     /// Called after each repeat, on the thread that ran it.
     pub progress: &'a (dyn Fn(P) + Sync),
@@ -51,16 +50,16 @@ impl<P> fmt::Debug for Control<'_, P> {
     }
 }
 
-/// What one plan gave on one backend.
+/// Results of one plan on one backend.
 #[derive(Clone, Debug)]
 pub struct PlanRuns {
     /// Backend.
     pub backend: &'static str,
-    /// The host that was simulated; none for a living one.
+    /// The simulated host; none for a live backend.
     pub host: Option<String>,
     /// Index of the plan.
     pub plan: usize,
-    /// By repeat; `None` where it was not run.
+    /// By repeat; `None` if it was not run.
     pub repeats: Vec<Option<RepeatSummary>>,
 }
 
@@ -79,27 +78,27 @@ pub struct RunId {
     pub seed: u64,
 }
 
-/// Somebody who sees every run as it goes on.
+/// An observer of every run.
 pub trait Watch: Sync {
-    /// A run is about to begin, on the calling thread; who observes it, if anybody.
+    /// A run is about to begin, on the calling thread. Returns its observer, if there is one.
     ///
     /// # Errors
     ///
-    /// Why nobody can observe it: the run fails.
+    /// Why it cannot be observed: the run fails.
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String>;
 
-    /// A run is over; this is what it measured.
+    /// A run is over, with this result.
     fn ended(&self, _run: RunId, _summary: &RepeatSummary) {}
 }
 
-/// Everything measured.
+/// All measurements.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Backend by backend, plan by plan.
     pub runs: Vec<PlanRuns>,
     /// Whether it was ended early.
     pub interrupted: bool,
-    /// The first run that failed, if others, or its own beginning, were measured all the same.
+    /// The first failed run, if anything was measured.
     pub failure: Option<RunError>,
     /// CPUs of this host that others used while the lab measured on it.
     pub others: Option<f64>,
@@ -123,40 +122,38 @@ pub struct RunError {
     pub cause: String,
 }
 
-/// The backend whose guests, loads and probes are this process: all other work of the host is others'.
+/// The backend whose guests, loads and probes are in this process: all other work of the host counts as others'.
 const LAB: &str = "kvm";
 
-/// Odd, and without a short pattern: multiples of it do not meet (2^64 divided by the golden
-/// ratio).
+/// 2^64 divided by the golden ratio: an odd number without a short pattern, so that multiples do not coincide.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The seed of a repeat. It depends on nothing else, so repeat `r` of every policy and every cell
-/// sees the same workload: common random numbers. Repeats of neighbouring first seeds do not
-/// meet, as they would if seeds were counted up.
+/// The seed of a repeat. It depends on nothing else, so repeat `r` of every policy and every cell has the same
+/// workload: common random numbers. Repeats of neighbouring first seeds differ, unlike with seeds that count up.
 pub fn repeat_seed(seed: u64, repeat: u32) -> u64 {
     seed.wrapping_add(SEED_STEP.wrapping_mul(u64::from(repeat)))
 }
 
 impl Experiment<'_> {
-    /// Runs everything. Results stand at their place whatever the order in which threads finish.
+    /// Runs everything. Results are ordered, independent of the order in which threads finish.
     ///
-    /// Repeats are started before plans: first repeat 0 of every plan, so that an early end
-    /// leaves every plan with about as many repeats as the others. Odd repeats go through the plans
-    /// backwards (ABBA), so that a live host that drifts treats them alike.
+    /// Repeats are started before plans: first repeat 0 of every plan, so that after an early end all plans have about
+    /// the same number of repeats. Odd repeats go through the plans backwards (ABBA), so that drift of a live host
+    /// affects all alike.
     ///
     /// # Errors
     ///
-    /// The first run (in order) that failed, if nothing was measured; else it is in
-    /// [`Measured::failure`]. Runs that have begun are finished, no others are begun.
+    /// The first failed run (in order), if nothing was measured; else it is in [`Measured::failure`]. Runs that have
+    /// begun are finished, no others are begun.
     pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
         self.watched(control, None)
     }
 
-    /// [`run`](Self::run), before somebody's eyes.
+    /// [`run`](Self::run), with an observer.
     ///
     /// # Errors
     ///
-    /// As there; a run that nobody could observe has failed.
+    /// As there; a run that cannot be observed fails.
     pub fn watched(
         &self,
         control: Control<'_>,
@@ -167,9 +164,8 @@ impl Experiment<'_> {
         self.go_on(nothing, control, watch)
     }
 
-    /// Runs the repeats that the plans ask for beyond those that are there, and puts them beside
-    /// them: what [`run`](Self::run) gives at once for so many repeats. `measured` is of the same
-    /// experiment with fewer repeats.
+    /// Runs the repeats that the plans have beyond the existing ones, and adds them: the result equals that of
+    /// [`run`](Self::run) for all repeats at once. `measured`: of the same experiment with fewer repeats.
     ///
     /// # Errors
     ///
@@ -225,7 +221,7 @@ impl Experiment<'_> {
         Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure, others })
     }
 
-    /// Runs these, so many at a time; `None` for what was not begun.
+    /// Runs these, on so many threads; `None` for runs that were not begun.
     fn all(
         &self,
         order: &[Job],
@@ -341,7 +337,7 @@ impl Experiment<'_> {
     }
 }
 
-/// How far all of it is.
+/// Progress of all runs.
 #[derive(Debug)]
 struct Tally {
     done: AtomicUsize,
@@ -349,7 +345,7 @@ struct Tally {
     failed: AtomicBool,
 }
 
-/// How one run ended: what it measured, and why it failed.
+/// Result of one run: measurements, and why it failed.
 type Ended = (Option<RepeatSummary>, Option<RunError>);
 
 #[derive(Clone, Copy, Debug)]

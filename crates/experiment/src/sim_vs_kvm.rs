@@ -1,11 +1,11 @@
-//! Simulated beside measured: how far the simulation of this host is from the host.
+//! Simulated beside measured: how far the simulation of this host is off.
 
 use serde::{Deserialize, Serialize};
 use vcoop_model::distinct;
 
 use crate::result::{Document, Key, LatencySeries, Params, SIM};
 
-/// Ratio of simulated to measured, or of measured to simulated, from which they are far apart.
+/// Ratio of simulated to measured, or its inverse, from which they count as far apart.
 const FAR: f64 = 3.0;
 
 /// A statistic on both backends.
@@ -30,7 +30,7 @@ impl Pair {
         Self { sim, kvm, ratio }
     }
 
-    /// Whether they are so far apart that the simulation does not speak for the host.
+    /// Whether they are so far apart that the simulation does not represent the host.
     pub fn is_far(&self) -> bool {
         self.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
     }

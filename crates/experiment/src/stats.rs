@@ -1,8 +1,7 @@
 //! Statistics over repeats: quantiles of pooled samples, and 95 % intervals.
 //!
-//! **What is resampled.** Samples of one run hang together (a late one is followed by late ones),
-//! so an interval from single samples would be far too narrow. Whole repeats are left out in turn: they
-//! are independent by construction.
+//! **What is resampled.** Samples of one run are correlated (a late one is followed by late ones), so an interval from
+//! single samples would be far too narrow. Whole repeats, which are independent by construction, are left out in turn.
 //!
 //! **Which interval.** One rule for each kind of number:
 //!
@@ -24,17 +23,17 @@
 //!   Anscombe, "The Transformation of Poisson, Binomial and Negative-Binomial Data", Biometrika 35, 1948).
 //!   Repeats that differ more than chance would have them widen it.
 //!
-//! Where no interval is honest there is none: one repeat; a statistic that is undefined without one of the
-//! repeats; a number that was zero in some repeats and of which nobody knows how many events it stands
-//! for; a quantile whose upper end lies beyond the samples.
+//! No interval is given if none would be valid: for one repeat; for a statistic that is undefined without one of the
+//! repeats; for a number that was zero in some repeats, if the number of events that it stands for is not known; for a
+//! quantile whose upper end lies beyond the samples.
 //!
-//! **Ratios** are paired: repeat `r` saw the same workload under both policies, so both are without
-//! the same repeat, and what they share cancels.
+//! **Ratios** are paired: repeat `r` had the same workload under both policies. So both leave out the same repeat, and
+//! common variation cancels.
 
 use crate::bins::Bins;
 
-/// More repeats than this are put into so many blocks, and blocks are left out: the interval
-/// hardly changes, memory stays bounded.
+/// With more repeats than this, they are grouped into so many blocks, and blocks are left out: the interval hardly
+/// changes, and memory is bounded.
 pub const MAX_BLOCKS: usize = 128;
 
 /// Samples that must lie beyond a quantile for it to be shown.
@@ -43,7 +42,7 @@ pub const BEYOND: u64 = 10;
 /// Millionths in one.
 const MILLION: u64 = 1_000_000;
 
-/// Fewer events than this over all repeats are few: the spread between repeats does not tell theirs.
+/// With fewer events than this over all repeats, the spread between repeats does not estimate the error.
 const FEW: f64 = 40.0;
 
 /// Relative resolution of histograms.
@@ -54,9 +53,8 @@ fn without(blocks: usize, one: usize) -> Vec<u16> {
     (0..blocks).map(|b| u16::from(b != one)).collect()
 }
 
-/// 95 % interval of a statistic of weights (how often each block counts). `None` below two blocks, which
-/// say nothing about their spread, and where the statistic is undefined for all of them or without one: a
-/// ratio to something that is zero.
+/// 95 % interval of a statistic of weights (how often each block counts). `None` below two blocks, which have no
+/// spread, and if the statistic is undefined for all of them or without one, like a ratio to zero.
 pub fn interval(blocks: usize, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
     if blocks < 2 {
         return None;
@@ -85,7 +83,7 @@ pub fn interval(blocks: usize, mut statistic: impl FnMut(&[u16]) -> f64) -> Opti
     ends.iter().all(|end| end.is_finite()).then_some(ends)
 }
 
-/// How much more than chance counts of repeats differ: their variance over their mean, at least 1.
+/// Dispersion of counts of repeats: variance over mean, at least 1.
 fn dispersion(counts: &[f64]) -> f64 {
     let n = counts.len() as f64;
     let mean = counts.iter().sum::<f64>() / n;
@@ -93,12 +91,12 @@ fn dispersion(counts: &[f64]) -> f64 {
     if mean > 0.0 { (sum / (n - 1.0) / mean).max(1.0) } else { 1.0 }
 }
 
-/// Whether counts of repeats are few together, or come in so few repeats that their spread is unknown.
+/// Whether counts of repeats are few in total, or occur in so few repeats that their spread is unknown.
 pub fn are_few(counts: &[f64]) -> bool {
     counts.iter().sum::<f64>() < FEW || counts.contains(&0.0)
 }
 
-/// 95 % interval of the mean of counts, where there are few; `None` below two repeats.
+/// 95 % interval of the mean of few counts; `None` below two repeats.
 pub fn interval_of_counts(counts: &[f64]) -> Option<[f64; 2]> {
     if counts.len() < 2 {
         return None;
@@ -111,9 +109,9 @@ pub fn interval_of_counts(counts: &[f64]) -> Option<[f64; 2]> {
     Some([if events > 0.0 { end((root - reach).max(0.0)) } else { 0.0 }, end(root + reach)])
 }
 
-/// 95 % interval of the ratio of two means of counts of which at least one has few: Gart's ("Alternative
-/// Analyses of Contingency Tables", Journal of the Royal Statistical Society B 28, 1966), half an event
-/// added to both. `None` below two repeats, and where neither has any.
+/// 95 % interval of the ratio of two means of counts, of which at least one is few: Gart's ("Alternative Analyses of
+/// Contingency Tables", Journal of the Royal Statistical Society B 28, 1966), with half an event added to both. `None`
+/// below two repeats, and if neither has any.
 pub fn interval_of_count_ratio(mine: &[f64], base: &[f64]) -> Option<[f64; 2]> {
     let sum = |counts: &[f64]| counts.iter().sum::<f64>();
     let (a, b) = (sum(mine), sum(base));
@@ -201,7 +199,7 @@ impl Pool {
         self.counts.len()
     }
 
-    /// Each block once: the weights of the data itself.
+    /// Weights with each block once: those of the data itself.
     pub fn ones(&self) -> Vec<u16> {
         vec![1; self.counts.len()]
     }
@@ -216,7 +214,7 @@ impl Pool {
         self.sum_ns
     }
 
-    /// Mean in nanoseconds under weights; NaN without samples.
+    /// Weighted mean in nanoseconds; NaN without samples.
     pub fn mean(&self, weights: &[u16]) -> f64 {
         let pairs = || weights.iter().zip(self.counts.iter().zip(&self.sums));
         let sum: f64 = pairs().map(|(w, (_, sum))| f64::from(*w) * sum).sum();
@@ -276,20 +274,20 @@ impl Pool {
         Some(Spread { off, at, ends })
     }
 
-    /// Quantile in nanoseconds under weights: the smallest bucket value that at least
-    /// `ppm` millionths of the samples do not exceed; NaN without samples.
+    /// Weighted quantile in nanoseconds: the smallest bucket value that at least `ppm` millionths of the samples do not
+    /// exceed; NaN without samples.
     pub fn quantile(&self, weights: &[u16], ppm: u64) -> f64 {
         self.values.get(self.place(weights, ppm)).map_or(f64::NAN, |value| *value as f64)
     }
 
-    /// Where a quantile lies among the values; behind them without samples.
+    /// Index of a quantile among the values; behind them without samples.
     fn place(&self, weights: &[u16], ppm: u64) -> usize {
         let total: u64 = weights.iter().zip(&self.counts).map(|(w, n)| u64::from(*w) * n).sum();
         let rank = (u128::from(total) * u128::from(ppm)).div_ceil(u128::from(MILLION)).max(1);
         self.place_of(weights, rank as u64)
     }
 
-    /// Where the sample of a rank lies.
+    /// Index of the sample with this rank.
     fn place_of(&self, weights: &[u16], rank: u64) -> usize {
         let blocks = self.counts.len();
         let weighed = |counts: &[u64]| -> u64 {
@@ -305,10 +303,10 @@ impl Pool {
     }
 }
 
-/// How a quantile spreads.
+/// Spread of a quantile.
 #[derive(Clone, Debug)]
 struct Spread {
-    /// Of each block: its samples up to the quantile beyond those it would have if all were alike, as a
+    /// For each block: its samples up to the quantile beyond the number it would have if all blocks were alike, as a
     /// share of all samples.
     off: Vec<f64>,
     /// The quantile.
@@ -318,7 +316,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Logarithm of the quantile, and how far the interval reaches down and up from there.
+    /// Logarithm of the quantile, and the distances to the interval's ends.
     fn reaches(&self) -> Option<(f64, [f64; 2])> {
         let at = libm::log(self.at);
         let [lo, hi] = self.ends.map(libm::log);
@@ -338,13 +336,13 @@ pub fn interval_of_quantiles(mine: &Pool, base: &Pool, ppm: u64) -> Option<[f64;
     ends.iter().all(|end| end.is_finite()).then_some(ends)
 }
 
-/// Standard error of a sum to which each block contributes so much, all together nothing.
+/// Standard error of a sum of contributions of blocks, which add up to zero.
 fn standard_error(parts: &[f64]) -> f64 {
     let n = parts.len() as f64;
     (parts.iter().map(|part| part * part).sum::<f64>() * n / (n - 1.0)).sqrt()
 }
 
-/// The median, which takes sorting; `None` without values.
+/// The median; sorts the values. `None` without values.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
@@ -355,19 +353,19 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// Whether `count` samples carry the quantile at `ppm`: [`BEYOND`] of them lie beyond it.
+/// Whether `count` samples are enough for the quantile at `ppm`: [`BEYOND`] of them lie beyond it.
 pub fn carries(count: u64, ppm: u64) -> bool {
     u128::from(count) * u128::from(MILLION - ppm) >= u128::from(BEYOND * MILLION)
 }
 
-/// Mean of a scalar under weights.
+/// Weighted mean of a scalar.
 pub fn weighted_mean(weights: &[u16], values: &[f64]) -> f64 {
     let sum: f64 = weights.iter().zip(values).map(|(w, v)| f64::from(*w) * v).sum();
     let n: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     sum / n as f64
 }
 
-/// `a / b`, where nothing over nothing is undefined rather than infinite.
+/// `a / b`; zero over zero is undefined (NaN) rather than infinite.
 pub fn quotient(a: f64, b: f64) -> f64 {
     if a == 0.0 && b == 0.0 { f64::NAN } else { a / b }
 }

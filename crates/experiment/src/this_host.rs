@@ -1,4 +1,4 @@
-//! This host, as the simulator needs it: for the simulated column beside a live one.
+//! This host as a plan's host, for the simulated column beside a live one.
 
 use vcoop_lab::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan};
@@ -7,8 +7,8 @@ use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::config::{Bandwidth, Fair, RtGuard, Topology};
 
-/// This host: its CPUs and its kernel's scheduler as they are. What mechanisms cost is the plans' word
-/// (`--calibration` has it measured).
+/// This host: its CPUs and its kernel's scheduler as they are. Costs of mechanisms are the plans' (`--calibration`
+/// measures them).
 #[derive(Clone, Debug)]
 pub struct ThisHost {
     facts: HostFacts,
@@ -25,7 +25,7 @@ impl ThisHost {
         (self.facts.cpus.len() as u32).max(1)
     }
 
-    /// One line: what is simulated.
+    /// What is simulated, in one line.
     pub fn describe(&self) -> String {
         let facts = &self.facts;
         // What the kernel's release means for the rules: the scenario's word for it.
@@ -38,12 +38,12 @@ impl ThisHost {
         )
     }
 
-    /// This host's CPU of this number, as [`plan`](Self::plan) and [`table`](Self::table) number it.
+    /// Number of this host's CPU in [`plan`](Self::plan) and [`table`](Self::table).
     pub fn number_of(&self, cpu: u32) -> Option<u32> {
         self.facts.cpus.iter().position(|own| *own == cpu).and_then(|n| u32::try_from(n).ok())
     }
 
-    /// This host as a scenario says it: `[host]` and `[host.sched]`, but for the profile.
+    /// This host as tables of a scenario: `[host]` and `[host.sched]`, without the profile.
     pub fn table(&self) -> String {
         let facts = &self.facts;
         let Topology { threads_per_core, cores_per_llc, llcs } = match facts.topology.value {
@@ -91,8 +91,8 @@ impl ThisHost {
         )
     }
 
-    /// The same experiment on this host: what the lab does with the plan here. The plan's pCPUs are
-    /// the first of this host's; who may use all of the plan's may use those.
+    /// The same experiment on this host, as the lab runs the plan here. The plan's pCPUs become the first ones of this
+    /// host; threads that may use all of the plan's may use those.
     pub fn plan(&self, plan: &Plan) -> Plan {
         let facts = &self.facts;
         let wanted = plan.host.sched.cpus();

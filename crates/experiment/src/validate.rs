@@ -1,4 +1,4 @@
-//! How far the simulation of this host is from the host, over a set of scenarios.
+//! Prediction errors of the simulation of this host, over a set of scenarios.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,7 @@ use crate::stats::median;
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.validation/1";
 
-/// What `vcoop validate` runs unless it is told otherwise: everything built in that two CPUs can
-/// run.
+/// Default scenarios of `vcoop validate`: all built-in ones that two CPUs can run.
 pub const SCENARIOS: [&str; 9] = [
     "idle-host-1",
     "busy-host-1",
@@ -26,7 +25,7 @@ pub const SCENARIOS: [&str; 9] = [
     "ipi-ping",
 ];
 
-/// Errors shown apart.
+/// Number of errors shown singly.
 const LARGEST: usize = 3;
 
 /// The prediction errors of several scenarios.
@@ -38,11 +37,11 @@ pub struct Validation {
     pub version: String,
     /// The host.
     pub environment: BTreeMap<String, String>,
-    /// Scenarios in the order they ran.
+    /// Scenarios in the order of their runs.
     pub scenarios: Vec<Validated>,
     /// By statistic.
     pub summary: Vec<Summary>,
-    /// The largest errors, the largest first, at most one a series.
+    /// The largest errors, the largest first, at most one for each series.
     pub largest: Vec<Error>,
     /// Ended early.
     pub interrupted: bool,

@@ -1,12 +1,11 @@
-//! What a comparison says, in a line: the effects of each policy, read from the result, and what the
-//! rule ([`crate::judge`]) makes of them.
+//! The verdict of a comparison: reads the effects of each policy from the result, and applies the rule
+//! ([`crate::judge`]).
 //!
-//! Where a command has measured times in the guest (`vcoop compare --exec`), these count, in place
-//! of the waits of its vCPUs: they are what its user wants to know. The longest of them (`max`)
-//! does not: it is a single sample. Where there is no such command, and the guest's driver has
-//! measured its urgent tasks (`VM.urgent`), that counts in place of the waits. Loads below 1 % of a CPU
-//! do not count. The best policy is named with what it costs, the others that improve the guest more
-//! with what they cost.
+//! If a command has measured times in the guest (`vcoop compare --exec`), these count instead of the waits of its
+//! vCPUs, because they are what the user asks about. The longest of them (`max`) does not: it is a single sample.
+//! Without such a command, the measurement of urgent tasks by the guest's driver (`VM.urgent`) counts instead of the
+//! waits, if there is one. Loads below 1 % of a CPU do not count. The best policy is named with its cost, and so are
+//! the others that improve the guest more.
 
 use vcoop_model::recording::LatencyRecord;
 
@@ -17,16 +16,16 @@ use crate::result::{
     Document, EXEC, Key, LatencySeries, Params, ScalarSeries, Statistic, VM, Verdict,
 };
 
-/// The backend that has a host to itself, if nobody else is on it.
+/// The backend that needs the host for itself.
 const LAB: &str = "kvm";
 
-/// CPUs that others use from which a live result is not the policies' alone.
+/// CPUs used by others from which a live result is not due to the policies alone.
 const BUSY: f64 = 0.1;
 
-/// CPUs a load must use under the baseline to count.
+/// CPUs that a load must use under the baseline to count.
 pub const LEAST_LOAD: f64 = 0.01;
 
-/// Times that a command has printed, all policies: less is better.
+/// Times printed by a command, for all policies: less is better.
 pub fn exec_times<'d>(
     document: &'d Document,
     cell: &Cell,
@@ -37,11 +36,11 @@ pub fn exec_times<'d>(
         .filter(move |s| s.key.is_in(cell) && s.key.probe.starts_with(EXEC) && is_time(&s.key.unit))
 }
 
-/// A backend and a cell of the matrix, as [`Document::cells`] has them.
+/// A backend and a cell of the matrix, as in [`Document::cells`].
 pub type Cell = (String, Params);
 
-/// The verdicts of a document, one for each of its cells. A backend with several has one over all of them,
-/// before the others.
+/// The verdicts of a document, one for each of its cells. A backend with several cells has one over all of them, before
+/// the others.
 pub fn verdicts(document: &Document) -> Vec<Verdict> {
     if document.is_observation() {
         return Vec::new();
@@ -82,7 +81,7 @@ pub fn verdicts(document: &Document) -> Vec<Verdict> {
     all
 }
 
-/// What cells of one backend say together.
+/// The verdict over cells of one backend.
 fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
     let base = document.baseline.as_str();
     let others: Vec<&str> =
@@ -164,12 +163,12 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
     }
 }
 
-/// What the rule says of a policy in a cell.
+/// The rule's result for a policy in a cell.
 pub fn judgement(document: &Document, cell: &Cell, policy: &str) -> Judgement {
     Judgement::new(&effects(document, cell, policy), &document.baseline, &document.limits)
 }
 
-/// What a policy does to each series of a cell.
+/// A policy's effect on each series of a cell.
 fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
     let of = |policy: &str| {
         let policy = policy.to_owned();
@@ -205,7 +204,7 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
     effects
 }
 
-/// What a policy does to a latency; without a series all periods are missed.
+/// A policy's effect on a latency; without a series all periods count as missed.
 fn latency(
     document: &Document,
     cell: &Cell,
@@ -234,20 +233,20 @@ fn latency(
     effect
 }
 
-/// Whether a load is the host's, or of a VM whose latency nobody measures.
+/// Whether a load belongs to the host, or to a VM without measured latency.
 fn is_of_others(document: &Document, cell: &Cell, load: &str) -> bool {
     let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
     let own = |s: &LatencySeries| s.is_of_a_guest() && vm(&s.key.probe) == vm(load);
     load.starts_with("host.") || !document.latencies().any(|s| s.key.is_in(cell) && own(s))
 }
 
-/// Whether it is what the driver of a living guest has measured.
+/// Whether it was measured by the driver of a running guest.
 fn is_inside(series: &LatencySeries) -> bool {
     let probe = series.key.probe.rsplit_once('.').map(|(_, probe)| probe);
     series.key.backend == VM && probe == Some(LatencyRecord::URGENT)
 }
 
-/// A time that a command has printed.
+/// A time printed by a command.
 fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
     let Key { backend, params, probe, metric, .. } = &series.key;
     let cell = (backend.clone(), params.clone());
@@ -261,8 +260,7 @@ fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
     Some(Effect { mean, ..Effect::new(name, Whose::Guest, series.key.repeats) })
 }
 
-/// Loads of host and guests that count: throughput under the policy and under the baseline. Probes
-/// are no load.
+/// Loads of host and guests that count: throughput under the policy and under the baseline. Probes are not loads.
 pub fn loads<'d>(
     document: &'d Document,
     cell: &Cell,
@@ -289,7 +287,7 @@ pub fn loads<'d>(
         .collect()
 }
 
-/// A verdict as the line a report ends with; `backend`: whether there are several to tell apart.
+/// A verdict as the last line of a report. `backend`: name the backend, because there are several.
 pub fn line(verdict: &Verdict, backend: bool) -> String {
     let cell = match verdict.cells {
         0 => params::words(&verdict.params),

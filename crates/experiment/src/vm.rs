@@ -1,4 +1,4 @@
-//! Results about a VM that somebody else runs.
+//! Results about a VM that another program runs.
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
@@ -8,7 +8,7 @@ use crate::repeat_summary::RepeatSummary;
 use crate::result::{Document, VM};
 use crate::runner::{Measured, PlanRuns};
 
-/// The document of one observation. `plan` is that of the VM; `complete`: it was not ended early.
+/// The document of one observation. `plan`: that of the VM; `complete`: it was not interrupted.
 pub fn observed(plan: &Plan, recording: Recording, complete: bool, about: About) -> Document {
     let repeats = vec![Some(RepeatSummary::new(recording, complete))];
     let runs = vec![PlanRuns { backend: VM, host: None, plan: 0, repeats }];

@@ -1,18 +1,17 @@
-//! This host in place of Xen's.
+//! Replaces Xen's host by this one.
 //!
-//! The lab has Linux under its guests, no hypervisor below a dom0, and VMs that are there from the
-//! start. An experiment of a Xen host can still be run with what comes nearest, said in words: whoever
-//! compares the two must know what was exchanged.
+//! The lab has Linux under its guests, no hypervisor below a dom0, and all VMs from the start. An experiment for a Xen
+//! host can still be run with the nearest equivalents. They are listed in words, because they matter to a comparison.
 
 use vcoop_credit1::Patches;
 use vcoop_model::plan::{HostSched, Ns, Plan, PolicyPlan, Program, StormPlan, Target, VmPlan};
 use vcoop_sched::config::{Balance, DlConfig, EevdfTunables, Fair, LevelConfig, RtGuard, Topology};
 
-/// A plan of a host with credit1 on a host with Linux, and what stands for what, in words; `None` if it
-/// is Linux's already, or if it is about what only credit1 has (patches, ratelimits).
+/// A plan for a host with credit1, changed to Linux, and a list of replacements in words; `None` if its host has Linux
+/// already, or if it is about something that only credit1 has (patches, ratelimits).
 ///
-/// dom0's tasks become threads of the host on dom0's pCPUs. VMs of a storm come at the times that its
-/// gaps give: nobody builds them, so its toolstack and backends are left out. Caps and weights are gone.
+/// dom0's tasks become threads of the host on dom0's pCPUs. VMs of a storm come at the times that follow from its gaps:
+/// they are not built, so toolstack and backends are left out. Caps and weights are dropped.
 pub fn xen_on_linux(plan: &Plan) -> Option<(Plan, String)> {
     let credit1 = plan.host.sched.credit1()?;
     if credit1.patches != Patches::default() || plan.policy != PolicyPlan::Vanilla {
@@ -96,12 +95,12 @@ fn program(plan: &Plan, at: Target) -> &Program {
     }
 }
 
-/// When the `n`th VM of a storm would come if nobody had to build it.
+/// When the `n`th VM of a storm would come if building took no time.
 fn comes(storm: &StormPlan, n: usize) -> Ns {
     storm.begin_ns + n as Ns / Ns::from(storm.batch.max(1)) * storm.gap_ns
 }
 
-/// Linux as it comes.
+/// Linux with its defaults.
 fn linux(topology: Topology) -> LevelConfig {
     LevelConfig {
         topology,

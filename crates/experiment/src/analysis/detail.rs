@@ -1,4 +1,4 @@
-//! What a report draws besides statistics: from digests to distributions, parts by size, and time.
+//! Data for a report's charts besides statistics: distributions, parts by size, and series over time.
 
 use vcoop_model::plan::{Ns, Plan, TimelineAction};
 use vcoop_model::recording::{InUse, Part, PolicyEvent};
@@ -11,7 +11,7 @@ use crate::result::{
 use crate::rounding::{mean_us, scalar, us};
 use crate::stats::carries;
 
-/// Binary digits that tell buckets of a distribution apart: sixteen buckets an octave.
+/// Binary digits of buckets of a distribution: sixteen buckets an octave.
 const DIGITS: u32 = 5;
 
 /// Detail of a series from its repeats.
@@ -83,7 +83,7 @@ fn over_time(records: &[&Latency]) -> Option<OverTime> {
     Some(out)
 }
 
-/// What the policy did by time, as means over the repeats.
+/// Policy events over time, as means over the repeats.
 pub(super) fn policy_events(
     place: impl Fn() -> Place,
     repeats: &[&RepeatSummary],
@@ -113,7 +113,7 @@ pub(super) fn policy_events(
     all
 }
 
-/// vCPUs in use by time, as means over the repeats.
+/// vCPUs in use over time, as means over the repeats.
 pub(super) fn in_use(place: impl Fn() -> Place, repeats: &[&RepeatSummary]) -> Vec<InUseSeries> {
     let Some(first) = repeats.first() else { return Vec::new() };
     let n = repeats.len() as f64;
@@ -135,7 +135,7 @@ pub(super) fn in_use(place: impl Fn() -> Place, repeats: &[&RepeatSummary]) -> V
     first.in_use.iter().enumerate().map(one).collect()
 }
 
-/// What the scenario does at set times.
+/// Changes at set times of the scenario.
 pub(super) fn switches(plan: &Plan) -> Vec<Switch> {
     let vm = |vm: u32| plan.vms.get(vm as usize).map_or("?", |vm| vm.name.as_str());
     let one = |event: &vcoop_model::plan::TimelineEvent| {

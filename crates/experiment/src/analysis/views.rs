@@ -13,7 +13,7 @@ use crate::result::{
 use crate::rounding::us;
 use crate::runner::PlanRuns;
 
-/// What a document has besides series.
+/// Content of a document besides series.
 #[derive(Debug, Default)]
 pub(super) struct Views {
     pub(super) curves: Vec<Curve>,
@@ -24,7 +24,7 @@ pub(super) struct Views {
 }
 
 impl Views {
-    /// Adds those of a plan's runs.
+    /// Adds the views of a plan's runs.
     pub(super) fn add(&mut self, plan: &Plan, run: &PlanRuns) {
         let place = || Place {
             backend: run.backend.to_owned(),
@@ -80,7 +80,7 @@ impl Views {
     }
 }
 
-/// How many VMs got there in each repeat, and when; `None` where none can.
+/// How many VMs reached the milestone in each repeat, and when; `None` if none can.
 fn curve(
     plan: &Plan,
     storm: &StormPlan,
@@ -140,7 +140,7 @@ fn scattered(place: Place, plan: &Plan, scatter: &Scatter, marks: &[Mark]) -> Sc
     }
 }
 
-/// As the scenario has it.
+/// Begin of a view, as in the scenario.
 fn begin(plan: &Plan, at: &ViewStart) -> String {
     match at {
         ViewStart::Time(ns) => format!("{} us", us(*ns)),

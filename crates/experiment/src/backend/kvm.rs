@@ -13,7 +13,7 @@ use crate::xen_on_linux::xen_on_linux;
 #[derive(Clone, Copy, Debug)]
 pub struct Kvm;
 
-/// What to do about a plan that the lab cannot run as it is.
+/// The remedy for a plan that the lab cannot run as it is.
 fn remedy(plan: &Plan) -> String {
     let simulate = "use --backend sim, which simulates the host the scenario describes";
     match xen_on_linux(plan) {

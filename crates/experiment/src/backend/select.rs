@@ -1,4 +1,4 @@
-//! From what `--backend` asks for to who runs which plan.
+//! Chooses backends by `--backend`, and which plans each runs.
 
 use vcoop_lab::{SchedExt, host_facts};
 use vcoop_model::distinct;
@@ -15,52 +15,52 @@ use crate::result::Missing;
 use crate::this_host::ThisHost;
 use crate::xen_on_linux::xen_on_linux;
 
-/// What `--backend` asks for.
+/// A value of `--backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Real vCPUs with the simulation of this host beside them, where that works; else the simulator
-    /// of the host that the scenario describes.
+    /// Real vCPUs with the simulation of this host beside them, if that works; else the simulator of the scenario's
+    /// host.
     Auto,
-    /// The simulator of the host that the scenario describes.
+    /// The simulator of the scenario's host.
     Sim,
     /// The micro-VM lab; it must work.
     Kvm,
 }
 
-/// Where plans are to run.
+/// Backends and options that the user asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Backends.
     pub choice: Choice,
-    /// Scale plans that need more CPUs than this host has down to it, and let it stand in for Xen's.
+    /// Scale plans down that need more CPUs than this host has, and replace Xen's host by this one.
     pub fit: bool,
 }
 
-/// Who runs which plan.
+/// Backends, and the plans that each runs.
 #[derive(Debug)]
 pub struct Selection {
-    /// The plans, scaled where that was asked for.
+    /// The plans, scaled if asked for.
     pub plans: Vec<Plan>,
     /// Backends in the order of the report, and the plans of each.
     backends: Vec<(Box<dyn Backend>, Vec<usize>)>,
-    /// What cannot run on a backend that runs others.
+    /// What a backend cannot run though it runs other plans.
     pub missing: Vec<Missing>,
-    /// How plans were scaled, and what stands for what.
+    /// How plans were scaled, and what replaces what.
     pub fitted: Option<String>,
     /// What `auto` left out and why: one line for stderr.
     pub note: Option<String>,
-    /// What keeps boosts from what the plans mean by them: lines for stderr.
+    /// What limits the effect of boosts on this host: lines for stderr.
     pub cautions: Vec<String>,
 }
 
 impl Selection {
-    /// As the runner takes them.
+    /// As input for the runner.
     pub fn columns(&self) -> Vec<Column<'_>> {
         let columns = self.backends.iter();
         columns.map(|(b, plans)| Column { backend: &**b, plans: plans.clone() }).collect()
     }
 
-    /// What the live backend is about to do to this host, and for how long at least.
+    /// What the live backend is about to do to this host, and the least time for that.
     pub fn announcement(&self) -> Option<String> {
         let (_, plans) = self.backends.iter().find(|(backend, _)| backend.is_live())?;
         let own = || plans.iter().filter_map(|&plan| self.plans.get(plan));
@@ -92,8 +92,8 @@ impl Selection {
     }
 }
 
-/// Turns a request into backends, and says which plans each runs. A live backend runs what it can
-/// of a table and says what it cannot; if that is all, it is not selected.
+/// Turns a request into backends, with the plans that each runs. A live backend runs what it can of a table and reports
+/// the rest; if it can run nothing, it is not selected.
 ///
 /// # Errors
 ///
@@ -146,7 +146,7 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
     Ok(selection)
 }
 
-/// What is measured of policies that do not boost yet.
+/// A caution if policies are measured before they begin to boost.
 fn learning(plans: &[Plan]) -> Option<String> {
     let learns = |plan: &&Plan| plan.policy.repays() && plan.warmup_ns < LEARNING_NS;
     let plan = plans.iter().find(learns)?;
@@ -158,7 +158,8 @@ fn learning(plans: &[Plan]) -> Option<String> {
     ))
 }
 
-/// A VM whose vCPUs share pCPUs and take spinlocks as on bare metal in all plans, as no guest does by default.
+/// A caution about a VM whose vCPUs share pCPUs and that has bare-metal spinlocks in all plans, which no guest has by
+/// default.
 fn bare_locks(plans: &[Plan]) -> Option<String> {
     let bare = |plan: &Plan, label: &str| {
         let mut own = plan.vms.iter().filter(|vm| vm.label == label);
@@ -180,7 +181,7 @@ fn has_bare_locks(plan: &Plan, vm: &VmPlan) -> bool {
         && vm.vcpu_cpus.iter().any(|cpus| are_shared(plan, cpus))
 }
 
-/// Whether more vCPUs may be on these pCPUs than there are; none stand for all.
+/// Whether these pCPUs may have more vCPUs than pCPUs; an empty list stands for all.
 fn are_shared(plan: &Plan, cpus: &[u32]) -> bool {
     let n = if cpus.is_empty() { plan.host.sched.cpus() as usize } else { cpus.len() };
     let meets = |other: &&Vec<u32>| {
@@ -189,7 +190,7 @@ fn are_shared(plan: &Plan, cpus: &[u32]) -> bool {
     plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus).filter(meets).count() > n
 }
 
-/// A task that needs a whole CPU or more: it is late whatever a policy does.
+/// A caution about a task that needs a whole CPU or more, and so is late under any policy.
 fn overloaded(plans: &[Plan]) -> Option<String> {
     let tasks = plans.iter().flat_map(|plan| {
         let guests = plan.vms.iter().map(|vm| (vm.label.as_str(), &vm.tasks));
@@ -206,7 +207,7 @@ fn overloaded(plans: &[Plan]) -> Option<String> {
     ))
 }
 
-/// What a loaded sched_ext scheduler makes of plans that need the fair class.
+/// A caution about a loaded sched_ext scheduler, if plans need the fair class.
 fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> Option<String> {
     let found = plans.find(|plan| loaded.takes_fair && sets_nice_or_slice(plan))?;
     Some(format!(
@@ -240,7 +241,7 @@ fn sets_nice_or_slice(plan: &Plan) -> bool {
     at_rest || own.into_iter().any(fair)
 }
 
-/// What the lab runs of these plans, and what it does not.
+/// Plans that the lab runs, and those that it does not.
 struct Live {
     plans: Vec<usize>,
     missing: Vec<Missing>,

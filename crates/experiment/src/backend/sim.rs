@@ -1,4 +1,4 @@
-//! The simulator: of the host that a plan describes, or of this one.
+//! The simulator: of the plan's host, or of this one.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Backend;
 use crate::result::SIM;
 use crate::this_host::ThisHost;
 
-/// The simulator of the host that the plan describes.
+/// The simulator of the plan's host.
 #[derive(Clone, Copy, Debug)]
 pub struct Sim;
 
@@ -31,7 +31,7 @@ impl Backend for Sim {
     }
 }
 
-/// The simulator of this host, whatever host the plan describes: what stands beside a live column.
+/// The simulator of this host, whatever host the plan has: for the column beside a live one.
 #[derive(Clone, Debug)]
 pub struct SimHere(pub ThisHost);
 

@@ -24,7 +24,7 @@ use crate::result::VM;
 use exec::Exec;
 use probe::HostProbe;
 
-/// Who applies policies to the VM.
+/// Applies policies to the VM.
 pub trait Applies: Send + fmt::Debug {
     /// Applies the plan's policy, in place of the one in force.
     ///
@@ -33,7 +33,7 @@ pub trait Applies: Send + fmt::Debug {
     /// Why not.
     fn apply(&mut self, plan: &Plan) -> Result<(), String>;
 
-    /// Takes it back.
+    /// Takes the policy back.
     ///
     /// # Errors
     ///
@@ -41,32 +41,32 @@ pub trait Applies: Send + fmt::Debug {
     fn take_back(&mut self) -> Result<Applied, String>;
 }
 
-/// What a policy did while it was in force, over all vCPUs.
+/// What a policy did while in force, over all vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Boosts.
     pub boosts: u64,
     /// Times the budget ended or prevented a boost.
     pub throttles: u64,
-    /// Of these, those by the account of the longest boost.
+    /// Throttles because a boost was the longest allowed.
     pub too_long: u64,
-    /// ... and those by the VM's budget.
+    /// Throttles by the VM's budget.
     pub by_vm: u64,
     /// Time boosted and awake.
     pub boosted_ns: Ns,
     /// How long it was in force.
     pub for_ns: Ns,
-    /// CPU time that the thread which drives it took meanwhile, if that is known.
+    /// CPU time of the engine meanwhile, if known.
     pub engine_ns: Option<Ns>,
-    /// What told it of sleeps, wake-ups and interrupts.
+    /// Sources of sleeps, wake-ups and interrupts.
     pub heard_by: Vec<String>,
 }
 
-/// Throttles a second that are worth a note.
+/// Throttles a second from which there is a note.
 const MANY_THROTTLES: f64 = 1.0;
 
 impl Applied {
-    /// Adds what it did in another run, as far as notes speak of it.
+    /// Adds the numbers of another run that notes use.
     fn add(&mut self, run: &Self) {
         self.throttles += run.throttles;
         self.too_long += run.too_long;
@@ -75,7 +75,7 @@ impl Applied {
         self.heard_by.clone_from(&run.heard_by);
     }
 
-    /// Which budget was too small for what the guest asked for.
+    /// A note about a budget that was too small for the guest's requests.
     fn note(&self, policy: &str) -> Option<Note> {
         let per_second = self.throttles as f64 * 1e9 / self.for_ns.max(1) as f64;
         if per_second <= MANY_THROTTLES {
@@ -100,26 +100,26 @@ impl Applied {
     }
 }
 
-/// A VM that runs on this host. A run applies the plan's policy, lets the warm-up pass, and then
-/// measures for the plan's duration, or for as long as the command takes that runs meanwhile.
+/// A VM that runs on this host. A run applies the plan's policy, waits for the warm-up, and then measures for the
+/// plan's duration, or until the command that runs meanwhile ends.
 #[derive(Debug)]
 pub struct Vm {
     found: Found,
     applies: Mutex<Box<dyn Applies>>,
-    /// A thread of the host measures beside the VM.
+    /// Whether a thread of the host measures beside the VM.
     probes: bool,
-    /// Runs in the meantime.
+    /// Command that runs meanwhile.
     command: Option<String>,
     notes: Mutex<Vec<Note>>,
-    /// What each policy did in all runs, by its name.
+    /// Sums over all runs, by policy.
     totals: Mutex<BTreeMap<String, Applied>>,
-    /// How long turns took that came to their end: at least as planned, and as long as the command.
+    /// Lengths of complete turns: at least as planned, and as long as the command.
     lengths: Mutex<Vec<Ns>>,
 }
 
 impl Vm {
-    /// A VM that was found. `probes`: a fair thread measures what waits on the vCPUs' CPUs. `command`:
-    /// a line of shell that runs during each measurement, and prints `NAME=NUMBER`.
+    /// For a found VM. `probes`: a fair thread measures its waits on the vCPUs' CPUs. `command`: a shell command that
+    /// runs during each measurement, and prints `NAME=NUMBER`.
     pub fn new(
         found: Found,
         applies: Box<dyn Applies>,
@@ -130,7 +130,7 @@ impl Vm {
         Self { found, applies: Mutex::new(applies), probes, command, notes, totals, lengths }
     }
 
-    /// What could not be seen, what looking took, and which budgets were too small; each once.
+    /// Notes about what was not seen, the cost of observing, and budgets that were too small; each once.
     pub fn notes(&self) -> Vec<Note> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl Vm {
         range(&self.lengths.lock().unwrap_or_else(PoisonError::into_inner), planned)
     }
 
-    /// The sets of CPUs that its vCPUs may use, each once.
+    /// The different sets of CPUs that its vCPUs may use.
     fn cpu_sets(&self) -> Vec<Vec<u32>> {
         let mut sets: Vec<Vec<u32>> =
             self.found.vcpus.iter().filter_map(|v| affinity(v.thread.tid as i32).ok()).collect();
@@ -220,8 +220,8 @@ impl Vm {
     }
 }
 
-/// The shortest and the longest of these lengths, in seconds, unless all are as planned. Less than a hundredth of a second
-/// more is as planned.
+/// The shortest and the longest of these lengths, in seconds, unless all are as planned. Up to a hundredth of a second
+/// more counts as planned.
 fn range(lengths: &[Ns], planned: Ns) -> Option<[f64; 2]> {
     const HUNDREDTH: Ns = 10_000_000;
     let seconds = |ns: Ns| match ns.saturating_sub(planned) {

@@ -1,4 +1,4 @@
-//! Where things stand in a publication's file.
+//! Places in a publication's file.
 
 use std::ops::Range;
 
@@ -25,17 +25,17 @@ impl From<usize> for Step<'_> {
     }
 }
 
-/// A file as it was read, for messages about it.
+/// The text of a file, for messages about it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Origin {
-    /// What diagnostics call it.
+    /// Its name in diagnostics.
     pub(crate) file: String,
     /// All of it.
     pub(crate) text: String,
 }
 
 impl Origin {
-    /// What is wrong at a path. Where a step is not there, it is the step before that is blamed.
+    /// A diagnostic at a path. If a step does not exist, at the last one that does.
     pub(crate) fn at(
         &self,
         path: &[Step<'_>],

@@ -1,4 +1,4 @@
-//! Holds tables and claims against what was measured.
+//! Compares tables and claims with measurements.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
 use crate::stats::median;
 
-/// Holds tables and claims against the documents of the scenarios.
+/// Compares tables and claims with the documents of the scenarios.
 pub(super) fn compare(
     selection: &Selection,
     measured: &[Measurement<'_>],
@@ -71,7 +71,7 @@ fn of<'m>(measured: &'m [Measurement<'m>], scenario: &str) -> Option<&'m Measure
     measured.iter().find(|one| one.of.name == scenario)
 }
 
-/// The simulated value of a cell, whatever it is divided by.
+/// The simulated value of a cell, before any division.
 fn simulated(m: &Measurement<'_>, table: &Table, row: &Row, column: &Column) -> Option<f64> {
     let place = column.place(row);
     let (policy, probe) = (&column.policy, &column.probe);
@@ -90,7 +90,7 @@ fn simulated(m: &Measurement<'_>, table: &Table, row: &Row, column: &Column) -> 
     })
 }
 
-/// Microseconds of a unit of time; those of a cycle are the profile's.
+/// Microseconds in a unit of time; for cycles, by the profile.
 fn us_per(unit: &str, plan: Option<&Plan>) -> Option<f64> {
     if unit == CYCLES {
         return Some(1e3 / f64::from(plan?.host.cpu?.tsc_khz));
@@ -233,7 +233,7 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     }
 }
 
-/// Unit of what is compared, which is that of the series; empty for ratios.
+/// Unit of the compared values, which is that of the series; empty for ratios.
 fn unit(check: &Check, key: Option<&Key>) -> String {
     let own = key.map_or("", |key| &key.unit);
     let unit = match (check.form, check.quantity, &check.per) {
@@ -260,7 +260,7 @@ fn between(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Op
     Some(scalar(at(to)? - at(from)?))
 }
 
-/// In how many of its pauses another VM ran, for the vCPU with which a view begins.
+/// Share of pauses in which another VM ran, for the vCPU with which a view begins.
 fn interleaved(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Option<f64> {
     let view = d
         .intervals

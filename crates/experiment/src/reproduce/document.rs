@@ -19,37 +19,37 @@ pub struct Reproduction {
     pub version: String,
     /// Whether it was ended early: some cells have no simulated value.
     pub interrupted: bool,
-    /// What the tables show, by name.
+    /// Captions of the tables, by name.
     #[serde(default)]
     pub tables: BTreeMap<String, Caption>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
-    /// Histograms, a column of each at a time.
+    /// Histograms, one column at a time.
     #[serde(default)]
     pub histograms: Vec<HistogramResult>,
     /// Claims.
     pub claims: Vec<ClaimResult>,
     /// The sum of it.
     pub summary: Summary,
-    /// What to know about the published numbers.
+    /// Notes about the published numbers.
     pub notes: Vec<String>,
-    /// Hosts that were simulated, by scenario.
+    /// Simulated hosts, by scenario.
     #[serde(default)]
     pub hosts: BTreeMap<String, Vec<String>>,
-    /// What the scenarios assume, by scenario.
+    /// Assumptions, by scenario.
     pub assumptions: BTreeMap<String, Vec<String>>,
 }
 
-/// What a table shows.
+/// Caption of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Caption {
     /// Its title.
     pub title: String,
-    /// What its rows are.
+    /// Meaning of its rows.
     pub row_name: String,
 }
 
-/// A published value and ours.
+/// A published value and the simulated one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Table.
@@ -62,19 +62,19 @@ pub struct Cell {
     pub unit: String,
     /// The published value.
     pub published: f64,
-    /// Ours; null if it was not run.
+    /// The simulated value; null if it was not run.
     pub simulated: Option<f64>,
-    /// Ours over theirs; null where theirs is zero.
+    /// Simulated over published; null if the published value is zero.
     pub ratio: Option<f64>,
-    /// Unit of ours.
+    /// Unit of the simulated value.
     pub simulated_unit: String,
-    /// Whether the two can be held against each other one by one.
+    /// Whether the two can be compared directly.
     pub comparable: bool,
     /// Within a factor of two (both zero counts).
     pub within_2x: bool,
 }
 
-/// A published histogram and ours.
+/// A published histogram and the simulated one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistogramResult {
     /// Histogram.
@@ -83,38 +83,38 @@ pub struct HistogramResult {
     pub column: String,
     /// Unit of the buckets and of the means.
     pub unit: String,
-    /// Samples they took.
+    /// Samples of the published histogram.
     pub published_samples: u64,
-    /// Of them, those in the buckets that were printed.
+    /// Published samples in printed buckets.
     pub published_listed: u64,
-    /// Samples of ours; 0 if it was not run.
+    /// Simulated samples; 0 if it was not run.
     pub simulated_samples: u64,
-    /// Mean of the buckets that were printed.
+    /// Mean of the printed buckets.
     pub published_mean: Option<f64>,
-    /// Mean of ours, of whole microseconds as well.
+    /// Mean of the simulated samples, in whole microseconds as well.
     pub simulated_mean: Option<f64>,
-    /// Wasserstein's distance: how far a sample of one has to be moved, on average, to make the other.
+    /// Wasserstein distance: how far a sample of one has to be moved, on average, to make the other.
     pub wasserstein_us: Option<f64>,
     /// Every bucket in which one of the two has samples.
     pub buckets: Vec<Bucket>,
 }
 
-/// A bucket of a histogram: latencies from `us` up to, but not including, one more.
+/// A bucket of a histogram: latencies from `us` up to, but excluding, `us + 1`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Where it begins.
     pub us: u64,
-    /// Their samples.
+    /// Published samples.
     pub published: u64,
-    /// As a share of those that were printed.
+    /// As a share of the printed ones.
     pub published_share: f64,
-    /// Our samples.
+    /// Simulated samples.
     pub simulated: u64,
-    /// As a share of ours.
+    /// As a share of all simulated ones.
     pub simulated_share: f64,
 }
 
-/// A claim, and whether it holds here.
+/// A claim, and whether it holds in simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// Name.
@@ -123,22 +123,22 @@ pub struct ClaimResult {
     pub statement: String,
     /// Whether every check holds.
     pub holds: bool,
-    /// What it rests on.
+    /// Evidence for the verdict.
     pub evidence: Evidence,
 }
 
-/// What a claim's verdict rests on.
+/// Evidence for a claim's verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// What was assumed in turning the finding into bounds.
     pub assumption: Option<String>,
-    /// Why it is not reproduced, as far as that was found.
+    /// Why it is not reproduced, as far as known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the verdict depends on, with what becomes of it over the plausible range.
+    /// What the verdict depends on, with the result over the plausible range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<String>,
-    /// Commands that show what `reason` and `depends` say.
+    /// Commands that show the statements of `reason` and `depends`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shown_by: Vec<String>,
     /// The checks, in each cell.
@@ -152,9 +152,9 @@ pub struct CheckResult {
     pub scenario: String,
     /// Cell of its matrix.
     pub cell: Coordinates,
-    /// What is compared, in words.
+    /// The compared quantity, in words.
     pub what: String,
-    /// Unit of value and bounds; left out where they have none.
+    /// Unit of value and bounds; left out if they have none.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub unit: String,
     /// Value; null if it was not measured.
@@ -165,11 +165,11 @@ pub struct CheckResult {
     pub at_least: Option<f64>,
     /// Upper bound.
     pub at_most: Option<f64>,
-    /// Whether the value keeps the bounds.
+    /// Whether the value is within the bounds.
     pub holds: bool,
 }
 
-/// The sum of a reproduction.
+/// Summary of a reproduction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Cells, none left out.
@@ -180,8 +180,8 @@ pub struct Summary {
     pub cells_comparable: usize,
     /// Of them within a factor of two.
     pub within_2x_comparable: usize,
-    /// Median of |log2(ratio)| over the comparable cells; a simulated zero is infinitely far. Null
-    /// if that is the median.
+    /// Median of |log2(ratio)| over the comparable cells; a simulated zero counts as infinite. Null if that is the
+    /// median.
     pub median_abs_log2: Option<f64>,
     /// Claims.
     pub claims: usize,

@@ -1,7 +1,7 @@
 //! Published histograms against simulated ones, bucket by bucket.
 //!
-//! Their distance is Wasserstein's: how far a sample has to be moved, on average, to make one of the
-//! other. A mean that agrees can hide two histograms that do not; this cannot.
+//! Their distance is Wasserstein's: how far a sample has to be moved, on average, to make one of the other. Different
+//! histograms can have the same mean, but not distance 0.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::published::{Histogram, HistogramColumn};
 use crate::rounding::scalar;
 use crate::runner::PlanRuns;
 
-/// Holds a histogram against the runs of its scenario.
+/// Compares a histogram with the runs of its scenario.
 pub(super) fn compare(
     histogram: &Histogram,
     plans: &[Plan],
@@ -55,7 +55,7 @@ fn one(
     }
 }
 
-/// Beyond this, in microseconds, samples fall into the last bucket.
+/// Samples beyond this, in microseconds, are in the last bucket.
 pub(crate) const MOST_US: u64 = 100_000;
 
 fn mean(bins: &Bins) -> Option<f64> {
@@ -71,8 +71,8 @@ fn side_by_side<'a>(a: &'a Bins, b: &'a Bins) -> BTreeMap<u64, (u64, u64)> {
     both
 }
 
-/// Wasserstein's distance of two histograms, in buckets; `None` if one is empty. The area between their
-/// distribution functions, in integers: the same everywhere.
+/// Wasserstein distance of two histograms, in buckets; `None` if one is empty. It is the area between their
+/// distribution functions, in integers: the same on every machine.
 fn distance(a: &Bins, b: &Bins) -> Option<f64> {
     let (na, nb) = (u128::from(a.count()), u128::from(b.count()));
     if na == 0 || nb == 0 {

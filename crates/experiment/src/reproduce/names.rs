@@ -1,4 +1,4 @@
-//! Names that publications have for parts of scenarios, held against the scenarios.
+//! Checks names in publications against the scenarios.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::ScenarioPlans;
 use super::compare::fits;
 use crate::published::{CYCLES, Coordinates, Publication, Step};
 
-/// Every policy, probe and matrix cell of a publication that its scenarios do not have. Scenarios that
-/// are not among `all` are not asked for.
+/// Every policy, probe and matrix cell of a publication that its scenarios do not have. Scenarios that are not in `all`
+/// are not checked.
 pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let of = |name: &str| all.iter().find(|scenario| scenario.name == name);
@@ -77,7 +77,7 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
     found
 }
 
-/// A scenario, and the publication that is held against it.
+/// A scenario, and the publication that is checked against it.
 struct Held<'h> {
     publication: &'h Publication,
     scenario: &'h ScenarioPlans<'h>,
@@ -89,7 +89,7 @@ impl Held<'_> {
         self.found.push(self.publication.origin.at(path, message, help));
     }
 
-    /// Refuses a name that is none of `known`; `what` they are, for lists.
+    /// Refuses a name that is not in `known`; `what`: their kind, for lists.
     fn known<'n>(
         &mut self,
         name: &str,
@@ -145,7 +145,7 @@ impl Held<'_> {
         }
     }
 
-    /// An axis of the matrix that a place in it leaves open.
+    /// An axis of the matrix that a place does not determine.
     fn free(&self, place: &Coordinates) -> Option<String> {
         let mut cells = self.scenario.plans.iter().map(|plan| &plan.params);
         let first = cells.find(|cell| fits(cell, place))?;
@@ -154,7 +154,7 @@ impl Held<'_> {
     }
 }
 
-/// What results can be about: the host, its threads and devices; VMs, their tasks and vCPUs; storms.
+/// Possible subjects of results: the host, its threads and devices; VMs, their tasks and vCPUs; storms.
 fn probes(plans: &[Plan]) -> BTreeSet<String> {
     let mut known = BTreeSet::from(["host".to_owned()]);
     for plan in plans {

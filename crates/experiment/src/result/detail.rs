@@ -1,4 +1,4 @@
-//! What a report draws of a series besides its statistics: distribution, parts by size, and time.
+//! Data of a series for charts, besides its statistics: distribution, parts by size, and series over time.
 //!
 //! [`LatencySeries`](super::LatencySeries) has it where [`Plan::slices`] is set (`--out` sets it).
 //!
@@ -13,17 +13,17 @@ use super::Place;
 /// Detail of a latency series, all repeats pooled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detail {
-    /// How latencies are distributed.
+    /// Distribution of latencies.
     pub distribution: Distribution,
-    /// Where the time went, by size of the sample; ascending, without empty ones.
+    /// Parts by size of the sample; ascending, without empty ones.
     pub by_size: Vec<SizeBand>,
-    /// How latencies change with time; left out where nobody asked for it.
+    /// Latencies over time; left out unless asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub over_time: Option<OverTime>,
 }
 
-/// A histogram in two columns: buckets that have samples, ascending. An octave has 16 buckets, so a
-/// value is known to a sixteenth.
+/// A histogram in two columns: buckets that have samples, ascending. An octave has 16 buckets, so a value is known to
+/// one part in sixteen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Largest latency of each bucket.
@@ -35,14 +35,14 @@ pub struct Distribution {
 /// Samples of one octave of latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SizeBand {
-    /// Smallest latency that belongs to it.
+    /// Smallest latency of the band.
     pub from_us: f64,
-    /// Smallest latency that no longer does: twice that.
+    /// End of the band: twice that, excluded.
     pub until_us: f64,
     /// Samples.
     pub count: u64,
-    /// Mean time a sample of it spent in each part; those that are not zero. They add up to the
-    /// mean of these samples, but for rounding.
+    /// Mean time of its samples in each part, if not zero. They add up to the mean of these samples, except for
+    /// rounding.
     pub parts_mean: BTreeMap<String, f64>,
 }
 
@@ -53,8 +53,7 @@ pub struct OverTime {
     pub width_us: f64,
     /// Samples.
     pub count: Vec<u64>,
-    /// Medians; null with fewer than 20 samples, as 10 must lie beyond. Quantiles are known to an
-    /// eighth here.
+    /// Medians; null with fewer than 20 samples, as 10 must lie beyond. Quantiles here are known to one part in eight.
     pub p50: Vec<Option<f64>>,
     /// 99 % quantiles; null with fewer than 1000 samples.
     pub p99: Vec<Option<f64>>,
@@ -62,10 +61,10 @@ pub struct OverTime {
     pub max: Vec<Option<f64>>,
 }
 
-/// How often a policy did something, by time: means over repeats.
+/// Rate of a policy's event over time: means over repeats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyEventSeries {
-    /// Where.
+    /// Backend, policy and cell.
     #[serde(flatten)]
     pub place: Place,
     /// The VMs' common name.
@@ -78,10 +77,10 @@ pub struct PolicyEventSeries {
     pub per_s: Vec<f64>,
 }
 
-/// How many of its vCPUs a VM used, by time: means over repeats. VMs that can keep off some have it.
+/// vCPUs in use of a VM over time: means over repeats. Only for VMs that can avoid some.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InUseSeries {
-    /// Where.
+    /// Backend, policy and cell.
     #[serde(flatten)]
     pub place: Place,
     /// The VMs' common name.
@@ -96,7 +95,7 @@ pub struct InUseSeries {
     pub changes: Vec<f64>,
 }
 
-/// Something the scenario does at a set time.
+/// A change at a set time of the scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Switch {
     /// When, from the start of the measurement; negative within the warm-up.

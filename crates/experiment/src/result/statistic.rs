@@ -1,4 +1,4 @@
-//! The statistics of a latency series, by their names.
+//! The statistics of a latency series, by name.
 
 use vcoop_model::sweep::Statistic;
 
@@ -20,7 +20,7 @@ impl LatencySeries {
         }
     }
 
-    /// A statistic over the baseline's.
+    /// Ratio of a statistic to the baseline's.
     pub fn ratio(&self, of: Statistic) -> Bounded {
         let ratios = self.ratio_to_baseline.unwrap_or_default();
         let intervals = self.ratio_ci95.unwrap_or_default();

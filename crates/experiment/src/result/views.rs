@@ -1,4 +1,4 @@
-//! What is in a result besides series: curves of boot storms, and views of single runs.
+//! Content of a result besides series: curves of boot storms, and views of single runs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Interval, Params};
 
-/// Which backend, policy and cell something is of; as [`Key`](super::Key) has it.
+/// Backend, policy and cell, as in [`Key`](super::Key).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Backend.
@@ -15,15 +15,15 @@ pub struct Place {
     pub policy: String,
     /// Cell of the matrix.
     pub params: Params,
-    /// The same as the matrix has it.
+    /// The same with the matrix's paths.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub cell: BTreeMap<String, String>,
 }
 
-/// Accumulated start or login time of a storm: when its first, second, ... VM had got there.
+/// Accumulated start or login times of a storm: when its first, second, ... VM had reached the event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Where.
+    /// Backend, policy and cell.
     #[serde(flatten)]
     pub place: Place,
     /// The VMs' common name.
@@ -35,7 +35,7 @@ pub struct Curve {
     pub begin_s: f64,
     /// VMs of the storm.
     pub planned: u32,
-    /// How many had got there at the end of the run, by repeat.
+    /// How many had reached it at the end of the run, by repeat.
     pub reached: Vec<u32>,
     /// A point for each number of VMs that all repeats reached.
     pub points: Vec<CurvePoint>,
@@ -55,7 +55,7 @@ pub struct CurvePoint {
 /// Every sample of a probe in the first repeat, in two columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScatterView {
-    /// Where.
+    /// Backend, policy and cell.
     #[serde(flatten)]
     pub place: Place,
     /// Probe.
@@ -66,7 +66,7 @@ pub struct ScatterView {
     pub latency_us: Vec<f64>,
     /// Samples after the last one kept.
     pub dropped: u64,
-    /// VMs that came meanwhile.
+    /// VMs that started or logged in meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub marks: Vec<ViewMark>,
 }
@@ -84,25 +84,25 @@ pub struct ViewMark {
     pub event: String,
 }
 
-/// Who ran when on one pCPU in the first repeat.
+/// Threads on one pCPU over time, in the first repeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntervalView {
-    /// Where.
+    /// Backend, policy and cell.
     #[serde(flatten)]
     pub place: Place,
-    /// What it was to begin with: `start 20`, `login 20`, or a time.
+    /// Requested begin: `start 20`, `login 20`, or a time.
     pub at: String,
-    /// The pCPU; null where the view never began.
+    /// The pCPU; null if the view never began.
     pub pcpu: Option<u32>,
     /// When it began, from the start of the measurement.
     pub from_us: f64,
     /// When it ended.
     pub until_us: f64,
-    /// One after the other; the pCPU is idle between two that do not meet.
+    /// In order; the pCPU is idle between two that are not adjacent.
     pub spans: Vec<SpanView>,
 }
 
-/// Somebody had the pCPU.
+/// A thread had the pCPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpanView {
     /// From when, from the view's begin.

@@ -1,4 +1,4 @@
-//! A command that runs during a measurement, and what it prints.
+//! Runs a command during a measurement, and reads its output.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,27 +11,27 @@ use vcoop_model::recording::Scalar;
 
 use crate::result::{EXEC, EXEC_METRIC};
 
-/// A command that takes so much longer than the measurement has hung.
+/// A command that takes this much longer than the measurement hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most that is read of what it prints.
+/// Most bytes that are read of its output.
 const MOST_BYTES: u64 = 1 << 20;
 /// Most values.
 const MOST_VALUES: usize = 256;
 
-/// A running command. It is ended when dropped.
+/// A running command, which is killed on drop.
 #[derive(Debug)]
 pub(super) struct Exec {
     child: Child,
     line: String,
-    /// Files, so that a command which prints much does not wait for us.
+    /// Files, so that a command with much output does not block.
     stdout: File,
     stderr: File,
     until: Instant,
 }
 
 impl Exec {
-    /// Starts a line of shell. It finds the VM's name, the policy and the length of the measurement in
-    /// seconds in `VCOOP_VM`, `VCOOP_POLICY` and `VCOOP_EACH_S`.
+    /// Starts a shell command, with the VM's name, the policy and the length of the measurement in seconds in
+    /// `VCOOP_VM`, `VCOOP_POLICY` and `VCOOP_EACH_S`.
     pub(super) fn start(
         line: &str,
         vm: &str,
@@ -52,11 +52,11 @@ impl Exec {
         Ok(Self { child, line: line.to_owned(), stdout, stderr, until })
     }
 
-    /// Whether it goes on.
+    /// Whether it still runs.
     ///
     /// # Errors
     ///
-    /// It has hung.
+    /// It hangs.
     pub(super) fn is_running(&mut self) -> Result<bool, String> {
         let over = self.child.try_wait().map_err(|e| e.to_string())?.is_some();
         if !over && Instant::now() > self.until {
@@ -66,8 +66,8 @@ impl Exec {
         Ok(!over)
     }
 
-    /// What it printed, once it has ended: `NAME=NUMBER`, one a line, and the first line that looks like one without a
-    /// number. Other lines are passed over.
+    /// Its output, once it has ended: `NAME=NUMBER`, one a line, and the first line that looks like that without a
+    /// number. Other lines are ignored.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ fn text(file: &mut File) -> String {
 /// By probe and metric.
 type Values = BTreeMap<(String, String), Scalar>;
 
-/// The values of a text, and the first line `NAME=...` that has none. The unit is the end of the name.
+/// The values of a text, and the first line `NAME=...` without one. The unit is the end of the name.
 fn values(text: &str) -> (Values, Option<String>) {
     let mut values = BTreeMap::new();
     let mut passed_over = None;

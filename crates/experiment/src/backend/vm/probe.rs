@@ -1,4 +1,4 @@
-//! What a fair thread of the host waits where the VM's vCPUs run.
+//! Measures how long a fair thread of the host waits on the CPUs of the VM's vCPUs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,22 +9,22 @@ use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{pin, set_timer_slack};
 
-/// Time between two of its wake-ups. Not a round number: a guest's timers have such periods, and a
-/// probe of the same period would see one phase of them only.
+/// Time between two wake-ups. Not a round number: a guest's timers have round periods, and a probe with the same period
+/// would see only one phase of them.
 const PERIOD_NS: Ns = 1_037_000;
 
 /// Most threads: one for each set of CPUs that vCPUs may use.
 const MOST: usize = 8;
 
-/// What one thread measured.
+/// Samples of one thread.
 #[derive(Debug, Default)]
 struct Samples {
-    /// When each was due, from the beginning, and how late it was.
+    /// Due time, from the beginning, and latency of each.
     samples: Vec<(Ns, Ns)>,
     missed: u64,
 }
 
-/// Threads that measure until they are ended.
+/// Threads that measure until [`end`](Self::end).
 #[derive(Debug)]
 pub(super) struct HostProbe {
     over: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl HostProbe {
         Self { over, threads }
     }
 
-    /// Ends them. What they measured is one series.
+    /// Ends them. Their samples form one series.
     pub(super) fn end(self) -> LatencyRecord {
         self.over.store(true, Ordering::Relaxed);
         let mut record = LatencyRecord::new("host.probe");
@@ -70,8 +70,8 @@ impl HostProbe {
     }
 }
 
-/// Samples from `began` on until it is over. A thread that is starved comes too late to see that it is
-/// not over: it has one sample all the same, as late as it came, and the periods that it missed.
+/// Samples from `began` on until it is over. A starved thread notices the end too late: it then has one sample with its
+/// full latency, and the periods that it missed.
 fn sample(cpus: &[u32], began: Ns, over: &AtomicBool) -> Samples {
     let mut all = Samples::default();
     if pin(cpus).is_err() {
