@@ -107,7 +107,7 @@ impl Collector for Page {
         let help = "Interrupts for a VM's vCPUs that the engine was told of";
         many("vcoop_vm_interrupts", help, &None, &mut self.interrupts(|i| i.heard))?;
         let help =
-            "Those that came so soon after one that was heard of that the policy was not told";
+            "Interrupts not passed to the policy, because they came too soon after one that was";
         many("vcoop_vm_interrupts_coalesced", help, &None, &mut self.interrupts(|i| i.coalesced))?;
         let help = "Interrupts that found their vCPU boosted, or boosted it";
         many("vcoop_vm_interrupts_boosted", help, &None, &mut self.interrupts(|i| i.boosted))?;
