@@ -4,9 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::fs::CWD;
+
 use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
-use crate::files::{Roots, read, write};
+use crate::files::{Roots, hold, read, write};
 use crate::journal::Contents;
 use crate::layout::Layout;
 
@@ -99,6 +101,16 @@ impl Target {
             Self::Cpu(cpu) => roots.online(*cpu),
         }
     }
+
+    /// Writes it. A cgroup that has come in place of this one since is left alone: what it has would be taken for its own.
+    fn write(&self, roots: &Roots, text: &str) -> io::Result<()> {
+        match self {
+            Self::Cgroup { name, inode } => {
+                write(hold(&roots.cgroup.join(name), *inode)?, "cpuset.cpus", text)
+            }
+            Self::Controllers | Self::Cpu(_) => write(CWD, self.path(roots), text),
+        }
+    }
 }
 
 impl fmt::Display for Target {
@@ -113,10 +125,9 @@ impl fmt::Display for Target {
 
 impl Change {
     pub(crate) fn make(&self, roots: &Roots) -> io::Result<Made> {
-        let path = self.target.path(roots);
-        match (write(&path, &self.to), &self.instead) {
+        match (self.target.write(roots, &self.to), &self.instead) {
             (Err(e), Some(instead)) if e.raw_os_error() == Some(libc::ENOSPC) => {
-                write(&path, instead).map(|()| Made::Instead)
+                self.target.write(roots, instead).map(|()| Made::Instead)
             }
             (written, _) => written.map(|()| Made::So),
         }
@@ -281,4 +292,32 @@ fn give_back(
 /// Whether a file's cgroup no longer exists: no such file, or no such device if it was open.
 pub(crate) fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use vcoop_testing::Tree;
+
+    use super::{Change, Made, Target, is_gone};
+    use crate::files::Roots;
+
+    #[test]
+    fn a_cgroup_that_has_come_since_the_look_is_not_written_to() {
+        let tree = Tree::default();
+        tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "");
+        let there = fs::metadata(tree.path("sys/fs/cgroup/user.slice")).unwrap().ino();
+        let make = |inode| {
+            let target = Target::Cgroup { name: "user.slice".to_owned(), inode };
+            let [from, before] = [String::new(), String::new()];
+            let change = Change { target, from, to: "0-1".to_owned(), before, instead: None };
+            change.make(&Roots::in_tree(tree.root()))
+        };
+        assert!(is_gone(&make(there + 1).unwrap_err()));
+        assert_eq!(tree.get("sys/fs/cgroup/user.slice/cpuset.cpus").trim(), "");
+        assert_eq!(make(there).unwrap(), Made::So);
+        assert_eq!(tree.get("sys/fs/cgroup/user.slice/cpuset.cpus"), "0-1\n");
+    }
 }

@@ -2,8 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, fstat, open, openat};
+use rustix::path::Arg;
 
 /// Most bytes of a small file that are read: a list of every second CPU of 8192.
 const MOST_BYTES: u64 = 64 << 10;
@@ -85,12 +89,21 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text.trim_ascii().to_owned())
 }
 
-/// Writes a small existing file in one call: the kernel takes each call for a request.
-pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a small existing file in one call: the kernel takes each call for a request. A relative path begins at
+/// `folder`.
+pub(crate) fn write(folder: impl AsFd, path: impl Arg, text: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(folder, path, flags, Mode::empty())?);
     // Without an end of line a request for nothing would be no write at all.
-    let mut options = OpenOptions::new();
-    let file = options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path);
-    file?.write_all(format!("{text}\n").as_bytes())
+    file.write_all(format!("{text}\n").as_bytes())
+}
+
+/// Opens a folder that must have this inode number, which another folder of the same name has not. The handle refers to the
+/// same folder even if the path is replaced.
+pub(crate) fn hold(path: &Path, inode: u64) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = open(path, flags, Mode::empty())?;
+    if fstat(&folder)?.st_ino == inode { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// Whether this process may write a file; no also if the file system is read-only.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Change, Changes, Target, Undone, give_back, is_gone, same};
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
-use crate::files::{Roots, may_write, read, write};
+use crate::files::{Roots, may_write, read};
 use crate::journal::Contents;
 
 /// Most cgroups below the root that are looked at.
@@ -251,7 +251,7 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
             undone.foreign.push(format!("{target} keeps cpuset, which others use by now"));
         } else {
             // At once for all cgroups: they have no cpusets then, as before.
-            match write(&target.path(roots), "-cpuset") {
+            match target.write(roots, "-cpuset") {
                 Ok(()) => control = Some(target),
                 Err(e) => {
                     contents.controllers = true;
