@@ -578,9 +578,11 @@ impl Inside {
         }
     }
 
-    /// A thread has ended.
+    /// A thread of this number has ended; its number may be another one's by now.
     fn ended(&mut self, tid: i32) {
-        if let Some(&(number, place)) = self.threads.get(&tid) {
+        if let Some(&(number, place)) = self.threads.get(&tid)
+            && self.vcpu(number, place).is_some_and(|vcpu| !vcpu.captured.is_alive())
+        {
             self.leave(number, place, None);
         }
     }

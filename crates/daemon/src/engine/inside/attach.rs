@@ -169,6 +169,15 @@ impl Inside {
     fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), Refusal> {
         let words = |e: &dyn std::fmt::Display| e.to_string();
         let tid = of.thread.tid.cast_signed();
+        // It may have the number of one whose end nobody has told of yet.
+        self.ended(tid);
+        if let Some(vm) = self.threads.get(&tid).and_then(|(number, _)| self.vms.get(number)) {
+            let name = &vm.id.name;
+            return Err(Refusal::from(format!(
+                "{} is in force on thread {tid}, as one of {name}\n  remedy: vcoop detach {name}",
+                vm.policy
+            )));
+        }
         let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
         let baseline = captured.baseline().clone();
         if baseline.start != of.thread.start_time {

@@ -81,6 +81,34 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     inside.keeper.end();
 }
 
+/// A process that gets a second VM has another name for its first one, and a number can be another thread's at once.
+#[test]
+fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    let tid = vcpu.tid;
+    inside.attach(target(tid)).unwrap();
+    let mut other = target(tid);
+    other.vm.name += "#5";
+    let why = inside.attach(other.clone()).unwrap_err().why;
+    assert!(why.contains(&format!("thread {tid}, as one of web\n")), "{why}");
+    inside.ended(tid);
+    assert!(inside.vms.len() == 1 && inside.journal.contents().threads.contains_key(&tid));
+    // As if it was the one before that has ended.
+    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    let gone = Waiting::start();
+    let captured = Captured::of(gone.tid).unwrap();
+    gone.end();
+    until("it is gone", || !captured.is_alive());
+    assert_eq!(vm.vcpus.len(), 1);
+    inside.vcpu_mut(number, 0).unwrap().captured = captured;
+    inside.attach(other).unwrap();
+    assert_eq!(inside.threads[&tid].0, number + 2);
+    inside.detach_all();
+    inside.keeper.end();
+}
+
 #[test]
 fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let dir = tempfile::tempdir().unwrap();
