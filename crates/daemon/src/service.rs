@@ -423,6 +423,14 @@ impl Shared {
         /// Measuring it takes a while.
         static HOST_KHZ: OnceLock<u32> = OnceLock::new();
         let pid = vm.pid;
+        // Guests of both would speak for the vCPUs of one.
+        if !vm.is_alone {
+            return Err(Refusal::missing(format!(
+                "{policy} talks with the guest's driver, and process {pid} runs several VMs, whose windows cannot be \
+                 told apart\n  remedy: run {} in a process of its own",
+                vm.name
+            )));
+        }
         let none = || policy::no_driver(&vm.name, policy);
         let offer = self.windows.get().and_then(|server| server.offer(pid));
         let (window, address, bell) = match offer {
@@ -503,6 +511,33 @@ mod tests {
         assert_eq!(attach(&first), ended, "its own may be replaced");
         shared.owners().insert(vm.clone(), Owner::Rule("static".to_owned(), Vec::new()));
         assert_eq!(attach(&second), ended, "a rule's may be replaced");
+    }
+
+    #[test]
+    fn no_window_is_taken_for_that_of_another_vm_of_its_process() {
+        let (dir, tree) = (tempfile::tempdir().unwrap(), vcoop_testing::Tree::default());
+        let shared = shared(&dir);
+        // As no process is numbered.
+        let of = |path: &str| format!("proc/5000000/{path}");
+        let stat = "5000000 (qemu-kvm) S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 2 0 500 0";
+        tree.put(&of("stat"), stat);
+        tree.put(&of("task/5000000/stat"), stat);
+        tree.put(&of("cmdline"), "qemu-kvm");
+        let link = |path: &str, to| {
+            std::fs::create_dir_all(tree.path(&of("fd"))).unwrap();
+            std::os::unix::fs::symlink(to, tree.path(&of(path))).unwrap();
+        };
+        link("exe", "/usr/libexec/qemu-kvm");
+        link("fd/7", "anon_inode:kvm-vcpu:0");
+        let why = |fd| {
+            link(&format!("fd/{fd}"), "anon_inode:kvm-vm");
+            tree.put(&format!("debugfs/kvm/5000000-{fd}/vcpu0/pid"), "0");
+            let proc = vcoop_vmm::Proc::at(tree.path("proc")).debugfs(tree.path("debugfs"));
+            let why = |vm| shared.shares(vm, "dynamic").unwrap_err().why;
+            let several = |vm| why(vm).contains("several VMs");
+            proc.scan().unwrap().vms.iter().map(several).collect::<Vec<_>>()
+        };
+        assert_eq!([9, 12].map(why), [vec![false], vec![true; 2]]);
     }
 
     #[test]

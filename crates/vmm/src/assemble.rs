@@ -90,6 +90,7 @@ pub(crate) fn vms(process: &Process, folders: Vec<Folder>, domain: Option<&Domai
             pid: process.pid,
             start_time: process.start_time,
             vm_fd: group.vm_fd,
+            is_alone: alone,
             unplaced: group.count.map(|count| count.saturating_sub(vcpus.len())),
             vcpus,
             others: Vec::new(),

@@ -24,6 +24,8 @@ pub struct Vm {
     /// File descriptor of KVM's VM in that process, where it is known: with `pid` it names the
     /// VM's folder in debugfs.
     pub vm_fd: Option<u32>,
+    /// Its process runs no other VM.
+    pub is_alone: bool,
     /// Its vCPUs with a known thread, by index. No thread is in here twice.
     pub vcpus: Vec<VcpuThread>,
     /// vCPUs whose thread is not known; `None` where not even their number is.
