@@ -171,6 +171,7 @@ fn ns(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
@@ -239,6 +240,41 @@ mod tests {
         });
         assert!(found.report.broke(Rule::BoostIsAnswered), "{found:?}");
         assert_eq!(found.answers, 0);
+    }
+
+    #[test]
+    fn a_guest_is_shown_boosts_in_turns_and_nothing_at_the_begin_and_the_end() {
+        // When it was shown what, in milliseconds.
+        let shown = |guest: &dyn Fn(&Window)| {
+            let (looks, all) = (Cell::new(0_u32), RefCell::new(vec![(0, Status::Disabled)]));
+            let found = examined(|own| {
+                let host = own.host(0).unwrap();
+                let status = host.status();
+                if status != Status::Disabled {
+                    own.guest(0).unwrap().area.ack.store(host.ticket(), Ordering::Release);
+                }
+                if all.borrow().last().unwrap().1 != status {
+                    all.borrow_mut().push((looks.get() * LOOK.as_micros() as u32 / 1_000, status));
+                }
+                // It takes a moment to answer, as it may.
+                if looks.get().is_multiple_of(20) {
+                    guest(own);
+                }
+                looks.set(looks.get() + 1);
+            });
+            (found, all.into_inner())
+        };
+        let (found, all) = shown(&honest);
+        assert!(found.report.is_conforming() && found.changes > 3, "{found:?}");
+        let (normal, boosted, throttled) = (Status::Normal, Status::Boosted, Status::Throttled);
+        let first =
+            [(100, normal), (120, boosted), (120, normal), (140, boosted), (141, throttled)];
+        assert_eq!((&all[1..6], all.last()), (&first[..], Some(&(500, Status::Disabled))));
+        // One that keeps its boosts has each for twice its time.
+        let (_, all) = shown(&|_| {});
+        let first =
+            [(100, normal), (120, boosted), (220, normal), (240, boosted), (340, throttled)];
+        assert_eq!(all[1..6], first);
     }
 
     #[test]
