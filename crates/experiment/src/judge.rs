@@ -580,6 +580,8 @@ mod tests {
         let p99 = change(286.0, [200.0, 300.0]);
         let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
         assert_eq!(judged(probe.clone(), &usual), 1);
+        let as_many = Effect { missed: [0.05, 0.05], ..probe.clone() };
+        assert_eq!(judged(as_many, &usual), 1);
         let missed = Effect { missed: [0.05, 0.0], ..probe };
         assert_eq!(judged(missed.clone(), &usual), 0);
         let said = Judgement::new(&[missed], "vanilla", &usual).price();
@@ -599,6 +601,29 @@ mod tests {
         assert_eq!(held(0.93, [0.8, 1.1]), Held::Likely, "noise can explain it");
         let guest = Effect { whose: Whose::Own, ..work(0.5, 10) };
         assert_eq!(Judgement::new(&[guest], "vanilla", &Limits::default()).held(), Held::Yes);
+    }
+
+    #[test]
+    fn missed_periods_weigh_by_how_far_they_are_beyond_their_limit() {
+        let judged = |whose, [before, now]: [f64; 2]| {
+            let (missed, mean) = ([before, now], change(0.5, [0.49, 0.51]));
+            let effect = Effect { mean, missed, ..Effect::new("rt".to_owned(), whose, 10) };
+            Judgement::new(&[effect], "vanilla", &Limits::default())
+        };
+        let probe = |missed| judged(Whose::Others, missed);
+        assert!((probe([0.02, 0.09]).excess() - 3.0_f64.ln()).abs() < 1e-9);
+        assert_eq!(probe([0.02, 0.09]).held(), Held::No);
+        assert!(probe([0.02, 0.09]).price().starts_with("It costs: rt misses 9.00 %"));
+        for within in [[0.02, 0.029], [0.09, 0.02]] {
+            assert_eq!(probe(within).held(), Held::Yes, "{within:?}");
+            assert!(probe(within).too_much().is_empty(), "{within:?}");
+        }
+        // What a guest gains is no gain if it misses more than before; what it misses is said.
+        let guest = |missed| judged(Whose::Guest, missed);
+        assert!(guest([0.3, 0.2]).improves && !guest([0.2, 0.3]).improves);
+        assert!(
+            guest([0.3, 0.2]).shown.ends_with("; rt misses 20.0 % of its periods (vanilla 30.0 %)")
+        );
     }
 
     #[test]
