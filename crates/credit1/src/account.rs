@@ -1,4 +1,4 @@
-//! Credit: how it is burnt, and how every timeslice's worth of it is handed out.
+//! Credit: how running burns it, and how each accounting distributes a timeslice's worth.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Note};
@@ -7,7 +7,7 @@ use super::{CREDIT_NS, Credit1, Decision, NONE, Pri, State};
 use crate::config::{Burn, Patch};
 
 impl Credit1 {
-    /// Charges the current entity of `cpu` for the CPU time since it was charged last.
+    /// Charges the current entity of `cpu` for its CPU time since the last charge.
     pub(super) fn burn(&mut self, now: Ns, cpu: CpuId) {
         let c = &mut self.cpus[cpu.index()];
         let ran = now.saturating_sub(core::mem::replace(&mut c.burned_to, now));
@@ -19,7 +19,7 @@ impl Credit1 {
         let ent = &mut self.ents[e.index()];
         ent.carry += ran as i64;
         let unit = CREDIT_NS as i64;
-        // 4.2 rounds to the nearest credit and carries what that was wrong by.
+        // 4.2 rounds to the nearest credit and carries the rounding error.
         let round = if modern { 0 } else { unit / 2 };
         let credits = (ent.carry + round).div_euclid(unit);
         ent.carry -= credits * unit;
@@ -61,8 +61,8 @@ impl Credit1 {
         }
     }
 
-    /// Hands out a timeslice's credit of every pCPU, by weight; what a domain cannot use (it earns
-    /// at most what it could burn, or its cap) goes to those that come after it.
+    /// Distributes a timeslice's credit of every pCPU, by weight. A domain earns at most what it could burn, or its
+    /// cap; what it cannot use goes to the domains after it.
     pub(super) fn account(&mut self, now: Ns) {
         self.counters.accountings += 1;
         let per_slice = (self.cfg.tslice_ns / CREDIT_NS) as i64;
@@ -99,7 +99,7 @@ impl Credit1 {
                     total += div_up((fair - peak) * weight_total, weight_left);
                 }
                 if extra {
-                    // It goes first from now on, so that others get at its excess.
+                    // It goes first next time, so that others get its excess.
                     self.active[..=i].rotate_right(1);
                 }
                 fair = peak;
@@ -111,7 +111,7 @@ impl Credit1 {
                 balance += self.earn(now, e, gain, capped.then_some(cap), per_slice);
                 at += usize::from(self.ents[e.index()].active);
             }
-            // A domain whose last vCPU left the list left its own list, too.
+            // A domain leaves its list together with its last active vCPU.
             let stays = !self.doms[usize::from(d)].active.is_empty();
             i += usize::from(stays);
         }
@@ -119,7 +119,7 @@ impl Credit1 {
         self.accountings += 1;
     }
 
-    /// Gives an active entity its credit and decides what it is now; returns what it has.
+    /// Gives an active entity its credit and sets its priority; returns its credit.
     fn earn(&mut self, now: Ns, e: EntId, gain: i64, cap: Option<i64>, per_slice: i64) -> i64 {
         let ent = &mut self.ents[e.index()];
         ent.credit += gain;
@@ -136,7 +136,7 @@ impl Credit1 {
                 && self.cfg.patches.keep_dom0_boost == Patch::AsMeant;
             let (parked, full) = (ent.parked, ent.credit > per_slice);
             if full {
-                // Ahead a little when it comes back.
+                // It keeps half, to be a little ahead when it comes back.
                 ent.credit /= 2;
             }
             if !keeps {
@@ -152,7 +152,7 @@ impl Credit1 {
         self.ents[e.index()].credit
     }
 
-    /// Its domain is over its cap: it does not run until it has credit again.
+    /// The entity's domain is over its cap: it does not run until it has credit again.
     fn park(&mut self, e: EntId) {
         self.counters.parks += 1;
         let ent = &mut self.ents[e.index()];
@@ -169,13 +169,13 @@ impl Credit1 {
         self.note(Decision::Park, e, cpu);
     }
 
-    /// It could run, but may not.
+    /// Parks an entity that could run.
     pub(super) fn shelve(&mut self, e: EntId) {
         self.ents[e.index()].state = State::Parked;
         self.notes.push_back(Note::Parked { ent: e });
     }
 
-    /// Back to its queue, and not boosted for it.
+    /// Puts an entity back on its queue, without a boost.
     fn unpark(&mut self, now: Ns, e: EntId) {
         let ent = &mut self.ents[e.index()];
         ent.parked = false;
@@ -191,7 +191,7 @@ impl Credit1 {
     }
 }
 
-/// `a / b`, rounded up, of what is not negative.
+/// `a / b`, rounded up, for values that are not negative.
 fn div_up(a: i64, b: i64) -> i64 {
     (a + b - 1) / b
 }

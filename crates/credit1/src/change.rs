@@ -1,4 +1,4 @@
-//! What can be changed while entities run.
+//! Changes while entities run.
 
 use vcoop_sched::config::{Ns, Policy};
 use vcoop_sched::{CpuSet, EntId};
@@ -6,15 +6,14 @@ use vcoop_sched::{CpuSet, EntId};
 use super::{Credit1, Dom, State};
 
 impl Credit1 {
-    /// Keeps the policy, to be asked for by [`Credit1::policy`]. Credit1 has no policies: nothing
-    /// else happens.
+    /// Stores the policy for [`Credit1::policy`]. It has no other effect: credit1 has no policies.
     pub fn set_policy(&mut self, _now: Ns, e: EntId, policy: Policy) {
         self.ents[e.index()].policy = policy;
     }
 
-    /// Changes where an entity may run; an empty set (after CPUs outside the scheduler are dropped)
-    /// means everywhere. Who waits where it may not any more moves at once, who runs there moves at
-    /// the next [`Credit1::schedule`], which is asked for.
+    /// Changes where an entity may run; an empty set (after CPUs outside the scheduler are dropped) means everywhere.
+    /// If it waits on a CPU that is now forbidden, it moves at once; if it runs there, it moves at the next
+    /// [`Credit1::schedule`], which a note asks for.
     pub fn set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) {
         let mask = self.clip(cpus);
         self.masks[e.index()] = mask;
@@ -41,8 +40,8 @@ impl Credit1 {
         }
     }
 
-    /// Sets the ratelimit that protects vCPUs of a domain while they run; `None` = the scheduler's.
-    /// Holds from the next [`Credit1::schedule`] on.
+    /// Sets the ratelimit that protects running vCPUs of a domain; `None`: the scheduler's. Takes effect at the next
+    /// [`Credit1::schedule`].
     ///
     /// # Panics
     /// If there is no such domain.

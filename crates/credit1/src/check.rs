@@ -1,12 +1,12 @@
-//! Everything that must hold between calls, checked the slow way.
+//! Invariants that hold between calls, checked in full.
 
 use vcoop_sched::{CpuId, EntId};
 
 use super::{Credit1, NONE, Pri, State};
 
 impl Credit1 {
-    /// Panics, naming what is wrong, if an internal invariant does not hold. Costs *O*(everything);
-    /// for tests, also those of drivers.
+    /// Panics with a message if an internal invariant does not hold. Takes *O*(everything); for tests, including those
+    /// of drivers.
     pub fn check(&self) {
         for i in 0..self.cpus.len() {
             self.check_cpu(CpuId(i as u32));

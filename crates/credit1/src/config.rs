@@ -1,15 +1,15 @@
-//! What Xen's credit1 scheduler is told: its tunables, the domains, and the patches of a study.
+//! Configuration of Xen's credit1 scheduler: its tunables, the domains, and the patches of a study.
 
 use vcoop_sched::config::{Ns, Topology};
 
-/// Everything a [`Credit1`](crate::Credit1) needs to know.
+/// Configuration of a [`Credit1`](crate::Credit1).
 ///
 /// Sources: `xen/common/sched_credit.c` of Xen 4.2 and `xen/common/sched/credit.c` of today.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Credit1Config {
     /// pCPUs; an LLC stands for Xen's socket and for its NUMA node.
     pub topology: Topology,
-    /// Whose rules, where they differ.
+    /// Version of Xen whose rules apply where versions differ.
     pub version: XenVersion,
     /// Timeslice and accounting period (`sched_credit_tslice_ms`): 1..=1000 ms, Xen's default 30 ms.
     /// A third of it is the credit tick.
@@ -17,17 +17,17 @@ pub struct Credit1Config {
     /// How long a vCPU runs before it can be preempted (`sched_ratelimit_us`): 0 = off, else
     /// 100 us..=500 ms and at most the timeslice. Xen's default: 1 ms.
     pub ratelimit_ns: Ns,
-    /// A vCPU that left its pCPU so recently is cache-hot: not stolen (`vcpu_migration_delay`).
-    /// At most 100 ms; Xen's default: 0, never hot.
+    /// A vCPU that left its pCPU less than this ago is cache-hot and not stolen (`vcpu_migration_delay`). At most 100
+    /// ms; Xen's default: 0, never hot.
     pub migration_delay_ns: Ns,
     /// A pCPU looks for work at its peers at most once in this time (a patch posted to xen-devel
     /// on 2023-04-28). At most 1 s; 0 = at every chance, as merged Xen does.
     pub load_balance_ratelimit_ns: Ns,
-    /// A wake-up interrupts one suitable idler, not all of them (`tickle_one_idle_cpu`). Xen: true.
+    /// A wake-up interrupts one suitable idle pCPU, not all of them (`tickle_one_idle_cpu`). Xen: true.
     pub tickle_one_idle: bool,
     /// Fill cores rather than spread over them (`sched_smt_power_savings`). Xen: false.
     pub smt_power_savings: bool,
-    /// How running is charged.
+    /// How CPU time is charged.
     pub burn: Burn,
     /// A run (wake-up to block) with less CPU time than this counts as short in
     /// [`Observed`](crate::Observed).
@@ -63,8 +63,8 @@ impl Credit1Config {
     }
 }
 
-/// Whose rules hold where they differ: preemption by a wake-up, what a ratelimit hold arms, whether
-/// a yield ends it, whether a migration boosts.
+/// Version of Xen. Versions differ in preemption by a wake-up, the timer of a ratelimit hold, whether a yield ends the
+/// hold, and whether a migration boosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum XenVersion {
@@ -75,25 +75,25 @@ pub enum XenVersion {
     Current,
 }
 
-/// How running is charged.
+/// How CPU time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Burn {
-    /// By the nanosecond, what is less than a credit carried on (since 2010).
+    /// By the nanosecond; the rest below one credit is carried on (since 2010).
     #[default]
     Exact,
-    /// A tick's worth to whoever a tick finds running. A guest that steps aside before each tick
-    /// is never charged. With exact burning such a guest is charged, but it keeps its priority: only a
-    /// tick that finds it running puts it on the list of those that the accounting looks at.
+    /// A tick's worth to the vCPU that a tick finds running. A guest that sleeps before each tick is never charged.
+    /// With exact burning such a guest is charged, but keeps its priority: only a tick that finds it running puts it on
+    /// the accounting's list.
     TickSampled,
 }
 
 /// A domain: a VM, or dom0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Domain {
-    /// Share of each of its active vCPUs, 1..=65535. Xen's default: 256.
+    /// Weight of each of its active vCPUs, 1..=65535. Xen's default: 256.
     pub weight: u32,
-    /// Most CPU it gets, in percent of one pCPU; 0 = no cap. At most 100 for each vCPU.
+    /// Cap, in percent of one pCPU; 0: none. At most 100 for each vCPU.
     pub cap_pct: u32,
     /// Whether it is dom0. Credit1 itself treats all domains alike; patches do not.
     pub privileged: bool,
@@ -110,7 +110,7 @@ impl Domain {
     pub const DOM0: Self = Self { weight: 256, cap_pct: 0, privileged: true };
 }
 
-/// A patch whose posted lines do something else than its author wrote it for.
+/// Form of a patch whose posted lines do not do what its author wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Patch {
@@ -119,20 +119,20 @@ pub enum Patch {
     Off,
     /// What the posted lines do.
     AsPosted,
-    /// What the text beside them says they are for.
+    /// What its description says.
     AsMeant,
 }
 
-/// Which version of "BOOST preempts the ratelimit".
+/// Version of the patch "BOOST preempts the ratelimit".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BoostPreempts {
     /// Not applied.
     #[default]
     Off,
-    /// Whenever a boosted vCPU heads the queue.
+    /// Whenever a boosted vCPU is first in the queue.
     V1,
-    /// ... and the running one is not boosted.
+    /// As `V1`, if the running vCPU is not boosted.
     V2,
 }
 
@@ -140,25 +140,25 @@ pub enum BoostPreempts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Patches {
-    /// dom0 preempts a guest within its ratelimit. As posted: the ratelimit is void whenever a
-    /// dom0 vCPU heads the queue, even one that then loses to the running vCPU, which so gets a
-    /// new timeslice. As meant: only when that dom0 vCPU will run.
+    /// dom0 preempts a guest within its ratelimit. As posted: the ratelimit is void whenever a dom0 vCPU is first in
+    /// the queue, even if the running vCPU then wins and so gets a new timeslice. As meant: only when that dom0 vCPU
+    /// will run.
     pub dom0_preempts_ratelimit: Patch,
-    /// A vCPU that blocked may be stolen while cache-hot. As posted: asks whether a queued vCPU is
-    /// *offline*, which it never is. As meant: whether it queued because it woke up.
+    /// A vCPU that blocked may be stolen while cache-hot. As posted: tests whether a queued vCPU is *offline*, which it
+    /// never is. As meant: tests whether it queued because it woke up.
     pub migrate_if_blocked: Patch,
     /// A vCPU woken by dom0 goes to the pCPU of the dom0 vCPU that woke it (an idea without code).
     pub waker_local: bool,
     /// A boosted vCPU preempts within the ratelimit.
     pub boost_preempts_ratelimit: BoostPreempts,
-    /// An I/O completion ends the ratelimit of whoever runs. As posted: set where the context of an
-    /// HVM vCPU is loaded, so at its first wake-up only. As meant: at each I/O wake-up.
+    /// An I/O completion ends the ratelimit of the running vCPU. As posted: set where the context of an HVM vCPU is
+    /// loaded, so only at its first wake-up. As meant: at each I/O wake-up.
     pub io_wake_ignores_ratelimit: Patch,
-    /// dom0 keeps its BOOST. As posted: the tick leaves it, the accounting every timeslice does
-    /// not. As meant: neither takes it.
+    /// dom0 keeps its BOOST. As posted: the tick does not end it, but the accounting every timeslice does. As meant:
+    /// neither ends it.
     pub keep_dom0_boost: Patch,
-    /// Ten times the timeslice for a vCPU alone on its pCPU. As posted: the credit tick goes on as
-    /// before, so that few interrupts are saved. As meant: the tick comes ten times less often too.
+    /// Ten times the timeslice for a vCPU alone on its pCPU. As posted: the credit tick does not change, so few
+    /// interrupts are saved. As meant: the tick period is ten times as long, too.
     pub long_slice_alone: Patch,
     /// dom0 vCPUs do not move to pCPUs that have another dom0 vCPU (posted as a link only).
     pub spread_dom0: bool,
@@ -166,18 +166,18 @@ pub struct Patches {
     pub dom0_front: bool,
     /// No guest ends a dom0 vCPU's ratelimit, whatever other patches allow.
     pub dom0_ratelimit_firm: bool,
-    /// A ratelimit of dom0's own.
+    /// A separate ratelimit for dom0.
     pub dom0_ratelimit_ns: Option<Ns>,
-    /// dom0 vCPUs are in BOOST always.
+    /// dom0 vCPUs are always in BOOST.
     pub dom0_always_boosted: bool,
     /// dom0 vCPUs burn no credit.
     pub dom0_never_over: bool,
 }
 
 impl Patches {
-    /// The study's five points for making an unpinned dom0 run like an exclusively pinned one:
-    /// dom0 vCPUs apart; no guest preempts dom0's ratelimit; which is 100 ms; dom0 always boosted;
-    /// dom0 never out of credit.
+    /// The study's five points that make an unpinned dom0 run like an exclusively pinned one: dom0 vCPUs on separate
+    /// pCPUs; no guest preempts within dom0's ratelimit; that ratelimit is 100 ms; dom0 always boosted; dom0 never out
+    /// of credit.
     pub fn xpin_like() -> Self {
         Self {
             spread_dom0: true,

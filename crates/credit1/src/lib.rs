@@ -1,9 +1,9 @@
 //! Xen's credit1: a scheduler of vCPUs on pCPUs, with the rules of Xen 4.2 or of today.
 //!
-//! Every pCPU has a queue ordered by four priorities: BOOST (woke up and may preempt), UNDER (has
-//! credit), OVER (has none) and, when the queue is empty, idle. Running burns credit; every
-//! timeslice (30 ms) an accounting hands out new credit by weight and decides who is UNDER and who
-//! OVER. A tick (10 ms) finds out who runs, ends boosts, and sorts queues after an accounting.
+//! Every pCPU has a queue ordered by four priorities: BOOST (woke up and may preempt), UNDER (has credit), OVER (has
+//! none) and, if the queue is empty, idle. Running burns credit; every timeslice (30 ms) an accounting distributes new
+//! credit by weight and decides which vCPUs are UNDER and which OVER. A tick (10 ms) samples the running vCPU, ends
+//! boosts, and sorts queues after an accounting.
 //!
 //! ```text
 //! Blocked --wake--> Queued --schedule--> Running --block--> Blocked
@@ -13,8 +13,8 @@
 //!    +--------------> Parked <--------------+        any --exit--> Dead
 //! ```
 //!
-//! Sources: `xen/common/sched_credit.c` (4.2), `xen/common/sched/credit.c` (today). A run queue is
-//! the only thing here that has no bound but the number of entities; all else is bitmaps.
+//! Sources: `xen/common/sched_credit.c` (4.2), `xen/common/sched/credit.c` (today). Only run queues grow with the
+//! number of waiting entities; everything else is bitmaps.
 
 mod account;
 mod change;
@@ -52,17 +52,17 @@ const NEVER: Ns = Ns::MAX;
 /// Priority of a vCPU, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pri {
-    /// Nobody: what an idle pCPU runs.
+    /// Idle: no vCPU runs.
     Idle,
     /// Out of credit.
     Over,
     /// Has credit.
     Under,
-    /// Woke up lately, and had credit.
+    /// Woke up recently, and had credit.
     Boost,
 }
 
-/// Why a credit scheduler did something: the events of its trace.
+/// Decision of a credit scheduler: the events of its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Decision {
     /// The entity woke up and was boosted.
@@ -86,7 +86,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The name of the event, as [`Note::Decision`] has it.
+    /// The name of the event in [`Note::Decision`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Boost => "credit1 boost",
@@ -102,22 +102,22 @@ impl Decision {
     }
 }
 
-/// What a credit scheduler did since it was built.
+/// Counters of a credit scheduler since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditCounters {
     /// Wake-ups that were boosted.
     pub boosts: u64,
-    /// Times the ratelimit kept the running entity.
+    /// Times that the ratelimit kept the running entity.
     pub ratelimit_holds: u64,
-    /// CPUs told of waiting work.
+    /// CPUs that were told of waiting work.
     pub tickles: u64,
-    /// Of these: idle ones.
+    /// Of these: idle CPUs.
     pub idle_tickles: u64,
     /// Entities taken from another CPU's queue.
     pub steals: u64,
     /// Entities parked.
     pub parks: u64,
-    /// Entities that changed their CPU, for whatever reason.
+    /// Entities that changed their CPU, for any reason.
     pub migrations: u64,
     /// Yields.
     pub yields: u64,
@@ -126,7 +126,7 @@ pub struct CreditCounters {
 }
 
 impl CreditCounters {
-    /// Each count by its name in results.
+    /// Each counter with its name in results.
     pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("boosts", self.boosts),
@@ -141,22 +141,21 @@ impl CreditCounters {
     }
 }
 
-/// What was seen of one entity since it was added: the input of a policy that sets ratelimits.
+/// Observations of one entity since it was added: the input of a policy that sets ratelimits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Wake-ups.
     pub wakes: u64,
     /// Runs that ended by blocking.
     pub blocks: u64,
-    /// Of these: with less CPU time than [`Credit1Config::short_run_ns`].
+    /// Of these: runs with less CPU time than [`Credit1Config::short_run_ns`].
     pub short_runs: u64,
     /// CPU time.
     pub run_ns: Ns,
     /// Times somebody more urgent woke up for the CPU it was running on: what its ratelimit holds
     /// up. How long the ratelimit is changes how long they wait, not how many they are.
     pub challenges: u64,
-    /// Of these: by entities whose run before was short, so that letting them go first costs
-    /// little.
+    /// Of these: by entities whose last run was short, so that running them first costs little.
     pub short_challenges: u64,
 }
 
@@ -165,12 +164,12 @@ enum State {
     Blocked,
     Queued,
     Running,
-    /// Could run, but its cap is used up. Xen calls the vCPU offline then.
+    /// It could run, but its cap is used up. Xen calls such a vCPU offline.
     Parked,
     Dead,
 }
 
-/// What wake-ups and switches look at is in its first cache line.
+/// The fields that wake-ups and switches read are in its first cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Ent {
@@ -178,10 +177,10 @@ struct Ent {
     dom0: bool,
     state: State,
     pri: Pri,
-    /// On the accounting's list.
+    /// It is on the accounting's list.
     active: bool,
     parked: bool,
-    /// Told to go to another CPU (`_VPF_migrating`).
+    /// It was told to go to another CPU (`_VPF_migrating`).
     migrating: bool,
     yielding: bool,
     /// The flag of the I/O-completion patch.
@@ -192,15 +191,15 @@ struct Ent {
     brief: bool,
     fresh: bool,
     cpu: CpuId,
-    /// How many CPUs it may use.
+    /// Number of CPUs that it may use.
     allowed: u32,
     credit: i64,
-    /// CPU time not charged as credit yet; negative where 4.2 rounded up.
+    /// CPU time not yet charged as credit; negative if 4.2 rounded up.
     carry: i64,
     queued_at: Ns,
-    /// When it was switched in last.
+    /// When it was last switched in.
     since: Ns,
-    /// CPU time since it woke.
+    /// CPU time since its wake-up.
     run_ns: Ns,
     last_ran: Ns,
     stats: EntStats,
@@ -215,24 +214,24 @@ struct Cpu {
     curr: u32,
     kicked: bool,
     queue: VecDeque<u32>,
-    /// Of the queue: better than OVER.
+    /// Number of queued entities better than OVER.
     better: u32,
-    /// Of the queue and the running one: dom0's.
+    /// Number of dom0's entities, queued or running.
     dom0: u32,
     charged_to: Ns,
     burned_to: Ns,
     slice_end: Ns,
     tick_at: Ns,
-    /// The tick is ten times slower for now.
+    /// The tick is currently ten times slower.
     slow_tick: bool,
-    /// The deadline the driver knows of.
+    /// The deadline that the driver knows.
     armed: Ns,
-    /// Accounting up to which the queue is sorted.
+    /// Number of the accounting up to which the queue is sorted.
     sorted: u64,
-    /// Last look for work at peers.
+    /// Time of the last look for work at peers.
     balanced: Ns,
     idle_bias: u32,
-    /// Idler that it tickled last.
+    /// Idle CPU that it last tickled.
     last_tickled: u32,
 }
 
@@ -241,12 +240,11 @@ struct Dom {
     cfg: Domain,
     /// vCPUs on the accounting's list.
     active: Vec<u32>,
-    /// Ratelimit of its own, set while running.
+    /// Its own ratelimit, set while running.
     ratelimit: Option<Ns>,
 }
 
-/// One credit1 scheduler. It is driven like a [`Level`](vcoop_sched::Level), but for ticks, which are timers
-/// of its own.
+/// A credit1 scheduler. It is driven like a [`Level`](vcoop_sched::Level), except that its ticks are timers of its own.
 #[derive(Clone, Debug)]
 pub struct Credit1 {
     cfg: Credit1Config,
@@ -254,27 +252,27 @@ pub struct Credit1 {
     masks: Vec<CpuSet>,
     cpus: Vec<Cpu>,
     doms: Vec<Dom>,
-    /// Domains with active vCPUs, in the order in which accounting serves them.
+    /// Domains with active vCPUs, in the order of the accounting.
     active: Vec<u16>,
-    /// Weights of all active vCPUs.
+    /// Sum of the weights of all active vCPUs.
     weight: u64,
-    /// Credit of all active vCPUs after the last accounting.
+    /// Sum of the credit of all active vCPUs after the last accounting.
     balance: i64,
     accountings: u64,
     master_at: Ns,
     /// All CPUs.
     all: CpuSet,
-    /// Idle CPUs that were not told of work yet.
+    /// Idle CPUs that have not been told of work.
     idlers: CpuSet,
-    /// CPUs where somebody runs and somebody waits.
+    /// CPUs with a running and a waiting entity.
     crowded: CpuSet,
-    /// Of these: somebody better than OVER waits.
+    /// Of these: CPUs where an entity better than OVER waits.
     urgent: CpuSet,
     /// CPUs with a dom0 vCPU, running or waiting.
     dom0_on: CpuSet,
     cores: Vec<CpuSet>,
     sockets: Vec<CpuSet>,
-    /// Where stealing starts, by socket.
+    /// Where a search for work to steal starts, by socket.
     bias: Vec<u32>,
     counters: CreditCounters,
     trace: bool,
@@ -285,7 +283,7 @@ impl Credit1 {
     /// Builds an idle scheduler.
     ///
     /// # Errors
-    /// [`ConfigError`] says which field cannot be, and what it may be.
+    /// [`ConfigError`] names the invalid field and its valid range.
     pub fn new(cfg: &Credit1Config) -> Result<Self, ConfigError> {
         validate::validate(cfg)?;
         let n = cfg.topology.cpus();
@@ -354,9 +352,8 @@ impl Credit1 {
         }
     }
 
-    /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
-    /// `attr.group` is its domain; `attr.policy` is kept, but means nothing here. Its first wake-up
-    /// picks its CPU, `home` before its equals.
+    /// Adds a blocked entity, and returns its id: dense from 0, in order of addition. `attr.group` is its domain;
+    /// `attr.policy` is stored, but has no effect. Its first wake-up chooses its CPU and prefers `home` among equals.
     ///
     /// # Panics
     /// If `home` or the domain is not in the scheduler.
@@ -399,7 +396,7 @@ impl Credit1 {
         e
     }
 
-    /// Cuts an affinity to the scheduler's CPUs; nothing left means everything.
+    /// Restricts an affinity to the scheduler's CPUs; an empty result means all of them.
     fn clip(&self, cpus: CpuSet) -> CpuSet {
         let cut = cpus.and(&self.all);
         if cut.is_empty() { self.all } else { cut }
@@ -411,58 +408,58 @@ impl Credit1 {
         self.is_free(e) || self.masks[e.index()].contains(cpu)
     }
 
-    /// Whether an entity may use every CPU: most may, and then nobody has to look at its mask.
+    /// Whether an entity may use every CPU: most may, and then its mask need not be read.
     #[inline]
     fn is_free(&self, e: EntId) -> bool {
         self.ents[e.index()].allowed as usize == self.cpus.len()
     }
 
-    /// The idlers that an entity may use.
+    /// The idle CPUs that an entity may use.
     #[inline]
     fn idlers_for(&self, e: EntId) -> CpuSet {
         if self.is_free(e) { self.idlers } else { self.idlers.and(&self.masks[e.index()]) }
     }
 
-    /// What the scheduler was built from.
+    /// The configuration from which the scheduler was built.
     pub fn config(&self) -> &Credit1Config {
         &self.cfg
     }
 
-    /// Takes the oldest note; `None` when there is none left.
+    /// Takes the oldest note; `None` if there is none.
     #[inline]
     pub fn pop_note(&mut self) -> Option<Note> {
         self.notes.pop_front()
     }
 
-    /// Whether decisions become [`Note::Decision`] notes. Off at first.
+    /// Whether decisions become [`Note::Decision`] notes. Initially off.
     pub fn set_trace(&mut self, on: bool) {
         self.trace = on;
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counters(&self) -> CreditCounters {
         self.counters
     }
 
-    /// What was seen of an entity.
+    /// Observations of an entity.
     pub fn observed(&self, e: EntId) -> Observed {
         self.ents[e.index()].seen
     }
 
-    /// Who runs on `cpu`.
+    /// The entity that runs on `cpu`.
     #[inline]
     pub fn current(&self, cpu: CpuId) -> Option<EntId> {
         let c = self.cpus[cpu.index()].curr;
         (c != NONE).then_some(EntId(c))
     }
 
-    /// The CPU an entity runs or waits on, or the last it did.
+    /// The CPU on which an entity runs or waits, or did so last.
     #[inline]
     pub fn cpu_of(&self, e: EntId) -> CpuId {
         self.ents[e.index()].cpu
     }
 
-    /// The policy the entity was given. It decides nothing.
+    /// The policy that the entity was given. It has no effect.
     pub fn policy(&self, e: EntId) -> Policy {
         self.ents[e.index()].policy
     }
@@ -472,7 +469,7 @@ impl Credit1 {
         self.ents[e.index()].pri
     }
 
-    /// The entity's credit, one being 100 us of CPU time.
+    /// The entity's credit; one credit is 100 us of CPU time.
     pub fn credit(&self, e: EntId) -> i64 {
         self.ents[e.index()].credit
     }
@@ -482,7 +479,7 @@ impl Credit1 {
         &self.masks[e.index()]
     }
 
-    /// Whether the entity can run, but has no CPU; a parked one is among them.
+    /// Whether the entity can run but has no CPU, including parked ones.
     #[inline]
     pub fn is_queued(&self, e: EntId) -> bool {
         matches!(self.ents[e.index()].state, State::Queued | State::Parked)
@@ -494,20 +491,20 @@ impl Credit1 {
         self.ents[e.index()].state == State::Running
     }
 
-    /// Whether the entity could run but for its domain's cap.
+    /// Whether only its domain's cap keeps the entity from running.
     #[inline]
     pub fn is_parked(&self, e: EntId) -> bool {
         self.ents[e.index()].state == State::Parked
     }
 
-    /// Runnable entities of `cpu`: the running one and those that wait.
+    /// Number of runnable entities of `cpu`: the running one and those that wait.
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         let c = &self.cpus[cpu.index()];
         c.queue.len() as u32 + u32::from(c.curr != NONE)
     }
 
-    /// Who waits on `cpu`, next first.
+    /// The entities that wait on `cpu`, next first.
     pub fn waiting(&self, cpu: CpuId) -> impl Iterator<Item = EntId> + '_ {
         self.cpus[cpu.index()].queue.iter().map(|&e| EntId(e))
     }
@@ -517,12 +514,12 @@ impl Credit1 {
         self.cpus[cpu.index()].kicked
     }
 
-    /// Counters of an entity. Running and waiting that has not ended yet is not in them.
+    /// Counters of an entity, without running and waiting that has not ended.
     pub fn stats(&self, e: EntId) -> EntStats {
         self.ents[e.index()].stats
     }
 
-    /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
+    /// How long an entity has waited for a CPU since its last wake-up or switch, in nanoseconds; 0: it does not wait.
     pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
         let ent = &self.ents[e.index()];
         let waits = matches!(ent.state, State::Queued | State::Parked);
@@ -533,7 +530,7 @@ impl Credit1 {
         self.cfg.version == XenVersion::Current
     }
 
-    /// Records a decision, if anybody wants to know.
+    /// Records a decision, if the trace is on.
     #[inline]
     fn note(&mut self, what: Decision, ent: EntId, cpu: CpuId) {
         if self.trace {

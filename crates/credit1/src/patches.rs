@@ -2,15 +2,15 @@
 
 use super::{BoostPreempts, Patch, Patches};
 
-/// A patch, or a version of one, by name. Where the posted lines do something else than the text
-/// beside them says, each has a name: `-as-posted` and `-as-meant`.
+/// A named patch, or a version of one. If the posted lines do not do what their description says, both forms have
+/// names: `-as-posted` and `-as-meant`.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPatch {
     /// Name in scenario files.
     pub name: &'static str,
-    /// What it changes, in one line of sentences.
+    /// Its effect, as sentences in one line.
     pub about: &'static str,
-    /// Why it cannot do what it was written for, if it cannot: the end of a sentence.
+    /// The end of a sentence that says why it cannot do what it was written for, if so.
     pub cannot: Option<&'static str>,
     /// Switches it on.
     pub apply: fn(&mut Patches),
@@ -21,7 +21,7 @@ pub const fn patches() -> &'static [NamedPatch] {
     &LIST
 }
 
-/// The patch of this name.
+/// The patch with a name.
 pub fn find_patch(name: &str) -> Option<&'static NamedPatch> {
     LIST.iter().find(|p| p.name == name)
 }

@@ -1,13 +1,12 @@
-//! Which CPU suits an entity best: an idle one with idle neighbours.
+//! Choice of the best CPU for an entity: an idle one with idle neighbours.
 
 use vcoop_sched::{CpuId, CpuSet, EntId};
 
 use super::{Credit1, NONE};
 
 impl Credit1 {
-    /// Where `e` would run best: where it is, unless another idle CPU has more idle siblings (in
-    /// the same socket) or a socket with twice as many idle CPUs. `commit` moves the mark that
-    /// makes equals take turns.
+    /// The best CPU for `e`: its current one, unless another idle CPU has more idle siblings (in the same socket) or a
+    /// socket with twice as many idle CPUs. `commit` advances the position from which equal CPUs take turns.
     pub(super) fn pick(&mut self, e: EntId, commit: bool) -> CpuId {
         let home = self.ents[e.index()].cpu;
         let mask = self.welcome(e);
@@ -17,7 +16,7 @@ impl Credit1 {
         let mut idlers = self.idlers;
         let c = &self.cpus[cpu.index()];
         let mine = c.queue.is_empty() && (c.curr == NONE || c.curr == e.0);
-        // 4.2 takes the CPU itself for idle whoever runs there.
+        // 4.2 takes the CPU itself as idle, whatever runs there.
         if !self.modern() || cpu == home && mine {
             idlers.insert(cpu);
         }
@@ -55,10 +54,10 @@ impl Credit1 {
         cpu
     }
 
-    /// The CPUs an entity may use and, under the patch that keeps dom0 vCPUs apart, that have no
-    /// other dom0 vCPU; all it may use if that leaves none.
+    /// The CPUs that an entity may use and, under the patch that keeps dom0 vCPUs apart, that have no other dom0 vCPU;
+    /// all that it may use if none are left.
     pub(super) fn welcome(&self, e: EntId) -> CpuSet {
-        // The mask of one that may use all of them is not looked at: on a large host it is cold.
+        // If it may use all CPUs, its mask is not read: on a large host it is cold.
         let mask = if self.is_free(e) { self.all } else { self.masks[e.index()] };
         let ent = &self.ents[e.index()];
         if !(ent.dom0 && self.cfg.patches.spread_dom0) {

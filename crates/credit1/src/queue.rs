@@ -1,4 +1,4 @@
-//! Run queues: by priority, first come first served within one.
+//! Run queues: by priority, first come first served within a priority.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, CpuSet, EntId};
@@ -6,8 +6,7 @@ use vcoop_sched::{CpuId, CpuSet, EntId};
 use super::{Credit1, NONE, Pri, State};
 
 impl Credit1 {
-    /// Puts an entity on the queue of `cpu`: behind all that are at least as urgent; one that
-    /// yields lets one more go first.
+    /// Puts an entity on the queue of `cpu`, behind all that are at least as urgent; after a yield, behind one more.
     pub(super) fn insert(&mut self, now: Ns, e: EntId, cpu: CpuId) {
         let ent = &mut self.ents[e.index()];
         debug_assert!(ent.state != State::Queued, "{e} is on a queue");
@@ -35,7 +34,7 @@ impl Credit1 {
         self.refresh(cpu);
     }
 
-    /// Takes an entity off its queue; the caller gives it another state.
+    /// Removes an entity from its queue; the caller sets its new state.
     pub(super) fn remove(&mut self, e: EntId) {
         let cpu = self.ents[e.index()].cpu;
         let queue = &self.cpus[cpu.index()].queue;
@@ -47,7 +46,7 @@ impl Credit1 {
         }
     }
 
-    /// Takes the entity at a place of a queue.
+    /// Removes the entity at position `at` of a queue.
     pub(super) fn take(&mut self, cpu: CpuId, at: usize) -> Option<EntId> {
         let c = &mut self.cpus[cpu.index()];
         let e = EntId(c.queue.remove(at)?);
@@ -60,14 +59,14 @@ impl Credit1 {
         Some(e)
     }
 
-    /// Counts a dom0 vCPU in or out of a CPU, running or waiting.
+    /// Adds a dom0 vCPU to a CPU's count, running or waiting, or subtracts it.
     pub(super) fn count_dom0(&mut self, cpu: CpuId, on: bool) {
         let n = &mut self.cpus[cpu.index()].dom0;
         *n = if on { *n + 1 } else { *n - 1 };
         put(&mut self.dom0_on, cpu, *n > 0);
     }
 
-    /// Recomputes in which sets a CPU is.
+    /// Recomputes the sets that contain a CPU.
     pub(super) fn refresh(&mut self, cpu: CpuId) {
         let c = &self.cpus[cpu.index()];
         let crowded = c.curr != NONE && !c.queue.is_empty();
@@ -76,7 +75,7 @@ impl Credit1 {
         put(&mut self.urgent, cpu, urgent);
     }
 
-    /// Changes a priority without moving the entity on its queue: sorting does that, later.
+    /// Changes a priority without moving the entity in its queue: a later sort does that.
     pub(super) fn set_pri(&mut self, e: EntId, pri: Pri) {
         let ent = &mut self.ents[e.index()];
         let pri = if ent.dom0 && self.cfg.patches.dom0_always_boosted { Pri::Boost } else { pri };
@@ -90,7 +89,7 @@ impl Credit1 {
         self.refresh(cpu);
     }
 
-    /// After an accounting: moves those with credit ahead of those without, once.
+    /// After an accounting: moves entities with credit ahead of those without, once.
     pub(super) fn sort(&mut self, cpu: CpuId) {
         let c = &mut self.cpus[cpu.index()];
         if c.sorted == self.accountings {

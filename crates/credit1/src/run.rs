@@ -1,4 +1,4 @@
-//! Waking and scheduling: the calls a driver makes all the time.
+//! Waking and scheduling.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Leave};
@@ -6,12 +6,12 @@ use vcoop_sched::{CpuId, EntId, Leave};
 use super::{Credit1, Decision, NEVER, NONE, Pri, State, Waker};
 use crate::config::{BoostPreempts, Patch};
 
-/// The shortest timer that today's Xen sets for a hold: its least ratelimit.
+/// The shortest timer that today's Xen sets for a hold: its minimum ratelimit.
 const LEAST_HOLD_NS: Ns = 100_000;
 
 impl Credit1 {
-    /// Makes a blocked entity runnable and returns where it waits; `None` if it was not blocked
-    /// (or is gone). It stays on its CPU unless it may not; an idle CPU may be told to fetch it.
+    /// Makes a blocked entity runnable and returns the CPU where it waits; `None` if it was not blocked (or has
+    /// exited). It stays on its CPU if allowed; an idle CPU may be told to steal it.
     ///
     /// An entity with credit that is not boosted yet is boosted.
     pub fn wake(&mut self, now: Ns, e: EntId, by: Waker) -> Option<CpuId> {
@@ -43,7 +43,7 @@ impl Credit1 {
         Some(to)
     }
 
-    /// Where a waking entity goes: where it was, unless it may not or a patch says otherwise.
+    /// The CPU for a waking entity: its last one, unless that is not allowed or a patch says otherwise.
     fn wake_cpu(&mut self, e: EntId, fresh: bool, by: Waker) -> CpuId {
         let ent = &self.ents[e.index()];
         if self.cfg.patches.waker_local
@@ -70,8 +70,8 @@ impl Credit1 {
         }
     }
 
-    /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and
-    /// picks who runs from now on; `None` = idle.
+    /// Takes the current entity off `cpu`, as `leave` says (ignored if the CPU was idle), and returns the entity that
+    /// runs from now on; `None`: idle.
     ///
     /// Call it when the current entity blocks, yields or exits, and to serve a
     /// [`Note::Kick`](vcoop_sched::Note::Kick). Within its ratelimit the current entity stays.
@@ -129,7 +129,7 @@ impl Credit1 {
         }
     }
 
-    /// The entity does not go back to its queue. Returns it if another queue is to be found.
+    /// The entity does not go back to its queue. Returns it if it needs another queue.
     fn stop(&mut self, now: Ns, p: EntId, leave: Leave) -> Option<EntId> {
         let short = self.cfg.short_run_ns;
         let ent = &mut self.ents[p.index()];
@@ -159,7 +159,7 @@ impl Credit1 {
         }
     }
 
-    /// How long the ratelimit still keeps `p`, if it does.
+    /// How long the ratelimit still keeps `p`; `None`: it does not.
     fn hold(&self, now: Ns, cpu: CpuId, p: EntId) -> Option<Ns> {
         let ent = &self.ents[p.index()];
         let limit = self.ratelimit_of(p);
@@ -167,7 +167,7 @@ impl Credit1 {
         if ran >= limit || ent.yielding && self.modern() || self.breaks_ratelimit(cpu, p) {
             return None;
         }
-        // 4.2 counts from now, whenever the running one began. Today no timer is shorter than the least ratelimit
+        // 4.2 counts from now, whenever the current run began. Today no timer is shorter than the minimum ratelimit
         // (`CSCHED_MIN_TIMER`).
         Some(if self.modern() { (limit - ran).max(LEAST_HOLD_NS) } else { limit })
     }
@@ -193,8 +193,8 @@ impl Credit1 {
         dom0 || boost || head.io
     }
 
-    /// The first of the queue or, if it has no credit, something better from elsewhere; and
-    /// whether the queue held one entity only.
+    /// The first of the queue or, if that has no credit, a better one from elsewhere. Also whether the queue had only
+    /// one entity.
     fn choose(&mut self, now: Ns, cpu: CpuId, prev: Option<EntId>) -> (Option<EntId>, bool) {
         let queue = &self.cpus[cpu.index()].queue;
         let alone = queue.len() == 1;
@@ -238,7 +238,7 @@ impl Credit1 {
         c.burned_to = now;
     }
 
-    /// `next` runs: timers and sets follow.
+    /// Switches to `next`, and updates timers and sets.
     fn run(&mut self, now: Ns, cpu: CpuId, next: Option<EntId>, alone: bool) {
         let long = self.cfg.patches.long_slice_alone;
         if let Some(n) = next {
@@ -266,8 +266,8 @@ impl Credit1 {
         self.rearm(cpu);
     }
 
-    /// A preempted entity that was told to go elsewhere finds its queue. Only 4.2 takes that for
-    /// a wake-up and boosts it.
+    /// Finds a queue for a preempted entity that was told to go elsewhere. Only 4.2 treats this as a wake-up and boosts
+    /// it.
     fn migrate(&mut self, now: Ns, p: EntId) {
         let here = self.ents[p.index()].cpu;
         let to = self.pick(p, true);

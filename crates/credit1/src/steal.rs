@@ -29,12 +29,12 @@ impl Credit1 {
         }
     }
 
-    /// CPUs where somebody waits who may be more urgent than `pri`.
+    /// CPUs where an entity waits that may be more urgent than `pri`.
     fn peers(&self, pri: Pri) -> &vcoop_sched::CpuSet {
         if pri == Pri::Idle { &self.crowded } else { &self.urgent }
     }
 
-    /// Today: node by node from the own one on, each from where the last search there ended.
+    /// Today: node by node, beginning with its own, each from where the last search there ended.
     fn balance_by_node(&mut self, now: Ns, cpu: CpuId, pri: Pri) -> Option<EntId> {
         let t = self.cfg.topology;
         let per = t.threads_per_core * t.cores_per_llc;
@@ -42,7 +42,7 @@ impl Credit1 {
         let mut step = 0;
         while step < t.llcs {
             let at = (own + step) % t.llcs;
-            // On to the next node where anybody waits.
+            // Skips to the next node where an entity waits.
             let next = self.peers(pri).find_from(None, at * per, 0, per * t.llcs)?;
             step += (t.llc(next.0) + t.llcs - at) % t.llcs;
             if step >= t.llcs {
@@ -108,7 +108,7 @@ impl Credit1 {
         let hot = ent.stats.switches_in > 0 && now < ent.last_ran + self.cfg.migration_delay_ns;
         let excused = match patches.migrate_if_blocked {
             Patch::Off => false,
-            // What the posted line asks. Who waits on a queue is runnable, so never.
+            // The test of the posted line. An entity on a queue is runnable, so it never holds.
             Patch::AsPosted => matches!(ent.state, State::Parked | State::Dead),
             Patch::AsMeant => ent.woke,
         };

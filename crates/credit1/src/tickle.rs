@@ -1,4 +1,4 @@
-//! Who is told that somebody waits.
+//! Choice of the CPUs that are told of a waiting entity.
 
 use vcoop_sched::{CpuId, CpuSet, EntId};
 
@@ -6,7 +6,7 @@ use super::Pri;
 use super::{Credit1, Decision, Ent, NONE};
 
 impl Credit1 {
-    /// `e` has joined the queue of `cpu`: tells that CPU, or idle ones, or nobody. `here` is the CPU that does so.
+    /// `e` has joined the queue of `cpu`: tells that CPU, or idle ones, or none. `here` is the CPU that executes this.
     pub(super) fn tickle(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         if self.modern() { self.tickle_modern(here, cpu, e) } else { self.tickle_4_2(here, cpu, e) }
     }
@@ -16,7 +16,7 @@ impl Credit1 {
         if c == NONE { Pri::Idle } else { self.ents[c as usize].pri }
     }
 
-    /// 4.2: the CPU if `e` is more urgent than what runs; and idlers if anything runs there.
+    /// 4.2: tells the CPU if `e` is more urgent than what runs, and idle CPUs if anything runs there.
     fn tickle_4_2(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         let curr = self.pri_on(cpu);
         if self.ents[e.index()].pri > curr {
@@ -29,9 +29,9 @@ impl Credit1 {
         }
     }
 
-    /// Today: an idle CPU if there is one, and what runs is left alone; else the CPU if `e` is more
-    /// urgent. What runs there stays, even if an idle CPU would suit it: Xen's check for that tests the
-    /// affinity of `e`, for which there is no idle CPU at this point.
+    /// Today: tells an idle CPU if there is one, and leaves what runs alone; otherwise the CPU if `e` is more urgent.
+    /// The running entity stays even if an idle CPU would suit it: Xen's check for that tests the affinity of `e`, for
+    /// which there is no idle CPU at this point.
     fn tickle_modern(&mut self, here: CpuId, cpu: CpuId, e: EntId) {
         let ent = &self.ents[e.index()];
         let urgent = ent.pri > self.pri_on(cpu);
@@ -53,7 +53,7 @@ impl Credit1 {
         self.poke(cpu, e);
     }
 
-    /// Counts a wake-up of somebody more urgent against whoever runs on its CPU.
+    /// Counts the wake-up of a more urgent entity as a challenge of the one that runs on its CPU.
     fn challenge(&mut self, cpu: CpuId, e: EntId) {
         let Ent { woke, brief, .. } = self.ents[e.index()];
         let curr = self.cpus[cpu.index()].curr;
@@ -85,7 +85,7 @@ impl Credit1 {
         self.counters.idle_tickles += u64::from(idle);
         self.note(if idle { Decision::TickleIdler } else { Decision::Tickle }, e, cpu);
         if self.modern() {
-            // Told once: the next wake-up finds another one.
+            // It is told once: the next wake-up chooses another one.
             self.idlers.remove(cpu);
         }
         self.kick(cpu);

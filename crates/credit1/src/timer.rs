@@ -1,4 +1,4 @@
-//! The timers of a pCPU: end of slice or ratelimit, credit tick, and on one of them the accounting.
+//! Timers of a pCPU: end of slice or ratelimit, credit tick, and on one pCPU the accounting.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Note};
@@ -8,7 +8,7 @@ use super::{Credit1, MASTER, NEVER, NONE};
 use crate::config::{Burn, Patch};
 
 impl Credit1 {
-    /// When [`Credit1::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
+    /// When [`Credit1::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] reports changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
         let at = self.due(cpu);
@@ -21,7 +21,7 @@ impl Credit1 {
         c.slice_end.min(c.tick_at).min(master)
     }
 
-    /// Tells the driver of another deadline.
+    /// Tells the driver of a changed deadline.
     pub(super) fn rearm(&mut self, cpu: CpuId) {
         let due = self.due(cpu);
         let c = &mut self.cpus[cpu.index()];
@@ -31,7 +31,7 @@ impl Credit1 {
         }
     }
 
-    /// The time [`Credit1::deadline`] named has come on `cpu`. Harmless when it has not.
+    /// Call it on `cpu` at [`Credit1::deadline`]. It has no effect before that.
     pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
         self.charge(now, cpu);
         if self.cpus[cpu.index()].tick_at <= now {
@@ -49,8 +49,8 @@ impl Credit1 {
         self.rearm(cpu);
     }
 
-    /// The 10 ms tick: whoever is found running loses its boost, joins the accounting, and is sent
-    /// away if it would run better elsewhere.
+    /// The 10 ms tick: the running entity loses its boost, joins the accounting, and is told to move if it would run
+    /// better elsewhere.
     fn credit_tick(&mut self, now: Ns, cpu: CpuId) {
         let curr = self.cpus[cpu.index()].curr;
         if curr != NONE {
@@ -88,8 +88,8 @@ impl Credit1 {
         };
     }
 
-    /// Starts the tick of a CPU that is not idle any more, on a grid that all CPUs share; stops it
-    /// on one that is.
+    /// Starts the tick of a CPU that has become busy, in phase with all CPUs; stops the tick of one that has become
+    /// idle.
     pub(super) fn arm_tick(&mut self, now: Ns, cpu: CpuId, slow: bool) {
         let tick = self.cfg.tick_ns();
         let c = &mut self.cpus[cpu.index()];
@@ -102,7 +102,7 @@ impl Credit1 {
         c.slow_tick = slow;
     }
 
-    /// Somebody joins a CPU whose tick had been slowed down for a vCPU alone.
+    /// An entity joins a CPU whose tick was slowed down for a vCPU alone.
     pub(super) fn hasten_tick(&mut self, now: Ns, cpu: CpuId) {
         let tick = self.cfg.tick_ns();
         let c = &mut self.cpus[cpu.index()];

@@ -1,4 +1,4 @@
-//! What a configuration may hold: the ranges Xen's own interface accepts.
+//! Valid configurations: the ranges that Xen's own interface accepts.
 
 use vcoop_sched::ConfigError;
 use vcoop_sched::config::Ns;

@@ -5,7 +5,7 @@ use vcoop_sched::{CpuId, EntId};
 use super::{NONE, Place, Pool, State};
 
 impl Pool {
-    /// Panics if the pool's books do not agree, or a core idles beside somebody who could have it.
+    /// Panics if the pool's state is inconsistent, or if a core idles while a virtual processor could have it.
     pub fn check(&self) {
         for (v, vp) in self.vps.iter().enumerate() {
             let id = v as u32;

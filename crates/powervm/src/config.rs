@@ -1,19 +1,19 @@
-//! What a shared processor pool is told: its window, and who is entitled to what.
+//! Configuration of a shared processor pool: its window, and the entitlements.
 
 use vcoop_sched::config::{Ns, Topology};
 
-/// Everything a [`Pool`](crate::Pool) needs to know.
+/// Configuration of a [`Pool`](crate::Pool).
 ///
-/// Sources: IBM Power Systems Redpapers on POWER7 and POWER8 servers, chapter "Virtualization" (the
-/// dispatch cycle is 10 ms, and at its end every partition has had its entitlement), IBM's "PowerVM
-/// processor virtualization 101" (entitlement is replenished every window without regard to history;
-/// a core runs one partition at a time, whatever its SMT mode), and the console's help on weights.
+/// Sources: IBM Power Systems Redpapers on POWER7 and POWER8 servers, chapter "Virtualization" (the dispatch cycle is
+/// 10 ms, and at its end every partition has had its entitlement), IBM's "PowerVM processor virtualization 101"
+/// (entitlement is replenished every window regardless of history; a core runs one partition at a time, whatever its
+/// SMT mode), and the console's help on weights.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PoolConfig {
-    /// The pool's CPUs. A core, with all its threads, is what is dispatched.
+    /// The pool's CPUs. The unit of dispatch is a core with all its threads.
     pub topology: Topology,
-    /// The dispatch window, in which everybody who can run has what it is entitled to: 1 ms..=1 s.
-    /// PowerVM's: 10 ms.
+    /// The dispatch window, in which every virtual processor that can run gets its entitlement: 1 ms..=1 s. PowerVM's:
+    /// 10 ms.
     pub window_ns: Ns,
     /// The partitions; entities name theirs by index in [`Attr::group`](vcoop_sched::Attr) (`None`: 0).
     pub partitions: Vec<Partition>,
@@ -28,8 +28,8 @@ impl PoolConfig {
         Self { topology, window_ns: Self::WINDOW_NS, partitions }
     }
 
-    /// What a virtual processor of a partition is entitled to in a window, rounded down: the
-    /// partition's entitlement, spread evenly over its virtual processors.
+    /// Entitlement of a virtual processor of a partition per window, rounded down: the partition's entitlement, divided
+    /// equally among its virtual processors.
     pub fn share_ns(&self, partition: &Partition) -> Ns {
         let all = u128::from(self.window_ns) * u128::from(partition.entitled);
         let share = all / u128::from(partition.vcpus.max(1));
@@ -40,21 +40,21 @@ impl PoolConfig {
 /// A partition: a VM in a shared pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Partition {
-    /// Its vCPUs: whole virtual processors, each with as many as a core has threads.
+    /// Number of its vCPUs: whole virtual processors, each with as many as a core has threads.
     pub vcpus: u32,
-    /// CPUs' worth of time that it is entitled to: at least a twentieth of its vCPUs (0.05 processing
-    /// units a virtual processor, since POWER7+), at most all of them.
+    /// Its entitlement in CPUs: at least a twentieth of its vCPUs (0.05 processing units per virtual processor, since
+    /// POWER7+), at most all of them.
     pub entitled: u32,
-    /// Its weight in what others leave, 0..=255 (`uncapped_weight`); 0 means that it is capped, and
-    /// never has more than it is entitled to.
+    /// Its weight for the time that others leave, 0..=255 (`uncapped_weight`); 0: the partition is capped, and never
+    /// gets more than its entitlement.
     pub weight: u32,
 }
 
 impl Partition {
-    /// The weight of an uncapped partition unless somebody chose another.
+    /// The default weight of an uncapped partition.
     pub const WEIGHT: u32 = 128;
 
-    /// An uncapped one with the default weight.
+    /// An uncapped partition with the default weight.
     pub fn new(vcpus: u32, entitled: u32) -> Self {
         Self { vcpus, entitled, weight: Self::WEIGHT }
     }

@@ -1,14 +1,14 @@
-//! A shared processor pool with PowerVM's rules: entitlements kept in every dispatch window, and what is
-//! left of it by weight.
+//! A shared processor pool with PowerVM's rules: entitlements are kept in every dispatch window, and the rest of it is
+//! divided by weight.
 //!
-//! What is dispatched is a *virtual processor*: as many vCPUs of one partition as a core has threads, on
-//! the threads of one core, together. They leave the core together, too, and it runs threads of one
-//! virtual processor only. One whose threads are all asleep cedes its core at once; one that has some
-//! threads awake keeps it, the threads of the others idle.
+//! The unit of dispatch is a *virtual processor*: as many vCPUs of one partition as a core has threads, together on the
+//! threads of one core. They also leave the core together, and a core runs threads of only one virtual processor at a
+//! time. A virtual processor whose threads are all asleep cedes its core at once; if some are awake it keeps the core,
+//! and the other hardware threads idle.
 //!
-//! Every window (10 ms) each virtual processor may use a core for its share: its partition's entitlement,
-//! evenly spread. What it does not use is gone. Who has used it up runs on what others leave, if its
-//! partition is uncapped, by the partition's weight.
+//! Every window (10 ms) each virtual processor may use a core for its share: its partition's entitlement, divided
+//! equally. Unused entitlement is lost. A virtual processor that has used up its share runs on time that others leave,
+//! if its partition is uncapped, by the partition's weight.
 //!
 //! ```text
 //!            wake                 dispatch                  share used up
@@ -19,18 +19,17 @@
 //!                       +------------------ the next window ----------------+--------+
 //! ```
 //!
-//! Order: those with entitlement left first, first come first served; one that wakes up takes the core of
-//! one that runs on spare time, but of nobody else. That alone would not keep promises on several
-//! cores, as a virtual processor can use one only. So one that has been able to run since the window began
-//! is *steady*, and takes a core when it would otherwise not get its share any more: when what is left
-//! of the window is what is left of its share. It never has to take it from another such: at the first
-//! moment with more of them than cores, all cores would have done nothing but entitled work since either
-//! the window began (then more than the pool was promised) or some core was free (then all
-//! steady ones ran at that moment, on fewer cores than there are, and no more of them come until the
-//! window ends).
+//! Order: virtual processors with entitlement left go first, first come first served. One that wakes up takes the core
+//! of one that runs on spare time, but of no other. That alone would not keep all entitlements on several cores,
+//! because a virtual processor can use only one core. So one that has been able to run since the window began is
+//! *steady*, and takes a core at the last moment at which it can still get its share: when the rest of the window
+//! equals the rest of its share. It never has to take the core from another such one: at the first moment with more of
+//! them than cores, all cores would have done only entitled work since either the window began (then the entitlements
+//! exceed the pool) or some core was free (then all steady ones ran at that moment, on fewer cores than there are, and
+//! no more become steady until the window ends).
 //!
-//! IBM publishes what is promised (see [`PoolConfig`]), not the order inside a window: that is ours, and
-//! so are the rules for wake-ups and cores.
+//! IBM publishes what is promised (see [`PoolConfig`]), but not the order inside a window: that order, and the rules
+//! for wake-ups and cores, are this crate's own.
 
 mod check;
 mod config;
@@ -52,27 +51,27 @@ const NONE: u32 = u32::MAX;
 /// "No timer".
 const NEVER: Ns = Ns::MAX;
 
-/// What a pool did since it was built.
+/// Counters of a pool since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
     /// Virtual processors that got a core.
     pub dispatches: u64,
-    /// Of these: on spare time.
+    /// Of these: dispatches on spare time.
     pub spare_dispatches: u64,
     /// Cores taken from a virtual processor that could have gone on.
     pub preemptions: u64,
-    /// Of these: so that another one would have its share before the window ends.
+    /// Of these: preemptions for one that would otherwise miss its share in this window.
     pub rushes: u64,
-    /// Cores given back as all threads slept.
+    /// Cores given back because all threads slept.
     pub cedes: u64,
     /// Virtual processors of capped partitions held until the next window.
     pub parks: u64,
-    /// Dispatches to another core than the last.
+    /// Dispatches to another core than the last one.
     pub migrations: u64,
 }
 
 impl PoolCounters {
-    /// Each count by its name in results.
+    /// Each counter with its name in results.
     pub fn named(&self) -> [(&'static str, u64); 7] {
         [
             ("dispatches", self.dispatches),
@@ -105,14 +104,14 @@ struct Ent {
     stats: EntStats,
 }
 
-/// Where a virtual processor is.
+/// State of a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// None of its threads can run.
     Away,
     /// It waits, and has entitlement left.
     Ready,
-    /// It waits for what others leave.
+    /// It waits for spare time.
     Spare,
     /// It waits for the next window.
     Parked,
@@ -124,33 +123,33 @@ enum Place {
 struct Vp {
     partition: u16,
     place: Place,
-    /// Its core, or the last it had.
+    /// Its core, or its last one.
     core: u32,
-    /// Core time it is entitled to in a window, and what is left of it in this one.
+    /// Core time that it is entitled to in a window, and the rest of it in this one.
     share: Ns,
     left: Ns,
     /// It has been able to run since the window began.
     steady: bool,
-    /// It waits, and is next: its time to take a core has come.
+    /// It waits, and gets the next core: its time to take one has come.
     rushed: bool,
-    /// Place in the line of those who wait with entitlement left.
+    /// Position among those that wait with entitlement left.
     seq: u64,
-    /// Threads that can run, or do.
+    /// Number of threads that can run, or run.
     runnable: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Core {
-    /// Who is dispatched, or [`NONE`].
+    /// The virtual processor dispatched, or [`NONE`].
     vp: u32,
-    /// Its threads are asked to leave; nobody begins to run before all have.
+    /// Its threads are asked to leave; no other starts before all have left.
     leaving: bool,
     /// It runs on spare time.
     spare: bool,
-    /// CPUs on which a thread runs.
+    /// Number of CPUs on which a thread runs.
     running: u32,
     charged_to: Ns,
-    /// When what is left of the share is used up, unless it leaves before.
+    /// When the rest of the share is used up, unless it leaves earlier.
     used_up_at: Ns,
 }
 
@@ -160,7 +159,7 @@ struct Cpu {
     curr: u32,
     kicked: bool,
     charged_to: Ns,
-    /// The deadline the driver knows of.
+    /// The deadline that the driver knows.
     armed: Ns,
 }
 
@@ -169,44 +168,43 @@ struct Part {
     weight: u32,
     share: Ns,
     vcpus: u32,
-    /// Entities so far.
+    /// Number of entities so far.
     added: u32,
-    /// The virtual processor that takes the next entity.
+    /// The virtual processor of the next entity.
     vp: u32,
-    /// Who waits for spare time.
+    /// Virtual processors that wait for spare time.
     waiting: VecDeque<u32>,
-    /// Cores that it has on spare time.
+    /// Number of its cores on spare time.
     spare_on: u32,
-    /// Spare time used, over weight.
+    /// Spare time used, divided by weight.
     pass: u128,
 }
 
-/// A shared processor pool. It is driven like a [`Level`](vcoop_sched::Level), but has timers of its own
-/// and no ticks.
+/// A shared processor pool. It is driven like a [`Level`](vcoop_sched::Level), but has its own timers and no ticks.
 #[derive(Clone, Debug)]
 pub struct Pool {
     cfg: PoolConfig,
     threads: u32,
     ents: Vec<Ent>,
     vps: Vec<Vp>,
-    /// Entities of a virtual processor by lane; [`NONE`] where there is none yet.
+    /// Entities of a virtual processor by lane; [`NONE`] if not added yet.
     lanes: Vec<u32>,
     cores: Vec<Core>,
     cpus: Vec<Cpu>,
     parts: Vec<Part>,
-    /// Cores (not CPUs) without anybody.
+    /// Cores (not CPUs) without a virtual processor.
     idle: CpuSet,
-    /// Cores on spare time that nobody has asked for yet.
+    /// Cores on spare time that have not been taken away yet.
     spare: CpuSet,
-    /// Who waits with entitlement left, first come first.
+    /// Virtual processors that wait with entitlement left, in order.
     ready: BTreeSet<(u64, u32)>,
-    /// Of these, the steady ones that are not rushed: when each has to run.
+    /// Of these, steady ones that are not rushed, with the latest time at which each has to run.
     urgent: BTreeSet<(Ns, u32)>,
     /// Of these, the rushed ones.
     rush: VecDeque<u32>,
-    /// How many wait for spare time.
+    /// Number of virtual processors that wait for spare time.
     spare_waits: u32,
-    /// The least pass of those who wanted spare time, at any moment.
+    /// The highest minimum so far of the passes of partitions that want spare time.
     floor: u128,
     window_end: Ns,
     seq: u64,
@@ -218,7 +216,7 @@ impl Pool {
     /// Builds an idle pool.
     ///
     /// # Errors
-    /// [`ConfigError`] says which field cannot be, and what it may be.
+    /// [`ConfigError`] names the invalid field and its valid range.
     pub fn new(cfg: &PoolConfig) -> Result<Self, ConfigError> {
         validate::validate(cfg)?;
         let (threads, cpus) = (cfg.topology.threads_per_core, cfg.topology.cpus());
@@ -267,10 +265,9 @@ impl Pool {
         Ok(this)
     }
 
-    /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
-    /// `attr.group` is its partition, whose virtual processors are filled one after the other, lane
-    /// by lane; policy and affinity are kept, but mean nothing here. `home` says on which core its virtual
-    /// processor would like to start.
+    /// Adds a blocked entity, and returns its id: dense from 0, in order of addition. `attr.group` is its partition,
+    /// whose virtual processors are filled one after the other, lane by lane; policy and affinity are stored, but have
+    /// no effect. `home` is the preferred first core of its virtual processor.
     ///
     /// # Panics
     /// If `home` or the partition is not in the pool, or the partition has all its vCPUs.
@@ -314,30 +311,30 @@ impl Pool {
         e
     }
 
-    /// What the pool was built from.
+    /// The configuration from which the pool was built.
     pub fn config(&self) -> &PoolConfig {
         &self.cfg
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counters(&self) -> PoolCounters {
         self.counters
     }
 
-    /// Takes the oldest note; `None` when there is none left.
+    /// Takes the oldest note; `None` if there is none.
     #[inline]
     pub fn pop_note(&mut self) -> Option<Note> {
         self.notes.pop_front()
     }
 
-    /// Who runs on `cpu`.
+    /// The entity that runs on `cpu`.
     #[inline]
     pub fn current(&self, cpu: CpuId) -> Option<EntId> {
         let c = self.cpus[cpu.index()].curr;
         (c != NONE).then_some(EntId(c))
     }
 
-    /// The CPU an entity runs on, or the last it did, or that of its core it will have.
+    /// The CPU on which an entity runs, or did so last, or that it will have on its core.
     #[inline]
     pub fn cpu_of(&self, e: EntId) -> CpuId {
         self.ents[e.index()].cpu
@@ -348,17 +345,17 @@ impl Pool {
         self.ents[e.index()].vp
     }
 
-    /// The policy the entity was given. It decides nothing.
+    /// The policy that the entity was given. It has no effect.
     pub fn policy(&self, e: EntId) -> Policy {
         self.ents[e.index()].policy
     }
 
-    /// Keeps the policy, to be asked for by [`Pool::policy`]. A pool has none: nothing else happens.
+    /// Stores the policy for [`Pool::policy`]. It has no other effect: a pool has no policies.
     pub fn set_policy(&mut self, _now: Ns, e: EntId, policy: Policy) {
         self.ents[e.index()].policy = policy;
     }
 
-    /// Whether the entity can run, but does not; a parked one is among them.
+    /// Whether the entity can run but does not, including parked ones.
     #[inline]
     pub fn is_queued(&self, e: EntId) -> bool {
         self.ents[e.index()].state == State::Ready
@@ -370,15 +367,15 @@ impl Pool {
         self.ents[e.index()].state == State::Running
     }
 
-    /// Whether the entity could run, but its capped partition has used up its share.
+    /// Whether only its partition's cap keeps the entity from running.
     #[inline]
     pub fn is_parked(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
         ent.state == State::Ready && self.vps[ent.vp as usize].place == Place::Parked
     }
 
-    /// Who runs on `cpu`, if somebody does, and the virtual processors that wait for a core: the pool
-    /// has one line for all.
+    /// Number of entities that run on `cpu` (0 or 1), plus the virtual processors that wait for a core: they wait for
+    /// the whole pool.
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         let running = u32::from(self.cpus[cpu.index()].curr != NONE);
@@ -390,12 +387,12 @@ impl Pool {
         self.cpus[cpu.index()].kicked
     }
 
-    /// Counters of an entity. Running and waiting that has not ended yet is not in them.
+    /// Counters of an entity, without running and waiting that has not ended.
     pub fn stats(&self, e: EntId) -> EntStats {
         self.ents[e.index()].stats
     }
 
-    /// How long an entity has waited for a CPU since its last wake-up or switch; 0: it does not wait.
+    /// How long an entity has waited for a CPU since its last wake-up or switch, in nanoseconds; 0: it does not wait.
     pub fn waits_for(&self, now: Ns, e: EntId) -> Ns {
         let ent = &self.ents[e.index()];
         if ent.state == State::Ready { now.saturating_sub(ent.queued_at) } else { 0 }

@@ -1,4 +1,4 @@
-//! Waking and scheduling: the calls a driver makes all the time.
+//! Waking and scheduling.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Leave, Note};
@@ -6,12 +6,12 @@ use vcoop_sched::{CpuId, EntId, Leave, Note};
 use super::{NONE, Place, Pool, State};
 
 impl Pool {
-    /// Makes a blocked entity runnable and returns the CPU it waits for; `None` if it was not blocked
-    /// (or is gone).
+    /// Makes a blocked entity runnable and returns the CPU that it waits for; `None` if it was not blocked (or has
+    /// exited).
     ///
-    /// If its virtual processor has a core, it runs there at once. If it has none, it is the first of its
-    /// threads to wake up or waits with them: then it takes an idle core, or one that runs on
-    /// spare time if there is entitlement left.
+    /// If its virtual processor has a core, the entity runs there at once. If not and other threads of it wait, the
+    /// entity waits with them. If it is the first to wake up, the virtual processor takes an idle core or, if it has
+    /// entitlement left, one that runs on spare time.
     pub fn wake(&mut self, now: Ns, e: EntId) -> Option<CpuId> {
         let ent = &mut self.ents[e.index()];
         if ent.state != State::Blocked {
@@ -43,7 +43,7 @@ impl Pool {
         Some(self.ents[e.index()].cpu)
     }
 
-    /// A virtual processor without a core waits, as what is left of its share says.
+    /// A virtual processor without a core starts to wait, in the line for its remaining share.
     pub(super) fn line_up(&mut self, now: Ns, v: u32) {
         let vp = &mut self.vps[v as usize];
         let capped = self.parts[usize::from(vp.partition)].weight == 0;
@@ -70,7 +70,7 @@ impl Pool {
         debug_assert!(self.window_end + self.cfg.window_ns > now, "the window is long over");
     }
 
-    /// Takes a waiting virtual processor out of its line.
+    /// Removes a waiting virtual processor from its line.
     pub(super) fn step_out(&mut self, v: u32) {
         let vp = &mut self.vps[v as usize];
         match vp.place {
@@ -87,8 +87,8 @@ impl Pool {
         }
     }
 
-    /// A core for one that just lined up: an idle one (its last, then near it), else one that runs on
-    /// spare time and so has to give way.
+    /// Finds a core for a virtual processor that just lined up: an idle one (its last, then one near it), else one that
+    /// runs on spare time, which then has to leave.
     fn seek(&mut self, now: Ns, v: u32) {
         let (Place::Ready | Place::Spare) = self.vps[v as usize].place else { return };
         let last = self.vps[v as usize].core;
@@ -118,14 +118,14 @@ impl Pool {
         let busy = |cpu: &u32| self.cpus[*cpu as usize].curr != NONE;
         let cpus: Vec<u32> = (first..first + self.threads).filter(busy).collect();
         if cpus.is_empty() {
-            // Nobody has got there yet: one CPU has to see to it.
+            // No thread has started there yet: one CPU has to release the core.
             self.kick(first);
         }
         cpus.into_iter().for_each(|cpu| self.kick(cpu));
         self.rearm(CpuId(first));
     }
 
-    /// A waiting virtual processor gets a core that has nobody.
+    /// Gives a free core to a waiting virtual processor.
     pub(super) fn dispatch(&mut self, now: Ns, core: u32, v: u32) {
         let spare = self.vps[v as usize].place == Place::Spare;
         let part = usize::from(self.vps[v as usize].partition);
@@ -157,12 +157,12 @@ impl Pool {
         self.rearm(CpuId(core * self.threads));
     }
 
-    /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and
-    /// says who runs from now on; `None` = idle.
+    /// Takes the current entity off `cpu`, as `leave` says (ignored if the CPU was idle), and returns the entity that
+    /// runs from now on; `None`: idle.
     ///
-    /// Call it when the current entity blocks, yields or exits, and to serve a
-    /// [`Note::Kick`]. A CPU idles while other threads of its core have still to leave
-    /// it. Whoever yields gives up the core only if it has no other threads.
+    /// Call it when the current entity blocks, yields or exits, and to serve a [`Note::Kick`]. A CPU idles while other
+    /// threads of its core have still to leave. A yield gives up the core only if the virtual processor has no other
+    /// threads on it.
     pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
         let core = cpu.0 / self.threads;
         self.charge(now, cpu);
@@ -173,7 +173,7 @@ impl Pool {
             self.cpus[cpu.index()].kicked = false;
             return prev;
         }
-        // Its own kicks are served here.
+        // Its own kicks are served in this call.
         self.cpus[cpu.index()].kicked = true;
         let c = &self.cores[core as usize];
         let done = c.leaving || c.vp != NONE && self.vps[c.vp as usize].runnable == 0;
@@ -216,7 +216,7 @@ impl Pool {
             Leave::Blocked => State::Blocked,
             Leave::Exit => State::Dead,
             Leave::Yield if self.threads == 1 => {
-                // It lets others go first, and so does not ask for its share any more.
+                // It lets others go first, and so gives up its claim to a share in this window.
                 self.vps[v].steady = false;
                 self.cores[core].leaving = true;
                 self.spare.remove(CpuId(core as u32));
@@ -238,7 +238,7 @@ impl Pool {
         true
     }
 
-    /// A core has nobody any more; who had it waits, or is away.
+    /// Frees a core; the virtual processor that had it waits, or is away.
     fn release(&mut self, now: Ns, core: u32) {
         self.charge_core(now, core);
         let c = &mut self.cores[core as usize];
@@ -255,14 +255,14 @@ impl Pool {
             self.counters.preemptions += u64::from(asked);
             self.line_up(now, v);
         }
-        // Last: who goes on wanting spare time keeps its pass.
+        // Last: a partition that goes on wanting spare time keeps its pass.
         if spare {
             self.spare_stop(part);
         }
         self.rearm(CpuId(core * self.threads));
     }
 
-    /// Who gets the next free core.
+    /// The virtual processor that gets the next free core.
     fn next(&self, now: Ns) -> Option<u32> {
         let ready = || self.ready.first().map(|&(_, v)| v);
         let spare = || self.spare_next(now).and_then(|(_, part)| self.parts[part].waiting.front());
@@ -288,7 +288,7 @@ impl Pool {
         }
     }
 
-    /// Brings the CPU time of the CPU's current entity up to `now`, and the use of its core.
+    /// Brings the CPU time of the current entity of `cpu`, and the use of its core, up to `now`.
     #[inline]
     pub fn charge(&mut self, now: Ns, cpu: CpuId) {
         let c = &mut self.cpus[cpu.index()];
@@ -299,7 +299,7 @@ impl Pool {
         self.charge_core(now, cpu.0 / self.threads);
     }
 
-    /// Whoever is dispatched uses up its share, then spare time, with all or some of its threads.
+    /// Charges the virtual processor on a core: its share first, then spare time, with however many threads it runs.
     pub(super) fn charge_core(&mut self, now: Ns, core: u32) {
         let c = &mut self.cores[core as usize];
         let used = now.saturating_sub(core::mem::replace(&mut c.charged_to, now));

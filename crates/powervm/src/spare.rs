@@ -1,10 +1,10 @@
-//! Spare time: what is left when everybody who can run has had its share, by the weights of partitions.
+//! Spare time: what is left when every virtual processor that can run has had its share, by the weights of partitions.
 //!
-//! Stride scheduling (Waldspurger and Weihl, 1995), over partitions: each has a pass, which is the spare
-//! time it used over its weight, and the lowest goes first. A core is given until the window
-//! ends, so passes are compared as if it were used until then. Who begins to want spare time is at most a
-//! window of the whole pool behind the least of those who do: every window begins with nobody wanting any,
-//! and who is behind stays so, but time without wanting any earns nothing.
+//! Stride scheduling (Waldspurger and Weihl, 1995), over partitions: each has a pass, its used spare time divided by
+//! its weight, and the lowest pass goes first. A core is given until the window ends, so passes are compared as if it
+//! were used until then. A partition that begins to want spare time is at most a window of the whole pool behind the
+//! lowest pass among those that want some: every window begins with no partition wanting any, and one that is behind
+//! stays so, but time without wanting any earns nothing.
 
 use vcoop_sched::config::Ns;
 
@@ -14,7 +14,7 @@ use super::Pool;
 const SCALE: u128 = 1 << 16;
 
 impl Pool {
-    /// The pass of a partition if it had so many cores until the window ends.
+    /// The pass of a partition if it had `cores` cores until the window ends.
     fn pass_with(&self, part: usize, cores: u32, now: Ns) -> u128 {
         let p = &self.parts[part];
         let ahead = u128::from(cores) * u128::from(self.window_end.saturating_sub(now));
@@ -31,7 +31,7 @@ impl Pool {
         parts.map(|i| (self.pass_with(i, self.parts[i].spare_on + 1, now), i)).min()
     }
 
-    /// Whether a core that a partition has on spare time should go to another.
+    /// Whether a core that a partition has on spare time should go to another partition.
     pub(super) fn spare_yields(&self, part: usize, now: Ns) -> bool {
         let own = self.pass_with(part, self.parts[part].spare_on, now);
         self.spare_next(now).is_some_and(|(pass, next)| next != part && pass < own)
@@ -48,7 +48,7 @@ impl Pool {
         p.spare_on > 0 || !p.waiting.is_empty()
     }
 
-    /// Nobody who comes later has used less than the least of those who want spare time now.
+    /// Raises the floor: no later partition starts below the lowest pass of those that want spare time now.
     fn raise_floor(&mut self) {
         let wants = (0..self.parts.len()).filter(|&i| self.wants_spare(i));
         if let Some(least) = wants.map(|i| self.parts[i].pass).min() {
@@ -74,7 +74,7 @@ impl Pool {
         self.spare_waits += 1;
     }
 
-    /// It does not any more.
+    /// A virtual processor stops waiting for spare time.
     pub(super) fn spare_unwait(&mut self, v: u32) {
         let part = usize::from(self.vps[v as usize].partition);
         self.raise_floor();
@@ -86,13 +86,13 @@ impl Pool {
         }
     }
 
-    /// A core of the partition runs on spare time from now on.
+    /// One more core of the partition runs on spare time.
     pub(super) fn spare_start(&mut self, part: usize) {
         self.spare_begins(part);
         self.parts[part].spare_on += 1;
     }
 
-    /// It does not any more.
+    /// One core of the partition no longer runs on spare time.
     pub(super) fn spare_stop(&mut self, part: usize) {
         self.raise_floor();
         self.parts[part].spare_on -= 1;

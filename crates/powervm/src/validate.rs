@@ -1,4 +1,4 @@
-//! What a pool may be.
+//! Valid configurations of a pool.
 
 use vcoop_sched::ConfigError;
 use vcoop_sched::config::Ns;
@@ -7,8 +7,8 @@ use crate::config::{Partition, PoolConfig};
 
 const MS: Ns = 1_000_000;
 
-/// Virtual processors that may share one CPU's worth of entitlement: since POWER7+ each is entitled to
-/// at least 0.05 processing units.
+/// Maximum number of virtual processors per CPU of entitlement: since POWER7+ each is entitled to at least 0.05
+/// processing units.
 const VPS_A_CPU: u32 = 20;
 
 pub(super) fn validate(cfg: &PoolConfig) -> Result<(), ConfigError> {

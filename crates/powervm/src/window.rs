@@ -1,4 +1,4 @@
-//! The timers of a pool: the end of a window, of a share, and the moment to run for who waits.
+//! Timers of a pool: the end of a window, the end of a share, and the last moment to run a waiting virtual processor.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Note};
@@ -6,14 +6,14 @@ use vcoop_sched::{CpuId, EntId, Note};
 use super::{NEVER, NONE, Place, Pool, State};
 
 impl Pool {
-    /// When [`Pool::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
+    /// When [`Pool::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] reports changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
         let at = self.due(cpu);
         (at != NEVER).then_some(at)
     }
 
-    /// CPU 0 has the timers of the window; the first thread of each core that of its core.
+    /// The timers of the window are on CPU 0; those of a core on its first thread.
     fn due(&self, cpu: CpuId) -> Ns {
         let mut at = NEVER;
         if cpu.0 == 0 {
@@ -27,7 +27,7 @@ impl Pool {
         at
     }
 
-    /// Tells the driver of another deadline.
+    /// Tells the driver of a changed deadline.
     pub(super) fn rearm(&mut self, cpu: CpuId) {
         let due = self.due(cpu);
         let c = &mut self.cpus[cpu.index()];
@@ -37,7 +37,7 @@ impl Pool {
         }
     }
 
-    /// The time [`Pool::deadline`] named has come on `cpu`. Harmless when it has not.
+    /// Call it on `cpu` at [`Pool::deadline`]. It has no effect before that.
     pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
         self.charge(now, cpu);
         if self.window_end <= now {
@@ -52,7 +52,7 @@ impl Pool {
         self.rearm(CpuId(0));
     }
 
-    /// Whoever has a core and used up its share goes on with what others leave, if somebody does.
+    /// A virtual processor that has used up its share on its core goes on with spare time, if there is any for it.
     fn used_up(&mut self, now: Ns, core: u32) {
         let c = &self.cores[core as usize];
         if c.vp == NONE || c.leaving || c.spare || self.vps[c.vp as usize].left > 0 {
@@ -70,8 +70,8 @@ impl Pool {
         }
     }
 
-    /// Who would not have its share any more if it waited on takes a core: one on spare time, else of one
-    /// that came later, else of the steady one that can wait longest.
+    /// A waiting virtual processor that would otherwise miss its share takes a core: one on spare time, else that of
+    /// one that is not steady, else that of the steady one that can wait longest.
     fn rush_due(&mut self, now: Ns) {
         while let Some(&(at, v)) = self.urgent.first() {
             if at > now {
@@ -110,7 +110,7 @@ impl Pool {
         best.map(|(_, core)| core)
     }
 
-    /// A window begins: everybody has its share again, whatever it had left.
+    /// A window begins: every virtual processor gets its full share again; what was left is lost.
     fn refill(&mut self, now: Ns) {
         while self.window_end <= now {
             self.window_end += self.cfg.window_ns;
@@ -125,7 +125,7 @@ impl Pool {
         self.spare = vcoop_sched::CpuSet::EMPTY;
         self.urgent.clear();
         self.rush.clear();
-        // Those with entitlement left stay ahead of those without; each in their order.
+        // Those with entitlement left stay ahead of those without; each group keeps its order.
         let waits = |v: &u32| matches!(self.vps[*v as usize].place, Place::Spare | Place::Parked);
         let mut others: Vec<u32> = (0..self.vps.len() as u32).filter(waits).collect();
         others.sort_by_key(|&v| (self.waits_since(v), v));
@@ -163,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// Since when the first of a waiting virtual processor's threads waits.
+    /// Since when the first thread of a waiting virtual processor has waited.
     fn waits_since(&self, v: u32) -> Ns {
         let ready = |e: &u32| self.ents[*e as usize].state == State::Ready;
         let since = self.members(v).filter(ready).map(|e| self.ents[e as usize].queued_at);

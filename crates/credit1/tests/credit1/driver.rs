@@ -1,5 +1,4 @@
-//! The smallest driver of a credit scheduler: kicks are served at once, timers fire on time, nothing
-//! costs anything.
+//! The smallest driver of a credit scheduler: kicks are served at once, timers fire on time, nothing has a cost.
 
 #![allow(dead_code)]
 
@@ -16,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) credit: Credit1,
     pub(crate) now: Ns,
     pub(crate) tasks: Tasks,
-    /// Every switch: when, where, to whom.
+    /// Every switch: time, CPU, next entity.
     pub(crate) log: Vec<(Ns, CpuId, Option<EntId>)>,
     pub(crate) decisions: Vec<(Ns, &'static str, EntId, CpuId)>,
     /// Times a CPU scheduled.
@@ -75,7 +74,7 @@ impl Machine {
         self.serve();
     }
 
-    /// A sleeper sleeps until then.
+    /// Makes a sleeper sleep until `until`.
     pub(crate) fn put_off(&mut self, e: EntId, until: Ns) {
         self.tasks.wake_at(e, Some(until));
     }

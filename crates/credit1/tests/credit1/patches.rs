@@ -1,4 +1,4 @@
-//! What each patch of the study changes, and what the ones that change nothing leave alone.
+//! The effect of each patch of the study, and that patches without an effect have none.
 
 use vcoop_credit1::{BoostPreempts, Credit1Config, Patch, Patches};
 use vcoop_credit1::{Decision, Pri};
@@ -32,11 +32,11 @@ fn hog_since_now(cfg: &Credit1Config, domain: u16) -> (Machine, EntId) {
     (m, hog)
 }
 
-/// How long a vCPU of `domain` waits that wakes 300 us after a guest's hog was switched in.
+/// Waiting time of a vCPU of `domain` that wakes 300 us after a guest's hog was switched in.
 fn wait(cfg: &Credit1Config, domain: u16, by: Waker) -> u64 {
     let (mut m, _) = hog_since_now(cfg, 1);
     let e = m.add(domain, &[0], SLEEPER);
-    // Not its first wake-up.
+    // It must not be its first wake-up.
     m.wake(e);
     m.run_for(5 * MS);
     m.start(2, &[0], SLEEPER);
@@ -59,7 +59,7 @@ fn dom0_preempts_within_the_ratelimit() {
     }
 }
 
-/// The posted line does not ask whether dom0 will run: one without credit waits on, and the running
+/// The posted line does not test whether dom0 will run: a dom0 vCPU without credit goes on waiting, and the running
 /// guest has lost its protection for nothing.
 #[test]
 fn as_posted_a_dom0_without_credit_ends_a_ratelimit_and_does_not_run() {
@@ -129,8 +129,8 @@ fn a_boost_preempts_within_the_ratelimit() {
         let cfg = with(1, 3, |p| p.boost_preempts_ratelimit = version);
         assert_eq!(wait(&cfg, 3, NOBODY), guest);
     }
-    // Only v1 ends the ratelimit of one who is boosted, too (and then runs it first all the same:
-    // it was interrupted and goes behind its equals).
+    // Only v1 also ends the ratelimit of a boosted entity (and then runs that first all the same: it was interrupted
+    // and goes behind its equals).
     for (version, holds) in versions.into_iter().zip([1, 0, 1]) {
         let mut m = Machine::new(&with(1, 2, |p| p.boost_preempts_ratelimit = version));
         m.start(1, &[0], HOG);
@@ -148,7 +148,7 @@ fn an_io_wakeup_ends_the_ratelimit_as_meant_and_only_a_bringup_as_posted() {
     let cfg = |patch| with(1, 3, |p: &mut Patches| p.io_wake_ignores_ratelimit = patch);
     assert_eq!(wait(&cfg(Patch::AsMeant), 3, IO), 0);
     assert_eq!(wait(&cfg(Patch::AsMeant), 3, NOBODY), 700 * US);
-    // What an I/O completion does is what it does without the patch.
+    // I/O wake-ups are handled as without the patch.
     assert_eq!(wait(&cfg(Patch::AsPosted), 3, IO), wait(&cfg(Patch::Off), 3, IO));
     let (mut m, _) = hog_since_now(&cfg(Patch::AsPosted), 1);
     let e = m.add(3, &[0], SLEEPER);
@@ -213,7 +213,7 @@ fn dom0_vcpus_keep_apart() {
         let second = m.start(0, &[], HOG);
         assert_eq!(m.credit.cpu_of(second), CpuId(cpu));
     }
-    // Nor is one stolen to where another is.
+    // A dom0 vCPU is not stolen to a CPU with another one either.
     for on in [false, true] {
         let mut m = Machine::new(&with(2, 1, |p| p.spread_dom0 = on));
         let waits = m.add(0, &[0], HOG);

@@ -1,4 +1,4 @@
-//! Random calls: nothing is lost, nobody idles beside work.
+//! Random calls: no time is lost, and no CPU idles beside work.
 
 use proptest::prelude::*;
 use vcoop_credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
@@ -98,8 +98,8 @@ fn scenario() -> impl Strategy<Value = (Credit1Config, Vec<(u16, u64)>, Vec<Op>)
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
 
-    /// `Credit1::check` after every call (the driver does that), and the books: what entities
-    /// executed is what CPUs were busy; who can run is queued, parked or running.
+    /// `Credit1::check` after every call (the driver does that). The CPU time of entities equals the busy time of CPUs;
+    /// runnable entities are queued, parked or running.
     #[test]
     fn nothing_is_lost((cfg, ents, ops) in scenario()) {
         let cpus = cfg.topology.cpus();
@@ -145,8 +145,8 @@ proptest! {
         prop_assert_eq!(exec, m.tasks.busy.iter().sum::<u64>());
     }
 
-    /// Without affinity, caps and cache-hot delay, nobody waits while a CPU idles: whoever wakes
-    /// finds an idler, whoever goes idle steals.
+    /// Without affinity, caps and cache-hot delay no entity waits while a CPU idles: a waking entity finds an idle CPU,
+    /// a CPU that becomes idle steals.
     #[test]
     fn work_is_conserved(
         old in any::<bool>(),

@@ -33,7 +33,7 @@ fn hog_since_now(cfg: &Credit1Config) -> (Machine, EntId) {
     (m, hog)
 }
 
-/// How long after the hog a sleeper runs that wakes 300 us after it began.
+/// Waiting time of a sleeper that wakes 300 us after a hog began to run.
 fn wait_behind_a_hog(cfg: &Credit1Config) -> Option<u64> {
     let (mut m, _) = hog_since_now(cfg);
     let start = m.now;
@@ -51,7 +51,7 @@ fn a_slice_is_30_ms_and_equals_take_turns() {
     let b = m.start(2, &[0], HOG);
     m.run_for(65 * MS);
     let turns: Vec<_> = m.log.iter().map(|l| (l.0, l.2)).collect();
-    // Whoever's slice ends has credit still (B is charged at 60 ms), and goes behind the other.
+    // The entity whose slice ends still has credit (B is charged at 60 ms), and goes behind the other.
     assert_eq!(turns, [(0, Some(a)), (30 * MS, Some(b)), (60 * MS, Some(a))]);
 }
 
@@ -69,7 +69,7 @@ fn a_wakeup_with_credit_is_boosted_and_the_tick_ends_it() {
     assert_eq!(m.credit.pri(e), Pri::Under);
 }
 
-/// CPU 0: a vCPU of so little weight that it has no credit. CPU 1: two heavy ones.
+/// CPU 0: a vCPU whose weight is so low that it has no credit. CPU 1: two with high weight.
 fn light_and_heavy() -> (Machine, EntId, EntId) {
     let mut cfg = config(2, 3);
     (cfg.domains[1].weight, cfg.domains[2].weight, cfg.domains[3].weight) = (1, 60_000, 60_000);
@@ -193,7 +193,7 @@ fn in_4_2_the_ratelimit_starts_again_with_every_tickle() {
 
 #[test]
 fn waits_behind_a_hog_are_up_to_one_millisecond_today_and_one_to_two_in_4_2() {
-    // Today no hold is shorter than 100 us, also the one that the second tickle begins.
+    // Today no hold is shorter than 100 us, not even the one that the second tickle begins.
     for (cfg, least, most) in [(config(1, 3), 0, MS + 100 * US), (old(config(1, 3)), MS, 2 * MS)] {
         let mut waits = Vec::new();
         for wakes in (1..999).step_by(37) {
@@ -282,13 +282,14 @@ fn who_is_preempted_by_a_pinned_vcpu_stays_though_another_cpu_is_idle() {
     m.run_for(12 * MS);
     m.decisions.clear();
     m.wake(pinned);
-    // Until Xen 4.12 it went to the idle one. Since units were introduced the line looks at the affinity of who wakes up.
+    // Until Xen 4.12 it went to the idle CPU. Since the introduction of units the line tests the affinity of the waking
+    // entity.
     assert_eq!((m.current(0), m.current(1)), (Some(pinned), None));
     assert_eq!((m.count(Decision::Migrate), m.queue(0)), (0, vec![hog]));
 }
 
-/// One vCPU pinned to `busy`, another that starts on CPU `at` and may then go anywhere: where it
-/// is after its second tick.
+/// One vCPU pinned to `busy`, another that starts on CPU `at` and may then go anywhere: returns its CPU after its
+/// second tick.
 fn after_the_tick(topology: Topology, busy: &[u32], at: u32, savings: bool) -> u32 {
     let mut cfg = config(1, 2);
     cfg.topology = topology;
@@ -423,8 +424,8 @@ fn runs_are_observed() {
     assert!(m.credit.observed(long).blocks >= 9);
 }
 
-/// What a ratelimit holds up is counted against whoever it protects, and however long it is: a
-/// policy that sets ratelimits by this count does not chase its own doing.
+/// A wake-up that a ratelimit delays counts for the protected entity, whatever the length of the ratelimit: a policy
+/// that sets ratelimits by this count does not react to its own effect.
 #[test]
 fn challenges_count_whatever_the_ratelimit() {
     for version in [XenVersion::V4_2, XenVersion::Current] {
@@ -450,7 +451,7 @@ fn challenges_count_whatever_the_ratelimit() {
     }
 }
 
-/// Nobody is challenged by an equal, or where an idle CPU takes the work.
+/// An equal is no challenge, nor is work that an idle CPU takes.
 #[test]
 fn what_leaves_the_running_one_alone_is_no_challenge() {
     let (mut m, hog) = hog_since_now(&config(2, 2));

@@ -1,4 +1,4 @@
-//! Who gets how much: weights, caps, and the theft that sampling allowed.
+//! Shares of CPU time: weights, caps, and the theft that sampled burning allowed.
 
 use proptest::prelude::*;
 use vcoop_credit1::Decision;
@@ -45,7 +45,7 @@ fn a_cap_of_two_vcpus_is_the_domains() {
 
 #[test]
 fn what_a_domain_cannot_use_goes_to_the_others() {
-    // Heavy, but one vCPU: it earns one CPU at most. The other two share what is left.
+    // It has a high weight but one vCPU: it earns at most one CPU. The other two share the rest.
     let mut cfg = config(2, 3);
     cfg.domains[1].weight = 10_000;
     let mut m = Machine::new(&cfg);
@@ -56,7 +56,7 @@ fn what_a_domain_cannot_use_goes_to_the_others() {
     assert_ratio(a, b, 1.0, 5.0);
 }
 
-/// A vCPU that runs for 9.5 ms of 10 and sleeps when the tick comes, against a hog: its share.
+/// Share of a vCPU that runs for 9.5 ms of 10 and sleeps when the tick comes, against a hog.
 fn stolen_share(burn: Burn, caught_at_first: bool) -> f64 {
     let mut cfg = config(1, 2);
     // There was no ratelimit when burning was sampled.
@@ -89,8 +89,8 @@ fn whoever_steps_aside_for_the_tick_steals_while_burning_is_sampled() {
     assert!((0.40..0.60).contains(&exact), "{exact}");
 }
 
-/// The list of those who take part in the accounting is still sampled: whoever was never caught by
-/// a tick is never told that its credit is gone.
+/// The accounting's list is still sampled: a vCPU that no tick ever found running never loses its priority when its
+/// credit is used up.
 #[test]
 fn whoever_was_never_sampled_is_not_stopped_by_exact_burning() {
     assert!(stolen_share(Burn::TickSampled, false) > 0.93);
@@ -100,8 +100,8 @@ fn whoever_was_never_sampled_is_not_stopped_by_exact_burning() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
-    /// Hogs on one CPU get time by weight. Credit is handed out and taken in slices of 30 ms, and
-    /// accounts are cut at a slice's worth: that favours the light ones, of three by up to 8 percent of the CPU.
+    /// Hogs on one CPU get time by weight. Credit is distributed and burnt in slices of 30 ms, and balances are limited
+    /// to a slice's worth: that favours low weights, of three by up to 8 percent of the CPU.
     #[test]
     fn time_goes_by_weight(weights in proptest::collection::vec(128u32..1024, 2..4)) {
         let mut cfg = config(1, 0);

@@ -1,4 +1,4 @@
-//! The smallest driver of a pool: kicks are served at once, timers fire on time, nothing costs anything.
+//! The smallest driver of a pool: kicks are served at once, timers fire on time, nothing has a cost.
 //!
 
 #![allow(dead_code)]
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     pub(crate) pool: Pool,
     pub(crate) now: Ns,
     pub(crate) tasks: Tasks,
-    /// Every switch: when, where, to whom.
+    /// Every switch: time, CPU, next entity.
     pub(crate) log: Vec<(Ns, CpuId, Option<EntId>)>,
     pub(crate) parked: Vec<(Ns, EntId, bool)>,
     threads: u32,

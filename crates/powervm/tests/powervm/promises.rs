@@ -7,7 +7,7 @@ use vcoop_sched::config::Topology;
 
 use crate::driver::{HOG, MS, Machine, US, Work};
 
-/// A pool that promises no more than it has: partitions of whole virtual processors.
+/// A pool whose entitlements do not exceed its cores: partitions of whole virtual processors.
 pub(crate) fn pool() -> impl Strategy<Value = PoolConfig> {
     let topology = (prop_oneof![Just(1u32), Just(1), Just(2), Just(4)], 1u32..5, 1u32..3).prop_map(
         |(threads_per_core, cores_per_llc, llcs)| Topology {
@@ -44,7 +44,7 @@ fn work() -> impl Strategy<Value = Work> {
     ]
 }
 
-/// One vCPU of each virtual processor, at least, has work.
+/// At least one vCPU of each virtual processor has work.
 fn busy(cfg: &PoolConfig, works: &[Work]) -> (Machine, Vec<(EntId, Work, usize)>) {
     let mut m = Machine::new(cfg);
     let mut all = Vec::new();
@@ -61,7 +61,7 @@ fn busy(cfg: &PoolConfig, works: &[Work]) -> (Machine, Vec<(EntId, Work, usize)>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
-    /// Whoever can run during a whole window has its entitlement of it, whatever others do.
+    /// A virtual processor that can run during a whole window gets its entitlement in it, whatever others do.
     #[test]
     fn entitlements_are_kept_in_every_window(
         cfg in pool(),
@@ -84,8 +84,8 @@ proptest! {
         }
     }
 
-    /// No core idles while somebody waits who may run, and books balance: `Pool::check` after every
-    /// call says the same; here from the outside.
+    /// No core idles while a virtual processor waits that may run, and times add up. `Pool::check` tests this after
+    /// every call from inside; this test does so from outside.
     #[test]
     fn no_core_idles_beside_uncapped_work(
         cfg in pool(),
@@ -124,7 +124,7 @@ proptest! {
                 (ran - 4_000 * MS) as f64
             })
             .collect();
-        // As much as it could use is less than its part only where a weight is far above the others.
+        // It gets less than its part only if its weight is far above the others and it could not use more.
         let (whole, heavy) = (spare.iter().sum::<f64>(), weights.iter().sum::<u32>());
         prop_assert_eq!(whole as u64, (6 - weights.len() as u64) * 4_000 * MS);
         for (spare, weight) in spare.iter().zip(&weights) {

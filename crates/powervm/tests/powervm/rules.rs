@@ -1,4 +1,4 @@
-//! Known answers, a rule each.
+//! One known answer for each rule.
 
 use vcoop_powervm::Pool;
 use vcoop_powervm::{Partition, PoolConfig};
@@ -26,8 +26,8 @@ fn an_entitlement_is_a_part_of_each_window() {
 
 #[test]
 fn promises_hold_though_nobody_can_use_two_cores_at_once() {
-    // Three virtual processors with two thirds of a core each, on two cores: whoever takes first come
-    // first served leaves the third with one third.
+    // Three virtual processors with two thirds of a core each, on two cores: plain first come first served would leave
+    // the third with one third.
     let mut m = Machine::new(&config(2, &[(3, 2, 128)]));
     let all = m.hogs(0, 3);
     let share = 20 * MS / 3;
@@ -152,7 +152,7 @@ fn who_sleeps_cedes_its_core_at_once() {
 
 #[test]
 fn the_longest_wait_of_who_can_always_run_is_twice_what_is_not_its_own() {
-    // Entitled to a fifth: at the start of one window, and at the end of the next.
+    // Entitled to a fifth: it gets that at the start of one window, and at the end of the next.
     let mut m = Machine::new(&config(5, &[(5, 1, 128), (5, 4, 128)]));
     let few = m.hogs(0, 5);
     m.hogs(1, 5);

@@ -106,7 +106,7 @@ impl Audio {
             self.due += self.period;
             // Audio whose buffer ran dry before its callback could start is lost whole.
             let lost = skip_past(&mut self.due, self.period, now.saturating_sub(self.buffer));
-            // A callback that is merely behind catches up at once, without a sample.
+            // A callback that is only behind catches up at once, without a sample.
             let behind = self.due <= now;
             self.at = if behind { Stage::Sampled } else { Stage::Arm };
             let glitches = lost.n + u64::from(late);
