@@ -152,8 +152,8 @@ pub struct Observed {
     pub short_runs: u64,
     /// CPU time.
     pub run_ns: Ns,
-    /// Times somebody more urgent woke up for the CPU it was running on: what its ratelimit holds
-    /// up. How long the ratelimit is changes how long they wait, not how many they are.
+    /// Times that a more urgent entity woke up for the CPU on which this one was running, and so can be delayed by its
+    /// ratelimit. The length of the ratelimit changes how long these wait, not how many there are.
     pub challenges: u64,
     /// Of these: by entities whose last run was short, so that running them first costs little.
     pub short_challenges: u64,

@@ -1,4 +1,4 @@
-//! VMs out of what was read of a process. Touches no file.
+//! Makes VMs from what was read of a process. Accesses no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use crate::known::{self, Known, Told};
 use crate::libvirt::Domain;
 use crate::vm::{Accel, OtherThread, Source, Sources, Thread, VcpuThread, Vm, Vmm};
 
-/// What was read of a process that may run VMs.
+/// Data read from a process that may run VMs.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) start_time: u64,
     pub(crate) threads: BTreeMap<u32, Thread>,
-    /// KVM's file descriptors; `None` if they may not be looked at.
+    /// KVM's file descriptors; `None` if they are not readable.
     pub(crate) kvm: Option<Descriptors>,
     /// File name of the executable.
     pub(crate) executable: String,
-    /// Where that is known from.
+    /// Source of that name.
     pub(crate) executable_source: Source,
     pub(crate) told: Told,
     pub(crate) cgroup: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Process {
 pub(crate) struct Descriptors {
     /// Descriptors of VMs.
     pub(crate) vms: Vec<u32>,
-    /// KVM's numbers of the vCPUs that have a descriptor, of all those VMs.
+    /// KVM's ids of the vCPUs that have a descriptor, of all those VMs.
     pub(crate) vcpus: Vec<u32>,
 }
 
@@ -36,23 +36,23 @@ pub(crate) struct Descriptors {
 pub(crate) struct Folder {
     /// Descriptor of the VM in its process.
     pub(crate) vm_fd: u32,
-    /// KVM's number of each vCPU, and the thread that ran it last, if one did.
+    /// KVM's id of each vCPU, and the thread that ran it last, if any.
     pub(crate) vcpus: Vec<(u32, Option<u32>)>,
 }
 
-/// What is known of one VM of a process.
+/// Facts about one VM of a process.
 #[derive(Default)]
 struct Group {
     vm_fd: Option<u32>,
-    /// Of debugfs.
+    /// From debugfs.
     vcpus: Option<Vec<(u32, Option<u32>)>>,
-    /// Name that vcoop's lab gave it.
+    /// Name from vcoop's lab.
     lab: Option<String>,
-    /// vCPUs there are.
+    /// Number of vCPUs.
     count: Option<usize>,
 }
 
-/// The VMs of a process: none, if it runs none.
+/// The VMs of a process; empty if it has none.
 pub(crate) fn vms(process: &Process, folders: Vec<Folder>, domain: Option<&Domain>) -> Vec<Vm> {
     let known = known::by_executable(&process.executable);
     let Some((accel, accel_source)) = accel(process, known) else { return Vec::new() };
@@ -140,7 +140,7 @@ fn accel(process: &Process, known: Option<&Known>) -> Option<(Accel, Source)> {
     }
 }
 
-/// Tells the VMs of a process apart.
+/// Separates the VMs of a process.
 fn groups(
     process: &Process,
     known: Option<&Known>,
@@ -165,7 +165,7 @@ fn groups(
     }
     let kvm = process.kvm.as_ref().filter(|_| accel == Accel::Kvm);
     let vm_fd = kvm.and_then(|kvm| <[u32; 1]>::try_from(&kvm.vms[..]).ok()).map(|[fd]| fd);
-    // Of one VM, a number that is there twice is a descriptor that was duplicated.
+    // For a single VM, a repeated id is a duplicated descriptor.
     let count = kvm.map(|kvm| match vm_fd {
         Some(_) => kvm.vcpus.iter().collect::<BTreeSet<_>>().len(),
         None => kvm.vcpus.len(),
@@ -178,7 +178,7 @@ fn groups(
     }
 }
 
-/// The threads of a VM's vCPUs, by index. `alone` if no other VM of the process could own them.
+/// The threads of a VM's vCPUs, by index. `alone`: no other VM of the process can own them.
 fn place(
     process: &Process,
     known: Option<&Known>,
@@ -200,8 +200,8 @@ fn place(
         }
     }
 
-    // Names can lie. One that two threads have says nothing, and debugfs leaves room only for
-    // vCPUs that have not run yet.
+    // Names can lie. A name that two threads have is ignored, and with debugfs only vCPUs that have not run yet can be
+    // placed by name.
     let mut room = match &group.vcpus {
         Some(vcpus) if alone || group.lab.is_some() => vcpus.len().saturating_sub(placed.len()),
         Some(_) => 0,
@@ -225,8 +225,8 @@ fn place(
     let of_libvirt = of_libvirt.map(|(index, tid)| (*index, *tid, Source::Libvirt));
     let candidates: Vec<_> = of_libvirt.chain(by_name).collect();
 
-    // First the numbers of threads that are known, then theirs of KVM where there is no other, and
-    // only then further threads: a name takes no place that debugfs gave.
+    // First threads with a known number, then threads with only KVM's id, and only then others: a name never takes a
+    // place that debugfs assigned.
     for (index, tid, _) in &candidates {
         if let Some(placed) = placed.get_mut(tid)
             && placed.index.is_none()

@@ -8,49 +8,50 @@ use std::path::{Path, PathBuf};
 
 use crate::text;
 
-/// The control groups of the CPU controller that all of some threads are in, as the vCPUs of a VM.
+/// The control groups of the CPU controller that contain all of some threads, for example the vCPUs of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     root: PathBuf,
-    /// The innermost, from the root of its mount. `None`: no group has all of them, or it is not known.
+    /// The innermost such group, relative to the root of its mount. `None`: no group contains all threads, or it is not
+    /// known.
     inner: Option<PathBuf>,
 }
 
 impl Groups {
-    /// Those of these threads, as of now.
+    /// The groups of these threads at this time.
     pub fn of(tids: impl IntoIterator<Item = u32>) -> Self {
         Self::under(Path::new("/"), tids)
     }
 
-    /// The same with `proc` and `sys` below another root.
+    /// As [`of`](Self::of), with `proc` and `sys` below another root.
     pub fn under(root: &Path, tids: impl IntoIterator<Item = u32>) -> Self {
         let groups: Option<Vec<_>> = tids.into_iter().map(|tid| group(root, tid)).collect();
         let inner = groups.and_then(|groups| Some(shared(&groups)?.to_owned()));
         Self { root: root.to_owned(), inner }
     }
 
-    /// Each of these groups in which threads compete for CPU time as one, the outermost first.
+    /// Each of these groups that competes for CPU time as one entity, the outermost first.
     pub fn levels(&self) -> Vec<Level> {
         let mut paths: Vec<&Path> = self.inner.iter().flat_map(|inner| inner.ancestors()).collect();
         paths.reverse();
         paths.into_iter().skip(1).map_while(|path| self.level(path)).collect()
     }
 
-    /// CPU time in nanoseconds that the vCPUs may have together in each second, by the quotas of these groups. `None`: as
-    /// much as there is.
+    /// CPU time in nanoseconds that the vCPUs may use together per second, by the quotas of these groups. `None`: no
+    /// limit.
     ///
-    /// A quota of a group for a single vCPU, as libvirt's `<quota>` makes them, is not one of the VM: other vCPUs have
-    /// nothing of it.
+    /// Quotas of groups with a single vCPU, as libvirt's `<quota>` sets them, do not count: they do not limit the VM as
+    /// a whole.
     pub fn quota(&self) -> Option<u64> {
-        // In a container the mount's root is a group as well.
+        // In a container the root of the mount is a group, too.
         let root = self.level(Path::new(""));
         let limits = self.levels().into_iter().chain(root).filter_map(|level| level.quota);
         limits.filter_map(CpuMax::each_second).min()
     }
 
-    /// The weights by which the host divides its CPUs between these VMs, one for each: those of the groups directly below
-    /// the innermost one that has all of the VMs. `None`: a VM has no such group or shares it with another, so that threads
-    /// compete, or groups of several VMs.
+    /// The weights by which the host divides its CPUs between these VMs, one for each: those of the groups directly
+    /// below the innermost group that contains all VMs. `None`: a VM has no such group or shares it with another one,
+    /// so that not VMs compete but threads, or groups of several VMs.
     pub fn weights<'a>(vms: impl IntoIterator<Item = &'a Self>) -> Option<Vec<u64>> {
         let vms: Vec<(&Self, &PathBuf)> =
             vms.into_iter().map(|vm| Some((vm, vm.inner.as_ref()?))).collect::<Option<_>>()?;
@@ -63,8 +64,8 @@ impl Groups {
         distinct.then(|| vms.iter().zip(&own).map(weight).collect())?
     }
 
-    /// How long a quota of each of these groups has held threads back so far, in nanoseconds of all of them together, by
-    /// the group's folder.
+    /// For each of these groups, by its folder: the total time so far that its quota has held threads back, in
+    /// nanoseconds, summed over CPUs.
     pub fn throttled(&self) -> BTreeMap<PathBuf, u64> {
         let read = |folder: PathBuf| {
             let stat = fs::read_to_string(folder.join("cpu.stat")).ok()?;
@@ -88,16 +89,16 @@ impl Groups {
 /// A control group with the CPU controller.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level {
-    /// Its name in the group above.
+    /// Its name within its parent group.
     pub name: String,
-    /// What it weighs beside threads and groups of the group above: 1024 is as much as a thread of nice 0. From
-    /// `cpu.weight` (where 100 is that much), or `cpu.shares` of version 1. A group of `cpu.idle` has 1.
+    /// Its weight relative to threads and groups of the parent group: 1024 equals a thread of nice 0. From `cpu.weight`
+    /// (where 100 equals that), or `cpu.shares` of version 1. A group with `cpu.idle` has 1.
     pub weight: u64,
-    /// The most CPU time that it may have, if that is limited.
+    /// Its quota, if it has one.
     pub quota: Option<CpuMax>,
 }
 
-/// A CPU quota, as `cpu.max` has it, or `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
+/// A CPU quota: `cpu.max`, or `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuMax {
     /// CPU time in each period, in microseconds.
@@ -107,17 +108,17 @@ pub struct CpuMax {
 }
 
 impl CpuMax {
-    /// CPU time in each second, in nanoseconds.
+    /// CPU time per second, in nanoseconds.
     pub fn each_second(self) -> Option<u64> {
         self.quota_us.checked_mul(1_000_000_000)?.checked_div(self.period_us)
     }
 }
 
 impl Level {
-    /// What a thread of nice 0 weighs, and a control group with the default weight.
+    /// Weight of a thread of nice 0, and of a control group with the default weight.
     pub const WEIGHT: u64 = 1024;
 
-    /// Whether one thread of nice 0 in it has as much as it had outside.
+    /// Whether a thread of nice 0 gets as much CPU time in the group as outside.
     pub fn is_like_a_thread(&self) -> bool {
         self.weight == Self::WEIGHT && self.quota.is_none()
     }
@@ -125,7 +126,7 @@ impl Level {
     fn read(folder: &Path) -> Option<Self> {
         let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
         let number = |text: &str| text.trim().parse::<u64>().ok();
-        // The files are there where the controller is in force.
+        // The files exist where the controller is enabled.
         let (weight, quota) = match read("cpu.weight") {
             Some(weight) => {
                 let max = read("cpu.max").unwrap_or_default();
@@ -146,16 +147,16 @@ impl Level {
     }
 }
 
-/// The innermost group that has all of these.
+/// The innermost group that contains all of these.
 fn shared(groups: &[impl AsRef<Path>]) -> Option<&Path> {
     let mut above = groups.first()?.as_ref().ancestors();
     above.find(|above| groups.iter().all(|group| group.as_ref().starts_with(above)))
 }
 
-/// Where the CPU controller may be mounted: that of version 1, alone or with the accounting, or version 2.
+/// Possible mounts of the CPU controller: version 1, alone or with `cpuacct`, or version 2.
 const MOUNTS: [&str; 3] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup"];
 
-/// The control group whose CPU controller a thread is in, from the root of its mount.
+/// The control group of a thread's CPU controller, relative to the root of its mount.
 fn group(root: &Path, tid: u32) -> Option<PathBuf> {
     let groups = fs::read(root.join(format!("proc/{tid}/cgroup"))).ok()?;
     let path = Path::new(OsStr::from_bytes(text::cgroup(&groups)?));
@@ -266,12 +267,12 @@ mod tests {
         assert_eq!(weights(&tree, &[&a, &b]), Some(vec![1024, 2048]));
         assert_eq!(weights(&tree, &[&b, idle, &a]), Some(vec![2048, 1, 1024]));
         assert_eq!(weights(&tree, &[other, &a]), Some(vec![512, 3072]));
-        // The slice of two of them competes with a third.
+        // The slice with two of them competes with the third.
         assert_eq!(weights(&tree, &[&a, &b, other]), None);
         for alone in [&[&*a][..], &[&a, &a], &[&a, "0::/machine.slice"], &[&a, "0::/"], &[]] {
             assert_eq!(weights(&tree, alone), None, "{alone:?}");
         }
-        // Without the controller the group's threads compete one by one.
+        // Without the controller the threads of the group compete one by one.
         assert_eq!(weights(&tree, &[&a, "0::/machine.slice/c.scope"]), None);
     }
 

@@ -1,5 +1,5 @@
-//! What is known of the programs that run VMs: how their executables are called, how they name
-//! their threads, and where a VM's name is on their command line.
+//! Known programs that run VMs: names of their executables, names of their threads, and command-line options with a
+//! VM's name.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,16 +8,16 @@ use std::path::PathBuf;
 use crate::vm::{Role, Vmm};
 use crate::{limits, text};
 
-/// A VMM that is known by the name of its executable.
+/// A VMM that is recognised by the name of its executable.
 pub(crate) struct Known {
     pub(crate) vmm: Vmm,
-    /// What the executable's file name starts with.
+    /// Prefixes of the executable's file name.
     executables: &'static [&'static str],
-    /// What stands before and after a vCPU's number in its thread's name.
+    /// Text before and after a vCPU's number in its thread's name.
     vcpus: &'static [(&'static str, &'static str)],
     /// Options whose value is the VM's name.
     names: &'static [&'static str],
-    /// What the names of threads that serve devices start with.
+    /// Prefixes of names of threads that serve devices.
     io: &'static [&'static str],
 }
 
@@ -25,8 +25,8 @@ pub(crate) struct Known {
 /// `iothread.c`; Cloud Hypervisor `vmm/src/cpu.rs`, `virtio-devices/src/block.rs`,
 /// `vmm/src/device_manager.rs`; Firecracker `src/vmm/src/vstate/vcpu.rs`, `docs/jailer.md`; crosvm
 /// `src/crosvm/sys/linux/vcpu.rs` and `run --name`; kvmtool `builtin-run.c`, `virtio/*.c`;
-/// StratoVirt `cpu/src/lib.rs`. libkrun, being a library, is in no table: its programs have
-/// Firecracker's thread names, and are shown by their own.
+/// StratoVirt `cpu/src/lib.rs`. libkrun is a library and has no entry: programs that use it have Firecracker's thread
+/// names, and are shown by their own names.
 static KNOWN: &[Known] = &[
     Known {
         vmm: Vmm::Qemu,
@@ -72,7 +72,7 @@ static KNOWN: &[Known] = &[
     },
 ];
 
-/// QEMU's one thread for all vCPUs, under `-accel tcg,thread=single`.
+/// Name of QEMU's single thread for all vCPUs, under `-accel tcg,thread=single`.
 const ROUND_ROBIN: &str = "ALL CPUs/TCG";
 
 /// The VMM whose executable has this file name.
@@ -80,8 +80,7 @@ pub(crate) fn by_executable(file_name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|k| k.executables.iter().any(|e| file_name.starts_with(e)))
 }
 
-/// Number of the vCPU whose thread has this name; of a VMM that is not known, by any known VMM's
-/// habit.
+/// Number of the vCPU whose thread has this name; for an unknown VMM, by the patterns of all known ones.
 pub(crate) fn vcpu_index(known: Option<&Known>, comm: &str) -> Option<u32> {
     if known.is_none_or(|k| k.vmm == Vmm::Qemu) && comm == ROUND_ROBIN {
         return Some(0);
@@ -94,14 +93,14 @@ pub(crate) fn vcpu_index(known: Option<&Known>, comm: &str) -> Option<u32> {
     })
 }
 
-/// Number of the vCPU and name of the VM, where a thread is called as vcoop's lab calls them.
+/// Number of the vCPU and name of the VM, if a thread is named as in vcoop's lab.
 pub(crate) fn lab_vcpu(comm: &str) -> Option<(u32, &str)> {
     let (digits, vm) = comm.strip_prefix("vcpu")?.split_once(':')?;
     let index = text::number(digits.as_bytes())?;
     ((index as usize) < limits::VCPUS && !vm.is_empty()).then_some((index, vm))
 }
 
-/// What a thread that is no vCPU does.
+/// Role of a thread that is not a vCPU's.
 pub(crate) fn role(known: Option<&Known>, is_first: bool, comm: &str) -> Role {
     // The kernel's vhost workers are threads of the VMM since Linux 6.4.
     let io = comm.starts_with("vhost-")
@@ -113,20 +112,20 @@ pub(crate) fn role(known: Option<&Known>, is_first: bool, comm: &str) -> Role {
     }
 }
 
-/// What a VMM's command line says.
+/// Facts from a VMM's command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) name: Option<String>,
     pub(crate) uuid: Option<String>,
-    /// QMP sockets in the file system, as the process names them.
+    /// Paths of QMP sockets, as the process sees them.
     pub(crate) qmp: Vec<PathBuf>,
-    /// No machine is emulated: QEMU was started to be asked what it can do.
+    /// No machine is emulated: QEMU was only started to query its capabilities.
     pub(crate) no_machine: bool,
-    /// The accelerator asked for first, of QEMU.
+    /// For QEMU: the first accelerator in its list.
     pub(crate) accel: Option<String>,
 }
 
-/// Reads a command line: arguments, each ended by a zero byte.
+/// Reads a command line: arguments, each terminated by a zero byte.
 pub(crate) fn command_line(known: &Known, bytes: &[u8]) -> Told {
     let mut args = bytes.split(|b| *b == 0).skip(1).peekable();
     let mut told = Told::default();
@@ -147,7 +146,7 @@ pub(crate) fn command_line(known: &Known, bytes: &[u8]) -> Told {
         return told;
     }
 
-    // Monitors that speak QMP through a character device, and the devices there are.
+    // Monitors that speak QMP through a character device, and the character devices.
     let (mut monitors, mut devices) = (Vec::new(), Vec::new());
     while let Some(arg) = args.next() {
         let Some(option) = arg.strip_prefix(b"--").or_else(|| arg.strip_prefix(b"-")) else {
@@ -199,7 +198,7 @@ pub(crate) fn command_line(known: &Known, bytes: &[u8]) -> Told {
     told
 }
 
-/// The first of a list such as `kvm:tcg`.
+/// The first entry of a list such as `kvm:tcg`.
 fn first_accel(list: &[u8]) -> String {
     text::shown(list.split(|b| *b == b':').next().unwrap_or_default(), limits::SHOWN)
 }
@@ -221,7 +220,7 @@ impl Settings {
         Self(parts)
     }
 
-    /// The last value of a key; `implied` if a first part without a key is this key's value.
+    /// The last value of a key. `implied`: a first part without a key is this key's value.
     fn get(&self, key: &str, implied: bool) -> Option<Vec<u8>> {
         let value = self.0.iter().rev().find_map(|part| {
             part.strip_prefix(key.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec)

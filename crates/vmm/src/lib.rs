@@ -12,11 +12,11 @@
 //! /proc/PID/cmdline   -name, --id, -qmp           name of the VM; sockets to ask
 //! ```
 //!
-//! Nothing that is read is trusted. A VMM chooses its thread names, its command line and its QMP
-//! replies, so each of them is bounded in size ([`limits`]), and text meant to be shown has its
-//! control characters escaped. A thread is only ever reported under the process that the kernel
-//! lists it in. A process or thread id may be reused while it is read, so start times are compared
-//! at the end, and what changed is dropped. A thread is named by id and start time from then on.
+//! Input is not trusted. A VMM chooses its thread names, its command line and its QMP replies, so each of them is
+//! bounded in size ([`limits`]), and control characters in text for display are escaped. A thread is only reported
+//! under the process in which the kernel lists it. The id of a process or thread may be reused during the scan, so
+//! start times are compared at the end, and whatever changed is dropped. From then on a thread is identified by id and
+//! start time.
 //!
 //! ```no_run
 //! let scan = vcoop_vmm::Proc::default().scan()?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{limits, text};
 
-/// What libvirt knows of a running domain.
+/// libvirt's facts about a running domain.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Domain {
     pub(crate) name: String,
@@ -32,8 +32,8 @@ pub(crate) fn domains(folder: &Path) -> BTreeMap<u32, Domain> {
 
 /// Process id, and index and thread id of each vCPU, of a state file.
 fn state(xml: &str) -> Option<(u32, Vec<(u32, u32)>)> {
-    // libvirt writes these files itself, one element a line, the state before the domain's
-    // definition. The definition and the comment at the top hold words of the user.
+    // libvirt writes these files itself, one element a line, the state before the domain's definition. The comment at
+    // the top and the definition contain text from the user.
     let (_, xml) = xml.split_once("-->")?;
     let xml = xml.split("<domain ").next()?;
     let (_, xml) = xml.split_once("<domstatus ")?;

@@ -1,8 +1,8 @@
-//! Bounds on what foreign bytes can make this crate read and hold.
+//! Bounds on how much foreign input this crate reads and keeps.
 
-/// Threads of one process that are looked at; those after are left out.
+/// Threads of a process; further ones are left out.
 pub const THREADS: usize = 4096;
-/// File descriptors of one process that are looked at; a VMM opens KVM's among its first.
+/// File descriptors of a process; a VMM opens KVM's among its first ones.
 pub const DESCRIPTORS: usize = 16_384;
 /// VMs of one process.
 pub const VMS: usize = 1024;
@@ -12,11 +12,11 @@ pub const VCPUS: usize = 4096;
 pub const COMMAND_LINE: usize = 64 << 10;
 /// Bytes of any other file in `/proc` or debugfs that are read.
 pub const SMALL_FILE: usize = 16 << 10;
-/// Domains of libvirt that are read.
+/// Domains of libvirt.
 pub const DOMAINS: usize = 4096;
 /// Bytes of one of libvirt's state files that are read.
 pub const STATE_FILE: usize = 512 << 10;
-/// Bytes of text from outside that are kept to be shown, before escaping.
+/// Bytes of foreign text that are kept for display, before escaping.
 pub const SHOWN: usize = 256;
 /// Bytes of one line of a QMP conversation.
 pub const QMP_LINE: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Reading this host: which processes run VMs, and what their threads are.
+//! Reads this host: the processes that run VMs, and their threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::qmp::{Qmp, QmpError};
 use crate::vm::{OtherThread, Source, Thread, VcpuThread, Vm};
 use crate::{Role, known, limits, text};
 
-/// Where a host's processes are read from. The default is this host.
+/// Where the processes of a host are read from. The default is this host.
 #[derive(Clone, Debug)]
 pub struct Proc {
     root: PathBuf,
@@ -21,26 +21,24 @@ pub struct Proc {
     libvirt: Option<PathBuf>,
 }
 
-/// The VMs of a host, and what could not be seen.
+/// The VMs of a host, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scan {
     /// The VMs, by process id and file descriptor of the VM.
     pub vms: Vec<Vm>,
-    /// Processes whose file descriptors this user may not look at. Those that are called as a VMM
-    /// and name their threads as one are in `vms` all the same.
+    /// Number of processes whose file descriptors this user may not read. Those with the names of a VMM and of its
+    /// threads are in `vms` all the same.
     pub denied: usize,
-    /// Processes that run VMs and are larger than [`limits`] allow: some of their threads or
-    /// descriptors were not looked at.
+    /// Processes that run VMs and exceed [`limits`]: some of their threads or descriptors were not read.
     pub truncated: Vec<u32>,
 }
 
-/// Processes that ran no VM, and how often in a row each was looked at.
+/// Processes without a VM, and how many times in a row each was scanned.
 #[derive(Clone, Debug, Default)]
 pub struct Passed(BTreeMap<u32, u8>);
 
-/// How often in a row a process is looked at before it is passed over: one that has just been forked may be about to
-/// become a VMM.
+/// How many times in a row a process is scanned before it is skipped: a new child may be about to become a VMM.
 const LOOKS: u8 = 3;
 
 impl Default for Proc {
@@ -50,27 +48,26 @@ impl Default for Proc {
 }
 
 impl Proc {
-    /// Reads processes from a folder like `/proc`, and nothing else.
+    /// Reads processes only from a folder like `/proc`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), debugfs: None, libvirt: None }
     }
 
-    /// Also reads KVM's files from a folder like `/sys/kernel/debug`, where they can be read.
+    /// Also reads KVM's files from a folder like `/sys/kernel/debug`, if they are readable.
     #[must_use]
     pub fn debugfs(mut self, folder: impl Into<PathBuf>) -> Self {
         self.debugfs = Some(folder.into());
         self
     }
 
-    /// Also reads libvirt's state files from a folder like `/run/libvirt/qemu`, where they can be
-    /// read.
+    /// Also reads libvirt's state files from a folder like `/run/libvirt/qemu`, if they are readable.
     #[must_use]
     pub fn libvirt(mut self, folder: impl Into<PathBuf>) -> Self {
         self.libvirt = Some(folder.into());
         self
     }
 
-    /// Looks for VMs. A process that ends meanwhile is left out, as is a thread that does.
+    /// Scans for VMs. Processes and threads that end meanwhile are left out.
     ///
     /// # Errors
     ///
@@ -79,12 +76,12 @@ impl Proc {
         self.scan_again(&mut Passed::default())
     }
 
-    /// Looks again, as [`Self::scan`] does, but not at processes that ran no VM the last few times. For who looks
-    /// often: now and then it begins anew with an empty `passed`, to find those that run one by now.
+    /// As [`Self::scan`], but skips processes that had no VM in the last few scans, for frequent scans. Callers should
+    /// now and then start with a new `passed`, to find processes that have a VM by now.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Self::scan`].
     pub fn scan_again(&self, passed: &mut Passed) -> io::Result<Scan> {
         let domains = self.libvirt.as_deref().map(libvirt::domains).unwrap_or_default();
         let entries = fs::read_dir(&self.root)?;
@@ -113,16 +110,15 @@ impl Proc {
         Ok(scan)
     }
 
-    /// Asks a VM's QEMU for its vCPUs, name and accelerator over a QMP socket, and takes over what
-    /// it says: which thread runs which vCPU, and a name and accelerator that were guessed.
+    /// Asks a VM's QEMU over a QMP socket for its vCPUs, name and accelerator. Updates the thread of each vCPU, and a
+    /// guessed name and accelerator.
     ///
-    /// QEMU serves one client of a socket at a time, so this may keep another waiting, or wait for
-    /// it and give up: libvirt, for one, never leaves its own.
+    /// QEMU serves one client of a socket at a time, so this may delay another client, or wait for it until the
+    /// timeout: libvirt, for example, never disconnects.
     ///
     /// # Errors
     ///
-    /// The conversation failed, or the answer names threads that are none of the process's. The VM
-    /// is as it was then.
+    /// The conversation failed, or the answer names threads of another process. The VM is then unchanged.
     pub fn ask(&self, vm: &mut Vm, socket: &Path, timeout: Duration) -> Result<(), QmpError> {
         let mut qmp = Qmp::connect(socket, timeout)?;
         let (cpus, name, kvm) = (qmp.cpus()?, qmp.name()?, qmp.kvm()?);
@@ -130,7 +126,7 @@ impl Proc {
         let mut told = vm.clone();
         let mut threads: BTreeMap<u32, (Thread, Role, Option<u32>)> = BTreeMap::new();
         for v in told.vcpus.drain(..) {
-            // A thread that turns out to be no vCPU after all.
+            // A thread that turns out not to be a vCPU's.
             threads.insert(v.thread.tid, (v.thread, Role::Other, v.kvm_id));
         }
         for o in told.others.drain(..) {
@@ -167,15 +163,14 @@ impl Proc {
         Ok(())
     }
 
-    /// The VMs of a process, as they still are.
+    /// The VMs of a process, confirmed to still exist.
     fn vms(&self, process: &Process, domain: Option<&Domain>) -> Vec<Vm> {
         let mut vms = assemble::vms(process, self.folders(process), domain);
         vms.retain_mut(|vm| self.confirm(vm));
         vms
     }
 
-    /// Whether a VM's process is the one it was; drops the threads that have ended or whose id
-    /// means another thread now.
+    /// Whether a VM's process is still the same; drops threads that have ended or whose id has been reused.
     fn confirm(&self, vm: &mut Vm) -> bool {
         let process = self.root.join(vm.pid.to_string());
         let same = |thread: &Thread| {
@@ -186,11 +181,11 @@ impl Proc {
         vm.vcpus.retain(|v| same(&v.thread));
         vm.others.retain(|o| same(&o.thread));
         vm.unplaced = vm.unplaced.map(|unplaced| unplaced + before - vm.vcpus.len());
-        // Last: as long as the process is the same one, so are the folders of its threads.
+        // This comes last: if the process is still the same one, so were the folders of its threads.
         read_stat(&process).is_some_and(|(_, start)| start == vm.start_time)
     }
 
-    /// Reads a process if it may run VMs, and whether there was more of it than is looked at.
+    /// Reads a process if it may run VMs, and whether it exceeds a limit.
     fn read(&self, pid: u32, denied: &mut usize) -> Option<(Process, bool)> {
         let folder = self.root.join(pid.to_string());
         let (_, start_time) = read_stat(&folder)?;
@@ -202,7 +197,7 @@ impl Proc {
         let link = fs::read_link(folder.join("exe")).ok();
         let has_vm = kvm.as_ref().is_some_and(|kvm| !kvm.vms.is_empty());
         *denied += usize::from(kvm.is_none());
-        // Most processes end here, before anything is read that they could have made slow to read.
+        // Most processes end here, before reading anything that they could make slow.
         let executable = link.as_deref().map(|link| file_name(link.as_os_str().as_bytes()));
         if !has_vm && executable.as_deref().is_some_and(|e| known::by_executable(e).is_none()) {
             return None;
@@ -237,7 +232,7 @@ impl Proc {
         Some((process, truncated))
     }
 
-    /// The folders of a process's VMs in debugfs; none, if they cannot be read.
+    /// The folders of a process's VMs in debugfs; empty if they are not readable.
     fn folders(&self, process: &Process) -> Vec<Folder> {
         let Some(debugfs) = &self.debugfs else { return Vec::new() };
         let folder = |vm_fd: &u32| {
@@ -266,7 +261,7 @@ fn numbers_in(folder: &Path, prefix: &'static str) -> impl Iterator<Item = u32> 
     })
 }
 
-/// KVM's descriptors among those of a process, and whether there are more than are looked at.
+/// KVM's descriptors among those of a process, and whether there are more than the limit.
 fn descriptors(folder: &Path) -> io::Result<(Descriptors, bool)> {
     let mut kvm = Descriptors::default();
     for (seen, entry) in fs::read_dir(folder)?.enumerate() {
@@ -276,7 +271,7 @@ fn descriptors(folder: &Path) -> io::Result<(Descriptors, bool)> {
             return Ok((kvm, true));
         }
         let entry = entry?;
-        // A descriptor that was closed since is none.
+        // A descriptor that was closed meanwhile is skipped.
         let Ok(target) = fs::read_link(entry.path()) else { continue };
         let Some(target) = target.as_os_str().as_bytes().strip_prefix(b"anon_inode:kvm-") else {
             continue;
@@ -303,13 +298,13 @@ fn read_thread(tasks: &Path, tid: u32) -> Option<Thread> {
     Some(Thread { tid, start_time, comm })
 }
 
-/// The file name of an executable, which may have been replaced since it was started.
+/// The file name of an executable, which may have been replaced since its start.
 fn file_name(path: &[u8]) -> String {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     text::shown(name.strip_suffix(b" (deleted)").unwrap_or(name), limits::SHOWN)
 }
 
-/// A path of a process, which may have another root or working folder than this one.
+/// The path on this host of a path in a process, which may have another root or working folder.
 fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
     match path.strip_prefix("/") {
         Err(_) => process.join("cwd").join(path),
@@ -341,7 +336,7 @@ mod tests {
     fn a_thread_id_that_means_another_thread_by_now_is_dropped() {
         let tree = Tree::new("qemu-kvm");
         let (proc, process) = read(&tree, 16548);
-        // Thread of vCPU 2 ends, and that of vCPU 3 too, whose id another thread gets.
+        // The thread of vCPU 2 ends; that of vCPU 3 also ends, and its id is reused.
         tree.remove("proc/16548/task/16559");
         tree.replace("proc/16548/task/16560/stat", " 183712 ", " 190000 ");
         let vms = proc.vms(&process, None);
@@ -356,7 +351,7 @@ mod tests {
         let found = |passed: &mut Passed| proc.scan_again(passed).unwrap().vms.len();
         let mut passed = Passed::default();
         assert_eq!(found(&mut passed), 1);
-        // Its number means a process for a while that runs none.
+        // Its process id belongs for a while to a process without a VM.
         let fd = "proc/16548/fd";
         std::fs::rename(tree.path(fd), tree.path("proc/16548/none")).unwrap();
         assert_eq!([0; 3].map(|_| found(&mut passed)), [0; 3]);

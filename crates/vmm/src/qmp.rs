@@ -1,7 +1,7 @@
-//! Asking QEMU over QMP, its monitor protocol: lines of JSON over a Unix socket.
+//! A client of QMP, QEMU's monitor protocol: lines of JSON over a Unix socket.
 //!
-//! Only queries are sent, and only after a QMP greeting has been read. Whatever speaks at the other
-//! end is not trusted: lines, the whole conversation and the time for it are bounded.
+//! Only queries are sent, and only after a QMP greeting. The peer is not trusted: the length of lines, the size of the
+//! conversation and its time are bounded.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,31 +15,31 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use crate::vm::Accel;
 use crate::{limits, text};
 
-/// Time for a whole conversation, unless there is reason for another.
+/// Usual timeout of a whole conversation.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why a QMP conversation gave no answer.
+/// Why a QMP conversation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QmpError {
     /// The socket cannot be connected to.
     #[error("cannot connect: {0}")]
     Connect(#[source] io::Error),
-    /// No complete answer came in time. A QEMU that is served by another client says nothing.
+    /// No complete answer in time. A QEMU that serves another client does not answer.
     #[error("no answer in time; QEMU serves one client of a socket at a time")]
     Timeout,
-    /// Reading or writing failed, or the other end hung up.
+    /// Reading or writing failed, or the peer closed the connection.
     #[error("the conversation broke off: {0}")]
     Broken(#[source] io::Error),
-    /// More than [`limits`] allow.
+    /// The peer sent more than [`limits`] allow.
     #[error("the other end sent more than {limit} bytes in {what}")]
     TooMuch {
         /// What was too long.
         what: &'static str,
-        /// How long it may be.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The other end does not speak QMP.
+    /// The peer does not speak QMP.
     #[error("this is no QMP: {0}")]
     NotQmp(String),
     /// QEMU refused a command.
@@ -47,11 +47,11 @@ pub enum QmpError {
     Refused {
         /// The command.
         command: &'static str,
-        /// What QEMU said, safe to print.
+        /// QEMU's message, safe to print.
         reason: String,
     },
-    /// The answer names a thread that is none of the VM's process: the socket is another VM's, or
-    /// QEMU runs in another namespace of process ids.
+    /// The answer names a thread that is not in the VM's process: the socket belongs to another VM, or QEMU runs in
+    /// another PID namespace.
     #[error("thread {tid} is not one of this VM's process; is the socket another VM's?")]
     ForeignThread {
         /// The thread id.
@@ -66,10 +66,10 @@ pub enum QmpError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct QmpCpu {
-    /// QEMU's number for it.
+    /// QEMU's index of it.
     #[serde(rename = "cpu-index")]
     pub index: u32,
-    /// Its thread, in QEMU's namespace of process ids.
+    /// Its thread, in QEMU's PID namespace.
     #[serde(rename = "thread-id")]
     pub tid: u32,
 }
@@ -78,12 +78,12 @@ pub struct QmpCpu {
 #[derive(Debug)]
 pub struct Qmp<S> {
     stream: S,
-    /// What was read and not used yet.
+    /// Bytes that were read and not used yet.
     buffer: Vec<u8>,
     total: usize,
 }
 
-/// A message of QEMU's: a greeting, an event, an answer or a refusal.
+/// A message from QEMU: a greeting, an event, an answer or an error.
 #[derive(Deserialize)]
 struct Message<T> {
     #[serde(rename = "QMP")]
@@ -100,8 +100,7 @@ struct Refusal {
 }
 
 impl Qmp<Timed> {
-    /// Connects to a QMP socket and waits for the greeting. `timeout` is for the whole
-    /// conversation.
+    /// Connects to a QMP socket and waits for the greeting. `timeout` is for the whole conversation.
     ///
     /// # Errors
     ///
@@ -131,7 +130,7 @@ impl<S: Read + Write> Qmp<S> {
         Ok(qmp)
     }
 
-    /// The vCPUs (`query-cpus-fast`), by index. Several may have one thread.
+    /// The vCPUs (`query-cpus-fast`), by index. Several may share one thread.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ impl<S: Read + Write> Qmp<S> {
         Ok(name.map(|name| text::shown(name.as_bytes(), limits::SHOWN)))
     }
 
-    /// What executes the guest (`query-kvm`).
+    /// The accelerator (`query-kvm`).
     ///
     /// # Errors
     ///
@@ -222,7 +221,7 @@ impl<S: Read + Write> Qmp<S> {
 
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Message<T>, QmpError> {
     serde_json::from_slice(line).map_err(|e| {
-        // The message quotes what it could not read.
+        // The message quotes what could not be parsed.
         QmpError::NotQmp(text::shown(e.to_string().as_bytes(), limits::SHOWN))
     })
 }
@@ -234,7 +233,7 @@ fn broken(error: io::Error) -> QmpError {
     }
 }
 
-/// A connection that ends at a given time, however slowly the other end speaks.
+/// A connection that ends at a deadline, however slowly the peer sends.
 #[derive(Debug)]
 pub struct Timed {
     stream: UnixStream,
@@ -242,17 +241,17 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Connects to a Unix socket. `timeout` is for connecting and all that follows.
+    /// Connects to a Unix socket. `timeout` covers connecting and everything after it.
     ///
     /// # Errors
     ///
-    /// The kernel's; [`io::ErrorKind::WouldBlock`] if the listener's queue stays full.
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if the listener's queue stays full.
     pub fn connect(socket: &Path, timeout: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + timeout;
         let address = SocketAddrUnix::new(socket)?;
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-        // Connecting waits, too: for room in the queue of a listener that accepts nobody.
+        // Connecting blocks, too, while the queue of a listener that does not accept is full.
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
         rustix::net::connect(&fd, &address)?;
         Ok(Self { stream: UnixStream::from(fd), deadline })

@@ -1,4 +1,4 @@
-//! Small readers of foreign text.
+//! Small parsers of foreign text.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,8 +13,8 @@ pub(crate) fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, more))
 }
 
-/// Text that is safe to print: the first `max` bytes, with control characters, characters that reorder or hide
-/// their neighbours, and bytes that are no UTF-8 escaped. Ordinary text is unchanged.
+/// Text that is safe to print: the first `max` bytes, with escapes for control characters, characters that reorder or
+/// hide their neighbours, and bytes that are not UTF-8. Ordinary text is unchanged.
 pub(crate) fn shown(bytes: &[u8], max: usize) -> String {
     let bytes = &bytes[..bytes.len().min(max)];
     let mut out = String::with_capacity(bytes.len());
@@ -25,7 +25,7 @@ pub(crate) fn shown(bytes: &[u8], max: usize) -> String {
     out
 }
 
-/// A decimal number of digits alone.
+/// A decimal number consisting only of digits.
 pub(crate) fn number<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
     if !bytes.iter().all(u8::is_ascii_digit) {
         return None;
@@ -33,9 +33,9 @@ pub(crate) fn number<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// What a `stat` file of `/proc` says of a thread: its name, and its start time in clock ticks.
+/// Name and start time (in clock ticks) of a thread, from a `stat` file of `/proc`.
 pub(crate) fn stat(bytes: &[u8]) -> Option<(&[u8], u64)> {
-    // The name may hold anything, parentheses, spaces and line ends too; the rest holds no `)`.
+    // The name may contain anything, including parentheses, spaces and line ends; the rest contains no `)`.
     let open = bytes.iter().position(|b| *b == b'(')?;
     let close = bytes.iter().rposition(|b| *b == b')')?;
     let name = bytes.get(open + 1..close)?;
@@ -44,8 +44,7 @@ pub(crate) fn stat(bytes: &[u8]) -> Option<(&[u8], u64)> {
     Some((name, number(start)?))
 }
 
-/// The cgroup whose CPU controller a process is in: of version 1 where that is mounted, else of
-/// version 2.
+/// The cgroup of a process for the CPU controller: of version 1 if mounted, else of version 2.
 pub(crate) fn cgroup(bytes: &[u8]) -> Option<&[u8]> {
     let mut unified = None;
     for line in bytes.split(|b| *b == b'\n') {

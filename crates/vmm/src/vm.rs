@@ -1,49 +1,47 @@
-//! What a VM on this host is.
+//! Description of a VM on this host.
 
 use std::fmt;
 use std::path::PathBuf;
 
 /// A virtual machine that runs on this host.
 ///
-/// Text in it comes from the VMM. It is bounded, and safe to print: control characters are escaped.
-/// Names need not be unique, but those of one process are where KVM's folders in debugfs can be read.
+/// Its text comes from the VMM. It is bounded, and safe to print: control characters are escaped. Names need not be
+/// unique, except within one process if KVM's folders in debugfs are readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Vm {
-    /// Its name; made of the VMM's name and the process id where it has none. VMs of one process and name have
-    /// `#` and [`Self::vm_fd`] behind it.
+    /// Its name; made from the VMM's name and the process id if it has none. If VMs of one process share a name, `#`
+    /// and [`Self::vm_fd`] are appended.
     pub name: String,
     /// Program that runs it.
     pub vmm: Vmm,
     /// What executes its instructions.
     pub accel: Accel,
-    /// Process of the VMM, in the namespace of the `/proc` that was read.
+    /// Process of the VMM, in the PID namespace of the `/proc` that was read.
     pub pid: u32,
     /// When that process started, in clock ticks since the host's boot.
     pub start_time: u64,
-    /// File descriptor of KVM's VM in that process, where it is known: with `pid` it names the
-    /// VM's folder in debugfs.
+    /// File descriptor of KVM's VM in that process, if known: with `pid` it gives the VM's folder in debugfs.
     pub vm_fd: Option<u32>,
-    /// Its process runs no other VM.
+    /// Whether its process runs no other VM.
     pub is_alone: bool,
-    /// Its vCPUs with a known thread, by index. No thread is in here twice.
+    /// Its vCPUs with a known thread, by index. No thread occurs twice.
     pub vcpus: Vec<VcpuThread>,
-    /// vCPUs whose thread is not known; `None` where not even their number is.
+    /// Number of vCPUs whose thread is not known; `None` if even the number is not known.
     pub unplaced: Option<usize>,
-    /// The process's other threads, by thread id. Where one process runs several VMs, they are in
-    /// the first.
+    /// The process's other threads, by thread id. If a process runs several VMs, they are in the first one.
     pub others: Vec<OtherThread>,
-    /// Control group of the process: that of version 1's CPU controller, else that of version 2.
+    /// Control group of the process: that of version 1's CPU controller, or else that of version 2.
     pub cgroup: Option<String>,
     /// UUID on QEMU's command line.
     pub uuid: Option<String>,
     /// QMP sockets on QEMU's command line, as seen from this host.
     pub qmp: Vec<PathBuf>,
-    /// Where name, VMM and accelerator are known from.
+    /// Sources of name, VMM and accelerator.
     pub sources: Sources,
 }
 
-/// Where facts about a VM are known from.
+/// Sources of facts about a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
     /// Source of [`Vm::name`].
@@ -54,40 +52,38 @@ pub struct Sources {
     pub accel: Source,
 }
 
-/// A thread: its id means that thread only together with its start time.
+/// A thread, identified by its id together with its start time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Thread id.
     pub tid: u32,
     /// When it started, in clock ticks since the host's boot.
     pub start_time: u64,
-    /// Its name, which the kernel cuts at 15 bytes and the thread chooses.
+    /// Its name, which the thread chooses and the kernel cuts at 15 bytes.
     pub comm: String,
 }
 
 /// A vCPU and the thread that runs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuThread {
-    /// The VMM's number for this vCPU; KVM's where the VMM's is not known. It names the vCPU within
-    /// its VM, and numbers may be left out.
+    /// The VMM's index of this vCPU, or KVM's id if that is not known. Unique within the VM, possibly with gaps.
     pub index: u32,
-    /// KVM's number for this vCPU, as in its tracepoints and in debugfs, where it was seen. Not
-    /// always the VMM's: on x86, QEMU gives KVM the APIC id, which skips numbers where a socket's
-    /// count of cores is no power of two.
+    /// KVM's id of this vCPU, as in its tracepoints and in debugfs, if known. It can differ from the VMM's index: on
+    /// x86, QEMU gives KVM the APIC id, which has gaps if the number of cores of a socket is not a power of two.
     pub kvm_id: Option<u32>,
-    /// The thread. A single thread that executes all vCPUs in turn (QEMU's `thread=single`) is
-    /// there once, under the lowest index.
+    /// The thread. A single thread that executes all vCPUs in turn (QEMU's `thread=single`) occurs once, under the
+    /// lowest index.
     pub thread: Thread,
-    /// What said that this is the vCPU's thread.
+    /// Source of the assignment of the thread.
     pub source: Source,
 }
 
-/// A thread of a VMM that is no vCPU.
+/// A thread of a VMM that is not a vCPU's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherThread {
     /// The thread.
     pub thread: Thread,
-    /// What it does, as far as its name says.
+    /// Its role, as far as its name shows it.
     pub role: Role,
 }
 
@@ -107,7 +103,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Vmm {
-    /// QEMU, by itself or under libvirt.
+    /// QEMU, alone or under libvirt.
     Qemu,
     /// Cloud Hypervisor.
     CloudHypervisor,
@@ -121,7 +117,7 @@ pub enum Vmm {
     StratoVirt,
     /// vcoop's own lab of micro-VMs.
     Vcoop,
-    /// Some other user of KVM, by the name of its executable.
+    /// Another user of KVM, by the name of its executable.
     Other(String),
 }
 
@@ -145,7 +141,7 @@ impl fmt::Display for Vmm {
 pub enum Accel {
     /// The processor, under KVM.
     Kvm,
-    /// QEMU's translator.
+    /// QEMU's binary translator.
     Tcg,
 }
 
@@ -158,7 +154,7 @@ impl fmt::Display for Accel {
     }
 }
 
-/// Where a fact is known from.
+/// Source of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
@@ -176,7 +172,7 @@ pub enum Source {
     ThreadName,
     /// QEMU's answer over QMP.
     Qmp,
-    /// Nothing says it; made up from the process id.
+    /// None; made up from the process id.
     Pid,
 }
 

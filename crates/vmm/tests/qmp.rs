@@ -1,4 +1,4 @@
-//! Conversations over QMP with an other end that is anything but QEMU.
+//! Conversations over QMP with peers other than QEMU.
 
 mod common;
 
@@ -34,7 +34,7 @@ impl Server {
         Self { socket, thread: Some(thread) }
     }
 
-    /// One that says each of `lines` once it is asked, after the greeting.
+    /// A server that answers each request with one of `lines`, after the greeting.
     fn saying(test: &str, lines: &[&str]) -> Self {
         let lines: Vec<String> = lines.iter().map(|line| format!("{line}\n")).collect();
         Self::new(test, move |mut stream| {
@@ -45,7 +45,7 @@ impl Server {
                     return;
                 }
             }
-            // Until the other end hangs up.
+            // Until the peer hangs up.
             asked.for_each(drop);
         })
     }
@@ -140,7 +140,7 @@ fn a_conversation_ends_in_time() {
         let start = Instant::now();
         let error = Qmp::connect(socket, timeout).unwrap_err();
         assert!(matches!(error, QmpError::Timeout), "{error}");
-        // The other end would go on for hours.
+        // The peer would go on for hours.
         assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
     };
     let silent = Server::new("silent", |stream| BufReader::new(stream).lines().for_each(drop));
@@ -152,7 +152,7 @@ fn a_conversation_ends_in_time() {
     });
     timely(&slow.socket);
 
-    // A listener that accepts nobody: the queue fills up, and then connecting itself waits.
+    // A listener that does not accept: the queue fills up, and then connecting itself blocks.
     let busy = std::env::temp_dir().join(format!("vcoop-qmp-{}-busy", std::process::id()));
     let _ = fs::remove_file(&busy);
     let listener = rustix::net::socket(
@@ -201,7 +201,7 @@ fn one_thread_for_all_vcpus_is_one_thread() {
     outcome.unwrap();
     assert_eq!(vm.vcpus.len(), 1);
     assert_eq!((vm.vcpus[0].index, vm.unplaced), (0, Some(0)));
-    // The descriptors are a better witness of this.
+    // The descriptors are a better source for this.
     assert_eq!((vm.accel, &vm.name[..]), (Accel::Tcg, "foo"));
 }
 

@@ -1,4 +1,4 @@
-//! Whole trees of `/proc`, as VMMs show themselves in it: `fixtures/*.tree`.
+//! Whole trees of `/proc`, as VMMs appear in it: `fixtures/*.tree`.
 
 mod common;
 
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use common::Tree;
 use vcoop_vmm::{Accel, Proc, Role, Source, Vm, Vmm};
 
-/// The VMs of a fixture, with all that can be read.
+/// The VMs of a fixture, with everything readable.
 fn vms(fixture: &str) -> Vec<Vm> {
     scan(&Tree::new(fixture).proc())
 }
 
-/// The VMs of a fixture, by what is in `/proc` alone.
+/// The VMs of a fixture, with only `/proc` readable.
 fn vms_of_proc(fixture: &str) -> Vec<Vm> {
     scan(&Tree::new(fixture).proc_alone())
 }
@@ -32,7 +32,7 @@ fn scan(proc: &Proc) -> Vec<Vm> {
     scan.vms
 }
 
-/// Index, KVM's number, thread and source of each vCPU.
+/// Index, KVM's id, thread and source of each vCPU.
 fn vcpus(vm: &Vm) -> Vec<(u32, Option<u32>, u32, Source)> {
     vm.vcpus.iter().map(|v| (v.index, v.kvm_id, v.thread.tid, v.source)).collect()
 }
@@ -41,7 +41,7 @@ fn tids(vm: &Vm, role: Role) -> Vec<u32> {
     vm.others.iter().filter(|o| o.role == role).map(|o| o.thread.tid).collect()
 }
 
-/// Name, VMM and accelerator, and where they are known from.
+/// Name, VMM and accelerator, with their sources.
 fn identity(vm: &Vm) -> (&str, Source, &Vmm, Source, Accel, Source) {
     let sources = vm.sources;
     (&vm.name, sources.name, &vm.vmm, sources.vmm, vm.accel, sources.accel)
@@ -62,7 +62,7 @@ fn qemu_with_kvm() {
         )
     );
     assert_eq!((vm.pid, vm.start_time, vm.vm_fd, vm.unplaced), (16548, 183_692, Some(12), Some(0)));
-    // Sockets of three cores: QEMU's vCPU 3 is KVM's number 4, its APIC id.
+    // Sockets of three cores: QEMU's vCPU 3 has KVM's id 4, its APIC id.
     let kvm_ids = [0, 1, 2, 4, 5, 6];
     let expected: Vec<_> =
         (0..6u32).map(|i| (i, Some(kvm_ids[i as usize]), 16557 + i, Source::Debugfs)).collect();
@@ -87,7 +87,7 @@ fn qemu_that_names_neither_its_threads_nor_itself() {
     let expected = [(0, Some(0), 16697, Source::Debugfs), (1, Some(1), 16698, Source::Debugfs)];
     assert_eq!((vcpus(vm), vm.unplaced), (expected.to_vec(), Some(0)));
 
-    // Without debugfs the threads are not known, and that is said.
+    // Without debugfs the threads are unknown, and the result shows that.
     let [vm] = &vms_of_proc("qemu-kvm-unnamed")[..] else { panic!() };
     assert_eq!((vcpus(vm), vm.unplaced), (vec![], Some(2)));
 }
@@ -111,7 +111,7 @@ fn qemu_under_libvirt() {
     let expected = [(0, None, 30039, Source::Libvirt), (1, None, 30040, Source::Libvirt)];
     assert_eq!(vcpus(vm), expected);
     assert_eq!(vm.cgroup.as_deref(), Some("/machine/qemu-1-web.libvirt-qemu/emulator"));
-    // Its monitor is a descriptor that libvirt gave it and holds on to.
+    // Its monitor is a descriptor that it got from libvirt, which holds the other end.
     assert_eq!(vm.qmp, Vec::<PathBuf>::new());
     assert_eq!(tids(vm, Role::Io), [30036, 30038]);
 
@@ -201,7 +201,7 @@ fn processes_that_lie_get_no_further_than_their_own_threads() {
     assert_eq!((vcpus(loud), loud.unplaced), (vec![(1, None, 63, Source::ThreadName)], Some(1)));
     let comms: Vec<_> = loud.others.iter().map(|o| &o.thread.comm[..]).collect();
     assert_eq!(comms, ["a) R 1 1 (b", "CPU 0/KVM", "CPU 0/KVM", "\\u{1b}[2J\\n\\xff"]);
-    // It has a root of its own, and a working folder.
+    // It has its own root and working folder.
     let own = |path: &str| tree.path(&format!("proc/60/{path}"));
     assert_eq!(loud.qmp, [own("root/run/q.sock"), own("cwd/q2.sock")]);
 

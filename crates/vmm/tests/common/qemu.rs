@@ -30,7 +30,7 @@ impl Qemu {
         Self { child, socket }
     }
 
-    /// Asks it over QMP. A thread that was started after the scan is no reason to fail.
+    /// Asks it over QMP. A thread that started after the scan is no failure.
     pub(crate) fn ask(&self, vm: &mut Vm) -> bool {
         match Proc::default().ask(vm, &self.socket, Duration::from_secs(30)) {
             Ok(()) => true,
@@ -39,7 +39,7 @@ impl Qemu {
         }
     }
 
-    /// What is found of it, once it is there and `ready`.
+    /// The VM as found by a scan, once it exists and is `ready`.
     pub(crate) fn vm(&self, ready: impl Fn(&mut Vm) -> bool) -> Vm {
         found("QEMU", || {
             let vms = Proc::default().scan().unwrap().vms;
