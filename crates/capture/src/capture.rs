@@ -1,4 +1,4 @@
-//! A capture: the threads of a recorded machine, and what was lost on the way.
+//! A capture: the threads of a recorded machine, and the losses of the recording.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::{CaptureError, Limits};
 /// A recorded machine's threads.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// The threads, in the order in which they first appeared. Idle threads are not among them.
+    /// The threads, in order of first appearance, without idle threads.
     pub threads: Vec<Thread>,
     /// Time from the first event to the last: the length of every thread's loop.
     pub span_ns: Ns,
@@ -33,16 +33,16 @@ pub struct Thread {
     pub name: String,
     /// Its id on the recorded machine.
     pub tid: i32,
-    /// Policy at its first event. Kernel priorities 0..=98 are SCHED_FIFO, as the events do not
-    /// tell FIFO from RR; -1 (SCHED_DEADLINE) is FIFO 99. SCHED_BATCH, SCHED_IDLE and custom
-    /// slices do not show.
+    /// Policy at its first event. Kernel priorities 0..=98 become SCHED_FIFO, because the events do not distinguish
+    /// FIFO and RR; -1 (SCHED_DEADLINE) becomes FIFO 99. SCHED_BATCH, SCHED_IDLE and custom slices are not visible in
+    /// events.
     pub policy: Policy,
-    /// The CPU a per-CPU kernel thread is bound to (`ksoftirqd/1`, `kworker/1:2`: the number in
-    /// the name, if it ran nowhere else); empty for all others, as events do not show affinity.
+    /// The CPU of a per-CPU kernel thread (`ksoftirqd/1`, `kworker/1:2`: the number in the name, if it ran nowhere
+    /// else); empty for all others, because events do not contain the affinity.
     pub cpus: Vec<u32>,
-    /// CPU time it used, over all its runs.
+    /// Its CPU time, over all its runs.
     pub demand_ns: Ns,
-    /// What it did; peers are indices into [`Capture::threads`].
+    /// Its activity; peers are indices into [`Capture::threads`].
     pub(crate) acts: Vec<Act>,
 }
 
@@ -54,8 +54,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The input as a whole is of no use: not text, no switches, larger than `limits`, or
-    /// unreadable. Single lines that make no sense are counted in [`Losses`] instead.
+    /// The input as a whole is unusable: not text, without switches, larger than `limits`, or unreadable. Single lines
+    /// that cannot be parsed are counted in [`Losses`] instead.
     pub fn read(input: impl Read, limits: &Limits) -> Result<Self, CaptureError> {
         let mut lines = Lines::new(text(input)?, *limits);
         let mut turner = Turner::new(*limits);
@@ -79,7 +79,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// As [`Capture::read`], and where the file cannot be opened.
+    /// As for [`Capture::read`]; also if the file cannot be opened.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self, CaptureError> {
         let file = file::open(path).map_err(CaptureError::Open)?;
         if file.metadata().map_err(CaptureError::Open)?.len() > limits.max_text_bytes {
@@ -93,7 +93,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// There is none of that name.
+    /// No capture has that name.
     pub fn builtin(name: &str) -> Result<Self, CaptureError> {
         let Some((_, bytes)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
             let known: Vec<&str> = Self::builtin_names().collect();
@@ -105,12 +105,12 @@ impl Capture {
         Self::read(*bytes, &Limits::default())
     }
 
-    /// Names [`Capture::builtin`] knows.
+    /// Names of built-in captures, for [`Capture::builtin`].
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
-    /// CPU time of all threads.
+    /// CPU time of all threads, in nanoseconds.
     pub fn demand_ns(&self) -> Ns {
         self.threads.iter().map(|t| t.demand_ns).fold(0, u64::saturating_add)
     }
@@ -176,7 +176,7 @@ pub(crate) fn policy(prio: i32) -> Policy {
     }
 }
 
-/// The CPU in a per-CPU kernel thread's name, if that is where it ran.
+/// The CPU in a per-CPU kernel thread's name, if it ran only there.
 fn bound_to(name: &str, only_cpu: Option<u32>) -> Option<u32> {
     let (_, number) = name.split_once('/')?;
     let digits = number.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,26 +1,25 @@
-//! What can be wrong with an input as a whole.
+//! Errors about an input as a whole.
 //!
-//! A single line that is not understood is no error: it is counted in
-//! [`Losses`](crate::Losses).
+//! A single line that cannot be parsed is not an error: it is counted in [`Losses`](crate::Losses).
 
 use std::io;
 
-/// Why an input gave no capture. The variant's message is what the user reads.
+/// Why an input gave no capture. The message of the variant is shown to the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file could not be opened.
     #[error("cannot open: {}", vcoop_model::file::said(.0))]
     Open(#[source] io::Error),
-    /// Reading or decompressing failed part way.
+    /// Reading or decompressing failed in the middle.
     #[error("cannot read on after {lines} lines: {source}")]
     Read {
-        /// Lines read until then.
+        /// Number of lines read before.
         lines: u64,
-        /// The system's or the decompressor's word.
+        /// Error of the system or the decompressor.
         source: io::Error,
     },
-    /// A compression this program does not read.
+    /// A compression that this program does not read.
     #[error("{kind} is not read here; recompress it: `{remedy}`")]
     Compression {
         /// Name of the format.
@@ -47,36 +46,36 @@ pub enum CaptureError {
     NoSwitches {
         /// Lines read.
         lines: u64,
-        /// Why the first line that was not understood was not, if there was one.
+        /// Why the first line that could not be parsed could not, if there was one.
         first: Option<String>,
     },
-    /// The input is larger than what is replayed with bounded memory.
+    /// The input is larger than bounded memory allows.
     #[error("more than {limit} {what} (limit `{name}`)\n  remedy: {remedy}")]
     Limit {
-        /// What there was too much of.
+        /// What exceeds the limit.
         what: &'static str,
         /// Field of [`Limits`](crate::Limits) that was reached.
         name: &'static str,
         /// Its value.
         limit: u64,
-        /// What to do about it.
+        /// Advice.
         remedy: &'static str,
     },
-    /// A compressed file that is small, and its text is not.
+    /// A small compressed file with much larger text.
     #[error(
         "its text is more than {times} times as large as the file, and no trace shrinks so far\n  \
          remedy: decompress it into a file, and name that"
     )]
     Bomb {
-        /// Bytes of text to a byte of the file.
+        /// Limit: bytes of text per byte of the file.
         times: u64,
     },
-    /// No capture of that name ships with the program.
+    /// No built-in capture has that name.
     #[error("no built-in capture is named `{name}`; there is {known}")]
     UnknownBuiltin {
         /// Name asked for.
         name: String,
-        /// Names there are.
+        /// Names of the built-in captures.
         known: String,
     },
 }

@@ -1,4 +1,4 @@
-//! From bytes to lines: decompression by magic number, and lines of bounded length.
+//! Makes lines from bytes: decompression by magic number, and lines of bounded length.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ use crate::{CaptureError, Limits};
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// Inputs that are recognised in order to say what to do with them.
+/// Compressions that are recognised only to advise a conversion.
 const COMPRESSIONS: &[(&[u8], &str, &str)] = &[
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz -dc FILE | gzip >FILE.gz"),
     (b"BZh", "bzip2", "bzip2 -dc FILE | gzip >FILE.gz"),
@@ -30,7 +30,7 @@ const BINARIES: &[(&[u8], &str, &str)] = &[
     (b"\x17\x08\x44tracing", "trace.dat", "trace-cmd report -i FILE"),
 ];
 
-/// Text behind an input, and how many bytes of the input it has cost so far.
+/// The text of an input, and the number of input bytes read so far.
 pub(crate) struct Source<'a> {
     text: Box<dyn BufRead + 'a>,
     taken: Rc<Cell<u64>>,
@@ -47,11 +47,11 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Opens the text behind `input`, whatever it is compressed with.
+/// Opens the text of `input`, decompressed if it is compressed.
 ///
 /// # Errors
 ///
-/// Known formats that are not read are refused by name, with the command that converts them.
+/// Known formats that cannot be read are refused by name, with the command that converts them.
 pub(crate) fn text<'a>(input: impl Read + 'a) -> Result<Source<'a>, CaptureError> {
     let taken = Rc::new(Cell::new(0));
     let text = decompressed(Counted(input, Rc::clone(&taken)))?;
@@ -60,7 +60,7 @@ pub(crate) fn text<'a>(input: impl Read + 'a) -> Result<Source<'a>, CaptureError
 
 fn decompressed<'a>(input: impl Read + 'a) -> Result<Box<dyn BufRead + 'a>, CaptureError> {
     let mut input = BufReader::with_capacity(1 << 16, input);
-    // One short read could split a magic number: fill until there is enough or no more.
+    // A short read could split a magic number: fill until there is enough or the input ends.
     let mut head = Vec::with_capacity(16);
     let fail = |source| CaptureError::Read { lines: 0, source };
     input.by_ref().take(16).read_to_end(&mut head).map_err(fail)?;
@@ -111,7 +111,7 @@ impl<R: BufRead> Zstd<R> {
         Ok(Self { source, decoder, inside: false })
     }
 
-    /// Begins the frame at the front of the source, or steps over it if it is skippable.
+    /// Begins the frame at the front of the source, or skips it if it is skippable.
     fn begin(&mut self) -> io::Result<()> {
         match self.decoder.init(&mut self.source) {
             Ok(()) => self.inside = true,
@@ -127,7 +127,7 @@ impl<R: BufRead> Zstd<R> {
         Ok(())
     }
 
-    /// Ends a frame whose bytes have all been handed out.
+    /// Ends a frame whose bytes have all been returned.
     fn end(&mut self) -> io::Result<()> {
         self.inside = false;
         let stored = self.decoder.get_checksum_from_data();
@@ -158,7 +158,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// What the decoder says, or where the file merely ends too soon, that.
+/// The decoder's error, or, if the file just ends too soon, an unexpected end.
 fn damaged(error: FrameDecoderError) -> io::Error {
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(e) = cause {
@@ -170,25 +170,25 @@ fn damaged(error: FrameDecoderError) -> io::Error {
     io::Error::other(error)
 }
 
-/// Text that is so many times as large as the file was is none of a trace's, whose time stamps alone
-/// differ from line to line: traces shrink to a tenth or a thirtieth.
+/// Text that is more than this many times as large as its file is no trace: in traces the time stamps differ from line
+/// to line, so they compress to between a tenth and a thirtieth.
 const MOST_GROWTH: u64 = 100;
 
-/// So much text may come of any file, however small: what is in the decompressor's window.
+/// This much text is accepted from any file, however small: the decompressor's window may hold that much.
 const FREE_GROWTH: u64 = 4 << 20;
 
-/// Lines of text, each at most so long; never holds more than one.
+/// Lines of text of bounded length; holds at most one at a time.
 pub(crate) struct Lines<'a> {
     source: Source<'a>,
     line: Vec<u8>,
     limits: Limits,
-    /// Lines handed out so far, which is also the number of the current one.
+    /// Number of lines returned so far, and so of the current line.
     pub(crate) count: u64,
     /// Bytes read so far.
     pub(crate) bytes: u64,
 }
 
-/// A line, or the fact that it was too long to keep.
+/// A line, or a marker that it was too long.
 pub(crate) enum Text<'l> {
     Line(Cow<'l, str>),
     TooLong,
@@ -199,13 +199,13 @@ impl<'a> Lines<'a> {
         Self { source, line: Vec::new(), limits, count: 0, bytes: 0 }
     }
 
-    /// The next line without its end; `None` at the end of the input. Bytes that are not UTF-8
-    /// (a comm may hold any) become replacement characters.
+    /// The next line without its end; `None` at the end of the input. Bytes that are not UTF-8 (a comm may contain any)
+    /// become replacement characters.
     ///
     /// # Errors
     ///
-    /// The input cannot be read on, is larger than the limits, or is not text. Each is seen at most
-    /// one buffer late, also where a line does not end.
+    /// The input cannot be read further, is larger than the limits, or is not text. Each is detected at most one buffer
+    /// late, even within a line that does not end.
     pub(crate) fn next(&mut self) -> Result<Option<Text<'_>>, CaptureError> {
         self.line.clear();
         let mut any = false;
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// A zstd file of so many blocks of 128 KiB, each one byte over and over.
+    /// A zstd file of `blocks` blocks of 128 KiB, each one repeated byte.
     fn bomb(byte: u8, blocks: usize) -> Vec<u8> {
         // No single segment, no checksum; a window of 128 KiB.
         let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
@@ -337,7 +337,7 @@ mod tests {
                 }
             }
         };
-        // 200 GB, of lines or of none, and what is no text from its first byte on.
+        // 200 GB, of lines or of a single line, and input that is not text from its first byte.
         for byte in [b'\n', b'x'] {
             let (bytes, why) = end(&bomb(byte, 1_600_000)[..]);
             assert!(why.contains("100 times as large") && why.contains("remedy"), "{why}");

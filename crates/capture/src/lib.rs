@@ -1,8 +1,8 @@
 //! Captures: a real machine's scheduling, recorded as text and turned into replayable threads.
 //!
-//! A load generator makes a run queue that looks like a load generator. A capture makes one that
-//! looks like a compile, a web server or whatever was recorded: how long each thread ran between
-//! sleeps, how long it slept, and who woke it.
+//! A load generator makes a run queue that looks like a load generator. A capture makes one that looks like the
+//! recorded load, such as a compile or a web server: how long each thread ran between sleeps, how long it slept, and
+//! which thread woke it.
 //!
 //! ```text
 //! perf script, trace-cmd report,      line          turn                replay
@@ -10,13 +10,13 @@
 //! (plain, gzip, zstd)                                        + Losses   Shape      + Dropped
 //! ```
 //!
-//! Reading is streaming and bounded ([`Limits`]); a line that makes no sense is counted, not
-//! fatal. What the turning cannot know it counts or assumes, and says so in [`Losses`]:
+//! Reading is streaming and bounded ([`Limits`]); lines that cannot be parsed are counted, not fatal. What the
+//! conversion cannot know it counts or assumes, and records in [`Losses`]:
 //!
-//! - **Steal.** A guest that was recorded did not see when its host took the CPU away. That time
-//!   is in the demand of whoever was current.
-//! - **Who really woke.** A wake-up from interrupt context is a timer's or a device's; `perf
-//!   script` does not print the context, ftrace does.
+//! - **Steal.** A recorded guest did not see when its host took the CPU away. That time counts as demand of the current
+//!   thread.
+//! - **The real waker.** A wake-up from interrupt context is a timer's or a device's; ftrace prints the context, `perf
+//!   script` does not.
 //! - **Affinity, cgroups, SCHED_RR, SCHED_IDLE, custom slices** are not in scheduler events.
 //! - **The first and the last burst** of a thread that ran across the edge of the capture.
 //!

@@ -1,24 +1,24 @@
-//! Bounds on what an input may make us hold.
+//! Bounds on the memory that an input can take.
 
 use vcoop_model::plan::Ns;
 
-/// Bounds that keep a hostile or merely huge input from taking the machine's memory.
+/// Bounds that keep a hostile or very large input from using up the machine's memory.
 ///
-/// Reaching one of `max_text_bytes`, `max_threads` or `max_steps` refuses the input, by name; the
+/// If `max_text_bytes`, `max_threads` or `max_steps` is reached, the input is refused with the name of the limit; the
 /// others make single lines "not understood".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of text after decompression.
     pub max_text_bytes: u64,
-    /// Bytes of one line; the rest of a longer line is skipped unseen.
+    /// Bytes of one line; the rest of a longer line is skipped.
     pub max_line_bytes: usize,
     /// Threads, counting each life of a recycled thread id.
     pub max_threads: usize,
     /// Steps over all threads (16 bytes each).
     pub max_steps: usize,
-    /// CPU numbers are below this.
+    /// Upper bound of CPU numbers, exclusive.
     pub max_cpus: u32,
-    /// Different names of events that are not scheduler events; the rest share one counter.
+    /// Different names of other events than scheduler events; further names share one counter.
     pub max_event_names: usize,
     /// Time from the first event to the last. A line beyond it has a broken time stamp.
     pub max_span_ns: Ns,

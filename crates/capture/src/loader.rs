@@ -1,4 +1,4 @@
-//! The door through which scenario files get their captures, and any other file they name.
+//! The interface through which scenario files load captures, and any other file that they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +10,7 @@ use vcoop_model::file;
 
 use crate::{Capture, CaptureError, Limits, Shape};
 
-/// Workloads that ship with the program.
+/// Built-in captures.
 const TEXTS: [(&str, &str); 1] =
     [("rt-app-mixed", include_str!("../../../captures/rt-app-mixed.json"))];
 
@@ -22,13 +22,12 @@ pub struct Loader {
     asked: Mutex<Asked>,
 }
 
-/// What a loader was asked for.
+/// Files that were requested from a loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Files, by path; nothing that is built in.
+    /// Files, by path, without built-in ones.
     pub files: BTreeSet<String>,
-    /// The last of them that the system could not read, and what it said. What is wrong with a
-    /// file's contents is none.
+    /// The last of them that the system could not read, with its error. Errors in a file's contents do not count.
     pub failed: Option<(String, String)>,
 }
 
@@ -38,7 +37,7 @@ impl Loader {
         Self { limits, ..Self::default() }
     }
 
-    /// The capture itself, with its losses.
+    /// The capture, with its losses.
     ///
     /// # Errors
     ///
@@ -48,7 +47,7 @@ impl Loader {
         if builtin.is_none() {
             self.asked().files.insert(path_or_builtin.to_owned());
         }
-        // A poisoned lock means that a reader panicked; what is in the map was put in whole.
+        // A poisoned lock means that a reader panicked; entries of the map are always complete.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(capture) = loaded.get(path_or_builtin) {
             return Ok(Arc::clone(capture));
@@ -67,7 +66,7 @@ impl Loader {
         Ok(capture)
     }
 
-    /// What it was asked for since this was called last.
+    /// The requests since the last call.
     pub fn take_asked(&self) -> Asked {
         std::mem::take(&mut self.asked())
     }
@@ -76,14 +75,14 @@ impl Loader {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes an error of the system; what decompressors say has no number.
+    /// Notes an error of the system; errors of decompressors have no error number.
     fn failed(&self, path: &str, error: &io::Error) {
         if error.raw_os_error().is_some() {
             self.asked().failed = Some((path.to_owned(), error.to_string()));
         }
     }
 
-    /// Everything loaded so far, by the name it was asked for: for reports of what was lost.
+    /// All captures loaded so far, by the requested name: for reports of losses.
     pub fn loaded(&self) -> Vec<(String, Arc<Capture>)> {
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.iter().map(|(name, capture)| (name.clone(), Arc::clone(capture))).collect()
@@ -92,7 +91,7 @@ impl Loader {
 
 impl CaptureLoader for Loader {
     fn load(&self, path_or_builtin: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String> {
-        // One sentence: who asks lays it out anew.
+        // One sentence: the caller wraps it again.
         let capture = self.capture(path_or_builtin);
         let capture = capture.map_err(|e| e.to_string().replace("\n  remedy: ", "; "))?;
         Ok(capture.replay(shape).threads)

@@ -1,13 +1,13 @@
-//! What was lost between the machine that was recorded and the threads that are replayed.
+//! Losses between the recorded machine and the replayed threads.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use vcoop_model::plan::Ns;
 
-/// An account of everything that did not make it, or made it by assumption.
+/// Counts of everything that was lost, or replaced by an assumption.
 ///
-/// [`fmt::Display`] prints the parts that are not zero, a line each.
+/// [`fmt::Display`] prints the counts that are not zero, one per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Lines read.
@@ -22,61 +22,61 @@ pub struct Losses {
     pub overwritten: u64,
     /// Lines not understood.
     pub not_understood: u64,
-    /// The first three of them: line number and what is wrong.
+    /// The first three of these: line number and reason.
     pub first_not_understood: Vec<(u64, &'static str)>,
     /// Events that are not scheduler events, by name.
     pub other_events: BTreeMap<String, u64>,
-    /// Those beyond [`Limits::max_event_names`](crate::Limits) different names.
+    /// Events beyond [`Limits::max_event_names`](crate::Limits) different names.
     pub other_events_unnamed: u64,
-    /// Events earlier than one before them, taken to happen at the same time as that one.
+    /// Events earlier than a previous one, taken to happen at the same time as that one.
     pub out_of_order: u64,
     /// Threads that were on a CPU when the capture began, or that were switched in without a
     /// wake-up before: their first demand may be cut.
     pub cut_at_start: u64,
     /// Threads on a CPU or runnable when the capture ended: their last demand is cut.
     pub cut_at_end: u64,
-    /// Times a thread's run was cut by lost events.
+    /// Number of runs that lost events cut.
     pub cut_by_loss: u64,
     /// Switches away from a thread that was not the one last switched to.
     pub unmatched_switches: u64,
-    /// Switches away from the idle thread that are missing, but clear from what follows.
+    /// Switches away from the idle thread that are missing, but follow from later events.
     pub inferred_switches: u64,
     /// Sleeps that ended without a wake-up in the trace; they last until the thread ran.
     pub sleeps_without_wake: u64,
-    /// Wake-ups by somebody who could not be identified; the sleep became a timed one.
+    /// Wake-ups by an unknown waker; the sleep became a timed one.
     pub unknown_wakers: u64,
     /// Wake-ups by another thread; the sleeper waits for that thread in the replay.
     pub wakes_by_thread: u64,
-    /// Of those, soft interrupts on the back of the thread that is taken for the waker.
+    /// Of these, wake-ups by a soft interrupt on top of the thread that is assumed to be the waker.
     pub wakes_by_softirq: u64,
-    /// Of those, the ones where the trace does not say whether an interrupt woke.
+    /// Of these, wake-ups where the trace does not say whether an interrupt woke.
     pub wakes_unknown_context: u64,
     /// Wake-ups from hard interrupts or the idle thread: timers and devices, timed in the replay.
     pub wakes_by_interrupt: u64,
     /// Threads under SCHED_DEADLINE, replayed as SCHED_FIFO 99.
     pub deadline_threads: u64,
-    /// Threads that neither ran nor woke anybody, left out.
+    /// Threads that neither ran nor woke another one, left out.
     pub silent_threads: u64,
     /// The span of the capture.
     pub span_ns: Ns,
-    /// How each CPU's time was accounted for.
+    /// Use of each CPU's time.
     pub cpus: BTreeMap<u32, CpuTime>,
-    /// CPUs that the header announces and no event mentions: taken to be idle.
+    /// CPUs that the header announces and no event mentions: assumed to be idle.
     pub silent_cpus: u32,
 }
 
-/// Time of one CPU; the three add up to the span of the capture.
+/// Time of one CPU; the sum of the three is the span of the capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     /// Threads ran.
     pub busy_ns: Ns,
     /// The idle thread ran.
     pub idle_ns: Ns,
-    /// Nobody knows: events were lost, or its buffer began later.
+    /// Unknown: events were lost, or its buffer began later.
     pub unattributed_ns: Ns,
 }
 
-/// How many lines that were not understood are kept.
+/// Number of lines kept that could not be parsed.
 const KEPT: usize = 3;
 
 impl Losses {
@@ -97,15 +97,15 @@ impl Losses {
         }
     }
 
-    /// Whether events are missing that should have been there.
+    /// Whether events are missing.
     pub fn is_lossy(&self) -> bool {
-        // A sum could overflow: `overwritten` is whatever the header of the file says.
+        // A sum could overflow: `overwritten` can be any number, from the header of the file.
         [self.lost_notices, self.overwritten, self.not_understood, self.unmatched_switches]
             .iter()
             .any(|count| *count > 0)
     }
 
-    /// Time of all CPUs that could not be attributed.
+    /// Time of all CPUs that could not be attributed, in nanoseconds.
     pub fn unattributed_ns(&self) -> Ns {
         self.cpus.values().map(|c| c.unattributed_ns).fold(0, u64::saturating_add)
     }

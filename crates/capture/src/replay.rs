@@ -1,4 +1,4 @@
-//! From recorded threads to scripts that can be played in a loop.
+//! Makes scripts from recorded threads, which can be replayed in a loop.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::turn::Act;
 
 const PPM: u64 = 1_000_000;
 
-/// A waiting thread gives up after this many times the recorded wait, plus [`GIVE_UP_SLACK_NS`].
+/// Timeout of a waiting thread: this many times the recorded wait, plus [`GIVE_UP_SLACK_NS`].
 ///
-/// Twice leaves a waker room to be slow on a busy host, and bounds the stall where its wake-up
-/// never comes (a peer cut off by the end of the capture, or a lost event).
+/// A factor of two lets a waker be slow on a busy host, and bounds the stall if its wake-up never comes (a peer cut off
+/// at the end of the capture, or a lost event).
 pub const GIVE_UP_FACTOR: u64 = 2;
 
-/// Added to every give-up time, so that a wait of microseconds survives a peer's time slice.
+/// Added to every timeout, so that a wait of microseconds survives a peer's time slice.
 pub const GIVE_UP_SLACK_NS: Ns = 10_000_000;
 
 /// Scripts for the threads of a capture.
@@ -24,9 +24,9 @@ pub const GIVE_UP_SLACK_NS: Ns = 10_000_000;
 pub struct Replay {
     /// The threads; `Step::Wake` counts from the first.
     pub threads: Vec<CapturedThread>,
-    /// Length of each script on an idle machine of enough CPUs.
+    /// Length of each script on an idle machine with enough CPUs.
     pub span_ns: Ns,
-    /// CPU time a pass over all scripts uses.
+    /// CPU time of a pass over all scripts.
     pub demand_ns: Ns,
     /// What the shape left out.
     pub dropped: Dropped,
@@ -35,7 +35,7 @@ pub struct Replay {
 /// What a [`Shape`] left out of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Threads of other names than asked for.
+    /// Threads whose names were not requested.
     pub other_names: usize,
     /// Threads beyond `max_threads`.
     pub over_limit: usize,
@@ -43,16 +43,16 @@ pub struct Dropped {
     pub demand_ns: Ns,
     /// Waits for dropped threads, which became timed sleeps.
     pub waits_timed: usize,
-    /// Scripts that scaling made longer than the span: they fall out of step with the others.
+    /// Scripts that scaling made longer than the span: they get out of step with the others.
     pub overlong: usize,
 }
 
 impl Capture {
     /// Scripts of the threads that `shape` keeps.
     ///
-    /// Every script lasts [`Capture::span_ns`] when nothing delays it: the time its thread stood
-    /// in a run queue, was not yet born or was already dead is a sleep at the end. So all loop
-    /// together, and a thread that lived shortly lives again in each pass.
+    /// Every script lasts [`Capture::span_ns`] if nothing delays it: the time during which its thread waited in a run
+    /// queue, did not exist yet or had exited is a sleep at the end. So all scripts loop together, and a short-lived
+    /// thread lives again in each pass.
     pub fn replay(&self, shape: &Shape) -> Replay {
         let mut dropped = Dropped::default();
         let kept = self.keep(shape, &mut dropped);
@@ -85,7 +85,7 @@ impl Capture {
         Replay { threads, span_ns: self.span_ns, demand_ns, dropped }
     }
 
-    /// Which threads stay. Among equal demands the one that appeared first does.
+    /// The threads that stay. Among equal demands the one that appeared first stays.
     fn keep(&self, shape: &Shape, dropped: &mut Dropped) -> Vec<bool> {
         let named = |t: &Thread| shape.comms.is_empty() || shape.comms.iter().any(|c| fits(c, t));
         let mut kept: Vec<bool> = self.threads.iter().map(named).collect();
@@ -111,7 +111,7 @@ fn fits(pattern: &str, thread: &Thread) -> bool {
 }
 
 impl Act {
-    /// The same act with peers numbered anew; `None` for waking a peer that is gone.
+    /// The same act with renumbered peers; `None` for waking a dropped peer.
     pub(crate) fn renumbered(self, index: &[Option<u32>]) -> Option<Self> {
         let new = |old: u32| index.get(old as usize).copied().flatten();
         match self {
@@ -129,10 +129,10 @@ impl Act {
 struct Script {
     steps: Vec<Step>,
     demand_ppm: u64,
-    /// Demand not yet handed out, in millionths of a nanosecond, so that rounding loses nothing.
+    /// Demand not yet emitted, in millionths of a nanosecond, so that rounding loses nothing.
     carry: u64,
     demand_ns: Ns,
-    /// Time the script takes when nothing delays it.
+    /// Duration of the script if nothing delays it.
     length_ns: Ns,
     changes_policy: bool,
 }
@@ -195,7 +195,7 @@ impl Script {
         }
     }
 
-    /// Fills the script up to the span, and sets the policy back for the next pass.
+    /// Fills the script up to the span, and resets the policy for the next pass.
     fn close(mut self, thread: &Thread, span_ns: Ns) -> Vec<Step> {
         if self.changes_policy {
             self.steps.push(Step::SetPolicy(thread.policy));

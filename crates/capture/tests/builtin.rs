@@ -1,4 +1,4 @@
-//! The capture that ships with the program.
+//! The built-in capture.
 
 #[cfg(target_os = "linux")]
 use std::time::Duration;
@@ -14,11 +14,11 @@ fn build_serve_holds_what_its_readme_says() {
     assert_eq!(c.span_ns / 1_000_000, 5002);
     assert_eq!(c.losses.events, 23_074);
     assert_eq!(c.losses.not_understood, 0);
-    // 1.80 CPU-seconds a second.
+    // 1.80 CPU-seconds per second.
     assert_eq!(c.demand_ns() * 100 / c.span_ns, 179);
     assert_eq!(c.threads.len(), 76);
     assert!(c.losses.unattributed_ns() * 500 < 2 * c.span_ns, "less than 0.2 % unknown");
-    // Nothing is counted twice: a CPU has one second a second.
+    // Nothing is counted twice: a CPU has one second per second.
     for time in c.losses.cpus.values() {
         assert_eq!(time.busy_ns + time.idle_ns + time.unattributed_ns, c.span_ns);
     }
@@ -29,7 +29,7 @@ fn build_serve_holds_what_its_readme_says() {
 #[cfg(target_os = "linux")]
 #[test]
 fn build_serve_loads_in_well_under_a_second() {
-    // Of CPU time: that the CPU has others to do is no news.
+    // CPU time, because the CPU may have other work.
     let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let load = || {
         let before = used();

@@ -31,7 +31,7 @@ fn gzip_and_zstd_say_the_same_as_plain_text() {
         assert_eq!(read.threads, plain.threads);
         assert_eq!(read.losses, plain.losses);
     }
-    // Cut short, either is an error and not a shorter capture.
+    // A truncated file is an error, not a shorter capture.
     for bytes in [&gz[..gz.len() / 2], &zst[..zst.len() / 2]] {
         assert!(matches!(Capture::read(bytes, &Limits::default()), Err(CaptureError::Read { .. })));
     }

@@ -1,4 +1,4 @@
-//! Captures of a million lines and of a gigabyte: read within bounds, or refused by name.
+//! Captures of a million lines and of a gigabyte: read in bounded memory, or refused by name.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::io::{self, Read};
 use common::Trace;
 use vcoop_capture::{Capture, CaptureError, Limits};
 
-/// So many lines of a busy CPU, made as they are read: two threads that take turns, and beside each switch so many
-/// events of other kinds.
+/// Lines of a busy CPU, generated while they are read: two threads that take turns, with `others` events of other kinds
+/// after each switch.
 struct Busy {
     lines: u64,
     others: u64,
@@ -29,7 +29,8 @@ impl Busy {
         for n in self.made..end {
             if n.is_multiple_of(1 + self.others) {
                 let odd = (n / (1 + self.others) % 2) as i32;
-                // Without other events each turn ends by a sleep, which is a step. Turns of who is preempted are one run.
+                // Without other events each turn ends with a sleep, which is a step. Preempted turns merge into one
+                // run.
                 let state = if self.others == 0 { "S" } else { "R" };
                 t.switch(2 * n, 0, 1 + odd, state, 2 - odd);
             } else {
@@ -53,7 +54,7 @@ impl Read for Busy {
     }
 }
 
-/// The most memory that this process has had, in MiB.
+/// Peak memory of this process, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -66,16 +67,16 @@ fn a_million_lines_are_read() {
     let capture = Capture::read(Busy::new(lines, 3), &Limits::default()).unwrap();
     assert_eq!((capture.losses.lines, capture.losses.not_understood), (lines, 0));
     assert_eq!(capture.threads.len(), 2);
-    // From the first switch to the last line, 2 us apart, of one CPU that is never idle.
+    // One CPU that is never idle, from the first switch to the last line; lines are 2 us apart.
     let time = &capture.losses.cpus[&0];
     assert_eq!(time.busy_ns + time.idle_ns + time.unattributed_ns, capture.span_ns);
     assert!(time.busy_ns > capture.span_ns * 99 / 100);
 }
 
-/// What is larger than the limits is refused by name, and what is not is read, in memory that the limits bound.
-/// `fits`: lines with few switches that are just within the limit of bytes.
+/// Input beyond a limit is refused by name, other input is read, both in memory that the limits bound. `fits`: a number
+/// of lines with few switches just within the limit of bytes.
 fn is_bounded(limits: &Limits, fits: u64, most_mib: u64) {
-    // Mostly what nobody needs: it is read, up to the last line that fits.
+    // Mostly events that are not used: it is read up to the last line that fits.
     let capture = Capture::read(Busy::new(fits, 9), limits).unwrap();
     assert_eq!(capture.losses.lines, fits);
     let refused = |others| match Capture::read(Busy::new(u64::MAX, others), limits) {
@@ -88,7 +89,7 @@ fn is_bounded(limits: &Limits, fits: u64, most_mib: u64) {
     assert!(peak < most_mib, "{peak} MiB");
 }
 
-/// The bounds by default, at a sixteenth of their size: each has a part of its own in what is held.
+/// The default limits at a sixteenth of their size, because each limits a separate part of memory.
 #[test]
 fn a_sixteenth_of_a_gigabyte_is_read_or_refused_by_name_in_bounded_memory() {
     let all = Limits::default();
@@ -97,7 +98,7 @@ fn a_sixteenth_of_a_gigabyte_is_read_or_refused_by_name_in_bounded_memory() {
     is_bounded(&limits, 12_000_000 / 16, 128);
 }
 
-/// `--ignored` for its time: the test above with the bounds as they are.
+/// `--ignored` because it takes long: the test above with the full default limits.
 #[test]
 #[ignore = "three gigabytes of text: cargo test --release -p vcoop-capture --test large -- --ignored"]
 fn a_gigabyte_is_read_or_refused_by_name_in_bounded_memory() {

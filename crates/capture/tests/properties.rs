@@ -1,4 +1,4 @@
-//! For any trace: what ran is what is replayed. For any bytes: no panic, bounded.
+//! For any trace: CPU time that was recorded is replayed. For any bytes: no panic, and bounded memory.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 1..200)
 }
 
-/// Plays the moves on a machine that keeps its own books, and writes its trace.
+/// Plays the moves on a machine that keeps its own accounts, and writes its trace.
 fn play(moves: &[Move]) -> (Trace, BTreeMap<i32, u64>, u64) {
     let mut trace = Trace::default();
     let mut ran: BTreeMap<i32, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Small traces with known answers: demand, sleeps, and who wakes whom.
+//! Small traces with known answers: demand, sleeps, and wakers.
 
 mod common;
 

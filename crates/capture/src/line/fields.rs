@@ -1,4 +1,4 @@
-//! The fields of each event, in the forms different programs give them.
+//! The fields of each event, in the forms of different programs.
 //!
 //! | form | `sched_switch` | printed by |
 //! | --- | --- | --- |
@@ -8,7 +8,7 @@
 
 use super::{Event, Left, Task};
 
-/// Reads the fields of the event called `name`.
+/// Parses the fields of the event called `name`.
 pub(super) fn parse<'a>(name: &'a str, text: &'a str) -> Result<Event<'a>, &'static str> {
     let event = match name {
         "sched_switch" => switch(text),
@@ -46,7 +46,7 @@ fn switch(text: &str) -> Option<Event<'_>> {
         let next = Task { comm, tid: number(tid)?, prio: number(first_word(prio))? };
         return switched(prev, state, next);
     }
-    // A comm may hold the arrow itself: take the first place where both sides make sense.
+    // A comm may contain the arrow: take the first position where both sides parse.
     text.match_indices(" ==> ").find_map(|(at, arrow)| {
         let (prev, state) = text[..at].rsplit_once(' ')?;
         let prev = plugin_task(prev)?;
@@ -107,8 +107,8 @@ fn number(text: &str) -> Option<i32> {
 
 /// `R`, `R+`, `S`, `D|K`, ..., or the raw bits.
 ///
-/// Of the raw bits the low byte holds the states of sleep and death; preemption is a bit above it,
-/// whose place changed between kernels.
+/// Of the raw bits the low byte contains the states of sleep and death; preemption is a higher bit, whose position
+/// changed between kernels.
 fn left(state: &str) -> Option<Left> {
     let state = state.trim();
     let first = state.bytes().next()?;

@@ -1,4 +1,4 @@
-//! One line of a trace: what it says, whatever program printed it.
+//! One line of a trace, from any of the supported programs.
 //!
 //! Three programs print scheduler events, and all of them print
 //! `thread [cpu] time: event: fields` with small differences, so one reader covers them:
@@ -9,11 +9,11 @@
 //! | `trace-cmd report` | `comm-tid` | flags in newer versions | `sched_switch:` |
 //! | ftrace `trace`, `trace_pipe` | `comm-tid`, `comm-tid (tgid)` | flags | `sched_switch:` |
 //!
-//! With the latency columns (`trace-cmd report -l`, `options/latency-format`) the brackets go and
-//! the flags follow the CPU number at once: `comm-tid 0d..2. time:`.
+//! With latency columns (`trace-cmd report -l`, `options/latency-format`) there are no brackets, and the flags directly
+//! follow the CPU number: `comm-tid 0d..2. time:`.
 //!
-//! The *flags* matter: their third column says whether a wake-up came from interrupt context.
-//! `perf script` does not print them.
+//! The third column of the *flags* says whether a wake-up came from interrupt context. `perf script` does not print
+//! them.
 
 mod fields;
 mod prefix;
@@ -29,10 +29,10 @@ pub enum Line<'a> {
     Lost {
         /// The CPU.
         cpu: u32,
-        /// How many, where the tracer knew.
+        /// How many, if the tracer knew.
         count: Option<u64>,
     },
-    /// A CPU's ring buffer begins with the next event of this CPU, later than others.
+    /// A CPU's ring buffer begins with the next event of this CPU, later than other buffers.
     BufferStarts {
         /// The CPU.
         cpu: u32,
@@ -48,11 +48,11 @@ pub enum Line<'a> {
     Cpus(u32),
     /// Comments, headers and empty lines.
     Nothing,
-    /// Anything else, with what is wrong with it.
+    /// Anything else, with the reason.
     NotUnderstood(&'static str),
 }
 
-/// A trace event: where and when it happened.
+/// A trace event with its place and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Thread that was current on the CPU (0: idle, negative: unknown).
@@ -67,24 +67,24 @@ pub struct Record<'a> {
     pub event: Event<'a>,
 }
 
-/// What the CPU was doing for whom when an event happened.
+/// Context of the CPU when an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     /// The current thread itself.
     Task,
-    /// A soft interrupt on the current thread's back: often its own work (loopback networking),
-    /// sometimes not (timers, RCU).
+    /// A soft interrupt on top of the current thread: often its own work (loopback networking), sometimes not (timers,
+    /// RCU).
     Softirq,
     /// A hard interrupt or NMI.
     Interrupt,
-    /// The trace does not say.
+    /// The trace does not contain it.
     Unknown,
 }
 
-/// A thread as an event describes it.
+/// A thread, as in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
-    /// Its name; may hold spaces, colons and brackets.
+    /// Its name; may contain spaces, colons and brackets.
     pub comm: &'a str,
     /// Its id; 0 is any idle thread.
     pub tid: i32,
@@ -97,22 +97,22 @@ pub struct Task<'a> {
 pub enum Left {
     /// Still runnable: preempted or yielding.
     Runnable,
-    /// Of its own will, until something wakes it.
+    /// Sleeping until a wake-up.
     Asleep,
-    /// For good.
+    /// Exited.
     Dead,
 }
 
-/// The events that are told apart.
+/// Events, as far as they are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// `sched_switch`.
     Switch {
-        /// Thread that leaves.
+        /// Thread that is switched out.
         prev: Task<'a>,
-        /// How it leaves.
+        /// How it leaves the CPU.
         left: Left,
-        /// Thread that comes.
+        /// Thread that is switched in.
         next: Task<'a>,
     },
     /// `sched_waking`: on the waker's CPU, in the waker's context.
@@ -149,16 +149,16 @@ pub enum Event<'a> {
         /// Kernel priority from now on.
         new: i32,
     },
-    /// `sched_migrate_task`, `sched_process_free`: understood, and of no use here.
+    /// `sched_migrate_task`, `sched_process_free`: understood, and not used here.
     Unused,
-    /// An event of another name.
+    /// An event with another name.
     Other(&'a str),
 }
 
-/// Reads one line.
+/// Parses one line.
 ///
-/// Never fails: a line that makes no sense is [`Line::NotUnderstood`]. Where a comm imitates a
-/// part of the line, the earliest reading that makes sense is taken; a wrong one costs that line.
+/// Never fails: a line that cannot be parsed is [`Line::NotUnderstood`]. If a comm imitates a part of the line, the
+/// earliest parse that works is taken; a wrong one costs only that line.
 pub fn parse(line: &str) -> Line<'_> {
     if let Some(line) = heading(line.trim()) {
         return line;
@@ -184,7 +184,7 @@ pub fn parse(line: &str) -> Line<'_> {
     }
 }
 
-/// Lines that are no events.
+/// Lines that are not events.
 fn heading(line: &str) -> Option<Line<'_>> {
     if line.is_empty() {
         return Some(Line::Nothing);
@@ -230,7 +230,7 @@ fn comment_line(comment: &str) -> Line<'_> {
     Line::Nothing
 }
 
-/// Name and fields of an event, from what follows the time stamp.
+/// Name and fields of an event, from the text after the time stamp.
 fn event(rest: &str) -> Result<Event<'_>, &'static str> {
     let (mut word, mut fields) = split_word(rest);
     if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
@@ -245,7 +245,7 @@ fn event(rest: &str) -> Result<Event<'_>, &'static str> {
     fields::parse(name, fields.trim())
 }
 
-/// The first word and what follows it.
+/// The first word, and the text after it.
 fn split_word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))

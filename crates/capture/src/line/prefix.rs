@@ -1,16 +1,16 @@
-//! Thread, CPU, context and time: everything before the event's name.
+//! Thread, CPU, context and time: everything before the name of the event.
 
 use vcoop_model::plan::Ns;
 
 use super::{Context, split_word};
 
-/// The part of a line that every event has.
+/// The part of a line that all events have.
 pub(super) struct Prefix<'a> {
     pub(super) tid: i32,
     pub(super) cpu: u32,
     pub(super) context: Context,
     pub(super) time_ns: Ns,
-    /// From the event's name on.
+    /// The text from the event's name on.
     pub(super) rest: &'a str,
 }
 
@@ -21,7 +21,7 @@ const NO_TID: &str =
 const NO_POINT: &str =
     "time stamp without a decimal point: record with the clock `mono`, not a counter";
 
-/// Finds the CPU by the time stamp behind it, then the thread before it.
+/// Finds the CPU by the time stamp after it, then the thread before it.
 pub(super) fn parse(line: &str) -> Result<Prefix<'_>, &'static str> {
     let mut why = NO_TIME;
     let found = bracketed(line, &mut why).or_else(|| latency(line));
@@ -102,7 +102,7 @@ fn seconds(word: &str) -> Option<Ns> {
     whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(ns)
 }
 
-/// `1404537287us+: ` or `1404537287us : `; the mark says how long until the next event.
+/// `1404537287us+: ` or `1404537287us : `; the mark classifies the delay until the next event.
 fn microseconds(text: &str) -> Option<(Ns, &str)> {
     let (whole, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let rest = rest.strip_prefix("us")?.trim_start_matches([' ', '+', '!', '#', '*', '@', '$']);
@@ -145,7 +145,7 @@ fn flag_bits(bits: u32) -> Context {
 
 /// Thread id at the end of `comm tid`, `comm pid/tid`, `comm-tid` or `comm-tid (tgid)`.
 ///
-/// The name is not taken from here: the event's own fields give it without ambiguity.
+/// The name is not parsed here: the event's own fields have it without ambiguity.
 fn tid(head: &str) -> Option<i32> {
     let mut head = head.trim_end();
     if let Some(open) = head.strip_suffix(')').and_then(|h| h.rfind('(')) {

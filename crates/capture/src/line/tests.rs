@@ -1,6 +1,6 @@
 use super::{Context, Event, Left, Line, Task, parse};
 
-/// The record of a line that must be one.
+/// The record of a line, which must be one.
 fn record(line: &str) -> super::Record<'_> {
     match parse(line) {
         Line::Record(record) => record,

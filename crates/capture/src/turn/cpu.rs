@@ -1,13 +1,13 @@
-//! One CPU while a capture is being read.
+//! State of one CPU while a capture is read.
 
 use vcoop_model::plan::Ns;
 
 use crate::losses::CpuTime;
 
-/// Who is on a CPU.
+/// The thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Current {
-    /// Not known yet, but whoever it is has been there since then.
+    /// Not known yet; it has been there since `since`.
     FromStart { since: Ns },
     /// This thread; its time is booked up to `since`.
     Known { tid: i32, since: Ns },
@@ -20,7 +20,7 @@ pub(super) struct Cpu {
     pub(super) current: Current,
     /// An event of this CPU was read.
     pub(super) seen: bool,
-    /// Its buffer holds less than the others': its first event is no start of anything.
+    /// Its buffer begins later than the others': before its first event its state is unknown.
     pub(super) late: bool,
     /// Time of its latest event.
     pub(super) last: Ns,
@@ -40,8 +40,8 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// At the first event: its current thread has been there since the capture began, as no
-    /// switch came before; unless its buffer just begins here.
+    /// The first event: the current thread has been there since the capture began, because no switch came before;
+    /// unless the buffer begins here.
     pub(super) fn begin(&mut self, start: Ns, now: Ns) {
         self.seen = true;
         if self.late {

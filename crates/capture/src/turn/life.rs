@@ -1,4 +1,4 @@
-//! Threads are born, renamed and gone.
+//! Threads start, are renamed and exit.
 
 use crate::CaptureError;
 use crate::line::Record;
@@ -12,7 +12,7 @@ impl Turner {
         self.live.get(&tid).map(|&t| t as usize)
     }
 
-    /// The living thread of this id, made if need be; `None` for idle and unknown ones.
+    /// The living thread with this id, created if needed; `None` for idle and unknown ones.
     pub(super) fn thread(&mut self, tid: i32) -> Result<Option<usize>, CaptureError> {
         if tid <= 0 {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Turner {
         }
         self.occupy(r.cpu, r.tid)?;
         if let Some(old) = self.living(child) {
-            // The id is used again: the end of its last owner was lost.
+            // The id is reused: the exit of its last owner was lost.
             if let State::Running { cpu } = self.threads[old].state {
                 self.lose_current(cpu, None);
             }
@@ -71,8 +71,7 @@ impl Turner {
         Ok(())
     }
 
-    /// A thread that is not its group's leader takes the leader's id when it execs, and the
-    /// leader is gone.
+    /// If a thread that is not its group's leader execs, it takes the leader's id, and the leader is gone.
     pub(super) fn exec(&mut self, tid: i32, old_tid: i32) {
         if tid == old_tid || tid <= 0 {
             return;

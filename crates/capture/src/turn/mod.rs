@@ -1,6 +1,6 @@
-//! Turning events into threads: who ran for how long, slept for how long, and woke whom.
+//! Turns events into threads: how long each ran and slept, and which thread woke which.
 //!
-//! The rules, in the order in which they matter:
+//! The rules, the most important first:
 //!
 //! - *Demand* is time between a switch to a thread and the switch away from it. A preemption
 //!   (`prev_state=R`) does not end a burst of demand: the pieces are added up, and the time in the
@@ -11,9 +11,9 @@
 //!   A soft interrupt counts as the thread's own: on machines that serve requests most of these
 //!   are packets it just sent. Where flags are missing (`perf script`) nothing tells them apart.
 //! - A fork wakes the child, which was "asleep" from the start of the capture.
-//! - A thread that runs on a CPU thought to be idle does so since its wake-up.
-//! - A CPU's current thread is known from its switches. Until the first, and after lost events,
-//!   it is whoever an event names; the time until then belongs to nobody.
+//! - A thread that runs on a CPU that was assumed idle has run there since its wake-up.
+//! - A CPU's current thread is known from its switches. Until the first switch, and after lost events, it is the thread
+//!   that an event names; the time until then is attributed to none.
 
 mod cpu;
 mod life;
@@ -32,7 +32,7 @@ use cpu::{Cpu, Current};
 pub(crate) use thread::Act;
 use thread::{Building, RanOn, State};
 
-/// A thread as the capture left it.
+/// A thread at the end of the capture.
 #[derive(Debug)]
 pub(crate) struct Turned {
     pub(crate) tid: i32,
@@ -52,13 +52,13 @@ pub(crate) struct Turner {
     start_ns: Option<Ns>,
     now: Ns,
     threads: Vec<Building>,
-    /// Index of the living thread with an id.
+    /// Index of the living thread with each id.
     live: BTreeMap<i32, u32>,
     cpus: BTreeMap<u32, Cpu>,
     announced_cpus: u32,
     steps: usize,
     pub(crate) switches: u64,
-    /// `sched_waking` was seen: `sched_wakeup` adds nothing then.
+    /// `sched_waking` was seen: then `sched_wakeup` is ignored.
     has_waking: bool,
 }
 
@@ -83,7 +83,7 @@ impl Turner {
         self.announced_cpus = self.announced_cpus.max(cpus.min(self.limits.max_cpus));
     }
 
-    /// The next event of this CPU is the first its buffer holds.
+    /// The next event of this CPU is the first in its buffer.
     pub(crate) fn buffer_starts(&mut self, cpu: u32) {
         if cpu < self.limits.max_cpus {
             self.cpus.entry(cpu).or_default().late = true;
@@ -151,7 +151,7 @@ impl Turner {
     }
 
     fn push(&mut self, thread: usize, act: Act) {
-        // A run that is flushed on the way counts too: an upper bound is all the limit needs.
+        // A run that is flushed by this counts, too: the limit only needs an upper bound.
         self.steps += 2;
         self.threads[thread].push(act);
     }
@@ -204,8 +204,8 @@ impl Turner {
         Ok(())
     }
 
-    /// Makes `tid` the current thread of a CPU where nothing else is known, from as early as can
-    /// be. Gives the thread, unless it is the idle one or unknown.
+    /// Makes `tid` the current thread of a CPU whose thread is not known, from as early as possible. Returns the
+    /// thread, unless it is the idle one or unknown.
     fn occupy(&mut self, cpu: u32, tid: i32) -> Result<Option<usize>, CaptureError> {
         if tid < 0 {
             return Ok(None);
@@ -231,9 +231,9 @@ impl Turner {
         Ok(thread)
     }
 
-    /// Some kernels do not trace every switch away from the idle thread. An idle CPU takes a
-    /// thread as soon as it is woken; so where a thread turns out to run on a CPU that is thought
-    /// to be idle, it does so since its wake-up, if that came after the CPU went idle.
+    /// Some kernels do not trace every switch away from the idle thread. An idle CPU runs a thread as soon as it is
+    /// woken; so a thread that turns out to run on a CPU that was assumed idle has run there since its wake-up, if that
+    /// came after the CPU went idle.
     fn infer_leaving_idle(&mut self, cpu: u32, tid: i32) -> bool {
         let current = self.cpus.get(&cpu).map(|c| c.current);
         let Some(Current::Known { tid: 0, since }) = current else { return false };
@@ -250,13 +250,13 @@ impl Turner {
         true
     }
 
-    /// Brings a thread to "on a CPU since then" from whatever was known of it.
+    /// Moves a thread to "on a CPU since `then`" from its previous state.
     fn settle(&mut self, t: usize, then: Ns) {
         match self.threads[t].state {
             State::Runnable { .. } | State::Dead => {}
             State::Fresh => {
-                // No wake-up came first, so it may have been runnable all the time; but for no
-                // longer than a run queue holds a thread, so asleep is the better guess.
+                // No wake-up came first, so it may have been runnable all the time. But a thread waits in a run queue
+                // only for a short time, so asleep is the better guess.
                 self.losses.cut_at_start += 1;
                 let start = self.start_ns.unwrap_or(then);
                 self.push(t, Act::Sleep(then.saturating_sub(start)));
@@ -292,8 +292,8 @@ impl Turner {
         }
     }
 
-    /// Nothing is known of a CPU's current thread any more, since `known_until` at the latest
-    /// (`None`: since it was switched in). Gives the time since when.
+    /// A CPU's current thread becomes unknown, since `known_until` at the latest (`None`: since it was switched in).
+    /// Returns that time.
     fn lose_current(&mut self, cpu: u32, known_until: Option<Ns>) -> Ns {
         if let Some(until) = known_until {
             self.account(cpu, until);
@@ -354,8 +354,7 @@ impl Turner {
     }
 }
 
-/// Closes a thread's account. A sleep that goes on at the end is left to the replay, which fills
-/// every script up to the span.
+/// Ends a thread. A sleep that is open at the end is left to the replay, which fills every script up to the span.
 fn finished(mut t: Building, losses: &mut Losses) -> Turned {
     losses.cut_at_end +=
         u64::from(matches!(t.state, State::Running { .. } | State::Runnable { .. }));

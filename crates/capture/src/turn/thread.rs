@@ -1,13 +1,13 @@
-//! One thread while its capture is being read.
+//! State of one thread while its capture is read.
 
 use vcoop_model::plan::Ns;
 
-/// What a thread did, before it is known which threads will be replayed.
+/// An act of a thread, before the replayed threads are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Used the CPU.
     Run(Ns),
-    /// Slept until a timer, a device or something unknown woke it.
+    /// Slept until a timer, a device or an unknown waker woke it.
     Sleep(Ns),
     /// Slept until the thread at this index woke it.
     Wait { by: u32, slept: Ns },
@@ -17,7 +17,7 @@ pub(crate) enum Act {
     Prio(i32),
 }
 
-/// Where a thread is, as far as the events told.
+/// State of a thread, as far as the events show it.
 ///
 /// ```text
 ///            switch in              switch out, R
@@ -34,7 +34,7 @@ pub(super) enum State {
     Runnable {
         since: Ns,
     },
-    /// invariant: the CPU's `current` is this thread, and holds since when.
+    /// invariant: the CPU's `current` is this thread, with the start time.
     Running {
         cpu: u32,
     },
@@ -47,7 +47,7 @@ pub(super) enum State {
     Dead,
 }
 
-/// CPUs a thread was seen to run on.
+/// CPUs on which a thread was seen to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RanOn {
     Nowhere,
@@ -60,7 +60,7 @@ pub(super) struct Building {
     pub(super) tid: i32,
     pub(super) name: String,
     pub(super) state: State,
-    /// CPU time since the last act that is not a run.
+    /// CPU time since the last act other than a run.
     burst_ns: Ns,
     /// All CPU time.
     pub(super) demand_ns: Ns,
@@ -68,7 +68,7 @@ pub(super) struct Building {
     /// Kernel priority when first seen.
     pub(super) first_prio: Option<i32>,
     prio: Option<i32>,
-    /// Priority to return to while another is inherited.
+    /// Priority to return to after priority inheritance.
     inherits_over: Option<i32>,
     pub(super) ran_on: RanOn,
     pub(super) exiting: bool,
@@ -91,7 +91,7 @@ impl Building {
         }
     }
 
-    /// Adds CPU time, in however many pieces preemption cut it.
+    /// Adds CPU time, in any number of pieces between preemptions.
     pub(super) fn ran(&mut self, ns: Ns) {
         self.burst_ns = self.burst_ns.saturating_add(ns);
         self.demand_ns = self.demand_ns.saturating_add(ns);
@@ -105,7 +105,7 @@ impl Building {
         };
     }
 
-    /// Ends a burst: what follows in `acts` happens after it.
+    /// Ends a burst: later acts come after it.
     pub(super) fn flush(&mut self) {
         let ns = std::mem::take(&mut self.burst_ns);
         if ns == 0 {
@@ -126,12 +126,12 @@ impl Building {
         }
     }
 
-    /// Takes note of a name and a priority that an event gives.
+    /// Updates name and priority from an event.
     ///
-    /// A change becomes part of the script, unless it is priority inheritance: that comes from
-    /// the locks of the recorded run, which the replay does not take.
+    /// A change becomes part of the script, except priority inheritance: that comes from locks of the recorded run,
+    /// which the replay does not take.
     pub(super) fn seen_as(&mut self, comm: &str, prio: i32) {
-        // Names perf and ftrace make up where they do not know better.
+        // Names that perf and ftrace make up if they do not know the real one.
         if comm != "<...>" && !comm.starts_with(':') && !comm.is_empty() && self.name != comm {
             self.name.clear();
             let visible = |c: char| if c.is_control() { '?' } else { c };

@@ -1,4 +1,4 @@
-//! Who woke whom.
+//! Finds the waker of each wake-up.
 
 use crate::CaptureError;
 use crate::line::{Context, Record, Task};
@@ -32,7 +32,7 @@ impl Turner {
         Ok(())
     }
 
-    /// The thread that wakes `target`, unless it is an interrupt or unknown.
+    /// The thread that wakes `target`; `None` for an interrupt or an unknown waker.
     pub(super) fn waker(&mut self, r: &Record<'_>, target: usize) -> Option<usize> {
         let current = self.cpus.get(&r.cpu).map(|c| c.current);
         let known = if let Some(Current::Known { tid, .. }) = current { Some(tid) } else { None };

@@ -1,4 +1,4 @@
-//! Short traces, written down.
+//! Short traces, built line by line.
 
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
