@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PROGRAMS: [&str; 2] = ["events", "scx_vcoop"];
 
-/// What Debian calls it: without a version, and with.
+/// Names of clang in Debian: without a version, and with one.
 const CLANGS: [&str; 8] =
     ["clang", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14", "clang-13"];
 
@@ -28,7 +28,7 @@ fn main() {
         let status = Command::new(&clang)
             .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-D__TARGET_ARCH_x86"])
             .arg(format!("-I{headers}"))
-            // Where Debian and its like have the headers that depend on the machine.
+            // The folder of machine-dependent headers in Debian and its derivatives.
             .args(["-idirafter", &format!("/usr/include/{machine}-linux-gnu")])
             .args(["-c", &source, "-o"])
             .arg(out.join(format!("{program}.bpf.o")))

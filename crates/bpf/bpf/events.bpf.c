@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tells of threads that go to sleep, and of interrupts for vCPUs before these run again: whom it is of, what, when. Only
- * threads that are in the map are told of, and of these what is wanted.
+ * Reports threads that go to sleep, and interrupts for vCPUs before these run again: thread, kind and time. Only events of
+ * threads in the map are reported, and of these only the wanted ones.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -16,28 +16,28 @@ char _license[] SEC("license") = "GPL";
 /* As in events/bpf.rs of this crate. */
 enum what { TIMER, DEVICE, IPI, NMI, SLEEPS };
 /*
- * `lost`: events so far for which the ring had no room. `coalesced`: interrupts of the thread that were not told since the
- * last one that was.
+ * `lost`: events so far for which the ring had no room. `coalesced`: interrupts of the thread since the last reported one
+ * that were not reported.
  */
 struct event { __u64 at; __u32 tid; __u32 what; __u64 coalesced; __u64 lost; };
 
-/* What is wanted of a thread, as there. */
+/* Events that are wanted of a thread, as in the same file. */
 #define WANTS_SLEEPS 1
 #define WANTS_INTERRUPTS 2
 
-/* Of the APIC's delivery modes, as the ICR has them. */
+/* Delivery modes of the APIC, as in the ICR. */
 #define DELIVERY_MODE 0x700
 #define DELIVERS_NMI 0x400
 
-/* TASK_INTERRUPTIBLE, whatever else: an idle vCPU, or a thread that waits for one. */
+/* TASK_INTERRUPTIBLE, with or without other flags: an idle vCPU, or a thread that waits for one. */
 #define ASLEEP 1
 
 #define MOST_THREADS 8192
 
-/* Least time between two interrupts of a vCPU that are told, unless it has run between them. */
+/* Minimum time in ns between two reported interrupts of a vCPU, unless it has run between them. */
 #define APART 100000
 
-/* What is wanted of a thread, by its number. */
+/* Events that are wanted, by thread id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MOST_THREADS);
@@ -45,10 +45,10 @@ struct {
 	__type(value, __u32);
 } threads SEC(".maps");
 
-/* How a thread is, by its number. */
+/* State of a thread, by its id. */
 struct state {
 	__u32 asleep;
-	/* Its interrupts that were not told since the last one that was, and when that was; 0: not since it ran. */
+	/* Its interrupts not reported since the last reported one, and the time of that; 0: none since it ran. */
 	__u32 coalesced;
 	__u64 told;
 };
@@ -59,7 +59,7 @@ struct {
 	__type(value, struct state);
 } states SEC(".maps");
 
-/* Threads of vCPUs by process and APIC id: all that KVM's tracepoint knows. */
+/* Threads of vCPUs by process and APIC id: KVM's tracepoint gives no more. */
 struct apic { __u32 process, id; };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -68,7 +68,7 @@ struct {
 	__type(value, __u32);
 } apics SEC(".maps");
 
-/* Interrupts that a vCPU which runs was given and has not taken, by its thread: the kind of the last. */
+/* Kind of the last interrupt that a running vCPU was given and has not taken, by its thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MOST_THREADS);
@@ -101,8 +101,8 @@ static bool tell(__u32 tid, __u32 what, __u64 at, __u64 coalesced)
 }
 
 /*
- * A vCPU has an interrupt. What the first one since it ran is a reason for, the next ones are too: of these some are told,
- * because the first may have come while there was no budget. A sender cannot keep whoever is told busy.
+ * A vCPU has an interrupt. Later ones since it ran can be the reason for the same boost as the first: some of them are
+ * reported, because the first may have come while there was no budget. A sender cannot keep the receiver of events busy.
  */
 static void tell_interrupt(__u32 tid, __u32 kind)
 {
@@ -110,7 +110,7 @@ static void tell_interrupt(__u32 tid, __u32 kind)
 	__u64 now = bpf_ktime_get_ns();
 	__u32 coalesced;
 
-	/* It is forgotten at this moment. */
+	/* Its entry is being deleted. */
 	if (!state)
 		return;
 	if (state->told && now - state->told < APART) {
@@ -143,7 +143,7 @@ static __u32 wanted(__u32 tid)
 	return wants ? *wants : 0;
 }
 
-/* Who sends it: a vCPU, or else a device. */
+/* The sender: a vCPU, or else a device. */
 static __u32 sender(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -152,8 +152,8 @@ static __u32 sender(void)
 }
 
 /*
- * One that was preempted waits for its CPU. One that runs takes the interrupt when it next enters the guest, unless it
- * is preempted before. One that is halted is woken: that it sleeps is told otherwise.
+ * A preempted vCPU waits for its CPU. A running one takes the interrupt when it next enters the guest, unless it is
+ * preempted before. A halted one is woken: its sleep was reported separately.
  */
 static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 {
@@ -167,12 +167,12 @@ static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 		bpf_map_update_elem(&untaken, &tid, &kind, BPF_ANY);
 }
 
-/* Whether a vCPU that enters its guest has interrupts that this cannot take now: it has disabled them. */
+/* Whether a vCPU that enters its guest has interrupts that the guest cannot take now, because it has disabled them. */
 static bool is_owed(const struct kvm_vcpu *vcpu)
 {
 	const struct kvm_lapic *apic = BPF_CORE_READ(vcpu, arch.apic);
 
-	/* Where hardware has the APIC, it delivers them, and the flag says nothing. */
+	/* A virtual APIC in hardware delivers them itself, and the flag has no meaning. */
 	return apic && bpf_core_field_exists(apic->apicv_active) && !BPF_CORE_READ(apic, apicv_active) &&
 	       BPF_CORE_READ(apic, irr_pending);
 }
@@ -187,14 +187,14 @@ int entered(struct bpf_raw_tracepoint_args *context)
 	return 0;
 }
 
-/* A thread leaves its CPU to another one: preempted, maybe with an interrupt that it has not taken, or to sleep. */
+/* A thread is switched out: preempted, maybe with an interrupt that it has not taken, or to sleep. */
 SEC("raw_tp/sched_switch")
 int switched(struct bpf_raw_tracepoint_args *context)
 {
 	struct task_struct *next = (void *)context->args[2];
 	__u32 in = BPF_CORE_READ(next, pid), out = bpf_get_current_pid_tgid();
 	__u32 *kind;
-	/* It goes on later: it was preempted, or has called the scheduler because somebody else is to run. */
+	/* It remains runnable: it was preempted, or has yielded. */
 	bool goes_on = context->args[0] || !context->args[3];
 
 	if (bpf_map_lookup_elem(&threads, &in))
@@ -208,7 +208,7 @@ int switched(struct bpf_raw_tracepoint_args *context)
 		bpf_map_delete_elem(&untaken, &out);
 	if (!goes_on && context->args[3] & ASLEEP) {
 		note(out, 1);
-		/* Looked up after: who has just asked finds one or the other. */
+		/* Looked up after the state is stored: a new watcher sees the state or gets the event. */
 		if (wanted(out) & WANTS_SLEEPS)
 			tell(out, SLEEPS, bpf_ktime_get_ns(), 0);
 	}
@@ -223,7 +223,7 @@ int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 	return 0;
 }
 
-/* Any interrupt is handed to a vCPU's APIC, by whoever sends it. */
+/* Any interrupt is given to a vCPU's APIC, in the context of its sender. */
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accept_irq, struct kvm_lapic *apic, int mode)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What is read of KVM. CO-RE: the fields are found by their names in the running kernel's types.
+ * KVM's fields that are read. CO-RE: they are found by their names in the running kernel's types.
  */
 #ifndef VCOOP_KVM_H
 #define VCOOP_KVM_H

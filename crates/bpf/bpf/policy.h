@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The policies `wake-boost` and `dynamic`, for where Rust does not go: the same events give the same state as in
- * crates/policy (wake_boost.rs, dynamic.rs, deadline.rs, control.rs, meter.rs, stretch.rs, budget.rs), which say why it is
- * as it is. A test drives both with the same events. What is left out is what a scheduler of its own does not need: means
- * that are refused, accounts of time to pay back, and words of a vCPU that may be running.
+ * The policies `wake-boost` and `dynamic` in C, for BPF: the same events give the same state as in crates/policy
+ * (wake_boost.rs, dynamic.rs, deadline.rs, control.rs, meter.rs, stretch.rs, budget.rs), which give the reasons. A test
+ * drives both with the same events. Left out is what a scheduler does not need: refused means, accounts of time to
+ * pay back, and words of a vCPU that may be running.
  *
- * Times are in nanoseconds. Nothing here calls anything, so that it may be used under a lock of BPF.
+ * Times are in nanoseconds. Nothing here calls a helper, so that it may be used under a BPF spin lock.
  */
 #ifndef VCOOP_POLICY_H
 #define VCOOP_POLICY_H
@@ -15,8 +15,8 @@
 #define RULE static inline __attribute__((always_inline))
 
 /*
- * The kernel's verifier follows every path with what is known on it, and does so for each program that uses the rules. After
- * this only what memory holds is known, so that paths which have come to the same point are one again.
+ * The kernel's verifier follows every path with the register values known on it, in each program that uses the rules. After
+ * this only values in memory are known, so that paths which have come to the same point merge.
  */
 #define JOIN __asm__ __volatile__("" ::: "memory")
 
@@ -27,8 +27,8 @@
 
 /*
  * The longest time that is taken at once, 73 minutes, so that a balance in millionths of a nanosecond fits into 64 bits.
- * A vCPU that nothing happened to for longer gains as much as in this time: its burst, for any budget of use. A debt that is
- * larger counts as this.
+ * A vCPU without an event for longer gains as much as in this time: its burst, for any useful budget. A larger debt
+ * counts as this.
  */
 #define LONGEST_STEP (1ULL << 42)
 
@@ -49,9 +49,9 @@
 
 enum boost_status { DISABLED, NORMAL, BOOSTED, THROTTLED };
 enum boost_denial { GRANTED, BY_VCPU, BY_VM, BY_LONGEST };
-/* As reported by whoever knows. EXIT and what follows are for `dynamic` only. */
+/* Events of a vCPU. EXIT and later ones are for `dynamic` only. */
 enum boost_event { ATTACHED, LEFT, HALTED, WOKEN, INJECTED, TIMER, EXIT, RECHECK, REGISTERED, UNREGISTERED, ASKED };
-/* What a guest's words amount to. */
+/* Result of the evaluation of a guest's words. */
 enum boost_need { NOTHING, LONG_SECTION, SECTION, URGENT };
 
 /* A token bucket. The balance is in millionths of a nanosecond; below zero it is debt. */
@@ -62,10 +62,10 @@ struct bucket {
 	__u64 at;
 };
 
-/* What a guest says, each word read once. Anything may be in them. */
+/* The words of a guest, each read once. They may have any value. */
 struct words { __u64 intent, cs, request, ack; };
 
-/* What it is told in the beginning. `wake-boost` boosts across idle, and listens to no guest. */
+/* Parameters of a policy. `wake-boost` boosts across idle, and reads no guest's words. */
 struct rules {
 	__u64 is_dynamic;
 	/* `wake-boost`: how long a run is. */
@@ -76,33 +76,33 @@ struct rules {
 	__u64 on_request;
 	__u64 across_idle;
 	__u64 max_preempt_off;
-	/* Longest boost at once; 0: as the budget allows. */
+	/* Longest boost in one piece; 0: as the budget allows. */
 	__u64 longest;
 };
 
-/* What a driver does: `at`, unless NEVER, replaces the time of its timer. `rechecks`: it looks at the words again. */
+/* Actions for the driver: `at`, unless NEVER, is the new time of its timer. `rechecks`: it has to evaluate the words again. */
 struct outcome {
 	__u64 at;
 	__u64 cancel;
 	__u64 rechecks;
 };
 
-/* What an event comes to. */
+/* Intermediate results of an event. */
 struct step {
 	__u64 event;
 	struct outcome outcome;
 	/* What the guest's words amount to. */
 	__u64 need;
-	/* Why it is not boosted. */
+	/* Reason for which it is not boosted. */
 	__u64 denial;
 	/* A boost begins; in the end, by an interrupt. */
 	__u64 boosts;
-	/* The policy's timer has not rung in time. */
+	/* The policy's timer has not fired in time. */
 	__u64 lost;
 };
 
 struct policy {
-	/* What came of it, first, to be found from outside. */
+	/* Results; first, because user space reads them. */
 	__u64 status;
 	__u64 boosted_ns;
 	__u64 boosts;
@@ -114,10 +114,10 @@ struct policy {
 	struct rules rules;
 	/* Tokens taken from the VM's bucket and not used yet. */
 	__u64 lease;
-	/* Charged up to here, where `charging`. */
+	/* If `charging`: charged up to this time. */
 	__u64 since;
 	__u64 charging;
-	/* How long it was boosted at once, when that ended, and what may be taken beyond `longest`. */
+	/* Length of the boost in one piece, when it ended, and what may be used beyond `longest`. */
 	__u64 used;
 	__u64 ended;
 	struct bucket excess;
@@ -129,7 +129,7 @@ struct policy {
 	/* When it wants TIMER, and when the current run ends; or NEVER. */
 	__u64 timer;
 	__u64 run_end;
-	/* The vCPU has a thread, and its guest speaks for it. */
+	/* The vCPU has a thread; its guest takes part. */
 	__u64 attached;
 	__u64 registered;
 	/* The last interrupt that was a reason, and the last one that the guest has acknowledged. */
@@ -139,11 +139,11 @@ struct policy {
 	__u64 in_section;
 	__u64 section;
 	__u64 section_since;
-	/* When the section that alone holds the boost becomes too long; or NEVER. */
+	/* When the section that is the only reason of the boost becomes too long; or NEVER. */
 	__u64 section_end;
 	/* Woken while boosted, and not seen outside its idle loop. */
 	__u64 waking;
-	/* The words were such as an honest guest writes. */
+	/* The words were ones that an honest guest writes. */
 	__u64 canonical;
 	/* Of the last event. In memory, for JOIN. */
 	struct step step;
@@ -436,7 +436,7 @@ RULE void boost(struct policy *v, struct bucket *vm, __u64 now)
 	v->status = BOOSTED;
 }
 
-/* Nothing is left to boost for. `given_back`: its guest says so in words that can be taken for its own. */
+/* There is no reason to boost any more. `given_back`: its guest says so, in words that an honest guest writes. */
 RULE void end_boost(struct policy *v, struct bucket *vm, __u64 given_back)
 {
 	if (v->status != BOOSTED)
@@ -507,7 +507,7 @@ RULE __u64 is_urgent(__u64 task)
 	return (task & DECLARED_TASK) | (URGENT_CLASSES >> class_of(task) & 1);
 }
 
-/* Whether a class byte and a priority are such as an honest guest writes. */
+/* Whether a class byte and a priority are ones that an honest guest writes. */
 RULE __u64 is_task(__u64 task)
 {
 	__u64 class = task & 0x7f, prio = task >> 8 & 0xff, rt = RT_CLASSES >> class_of(task) & 1;
@@ -535,7 +535,7 @@ RULE __u64 asks(const struct words *words)
 	return words->request == REQUEST_BOOST || words->cs & IN_INTERRUPT || runs || pends;
 }
 
-/* Judges the words, and remembers what they say of tickets, sections and idle. */
+/* Evaluates the words, and stores what they say about tickets, sections and idle. */
 RULE __u64 judge(struct policy *v, const struct words *words, __u64 now)
 {
 	__u64 answers = words->ack <= v->ticket, number = words->cs >> SECTION_SHIFT;
@@ -588,7 +588,7 @@ RULE int is_reason(const struct policy *v)
 	return (event == INJECTED && v->rules.on_injection) || (event == ASKED && v->rules.on_asking);
 }
 
-/* The state changes by what has happened, before it is known whether there is a reason for a boost. */
+/* Updates the state by an event, before it is known whether there is a reason for a boost. */
 RULE void note_event(struct policy *v, struct bucket *vm, __u64 now)
 {
 	switch (v->step.event) {
@@ -629,7 +629,7 @@ RULE void note_event(struct policy *v, struct bucket *vm, __u64 now)
 	JOIN;
 }
 
-/* Whether the guest's words are looked at. */
+/* Whether the event evaluates the guest's words. */
 RULE int is_look(const struct policy *v)
 {
 	__u64 event = v->step.event;
@@ -655,7 +655,7 @@ RULE void decide(struct policy *v, struct bucket *vm, __u64 now)
 	JOIN;
 }
 
-/* Sets the time at which it wants to be told next. */
+/* Sets the time of the policy's next TIMER event. */
 RULE void set_policy_timer(struct policy *v, struct bucket *vm, __u64 now)
 {
 	__u64 own = NEVER, at;
@@ -673,7 +673,7 @@ RULE void set_policy_timer(struct policy *v, struct bucket *vm, __u64 now)
 	JOIN;
 }
 
-/* What happened at a time that never goes back for one VM, and what to do about it. */
+/* Handles an event; returns the actions. `now` must not go back within a VM. */
 RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event,
 			     const struct words *words)
 {

@@ -2,7 +2,7 @@
 /*
  * scx_vcoop: a sched_ext scheduler for a whole host, in which vCPUs are boosted where their reason is known.
  *
- * For everybody it is weighted-fair: a queue for each last-level cache, ordered by virtual time (time on a CPU, divided
+ * It is weighted-fair for all threads: a queue for each last-level cache, ordered by virtual time (time on a CPU, divided
  * by weight), slices, and preemption at a wake-up by whoever is behind by more than half a slice. A vCPU thread that is
  * admitted has the policy `wake-boost` or `dynamic` (policy.h). While it is boosted it goes first: in front of its CPU's
  * local queue, preempting. Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs,
@@ -38,7 +38,7 @@ struct task_struct {
 	int nr_cpus_allowed;
 	unsigned short migration_disabled;
 	const struct cpumask *cpus_ptr;
-	/* Not read: without a member of it the type would not be known to the kernel as the same. */
+	/* Not read: without a member of this type the kernel would not recognise the type. */
 	struct cpumask cpus_mask;
 	struct sched_ext_entity scx;
 } READ;
@@ -47,7 +47,7 @@ struct scx_exit_task_args;
 enum scx_exit_kind { SCX_EXIT_NONE };
 struct scx_exit_info { enum scx_exit_kind kind; const char *reason; } READ;
 
-/* The members that are set; the kernel's are found by these names. */
+/* The members that are set; libbpf finds the kernel's by these names. */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
 	void (*enqueue)(struct task_struct *p, u64 enq_flags);
@@ -95,7 +95,7 @@ extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 #define SCX_KICK_PREEMPT 2ULL
 #define SCX_TASK_QUEUED 1U
 
-/* BPF_F_TIMER_ABS, since 6.2, and others of headers that do not get along with these. */
+/* BPF_F_TIMER_ABS (since 6.2), and constants of headers that conflict with these. */
 #define TIMER_ABSOLUTE 1
 #define CLOCK_MONOTONIC 1
 #define EBUSY 16
@@ -107,12 +107,12 @@ extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 #define WEIGHT 100
 #define SLICE 3000000ULL
 
-/* Nobody waits for longer than until the others have caught up with this. */
+/* Most virtual time that a thread can be ahead of its queue, which bounds its wait. */
 #define MOST_LEAD (4 * SLICE)
 
 /*
- * What a vCPU had by its boosts beyond that is a debt, and is paid off where it runs without a boost: that counts four
- * times, which is the least weight and the largest debt of repay.rs of the policy.
+ * CPU time that a vCPU got by its boosts beyond that is a debt. It pays while it runs without a boost, when its time counts
+ * four times. That is the lowest weight, and below is the largest debt, as in repay.rs of the policy.
  */
 #define MOST_DEBT 100000000ULL
 #define PAID 3
@@ -131,11 +131,11 @@ const volatile struct {
 	u32 queue_of[MOST_CPUS];
 } host SEC(".rodata.host") = {};
 
-/* To be read from outside. */
+/* Read by user space. */
 struct {
-	/* Interrupts that were heard of, and those that found or made their vCPU boosted. */
+	/* Interrupts for admitted vCPUs, and those whose vCPU was boosted then, before or because of it. */
 	u64 interrupts, boosted;
-	/* Why it ended; 0 while it has not. */
+	/* Exit code of the scheduler; 0 while it runs. */
 	u64 ended;
 	char reason[128];
 } totals SEC(".data.totals") = {};
@@ -150,10 +150,10 @@ struct {
 struct guest_words { u64 intent, cs, request, ack, deadline_tsc; };
 struct host_words { u64 status, ticket, budget_left; };
 
-/* A deadline that is farther away than so many bits of ticks, some minutes, is none. */
+/* A deadline that is 2^40 ticks or more away, some minutes, is ignored. */
 #define MOST_TICKS 40
 
-/* An admitted vCPU. Reading it from outside wants the part that comes first. */
+/* An admitted vCPU. User space reads the first part. */
 struct vcpu {
 	/* Deadlines that its guest had announced, for which it was boosted. */
 	u64 deadlines;
@@ -167,15 +167,15 @@ struct vcpu {
 	/* The CPU that it runs on, or ran on last. */
 	u64 cpu;
 	u64 runs;
-	/* Since when it waits for one. */
+	/* Since when it has waited for a CPU. */
 	u64 waits;
 	/* Virtual time that it owes. */
 	u64 debt;
-	/* The event of an interrupt that it was given while it ran, if it has not entered the guest with all since; or 0. */
+	/* The event of an interrupt that it got while it ran, unless it has since entered the guest with all of them; or 0. */
 	u64 untaken;
-	/* Where its VMM has the guest's page of it, which the host's follows; 0: nowhere. */
+	/* Address in its VMM of its guest's page, which the host's follows; 0: none. */
 	u64 page;
-	/* What its guest said last, and was told last. */
+	/* Last words from its guest, and last words to it. */
 	struct words words;
 	struct host_words shown;
 	/* The guest's clock: its TSC at a time, and ticks in a millisecond; 0: not known. */
@@ -191,7 +191,7 @@ struct vcpu {
 	u64 due;
 	/* The words are to be looked at again. */
 	u64 rechecks;
-	/* When its timer rings; NEVER: it has none. */
+	/* When its timer fires; NEVER: it is not set. */
 	u64 rings;
 	/* Something has happened to it since that last rang. */
 	u64 told;
@@ -205,7 +205,7 @@ struct {
 	__type(value, struct vcpu);
 } vcpus SEC(".maps");
 
-/* What the vCPUs of a VM share. The lock is for them, too. */
+/* State that the vCPUs of a VM share. The lock protects their state, too. */
 struct vm {
 	struct bpf_spin_lock lock;
 	struct bucket bucket;
@@ -247,7 +247,7 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* The virtual time of a queue: of whoever began to run last. */
+/* The virtual time of a queue: that of the thread that began to run last. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MOST_QUEUES);
@@ -255,7 +255,7 @@ struct {
 	__type(value, u64);
 } queues SEC(".maps");
 
-/* The queue of whose time a thread's virtual time is, and 1; 0: of none. */
+/* The queue to which a thread's virtual time belongs, plus 1; 0: none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -270,7 +270,7 @@ static bool before(u64 a, u64 b)
 
 static u32 queue(s32 cpu)
 {
-	/* The kernel knows no bound of a CPU's number, and wants one. */
+	/* The verifier knows no bound of a CPU's number, and needs one. */
 	u32 of = host.queue_of[(u32)cpu & (MOST_CPUS - 1)];
 
 	return of < MOST_QUEUES ? of : 0;
@@ -290,7 +290,7 @@ static struct vcpu *vcpu_of(u32 tid)
 	return place ? bpf_map_lookup_elem(&vcpus, place) : 0;
 }
 
-/* The virtual time of who runs on a CPU. */
+/* The virtual time of the thread that runs on a CPU. */
 static u64 current_vtime(const struct cpu *cpu)
 {
 	u64 ran = beyond(bpf_ktime_get_ns(), cpu->since);
@@ -299,8 +299,9 @@ static u64 current_vtime(const struct cpu *cpu)
 }
 
 /*
- * A virtual time near what its queue has reached: who slept for long, or comes from a queue that is behind, has no more than
- * a slice before the others, and nobody is so far behind them that it would wait for long. A vCPU pays later what it is spared.
+ * Limits a virtual time to near that of its queue: a thread that slept for long, or comes from a queue that is behind, is at
+ * most a slice ahead of the others, and none is so far behind them that it would wait for long. For a vCPU, time cut off
+ * by the latter limit becomes a debt.
  */
 static u64 bounded(struct vcpu *v, u64 vtime, u64 reached)
 {
@@ -313,7 +314,7 @@ static u64 bounded(struct vcpu *v, u64 vtime, u64 reached)
 	return reached + MOST_LEAD;
 }
 
-/* A thread's virtual time in a queue: as far from what that has reached as it was in the one before. */
+/* A thread's virtual time in a queue: as far from the queue's as it was in the queue before. */
 static u64 vtime_in(struct task_struct *p, u32 of, u64 reached)
 {
 	u32 *home = bpf_task_storage_get(&homes, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -345,8 +346,8 @@ static bool is_boosted(const struct vcpu *v)
 }
 
 /*
- * Reads what the guest of the current thread says. One that cannot be read says nothing. Its VMM is in nobody's way but
- * its own if it has something else there.
+ * Reads the words of the guest of the current thread; zero if they cannot be read. If the VMM has something else at that
+ * address, only its own VM is affected.
  */
 static void listen(struct vcpu *v)
 {
@@ -360,7 +361,7 @@ static void listen(struct vcpu *v)
 	v->deadline_tsc = words.deadline_tsc;
 }
 
-/* Tells the guest of the current thread what it has not been told. */
+/* Writes the host's words for the guest of the current thread, if they have changed. */
 static void show(struct vcpu *v)
 {
 	struct host_words words = { v->policy.status, v->policy.ticket, level(&v->policy.bucket) };

@@ -1,8 +1,8 @@
-//! What happens to threads, and interrupts for vCPUs before they take them, heard by BPF.
+//! Sleeps of threads, and interrupts for vCPUs before they take them, reported by BPF.
 //!
-//! That a thread goes to sleep is heard in the raw tracepoint `sched_switch`, filtered in the kernel. Interrupts are heard
-//! by the first way that the running kernel has. Of each vCPU the first one since it ran is told, and then at most one each
-//! 100 us, so that no VM can keep whoever listens busy.
+//! A thread's sleep is reported by the raw tracepoint `sched_switch`, filtered in the kernel. Interrupts are reported
+//! by the first of the ways below that the running kernel has. For each vCPU the first interrupt since it ran is
+//! reported, and then at most one per 100 us, so that no VM can keep the receiver busy.
 //!
 //! | heard by | where | of | misses |
 //! | --- | --- | --- | --- |
@@ -21,34 +21,35 @@ mod bpf;
 #[cfg(feature = "bpf")]
 pub use bpf::Events;
 
-/// Something that happened to a thread.
+/// An event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, by CLOCK_MONOTONIC.
+    /// Time, by CLOCK_MONOTONIC.
     pub at: Ns,
     /// The thread.
     pub tid: i32,
-    /// What.
+    /// Kind of event.
     pub what: What,
-    /// Events that could not be told until then, because too many were at once.
+    /// Number of events lost so far because the ring was full.
     pub lost: u64,
 }
 
-/// What happened.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// It goes to sleep.
     Sleeps,
-    /// It is a vCPU, and has an interrupt.
+    /// It is a vCPU and got an interrupt.
     Interrupt {
-        /// Of what kind.
+        /// Kind of interrupt.
         kind: Interrupt,
-        /// How many it had since the last one that was told. They came so soon after that one that they were not told.
+        /// Number of interrupts since the last one reported, which were not reported because they came too soon after
+        /// it.
         coalesced: u64,
     },
 }
 
-/// What kind of interrupt.
+/// Kind of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
     /// The vCPU's own timer.
@@ -61,7 +62,7 @@ pub enum Interrupt {
     Nmi,
 }
 
-/// A vCPU whose interrupts are to be heard.
+/// A vCPU whose interrupts are to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfVcpu {
     /// The VMM's process.
@@ -72,7 +73,7 @@ pub struct OfVcpu {
     pub apic: u32,
 }
 
-/// Nothing: this build has no BPF.
+/// Placeholder: this build has no BPF.
 #[cfg(not(feature = "bpf"))]
 #[derive(Debug)]
 pub enum Events {}
@@ -83,44 +84,45 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// It has none.
+    /// Always: it has none.
     pub fn open() -> Result<Self, Missing> {
         Err(Missing::feature("hears no interrupts of VMs"))
     }
 
-    /// By what it hears interrupts.
+    /// The way in which interrupts are reported.
     ///
     /// # Errors
     ///
-    /// It hears none, because of this.
+    /// Why they are not reported.
     pub fn interrupts(&self) -> Result<&'static str, &Missing> {
         match *self {}
     }
 
-    /// What becomes readable when there is something to [`take`](Self::take).
+    /// The file descriptor that becomes readable when there is something to [`take`](Self::take).
     pub fn ready(&self) -> std::os::fd::BorrowedFd<'_> {
         match *self {}
     }
 
-    /// Looks at a thread from now on, and knows whether it sleeps. `asleep`: whether it does, as of after this was called.
+    /// Watches a thread, to know whether it sleeps. `asleep` returns whether it sleeps, and is called after the watch
+    /// has begun.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many watched threads.
     pub fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Missing> {
         match *self {}
     }
 
-    /// Hears of a vCPU's interrupts from now on. Its thread is watched.
+    /// Reports a vCPU's interrupts from now on. Its thread is watched.
     ///
     /// # Errors
     ///
-    /// They are not heard here, or there are too many.
+    /// Interrupts are not reported here, or there are too many vCPUs.
     pub fn hear_interrupts(&mut self, _: OfVcpu) -> Result<&'static str, Missing> {
         match *self {}
     }
 
-    /// Looks at a thread no longer.
+    /// Stops watching a thread.
     pub fn forget(&mut self, _: i32) {
         match *self {}
     }
@@ -130,17 +132,17 @@ impl Events {
         match *self {}
     }
 
-    /// Hears of a watched thread's sleeps from now on, or does so no longer.
+    /// Starts or stops reporting a watched thread's sleeps.
     pub fn hear_sleeps(&mut self, _: i32, _: bool) {
         match *self {}
     }
 
-    /// Threads that are watched.
+    /// The watched threads.
     pub fn watched(&self) -> impl Iterator<Item = i32> {
         std::iter::empty()
     }
 
-    /// What happened since the last call, in order, and whether there may be more.
+    /// The events since the last call, in order, and whether there may be more.
     pub fn take(&mut self) -> (Vec<Event>, bool) {
         match *self {}
     }

@@ -1,9 +1,9 @@
-//! What vcoop runs in the kernel, as BPF programs (feature `bpf`).
+//! BPF programs of vcoop in the kernel (feature `bpf`).
 //!
-//! - [`Events`] tells of threads that go to sleep, and of interrupts for vCPUs before these take them.
+//! - [`Events`] reports threads that go to sleep, and interrupts for vCPUs before these take them.
 //! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` and `dynamic` are decided where it happens.
 //!
-//! Without the feature both are there and say that this build has none.
+//! Without the feature both types exist and return that this build has no BPF.
 #![cfg(target_os = "linux")]
 
 mod events;
@@ -25,7 +25,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// This build has no BPF.
+    /// The error that this build has no BPF.
     #[cfg(not(feature = "bpf"))]
     fn feature(what: &str) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What the programs' loaders share.
+//! Shared by the loaders of the programs.
 
 use libbpf_rs::{Error, MapCore as _, MapHandle, Object, ProgramType};
 use libbpf_sys::{BPF_FUNC_probe_read_kernel, BPF_FUNC_probe_write_user, bpf_func_id};
@@ -9,9 +9,9 @@ use crate::Missing;
 ///
 /// # Errors
 ///
-/// There is none of this name.
+/// No map has this name.
 pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Error> {
-    // Maps of variables are called by the beginning of the object's name.
+    // Names of maps for variables have the beginning of the object's name as prefix.
     let found = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
     found.map_or_else(
         || Err(Error::from_raw_os_error(libc::ENOENT)),
@@ -19,13 +19,13 @@ pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Error> {
     )
 }
 
-/// Whether the programs know threads by the numbers that they are told.
+/// Whether thread ids in the programs are the same as in this process's PID namespace.
 pub(crate) fn know_threads() -> Result<(), Missing> {
     vcoop_threads::numbers_of_events()
         .map_err(|(what, remedy)| Missing { what: what.to_owned(), remedy })
 }
 
-/// What a locked-down kernel refuses to programs that look into its own memory, if it does.
+/// Whether programs may read kernel memory, which a locked-down kernel forbids.
 pub(crate) fn may_read() -> Result<(), Missing> {
     may(BPF_FUNC_probe_read_kernel).map_err(|()| Missing {
         what: "the kernel is locked down, and lets no BPF program read its memory".to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn may_read() -> Result<(), Missing> {
     })
 }
 
-/// The same of programs that write into a process's memory.
+/// Whether programs may write to a process's memory, which a locked-down kernel forbids.
 pub(crate) fn may_write() -> Result<(), Missing> {
     may(BPF_FUNC_probe_write_user).map_err(|()| Missing {
         what: "the kernel is locked down, and lets no BPF program write into a VMM's memory, where a guest is \
@@ -43,7 +43,7 @@ pub(crate) fn may_write() -> Result<(), Missing> {
     })
 }
 
-/// Whether programs may call this helper of the kernel. Where that cannot be told, they are tried.
+/// Whether programs may call a helper of the kernel. If that cannot be determined, the programs are tried.
 fn may(helper: bpf_func_id) -> Result<(), ()> {
     match ProgramType::Kprobe.is_helper_supported(helper) {
         Ok(false) => Err(()),

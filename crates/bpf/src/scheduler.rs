@@ -32,7 +32,8 @@ mod loaded;
 #[cfg(feature = "bpf")]
 pub use loaded::Scheduler;
 
-/// A policy that can be decided there. What needs an account of boosted time (`repay`, `rest_slice`) has no meaning.
+/// A policy that can be decided in the kernel. Parameters about an account of boosted time (`repay`, `rest_slice`) have
+/// no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     /// Boosts without the guest's help.
@@ -50,7 +51,7 @@ impl Rules {
         }
     }
 
-    /// Whether it boosts for interrupts, if only those of other vCPUs.
+    /// Whether it boosts for interrupts, even if only for those from other vCPUs.
     pub fn hears_interrupts(&self) -> bool {
         match self {
             Self::WakeBoost(config) => config.boost_on_injection,
@@ -58,7 +59,7 @@ impl Rules {
         }
     }
 
-    /// Whether it goes by what KVM's own events tell: interrupts, and entries into the guest.
+    /// Whether it needs KVM's own events: interrupts, and entries into the guest.
     pub fn needs_kvm(&self) -> bool {
         matches!(self, Self::Dynamic(_)) || self.hears_interrupts()
     }
@@ -67,65 +68,65 @@ impl Rules {
 /// A vCPU to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Its VM, by [`Scheduler::begin_vm`].
+    /// Its VM, from [`Scheduler::begin_vm`].
     pub vm: u32,
     /// Its thread.
     pub tid: i32,
-    /// Whether that sleeps.
+    /// Whether that thread sleeps.
     pub asleep: bool,
-    /// How early it is boosted for a deadline that its guest announces.
+    /// How long before a deadline that its guest has announced it is boosted.
     pub lead_ns: Ns,
 }
 
-/// What became of an admitted vCPU. Counters are since its admission.
+/// State of an admitted vCPU. Counters are since its admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuState {
     /// It is boosted.
     pub boosted: bool,
-    /// Boosts.
+    /// Number of boosts.
     pub boosts: u64,
-    /// Times the budget ended or prevented a boost.
+    /// Number of times that the budget ended or prevented a boost.
     pub throttles: u64,
-    /// Of these, those by the account of the longest boost.
+    /// Of these: because of the longest boost.
     pub too_long: u64,
-    /// ... and those by the VM's budget.
+    /// Of these: because of the VM's budget.
     pub by_vm: u64,
-    /// Boosts that were due and not given.
+    /// Number of boosts that were due and not given.
     pub denied: u64,
     /// Time boosted and awake, in nanoseconds.
     pub boosted_ns: Ns,
-    /// Boosted time left when something last happened to it, in nanoseconds.
+    /// Boosted time left at its last event, in nanoseconds.
     pub budget_left_ns: Ns,
-    /// Deadlines that its guest had announced, for which it was boosted.
+    /// Number of boosts for deadlines that its guest had announced.
     pub deadlines: u64,
 }
 
 /// Counters since the scheduler was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerTotals {
-    /// Interrupts for admitted vCPUs that were heard of.
+    /// Interrupts for admitted vCPUs.
     pub interrupts: u64,
-    /// Those that found or made their vCPU boosted.
+    /// Of these: interrupts whose vCPU was boosted then, before or because of it.
     pub boosted: u64,
 }
 
-/// Nothing: this build has no BPF.
+/// Placeholder: this build has no BPF.
 #[cfg(not(feature = "bpf"))]
 #[derive(Debug)]
 pub enum Scheduler {}
 
 #[cfg(not(feature = "bpf"))]
 impl Scheduler {
-    /// Whether it can be loaded.
+    /// Whether the scheduler can be loaded.
     ///
     /// # Errors
     ///
-    /// This build does not have it.
+    /// Always: this build does not have it.
     pub fn available() -> Result<(), Missing> {
         Err(Missing::feature("has no scheduler to load"))
     }
 
-    /// Whether `dynamic` can be decided there.
+    /// Whether `dynamic` can be decided in the kernel.
     ///
     /// # Errors
     ///
@@ -134,65 +135,65 @@ impl Scheduler {
         Self::available()
     }
 
-    /// Loads it, if this build has it.
+    /// Loads the scheduler, if this build has it.
     ///
     /// # Errors
     ///
-    /// It has not.
+    /// Always: it does not.
     pub fn load() -> Result<Self, Missing> {
         Err(Missing::feature("has no scheduler to load"))
     }
 
-    /// By what interrupts are heard of; `None`: they are not.
+    /// The source of interrupts; `None`: interrupts are not known.
     pub fn hears(&self) -> Option<&'static str> {
         match *self {}
     }
 
-    /// Why the kernel has ended it; `None`: it has not.
+    /// Why the kernel has ended the scheduler; `None`: it has not.
     pub fn ended(&self) -> Option<String> {
         match *self {}
     }
 
-    /// A VM that shares a budget.
+    /// Adds a VM, whose vCPUs share a budget; returns its number.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many VMs.
     pub fn begin_vm(&mut self, _: Budget) -> Result<u32, Missing> {
         match *self {}
     }
 
-    /// No more vCPUs of this VM.
+    /// Removes a VM, which has no vCPUs any more.
     pub fn end_vm(&mut self, _: u32) {
         match *self {}
     }
 
-    /// A vCPU has this policy from now on; its place, for the other calls.
+    /// Admits a vCPU with a policy; returns its place, for the other calls.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many vCPUs.
     pub fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Missing> {
         match *self {}
     }
 
-    /// A vCPU's guest speaks for it, in the page that its VMM has at this address, which is followed by the host's; or it
-    /// does no more.
+    /// Sets the address in the VMM of a vCPU's guest page, which the host's page follows; `None`: the guest does not
+    /// take part.
     pub fn listen(&mut self, _: u32, _: Option<u64>) {
         match *self {}
     }
 
-    /// A vCPU is a thread like any other again.
+    /// Makes a vCPU an ordinary thread again.
     pub fn leave(&mut self, _: u32) {
         match *self {}
     }
 
-    /// What became of a vCPU.
+    /// The state of a vCPU.
     pub fn state(&self, _: u32) -> VcpuState {
         match *self {}
     }
 
-    /// Counters.
+    /// The counters of the scheduler.
     pub fn totals(&self) -> SchedulerTotals {
         match *self {}
     }

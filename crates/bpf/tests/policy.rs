@@ -1,8 +1,8 @@
-//! `wake-boost` and `dynamic` in C, as `scx_vcoop` runs them in the kernel, make of every event what [`HostPolicy`] makes
-//! of it.
+//! For every event, `wake-boost` and `dynamic` in C, as `scx_vcoop` runs them in the kernel, give the same result as
+//! [`HostPolicy`].
 //!
 //! Both get the same steps: random ones, and every short sequence over a small alphabet. The rules in C run in a
-//! program of their own, `replay.c`.
+//! separate program, `replay.c`.
 
 use std::path::Path;
 
@@ -19,19 +19,19 @@ const VCPUS: usize = 2;
 /// No time.
 const NEVER: u64 = u64::MAX;
 
-/// After each step the budget is asked for so much later as well, as a deadline does.
+/// After each step the budget is also read for this much later, as for a deadline.
 const LATER_NS: Ns = 50_000;
 
-/// Less than what C takes at once.
+/// Less than the longest time that C takes at once.
 const HOUR_NS: Ns = 3_600_000_000_000;
 
-/// Words of a step: what, which vCPU, when, a budget, the rules, and the guest's words.
+/// Words of a step: kind, vCPU, time, a budget, the rules, and the guest's words.
 const STEP: usize = 5 + 8 + 4;
 
 /// Words of an answer.
 const ANSWER: usize = 14;
 
-/// The guest's words: intent, section and interrupts, request. The ack is that of the last ticket and this.
+/// The guest's words: intent, section and interrupts, request, and what is added to the last ticket to get the ack.
 type Words = (u64, u64, u64, u64);
 
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,8 @@ enum Policy {
 enum Op {
     /// A new VM with this policy.
     Begin(Policy),
-    /// After so many nanoseconds, an event of a vCPU. With no event its timer is what happens, if it is armed, late by
-    /// the time.
+    /// An event of a vCPU, `after` nanoseconds later. Without an event its timer fires, if it is armed, with that time
+    /// as delay.
     Then { after: Ns, vcpu: usize, event: Option<What>, words: Words },
 }
 
@@ -82,7 +82,7 @@ impl Policy {
         }
     }
 
-    /// `struct rules`.
+    /// The words of `struct rules`.
     fn rules(self) -> [u64; 8] {
         match self {
             Self::WakeBoost(c) => [0, c.run_ns, c.boost_on_injection.into(), 0, 0, 1, 0, 0],
@@ -112,7 +112,7 @@ impl Policy {
         Rust { now: 0, vm, vcpus, timers: [NEVER; VCPUS], tickets: [0; VCPUS] }
     }
 
-    /// The steps that begin it in C.
+    /// The steps in C that begin it.
     fn steps(self) -> Vec<[u64; STEP]> {
         let (vcpu, vm) = self.budgets();
         let step = |what, of, budget: Budget| {
@@ -127,7 +127,7 @@ impl Policy {
 }
 
 impl Rust {
-    /// The step as C has it, and what Rust makes of it.
+    /// The step for C, and the result in Rust.
     fn make(
         &mut self,
         after: Ns,
@@ -137,7 +137,7 @@ impl Rust {
     ) -> ([u64; STEP], [u64; ANSWER]) {
         self.now += after;
         let what = what.unwrap_or_else(|| {
-            // Not before it is due, where it is due soon.
+            // Not before it is due, if it is due soon.
             let is_soon = self.timers[of].saturating_sub(self.now) < HOUR_NS / 2;
             self.now = if is_soon { self.now.max(self.timers[of]) } else { self.now };
             What::Timer
@@ -175,9 +175,9 @@ impl Rust {
         };
         let stats = policy.stats();
         let (boosted, throttled) = (policy.is_boosted(), policy.is_throttled());
-        // Disabled and normal are one to whoever asks.
+        // A reader does not distinguish disabled and normal.
         let status = if boosted { 2 } else { u64::from(throttled) * 3 };
-        // Who listens to no guest counts no tickets.
+        // A policy without a guest counts no tickets.
         let answer = [
             status,
             at,
@@ -201,7 +201,7 @@ impl Rust {
     }
 }
 
-/// Both do the steps.
+/// Compares both over the steps.
 fn compare(ops: &[Op]) {
     let mut rust = None;
     let mut is_dynamic = false;
@@ -280,7 +280,7 @@ fn dynamic() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// Words of an honest guest, and such as nobody writes.
+/// Words of an honest guest, and words that no honest guest writes.
 fn words() -> impl Strategy<Value = Words> {
     let tasks = [
         TaskIntent::default(),
@@ -323,7 +323,7 @@ fn what() -> impl Strategy<Value = Option<What>> {
     ]
 }
 
-/// The same with what a guest says.
+/// The same with events from the guest.
 fn what_with_guest() -> impl Strategy<Value = Option<What>> {
     prop_oneof![
         45 => what(),
@@ -335,7 +335,7 @@ fn what_with_guest() -> impl Strategy<Value = Option<What>> {
     ]
 }
 
-/// Steps of 1000 VMs, in the mean 150 of each.
+/// Steps of 1000 VMs, 150 each on average.
 fn steps(
     begins: impl Strategy<Value = Policy>,
     what: impl Strategy<Value = Option<What>>,
@@ -364,7 +364,7 @@ fn steps(
 
 const SILENT: Words = (0, 0, 0, 0);
 
-/// Steps of C, and its answers.
+/// Runs the steps in C; returns its answers.
 fn replay(steps: &[[u64; STEP]]) -> Vec<[u64; ANSWER]> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay.c");
     let words = Native::build("-O1", &[&source]).answers(steps.iter().flatten().copied());
@@ -406,7 +406,7 @@ fn random_events_and_words_have_the_same_outcome() {
     compare(&steps(dynamic(), what_with_guest(), &[What::Attached, What::Registered]));
 }
 
-/// Every sequence of so many steps, 300 us apart, of a VM that has begun.
+/// All sequences of steps of some length, 300 us apart, for a VM that has begun.
 fn every_sequence(
     length: u32,
     policy: Policy,
@@ -451,7 +451,7 @@ fn every_short_sequence_has_the_same_outcome() {
 
 #[test]
 fn every_short_sequence_with_words_has_the_same_outcome() {
-    // An urgent task; a section; nothing, with an answer to the last ticket and without.
+    // An urgent task; a section; nothing, with and without an acknowledgement of the last ticket.
     let section = CsState { preempt_off: true, ..CsState::default() }.to_word();
     let alphabet = [
         (Some(What::Halted), SILENT),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Feeds the rules of ../bpf/policy.h from standard input, and writes the state after each step. A step is words of
- * 64 bits: what, of which vCPU, when, and what depends on it.
+ * 64 bits: kind, vCPU, time, and operands of that kind.
  */
 #include <stdio.h>
 #include "../bpf/policy.h"
 
 #define VCPUS 2
 
-/* After each step the budget is asked for so much later as well. */
+/* After each step the budget is also read for this much later. */
 #define LATER 50000
 
 enum { VM = 100, VCPU, DEADLINE };

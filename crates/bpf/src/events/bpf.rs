@@ -1,4 +1,4 @@
-//! The programs of `bpf/events.bpf.c` in the kernel.
+//! Loads and serves the programs of `bpf/events.bpf.c`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,35 +18,35 @@ use crate::object::{know_threads, map, may_read};
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
 
-/// Ways to hear interrupts, the best first: the programs that each takes.
+/// Ways to get interrupts, the best first: name, and the programs that it needs.
 const WAYS: [(&str, &[&str]); 2] = [
     ("fentry of KVM", &["timer_expired", "accept_irq", "entered"]),
     ("kvm_apic_accept_irq", &["accepted"]),
 ];
 
-/// The program that tells of sleeps.
+/// The program that reports sleeps.
 const SWITCHED: &str = "switched";
 
-/// What is wanted of a thread, as in the programs.
+/// Flags of the map of threads, as in the programs.
 const SLEEPS: u32 = 1;
 const INTERRUPTS: u32 = 2;
 
 /// Bytes of an event.
 const EVENT: usize = 32;
-/// Bytes of `struct state`, which begins with whether the thread sleeps.
+/// Bytes of `struct state`, whose first member says whether the thread sleeps.
 const STATE: usize = 16;
-/// Most events that are taken at once, so that whoever takes them comes to other things.
+/// Maximum number of events taken at once, so that the caller can do other work.
 const MOST_TAKEN: usize = 256;
 
-/// A thread that is watched.
+/// A watched thread.
 #[derive(Debug, Default)]
 struct Watched {
     wants: u32,
-    /// Its key among vCPUs.
+    /// Its key in the map of vCPUs.
     apic: Option<[u8; 8]>,
 }
 
-/// What happens to threads, by BPF.
+/// Events of threads, reported by BPF.
 pub struct Events {
     /// By what interrupts are heard.
     interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
@@ -58,7 +58,7 @@ pub struct Events {
     events: MapHandle,
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<Vec<Event>>>,
-    /// As long as they are there, the programs run: none while nobody is watched, since they run for the whole host.
+    /// The attached programs: none while no thread is watched, because they run for the whole host.
     links: Vec<Link>,
 }
 
@@ -73,11 +73,11 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// Loads the programs, with the best way to hear interrupts that this kernel has.
+    /// Loads the programs, with the best way to report interrupts that this kernel has.
     ///
     /// # Errors
     ///
-    /// It has none for sleeps either, or this process may not, or is in a PID namespace of its own.
+    /// The kernel cannot even report sleeps, this process lacks permission, or it is in its own PID namespace.
     pub fn open() -> Result<Self, Missing> {
         libbpf_rs::set_print(None);
         know_threads()?;
@@ -103,14 +103,14 @@ impl Events {
         interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
     ) -> Result<Self, libbpf_rs::Error> {
         let mut loaded = Self::with(interrupts)?;
-        // Tried now: what cannot be attached is no way to hear.
+        // Attached now as a test: a way that cannot be attached does not count.
         let programs = loaded.interrupts.as_ref().map_or(&[][..], |way| way.1);
         loaded.attach(&[&[SWITCHED], programs].concat())?;
         loaded.links.clear();
         Ok(loaded)
     }
 
-    /// The same without having tried to attach them.
+    /// As [`open`](Self::open), without the test.
     fn with(
         interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
     ) -> Result<Self, libbpf_rs::Error> {
@@ -147,7 +147,7 @@ impl Events {
         })
     }
 
-    /// Attaches some programs, or none of them.
+    /// Attaches all of some programs, or none.
     fn attach(&mut self, programs: &[&str]) -> Result<(), libbpf_rs::Error> {
         let wanted =
             self.object.progs_mut().filter(|p| programs.iter().any(|name| p.name() == *name));
@@ -156,26 +156,27 @@ impl Events {
         Ok(())
     }
 
-    /// By what it hears interrupts.
+    /// The way in which interrupts are reported.
     ///
     /// # Errors
     ///
-    /// It hears none, because of this.
+    /// Why they are not reported.
     pub fn interrupts(&self) -> Result<&'static str, &Missing> {
         self.interrupts.as_ref().map(|way| way.0)
     }
 
-    /// What becomes readable when there is something to [`take`](Self::take).
+    /// The file descriptor that becomes readable when there is something to [`take`](Self::take).
     pub fn ready(&self) -> BorrowedFd<'_> {
-        // Not libbpf's epoll for it, through which each event would have to go as well.
+        // Not libbpf's epoll descriptor, because then each event would have to go through libbpf as well.
         self.events.as_fd()
     }
 
-    /// Looks at a thread from now on, and knows whether it sleeps. `asleep`: whether it does, as of after this was called.
+    /// Watches a thread, to know whether it sleeps. `asleep` returns whether it sleeps, and is called after the watch
+    /// has begun.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many watched threads.
     pub fn watch(&mut self, tid: i32, asleep: impl FnOnce() -> bool) -> Result<(), Missing> {
         let failed = |error| Missing {
             what: format!("thread {tid} is not watched: {error}"),
@@ -185,36 +186,36 @@ impl Events {
             self.attach(&[SWITCHED]).map_err(failed)?;
         }
         self.watched.insert(tid, Watched::default());
-        // Of an earlier thread of this number, from a switch while that was forgotten.
+        // A state of an earlier thread with this id may remain, from a switch while that was being forgotten.
         let _ = self.states.delete(&tid.to_ne_bytes());
         self.say(tid).map_err(failed)?;
         let mut state = [0; STATE];
         state[0] = u8::from(asleep());
-        // What the program has said since is newer.
+        // A state that the program has stored since is newer.
         match self.states.update(&tid.to_ne_bytes(), &state, MapFlags::NO_EXIST) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => Err(failed(error)),
             _ => Ok(()),
         }
     }
 
-    /// Tells the programs what is wanted of a thread.
+    /// Updates the program's flags of a thread.
     fn say(&self, tid: i32) -> Result<(), libbpf_rs::Error> {
         let Some(watched) = self.watched.get(&tid) else { return Ok(()) };
         self.threads.update(&tid.to_ne_bytes(), &watched.wants.to_ne_bytes(), MapFlags::ANY)
     }
 
-    /// Hears of a vCPU's interrupts from now on. Its thread is watched.
+    /// Reports a vCPU's interrupts from now on. Its thread is watched.
     ///
     /// # Errors
     ///
-    /// They are not heard here, or there are too many.
+    /// Interrupts are not reported here, or there are too many vCPUs.
     pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
         let (name, programs) = self.interrupts.clone()?;
         let failed = |error| Missing {
             what: format!("interrupts of thread {} are not heard: {error}", vcpu.tid),
             remedy: "apply policies to fewer vCPUs at a time",
         };
-        // Beside that for sleeps.
+        // Only the program for sleeps is attached.
         if self.links.len() == 1 {
             self.attach(programs).map_err(failed)?;
         }
@@ -222,7 +223,7 @@ impl Events {
         Ok(name)
     }
 
-    /// Tells the programs whose interrupts are wanted.
+    /// Adds a vCPU whose interrupts the programs report.
     fn name(&mut self, vcpu: OfVcpu) -> Result<(), libbpf_rs::Error> {
         let mut apic = [0; 8];
         apic[..4].copy_from_slice(&vcpu.process.to_ne_bytes());
@@ -234,10 +235,10 @@ impl Events {
         self.say(vcpu.tid)
     }
 
-    /// Looks at a thread no longer.
+    /// Stops watching a thread.
     pub fn forget(&mut self, tid: i32) {
         let Some(watched) = self.watched.remove(&tid) else { return };
-        // What is not there is as it should be.
+        // A missing entry is no error.
         let _ = self.threads.delete(&tid.to_ne_bytes());
         let _ = self.states.delete(&tid.to_ne_bytes());
         let _ = watched.apic.map(|apic| self.apics.delete(&apic));
@@ -252,28 +253,28 @@ impl Events {
         known.is_some_and(|state| state[0] != 0)
     }
 
-    /// Hears of a watched thread's sleeps from now on, or does so no longer.
+    /// Starts or stops reporting a watched thread's sleeps.
     pub fn hear_sleeps(&mut self, tid: i32, wanted: bool) {
         let Some(watched) = self.watched.get_mut(&tid) else { return };
         let wants = watched.wants & !SLEEPS | if wanted { SLEEPS } else { 0 };
         if std::mem::replace(&mut watched.wants, wants) != wants {
-            // Its entry is there, so there is room for it.
+            // Its entry exists, so there is room.
             let _ = self.say(tid);
         }
     }
 
-    /// Threads that are watched.
+    /// The watched threads.
     pub fn watched(&self) -> impl Iterator<Item = i32> {
         self.watched.keys().copied()
     }
 
-    /// What happened since the last call, in order, and whether there may be more: so many are taken at once. What is not
-    /// there yet makes [`ready`](Self::ready) readable anew; what is left does not.
+    /// The events since the last call, in order, up to a maximum number, and whether there may be more. Later events
+    /// make [`ready`](Self::ready) readable again; events left over do not.
     pub fn take(&mut self) -> (Vec<Event>, bool) {
         let mut left = MOST_TAKEN;
-        // The kernel wakes for a record only if it sees that all before it are taken. One that was written while this
-        // took the one before is missed by both, unless that is seen before the ring is looked at for the last time.
-        // Negative if the kernel's words make no sense, which `event` judges for itself.
+        // The kernel wakes the reader for a record only if it sees that all earlier ones were taken. A record written
+        // while the one before is taken is missed by both sides, unless the reader sees it before its last look at the
+        // ring. `left` is negative if the kernel's values make no sense, which `event` checks itself.
         while left > 0
             && let Ok(taken @ 1..) = usize::try_from(self.ring.consume_raw_n(left))
         {
@@ -285,7 +286,7 @@ impl Events {
     }
 }
 
-/// An event of the ring: time, thread, what, coalesced ones, lost ones.
+/// An event of the ring: time, thread, kind, coalesced and lost events.
 fn event(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; EVENT] = bytes.first_chunk()?;
     let word =
@@ -315,13 +316,13 @@ mod tests {
     use super::{Events, MOST_TAKEN, STATE, WAYS};
     use crate::events::{OfVcpu, What};
 
-    /// As in the program.
+    /// The constant of the program.
     const APART_NS: u64 = 100_000;
 
-    /// The thread of no vCPU.
+    /// An id that no thread has.
     const TID: i32 = i32::MAX;
 
-    /// Programs that hear interrupts of a vCPU without a thread, where no KVM tells of any.
+    /// Programs with a vCPU that has no thread, so that no KVM reports an interrupt for it.
     fn deaf() -> Result<Events, Skip> {
         let mut events = Events::with(Ok(WAYS[1])).map_err(Skip::because)?;
         let vcpu = OfVcpu { process: std::process::id(), tid: TID, apic: 7 };
@@ -330,12 +331,12 @@ mod tests {
         Ok(events)
     }
 
-    /// The vCPU has run.
+    /// Simulates that the vCPU has run.
     fn has_run(events: &Events) {
         events.states.update(&TID.to_ne_bytes(), &[0; STATE], MapFlags::ANY).unwrap();
     }
 
-    /// The vCPU is sent an interrupt.
+    /// Simulates an interrupt for the vCPU.
     fn send(events: &mut Events) {
         let mut args: Vec<u8> = [7_u64, 0].iter().flat_map(|arg| arg.to_ne_bytes()).collect();
         let input = ProgramInput { context_in: Some(&mut args), ..ProgramInput::default() };
@@ -352,7 +353,7 @@ mod tests {
             sent += 1;
         }
         let most = began.elapsed().as_nanos() as u64 / APART_NS + 1;
-        // The last one says what was not told before it.
+        // The next event has the number of those that were not reported.
         std::thread::sleep(Duration::from_millis(1));
         send(&mut events);
         let (heard, _) = events.take();

@@ -1,4 +1,4 @@
-//! The scheduler of `bpf/scx_vcoop.bpf.c` in the kernel.
+//! Loads and serves the scheduler of `bpf/scx_vcoop.bpf.c`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,21 +18,21 @@ use crate::object::{know_threads, map, may_read, may_write};
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scx_vcoop.bpf.o"));
 
-/// Programs that hear of interrupts, and of vCPUs that enter and leave their guests. They need KVM.
+/// Programs for interrupts, and for vCPUs that enter and leave their guests. They need KVM.
 const HEARING: [&str; 4] = ["timer_expired", "accept_irq", "entered", "left"];
 
-/// As in the program.
+/// The constant of the program.
 const MOST_CPUS: usize = 1024;
 const MOST_VCPUS: usize = 1024;
 const MOST_VMS: usize = 256;
-/// Of `enum boost_event`.
+/// From `enum boost_event`.
 const LEFT: u64 = 1;
 const HALTED: u64 = 2;
 const REGISTERED: u64 = 8;
 const UNREGISTERED: u64 = 9;
-/// Of `enum boost_status`.
+/// From `enum boost_status`.
 const BOOSTED: u64 = 2;
-/// Tokens of a balance in a nanosecond.
+/// Units of a bucket's balance in a nanosecond.
 const MILLION: i64 = 1_000_000;
 
 /// `scx_vcoop`. Dropping it gives the host's threads back to EEVDF.
@@ -40,11 +40,11 @@ pub struct Scheduler {
     object: Object,
     vcpus: MapHandle,
     totals: MapHandle,
-    /// Of each place, and of each VM's number, whether it is taken.
+    /// Whether each place is taken, and each number of a VM.
     places: Vec<bool>,
     vms: Vec<bool>,
     hears: bool,
-    /// As long as they are there, the programs run.
+    /// The programs run as long as these exist.
     _links: Vec<Link>,
 }
 
@@ -55,12 +55,12 @@ impl fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// Whether it can be loaded, as far as can be told without that.
+    /// Whether the scheduler can be loaded, as far as that is known without trying.
     ///
     /// # Errors
     ///
     /// The kernel has no sched_ext, another such scheduler is loaded, the kernel is locked down, or this process is in
-    /// a PID namespace of its own.
+    /// its own PID namespace.
     pub fn available() -> Result<(), Missing> {
         let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
         let state = state.map_err(|_| Missing {
@@ -86,7 +86,7 @@ impl Scheduler {
         may_read()
     }
 
-    /// Whether `dynamic` can be decided there: it writes into the page that a guest shares.
+    /// Whether `dynamic` can be decided in the kernel: it writes to the page that a guest shares.
     ///
     /// # Errors
     ///
@@ -96,14 +96,14 @@ impl Scheduler {
         may_write()
     }
 
-    /// Loads it. Every fair thread of the host is its own from here on.
+    /// Loads the scheduler. From then on it schedules all fair threads of the host.
     ///
     /// # Errors
     ///
-    /// As [`Self::available`], or this process may not.
+    /// As for [`Self::available`], or this process lacks permission.
     pub fn load() -> Result<Self, Missing> {
         Self::available()?;
-        // Without KVM there is nobody to hear of.
+        // Without KVM there are no interrupts to report.
         Self::with(true).or_else(|_| Self::with(false)).map_err(|error| Missing {
             what: format!("scx_vcoop cannot be loaded: {error}"),
             remedy: "run as root on a kernel from 6.13 on with sched_ext and BTF",
@@ -145,12 +145,12 @@ impl Scheduler {
         })
     }
 
-    /// By what interrupts are heard of; `None`: they are not.
+    /// The source of interrupts; `None`: interrupts are not known.
     pub fn hears(&self) -> Option<&'static str> {
         self.hears.then_some("fentry of KVM")
     }
 
-    /// Why the kernel has ended it; `None`: it has not.
+    /// Why the kernel has ended the scheduler; `None`: it has not.
     pub fn ended(&self) -> Option<String> {
         let words = self.words(&self.totals, 0);
         (*words.get(2)? != 0).then(|| {
@@ -160,11 +160,11 @@ impl Scheduler {
         })
     }
 
-    /// A VM that shares a budget.
+    /// Adds a VM, whose vCPUs share a budget; returns its number.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many VMs.
     pub fn begin_vm(&mut self, budget: Budget) -> Result<u32, Missing> {
         let vm = free(&self.vms)?;
         self.call("begin_vm", &[vm.into(), budget.burst_ns, budget.refill_ppm.into()])?;
@@ -172,23 +172,23 @@ impl Scheduler {
         Ok(vm)
     }
 
-    /// No more vCPUs of this VM.
+    /// Removes a VM, which has no vCPUs any more.
     pub fn end_vm(&mut self, vm: u32) {
         self.vms[vm as usize] = false;
     }
 
-    /// A vCPU has this policy from now on; its place, for the other calls.
+    /// Admits a vCPU with a policy; returns its place, for the other calls.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// There are too many vCPUs.
     pub fn admit(&mut self, vcpu: Admission, policy: &Rules) -> Result<u32, Missing> {
         let place = free(&self.places)?;
         let (Budget { burst_ns, refill_ppm }, rules) = in_words(policy);
         let budget = [burst_ns, refill_ppm.into()];
         let of = [place.into(), vcpu.tid as u64, vcpu.vm.into(), vcpu.lead_ns];
         let args = [&of, &budget[..], &rules].concat();
-        // The memory for its timer is taken without waiting, and may not be there at once.
+        // The memory for its timer is allocated without waiting, which can fail for a moment.
         let mut tries = 0..10;
         while let Err(why) = self.call("admit", &args) {
             tries.next().ok_or(why)?;
@@ -201,22 +201,22 @@ impl Scheduler {
         Ok(place)
     }
 
-    /// A vCPU's guest speaks for it, in the page that its VMM has at this address, which is followed by the host's; or it
-    /// does no more.
+    /// Sets the address in the VMM of a vCPU's guest page, which the host's page follows; `None`: the guest does not
+    /// take part.
     pub fn listen(&mut self, place: u32, page: Option<u64>) {
         let event = if page.is_some() { REGISTERED } else { UNREGISTERED };
-        // The program fails for no place that there is.
+        // The program does not fail for an existing place.
         let _ = self.call("note", &[place.into(), event, page.unwrap_or(0)]);
     }
 
-    /// A vCPU is a thread like any other again.
+    /// Makes a vCPU an ordinary thread again.
     pub fn leave(&mut self, place: u32) {
         // As above.
         let _ = self.call("note", &[place.into(), LEFT, 0]);
         self.places[place as usize] = false;
     }
 
-    /// What became of a vCPU.
+    /// The state of a vCPU.
     pub fn state(&self, place: u32) -> VcpuState {
         // In the order of `struct vcpu` and `struct policy`.
         let words = self.words(&self.vcpus, place);
@@ -234,7 +234,7 @@ impl Scheduler {
         }
     }
 
-    /// Counters.
+    /// The counters of the scheduler.
     pub fn totals(&self) -> SchedulerTotals {
         let words = self.words(&self.totals, 0);
         let word = |at: usize| words.get(at).copied().unwrap_or(0);
@@ -248,7 +248,7 @@ impl Scheduler {
         value.chunks_exact(8).filter_map(word).collect()
     }
 
-    /// Runs one of the programs that are for this.
+    /// Runs a program that is called from user space.
     fn call(&mut self, name: &str, args: &[u64]) -> Result<(), Missing> {
         let failed = |why: String| Missing {
             what: format!("scx_vcoop does not take a vCPU: {why}"),
@@ -270,7 +270,7 @@ impl Scheduler {
     }
 }
 
-/// The budget of a vCPU, and `struct rules`.
+/// The budget of a vCPU, and `struct rules` as words.
 fn in_words(policy: &Rules) -> (Budget, [u64; 8]) {
     match *policy {
         Rules::WakeBoost(WakeBoostConfig { vcpu_budget, run_ns, boost_on_injection, .. }) => {
@@ -301,7 +301,7 @@ fn in_words(policy: &Rules) -> (Budget, [u64; 8]) {
     }
 }
 
-/// The first that is not taken.
+/// The first free index.
 fn free(of: &[bool]) -> Result<u32, Missing> {
     let free = of.iter().position(|taken| !taken);
     free.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| Missing {
@@ -310,18 +310,18 @@ fn free(of: &[bool]) -> Result<u32, Missing> {
     })
 }
 
-/// The CPUs of a file of the kernel.
+/// The CPUs listed in a file of the kernel.
 fn list(path: &Path) -> Option<BTreeSet<u32>> {
     parse_cpu_list(std::fs::read_to_string(path).ok()?.trim())
 }
 
-/// How many CPUs this host may have, by their largest number.
+/// Number of possible CPUs of this host: the largest CPU number plus one.
 fn possible_cpus() -> usize {
     let cpus = list(Path::new("/sys/devices/system/cpu/possible"));
     cpus.and_then(|cpus| cpus.last().copied()).unwrap_or(0) as usize + 1
 }
 
-/// Tells the program of the host's CPUs: those that share a last-level cache share a queue.
+/// Tells the program about the host's CPUs: those that share a last-level cache share a queue.
 fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
     let root = Path::new("/sys/devices/system/cpu");
     let cpus = possible_cpus();
@@ -329,7 +329,7 @@ fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
     let mut words = vec![0_u32; 3 + MOST_CPUS];
     for cpu in 0..cpus {
         let cache = root.join(format!("cpu{cpu}/cache"));
-        // Without caches to know, all CPUs share one queue.
+        // If caches are not known, all CPUs share one queue.
         let shared = (0..=4)
             .rev()
             .find_map(|index| list(&cache.join(format!("index{index}/shared_cpu_list"))));
