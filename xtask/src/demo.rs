@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: experiments on real VMs, each with all that it needs.
+//! `cargo xtask demo`: experiments on real VMs, including their setup.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const AUDIO: &str = "5333 500";
 /// Budgets of an emulated guest under `dynamic`.
 const BUDGETS: [&str; 4] = ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%", "vm_burst=12ms"];
 
-/// How long a guest may take for a command that does not measure.
+/// Time limit of commands in a guest that do not measure.
 const SHORT: Duration = Duration::from_secs(30);
 
 /// An experiment on a real VM that it sets up
@@ -80,7 +80,7 @@ impl Args {
         self.demo != Demo::WakeBoost
     }
 
-    /// What is passed on to `vcoop compare`, but for `--out`.
+    /// Arguments passed on to `vcoop compare`, without `--out`.
     fn compared(&self) -> Vec<String> {
         let mut words = vec![format!("--rounds={}", self.rounds), format!("--each={}", self.each)];
         words.extend(self.sets.iter().map(|set| format!("--set={set}")));
@@ -89,13 +89,13 @@ impl Args {
     }
 }
 
-/// Runs an experiment. The exit code is that of `vcoop compare`; 3 if something is missing here.
+/// Runs an experiment. Returns the exit code of `vcoop compare`; 3 if something is missing here.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     with_tracefs();
     unless_missing(demonstrate(args))
 }
 
-/// The exit code 3, and the reason on stderr, if something is missing here.
+/// Returns the exit code 3, with the reason on stderr, if something is missing here.
 pub(crate) fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match done {
         Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
@@ -106,8 +106,8 @@ pub(crate) fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<E
     }
 }
 
-/// Starts over in a mount namespace of its own that has tracefs, by which `vcoop compare` sees the
-/// host's scheduler. Where that cannot be had, vcoop says what is missing.
+/// Restarts this program in a new mount namespace with tracefs, by which `vcoop compare` sees the host's scheduler. If
+/// that is not possible, vcoop reports what is missing.
 fn with_tracefs() {
     const TRIED: &str = "VCOOP_DEMO_TRACEFS";
     if Path::new("/sys/kernel/tracing/trace").exists() || std::env::var_os(TRIED).is_some() {
@@ -135,8 +135,8 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPUs, one for the rest");
     let vcoop = args.vcoop.clone().map_or_else(|| build(false), Ok)?;
 
-    // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
-    // off the vCPUs' CPU, as with `emulatorpin` and `vcpupin` of libvirt.
+    // QEMU's other threads are kept off the vCPUs' CPU, as with `emulatorpin` and `vcpupin` of libvirt. Its main thread
+    // delivers the timers of an emulated guest.
     let mut options = Options {
         name: "guest".to_owned(),
         vcpus: args.vcpus,
@@ -144,7 +144,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         vcpu_cpus: vec![*shared],
         ..Options::default()
     };
-    // The daemon is there before the guest, which gets its window from it.
+    // The daemon starts before the guest, which gets its window from it.
     let daemon = args.has_driver().then(|| Daemon::start(&vcoop)).transpose()?;
     if let Some(daemon) = &daemon {
         options.modules = vec![Kernel::get()?.driver()?];
@@ -195,22 +195,22 @@ fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
     crate::emulated::compare(vcoop, bpf, scx, &args.compared(), args.out.as_deref())
 }
 
-/// Loads the driver and keeps every vCPU of the guest busy, with urgent tasks beside.
+/// Loads the driver and keeps every vCPU of the guest busy, with urgent tasks besides.
 fn keep_awake(vm: &StockVm, args: &Args) -> anyhow::Result<()> {
     in_guest(vm, "insmod /lib/modules/vcoop.ko")?;
     for _ in 0..args.vcpus {
         in_guest(vm, "while :; do :; done >/dev/null 2>&1 &")?;
     }
     if !args.is_audio() {
-        // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it. The periods of two
-        // tasks differ by 0.5 ms, so that each run has all phases of one to the other.
+        // All the time, not per turn: a guest that waits for its CPU takes seconds to start it. The periods of two
+        // tasks differ by 0.5 ms, so that each run has all phases between them.
         let tasks = format!("-i {PERIOD_US} -t {} -a", args.vcpus);
         in_guest(vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
     }
     Ok(())
 }
 
-/// `vcoop compare` of the guest.
+/// Runs `vcoop compare` on the guest.
 fn compare(
     args: &Args,
     vcoop: &Path,
@@ -224,18 +224,18 @@ fn compare(
         compare.env("VCOOP_RUN_DIR", daemon.folder.path());
     }
     compare.args(["compare", &vm.pid().to_string(), "--policy", &policies.join(",")]);
-    // As in the scenario busy-host-1: the vCPU gives back what its boosts gave it, and who wakes up
-    // beside it waits for a short slice only.
+    // As in the scenario busy-host-1: the vCPU pays its boosts back, and threads that wake up on its CPU wait only for
+    // a short slice.
     for policy in &policies[2..] {
         compare.args(["--set", &format!("policy.{policy}.repay=true")]);
         compare.args(["--set", &format!("policy.{policy}.rest_slice=700us")]);
     }
     if args.has_driver() {
-        // An emulated vCPU takes ten times as long for an interrupt and a switch of tasks as one under KVM.
+        // Interrupts and task switches of an emulated vCPU take ten times as long as those of one under KVM.
         for budget in BUDGETS {
             compare.args(["--set", &format!("policy.dynamic.{budget}")]);
         }
-        // The callback takes half a millisecond on a CPU of its own.
+        // The callback takes half a millisecond on an idle CPU.
         let longest = if args.is_audio() { "2ms" } else { "1ms" };
         compare.args(["--set", &format!("policy.dynamic.longest_boost={longest}")]);
     }
@@ -246,11 +246,11 @@ fn compare(
     let exec = if args.is_audio() {
         Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\""))
     } else {
-        // A guest with a driver says its latency itself.
+        // A guest with a driver reports its latency itself.
         (!args.has_driver()).then(|| format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus))
     };
     if let Some(command) = exec {
-        // Not through cargo, which would take CPU time from what is measured.
+        // Not through cargo, which would take CPU time from the measurement.
         let (own, vm) = (std::env::current_exe()?, vm.control().socket().display().to_string());
         let (own, vm) = (quoted(&own.display().to_string()), quoted(&vm));
         compare.args(["--exec", &format!("{own} guest {vm} {command}")]);
@@ -258,14 +258,14 @@ fn compare(
     Ok(compare)
 }
 
-/// A command in the guest that has to succeed.
+/// Runs a command in the guest, which has to succeed.
 fn in_guest(vm: &StockVm, command: &str) -> anyhow::Result<()> {
     let output = vm.run(command, SHORT)?;
     anyhow::ensure!(output.status == 0, "in the guest, {command}: {}", output.stderr.trim());
     Ok(())
 }
 
-/// A daemon of this experiment's own. Dropping it ends it.
+/// A daemon for this experiment. Dropping it ends it.
 #[derive(Debug)]
 struct Daemon {
     folder: tempfile::TempDir,
@@ -306,7 +306,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs a command that ends on SIGINT by itself.
+/// Runs a command that handles SIGINT itself.
 fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> {
     let mut child = command.spawn().context("starting vcoop")?;
     let mut told = false;
@@ -322,7 +322,7 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
     }
 }
 
-/// The program, built for speed: what it costs is part of what is measured.
+/// Builds the program with optimisation: its own cost is part of the measurement.
 pub(crate) fn build(bpf: bool) -> anyhow::Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--release", "--package", "vcoop"])
@@ -335,13 +335,12 @@ pub(crate) fn build(bpf: bool) -> anyhow::Result<PathBuf> {
     Ok(target.join("release/vcoop"))
 }
 
-/// A word of a shell command.
+/// Quotes a word for a shell command.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The flag that Ctrl-C and SIGTERM set. The second one ends this process at once, and with it the
-/// guest and the hogs.
+/// The flag that Ctrl-C and SIGTERM set. A second one ends this process at once, and with it the guest and the hogs.
 fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
     static STOP: AtomicBool = AtomicBool::new(false);
     ctrlc::set_handler(|| {

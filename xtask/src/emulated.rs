@@ -11,7 +11,7 @@ use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockErr
 
 use crate::demo;
 
-/// Where files are brought to.
+/// Folder for files from the box.
 const OUT: &str = "target/box";
 
 /// A command on a real KVM host, emulated
@@ -69,7 +69,7 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
     run_in(&options, &args.command.join(" "), Duration::from_secs(args.limit), Path::new(OUT))
 }
 
-/// Keys of policies for a host whose exits take 30 us and interrupts 100 us.
+/// Settings of policies for a host whose exits take 30 us and interrupts 100 us.
 const SETS: [&str; 8] = [
     "dynamic.vcpu_refill=50%",
     "dynamic.vcpu_burst=20ms",
@@ -81,7 +81,7 @@ const SETS: [&str; 8] = [
     "wake-boost.repay=true",
 ];
 
-/// The same for boosts in the kernel, by `wake-boost` and by `ext`, which is that with other means.
+/// Settings for boosts in the kernel: `wake-boost`, and `ext`, which is `wake-boost` with other means.
 const SCX_SETS: [&str; 7] = [
     "ext.base=wake-boost",
     "ext.means=ext",
@@ -92,8 +92,8 @@ const SCX_SETS: [&str; 7] = [
     "wake-boost.vm_burst=40ms",
 ];
 
-/// `vcoop compare` of a guest with the driver in the box, which has sched_ext if `scx`. `bpf`: the program hears of
-/// interrupts. Its files come to the folder `out`.
+/// Runs `vcoop compare` on a guest with the driver in the box, which has sched_ext if `scx`. `bpf`: the program gets
+/// events of interrupts. Its files are copied to the folder `out`.
 pub(crate) fn compare(
     vcoop: PathBuf,
     bpf: bool,
@@ -131,7 +131,7 @@ pub(crate) fn compare(
     run_in(&options, &command, Duration::from_secs(3600), out.unwrap_or(Path::new(OUT)))
 }
 
-/// Runs a command in a box, and brings what it leaves in /out to a folder.
+/// Runs a command in a box, and copies the files that it leaves in /out to a folder.
 fn run_in(
     options: &HostOptions,
     command: &str,
@@ -139,7 +139,7 @@ fn run_in(
     out: &Path,
 ) -> anyhow::Result<ExitCode> {
     let status = match attempt(options, command, limit, out) {
-        // An error of the emulator while the command ran; one at boot has had its second chance.
+        // An emulator error during the command; one at boot has had its second attempt.
         Err(error @ StockError::Oops { .. }) => {
             eprintln!("xtask: once more: {error}");
             attempt(options, command, limit, out)?
@@ -160,21 +160,21 @@ fn attempt(
     eprintln!("xtask: the host is up after {:.0} s", begun.elapsed().as_secs_f64());
     let status = host.stream(&format!("mkdir -p /out; {command}"), limit, |bytes| {
         let mut out = std::io::stdout().lock();
-        // Whoever reads it may have gone.
+        // The reader of stdout may have gone.
         let _ = out.write_all(bytes).and_then(|()| out.flush());
     })?;
     host.fetch("/out", folder)?;
     Ok(status)
 }
 
-/// A copy of a program under the name that it has in the box.
+/// Copies a program under the name that it has in the box.
 fn called_vcoop(program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let copy = folder.join("vcoop");
     std::fs::copy(program, &copy).with_context(|| program.display().to_string())?;
     Ok(copy)
 }
 
-/// What guests of the host boot: the kernel of stock guests, with vcoop's driver.
+/// The image for guests of the host: the kernel of stock guests, with vcoop's driver.
 fn guest_image() -> anyhow::Result<GuestImage> {
     let kernel = Kernel::get()?;
     let module = kernel.driver()?;

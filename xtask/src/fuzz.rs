@@ -11,10 +11,10 @@ use anyhow::{Context as _, ensure};
 
 use crate::layers;
 
-/// Corpora and the inputs that failed.
+/// Folder of corpora and of inputs that failed.
 const FOLDER: &str = "target/fuzz";
 
-/// Folders of valid files to begin with, by target.
+/// Folders of valid files as initial inputs, by target.
 const SEEDS: [(&str, &str); 8] = [
     ("capture", "captures"),
     ("daemon_config", "packaging"),
@@ -39,14 +39,14 @@ pub(crate) struct Args {
     seconds: u32,
 }
 
-/// The fuzz targets, each a file of the folder.
+/// The fuzz targets: one per file of the folder.
 fn targets(root: &Path) -> BTreeSet<String> {
     let files = fs::read_dir(root.join("fuzz/fuzz_targets")).into_iter().flatten().flatten();
     let name = |file: fs::DirEntry| Some(file.path().file_stem()?.to_str()?.to_owned());
     files.filter_map(name).collect()
 }
 
-/// Builds the targets and runs them, one on each CPU at a time. The output has the form of a test program's.
+/// Builds the targets and runs them, one per CPU at a time. The output has the form of a test program's.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one target for so many seconds.
+/// Runs one target, of the programs in a folder, for `seconds`.
 fn campaign(programs: &Path, target: &str, seconds: u32) -> anyhow::Result<()> {
     let folder = Path::new(FOLDER).join(target);
     let corpus = folder.join("corpus");
@@ -116,7 +116,7 @@ fn campaign(programs: &Path, target: &str, seconds: u32) -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .output()?;
     let said = String::from_utf8_lossy(&run.stderr);
-    // Without what it found on the way, and the frames of backtraces.
+    // Without progress lines and frames of backtraces.
     let lines: Vec<&str> =
         said.lines().filter(|line| !line.starts_with(['#', ' ', '\t'])).collect();
     ensure!(run.status.success(), "{}", lines[lines.len().saturating_sub(15)..].join("\n"));

@@ -1,4 +1,4 @@
-//! `cargo xtask guest`: a command in a stock guest that runs, for benchmarks of `vcoop compare`.
+//! `cargo xtask guest`: runs a command in a running stock guest, for benchmarks of `vcoop compare`.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vcoop_stock::Control;
 
-/// Time for a command.
+/// Time limit of a command.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A command in the guest of a demo
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// Runs a line of shell in the guest behind a socket; its output and status are this program's.
+/// Runs a line of shell in the guest behind a socket, and passes on its output and status.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let output = Control::new(&args.socket).run(&args.command.join(" "), LIMIT)?;
     std::io::stdout().write_all(output.stdout.as_bytes())?;

@@ -7,39 +7,39 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A Python with other people's readers of our files.
+/// A Python environment with readers of our file formats by other authors.
 const READERS: &str = "target/foreign/bin/python";
 
-/// What the tests of a layer said.
+/// Results of the tests of a layer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Tests that ran and held.
+    /// Number of tests that passed.
     pub(crate) passed: u64,
-    /// Tests that ran and did not.
+    /// Number of tests that failed.
     pub(crate) failed: u64,
-    /// Tests that skipped themselves, by reason. Those under `#[ignore]` are none of them: they have a layer
-    /// of their own, or another test runs them.
+    /// Tests that skipped themselves, by reason. `#[ignore]`d tests do not count: they have their own layer, or another
+    /// test runs them.
     pub(crate) skipped: BTreeMap<String, u64>,
-    /// Those that failed once and ran again, and why.
+    /// Tests that failed once and ran again, with the reason.
     pub(crate) again: Vec<String>,
-    /// What those that failed said: for each the beginning.
+    /// For each failed test the beginning of its output.
     pub(crate) complaints: Vec<String>,
-    /// Of `skipped`, those that the next sum will count as passed.
+    /// Those of `skipped` that the next summary line will count as passed.
     unnoticed: u64,
-    /// Lines of the present complaint that may follow.
+    /// Number of further lines of the current complaint to keep.
     complains: usize,
 }
 
-/// Lines of a complaint that are repeated at the end.
+/// Maximum number of lines of a complaint repeated at the end.
 const COMPLAINT: usize = 20;
 
 impl Tally {
-    /// Tests that skipped themselves.
+    /// Number of tests that skipped themselves.
     pub(crate) fn skips(&self) -> u64 {
         self.skipped.values().sum()
     }
 
-    /// Counts what a line of a test program's output says.
+    /// Updates the counts from a line of a test program's output.
     ///
     /// - `test result: ok. 3 passed; 0 failed; ...` is the sum of one program.
     /// - `test NAME ... ignored (REASON)` skipped itself in the harness of `vcoop-testing`.
@@ -91,13 +91,13 @@ fn number_before(text: &str, word: &str) -> Option<u64> {
 
 /// How a layer ended.
 pub(crate) enum Outcome {
-    /// It ran. A layer that broke without saying so counts one failure.
+    /// It ran. A layer that broke without a report counts as one failure.
     Ran(Tally),
-    /// It did not run, because of this.
+    /// It did not run, for this reason.
     Skipped(String),
 }
 
-/// One layer: a command, and what must be there for it.
+/// A layer: a command, and its requirements.
 pub(crate) struct Layer {
     pub(crate) name: String,
     needs: fn() -> Result<(), String>,
@@ -105,22 +105,22 @@ pub(crate) struct Layer {
     env: Vec<(&'static str, OsString)>,
 }
 
-/// What cargo builds: the whole workspace, because one package alone is built with other features. With BPF, where that
-/// can be built: the daemon chooses at run time by whom it hears, so that one build has all ways. Clippy checks the
-/// build without.
+/// Arguments of cargo for the whole workspace, because a single package is built with other features. With BPF if that
+/// can be built: the daemon chooses at run time where its events come from, so one build has all ways. Clippy checks
+/// the build without BPF.
 pub(crate) fn workspace() -> String {
     let features = if bpf_tools().is_ok() { " --features vcoop/bpf" } else { "" };
     format!("--workspace{features}")
 }
 
-/// Arguments of cargo that build what the layers need, once: the tests, the benches that are run as tests, and the
+/// Arguments of cargo that build everything the layers need, once: the tests, the benches that run as tests, and the
 /// Python package's native half. Fuzz targets are built by their own layer, with other flags.
 pub(crate) fn build() -> String {
     let what = "--exclude vcoop-fuzz --lib --bins --tests --examples --bench bare --bench credit1";
     format!("build {} {what}", workspace())
 }
 
-/// Every layer there is, fastest feedback first. `root` is the workspace's folder.
+/// All layers, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
     // Tests run in their crates' folders.
     let root = &std::path::absolute(root).expect("the current folder is known");
@@ -147,8 +147,8 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             command: [&own.to_string_lossy(), "fuzz", "--seconds=2"].map(str::to_owned).to_vec(),
             ..Layer::new("fuzz", "")
         },
-        // Only what lies in the crates themselves: the searches in their tests take the interpreter
-        // hours. The page's memory model is tried by loom, which is one of the workspace's tests.
+        // Only unit tests of these crates: the searches in their other tests would take the interpreter hours. The
+        // page's memory model is tested by loom, in one of the workspace's tests.
         Layer {
             needs: miri_tools,
             ..Layer::new(
@@ -166,8 +166,7 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             env: vec![("VCOOP_BUILD", workspace.clone().into())],
             ..Layer::new("python", "python3 python/check.py test")
         },
-        // Two nodes on this machine. Ray is large: where it cannot be had in five minutes, the layer says
-        // that it is skipped.
+        // Two nodes on this machine. Ray is large: if it cannot be installed within five minutes, the layer is skipped.
         Layer {
             needs: ray_tools,
             env: vec![("VCOOP_BUILD", workspace.clone().into())],
@@ -176,11 +175,11 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
     ]
 }
 
-/// The layers that are named; or all others, if `except`; or all, if none is.
+/// The named layers; with `except`, all others; all, if none is named.
 ///
 /// # Errors
 ///
-/// There is none of a name.
+/// No layer has that name.
 pub(crate) fn chosen(
     all: Vec<Layer>,
     except: bool,
@@ -195,7 +194,7 @@ pub(crate) fn chosen(
 }
 
 impl Layer {
-    /// A layer that needs nothing. `command` is split at its spaces.
+    /// A layer without requirements. `command` is split at spaces.
     fn new(name: &str, command: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -205,16 +204,16 @@ impl Layer {
         }
     }
 
-    /// Gets what the layer needs.
+    /// Provides the requirements of the layer.
     ///
     /// # Errors
     ///
-    /// Why it cannot run here.
+    /// Why the layer cannot run here.
     pub(crate) fn prepare(&self) -> Result<(), String> {
         (self.needs)()
     }
 
-    /// Runs the layer if it is `prepared`; its output goes through as it comes.
+    /// Runs the layer if `prepared` is `Ok`; passes its output on as it comes.
     pub(crate) fn run(&self, prepared: Result<(), String>) -> Outcome {
         println!("\n== {}: {}", self.name, self.command.join(" "));
         if let Err(why) = prepared {
@@ -250,7 +249,7 @@ impl Layer {
     }
 }
 
-/// Fetches the kernel of stock guests, too, and a QEMU for those with several vCPUs. The tests that need one skip
+/// Also fetches the kernel of stock guests, and a QEMU for guests with several vCPUs. Tests that need one skip
 /// themselves without it.
 fn real_vms() -> Result<(), String> {
     #[cfg(target_os = "linux")]
@@ -261,7 +260,7 @@ fn real_vms() -> Result<(), String> {
     Ok(())
 }
 
-/// Fetches the kernel of the emulated host, too.
+/// Also fetches the kernel of the emulated host.
 fn kvm_host() -> Result<(), String> {
     real_vms()?;
     #[cfg(target_os = "linux")]
@@ -287,7 +286,7 @@ fn miri_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "miri", "--version"], get)
 }
 
-/// Makes [`READERS`] where it is not there yet.
+/// Creates [`READERS`] if it does not exist.
 fn foreign_readers() -> Result<(), String> {
     let imports = "import perfetto, pyarrow, duckdb, hdrh, prometheus_client";
     if tool(READERS, &["-c", imports], "").is_ok() {
@@ -313,7 +312,7 @@ fn ray_tools() -> Result<(), String> {
     prepare(&["python/check.py", "prepare", "ray"])
 }
 
-/// Makes the Python environment; what it prints goes through.
+/// Creates the Python environment, and passes on its output.
 fn prepare(args: &[&str]) -> Result<(), String> {
     let done = Command::new("python3").args(args).stdin(Stdio::null()).status();
     let why = "the Python packages that the tests need cannot be installed; see above";

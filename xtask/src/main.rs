@@ -70,16 +70,16 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs layers, then prints what each came to, what those that failed said, and the sum, in that order, last.
+/// Runs layers, then prints the result of each, the output of failed tests, and the total last.
 fn test(layers: Vec<Layer>) -> anyhow::Result<()> {
     let start = Instant::now();
-    // Most of what layers need comes over the network: they get it while the tests are built, and not
-    // beside the tests, of which some measure time.
+    // Most requirements are downloads: they are fetched while the tests are built, not during the tests, some of which
+    // measure time.
     let prepared = thread::scope(|s| {
         let prepared = s.spawn(|| layers.iter().map(Layer::prepare).collect::<Vec<_>>());
         let build = layers::build();
         if let Err(error) = cargo(&build.split(' ').collect::<Vec<_>>(), &[]) {
-            // The first layer fails of it, and is counted.
+            // The first layer fails because of it, and that is counted.
             eprintln!("xtask: {error}");
         }
         prepared.join().expect("needs do not panic")
@@ -136,13 +136,13 @@ fn lint() -> anyhow::Result<()> {
 
 fn cargo(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
     println!("+ cargo {}", args.join(" "));
-    // As rustup finds it: the compiler is that of this project then, whatever a dependency's folder asks for.
+    // The cargo found by rustup, so that the compiler is this project's, whatever a dependency's folder requests.
     let status = Command::new("cargo").args(args).envs(env.iter().copied()).status()?;
     anyhow::ensure!(status.success(), "cargo {} failed", args[0]);
     Ok(())
 }
 
-/// No file longer than a reader wants to scroll through, and no file of tests that is in no program.
+/// No file is too long, and no file of tests belongs to no program.
 fn house_rules(root: &Path) -> anyhow::Result<()> {
     const MOST_LINES: usize = 900;
     let mut stack = vec![root.join("crates"), root.join("xtask")];
@@ -169,7 +169,7 @@ fn house_rules(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a file is beside an `all.rs` that does not name it, and is no program of its own either.
+/// Whether a file is beside an `all.rs` that does not name it, and is no separate program either.
 fn is_forgotten(path: &Path) -> bool {
     let (Some(folder), Some(name)) = (path.parent(), path.file_stem().and_then(|n| n.to_str()))
     else {

@@ -1,30 +1,30 @@
-//! What is dear to make and serves one test after the other.
+//! Resources that are expensive to create, reused by one test after the other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Something, while no test has it. A test that panics does not give it back, and the next one makes another.
+/// A resource while no test uses it. A test that panics does not return it, and the next test creates another.
 #[derive(Debug)]
 pub struct Kept<T>(Mutex<Option<T>>);
 
 impl<T> Kept<T> {
-    /// Nothing yet.
+    /// Without a resource.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// What was kept, or a new one.
+    /// The kept resource, or a new one.
     ///
     /// # Errors
     ///
-    /// There was none, and none can be made.
+    /// There was none, and creating one failed.
     pub fn take_or<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let kept = self.lock().take();
         kept.map_or_else(make, Ok)
     }
 
-    /// Keeps it for the next test, if this one has not panicked.
+    /// Keeps the resource for the next test, unless this one panics.
     pub fn keep(&self, it: T) {
         if !thread::panicking() {
             *self.lock() = Some(it);

@@ -1,4 +1,4 @@
-//! What tests of several crates share.
+//! Shared by the tests of several crates.
 //!
 //! - A harness whose tests can skip themselves at run time, and get a second attempt, for a test file with
 //!   `harness = false`:
@@ -54,22 +54,22 @@ pub use tree::Tree;
 pub use until::{found, until};
 pub use waiting::Waiting;
 
-/// Makes a missing KVM a failure of the tests that need it, where it is `1`.
+/// If it is `1`, tests that need KVM fail without it.
 const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";
 
-/// Gives tests of hostile and restless VMs their whole time, where it is `1`.
+/// If it is `1`, tests of hostile and restless VMs run for their full time.
 const LONG: &str = "VCOOP_LONG";
 
 /// Why a test does not run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(String);
 
-/// How a test of this harness ends, if it does not panic, which is its failure.
+/// Result of a test of this harness, unless it panics, which is a failure.
 pub type Outcome = Result<(), Skip>;
 
-/// What a test's function may return.
+/// Return types of test functions.
 pub trait IntoOutcome {
-    /// The same as an outcome.
+    /// Converts into an outcome.
     ///
     /// # Errors
     ///
@@ -90,15 +90,15 @@ impl IntoOutcome for Outcome {
 }
 
 impl Skip {
-    /// A reason, made one line.
+    /// A reason, put on one line.
     pub fn because(reason: impl Display) -> Self {
         let reason = reason.to_string();
         let lines: Vec<&str> = reason.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
         Self(lines.join("; "))
     }
 
-    /// Says in a test of Rust's own harness that it is skipped. That harness knows no such outcome and
-    /// counts the test as passed; `cargo xtask test` reads this line and counts it as skipped.
+    /// In a test of Rust's own harness, prints that it is skipped. That harness has no such outcome and counts the test
+    /// as passed; `cargo xtask test` reads this line and counts the test as skipped.
     pub fn tell(&self) {
         let thread = thread::current();
         let line = format!("skipped in {}: {}\n", thread.name().unwrap_or("a test"), self.0);
@@ -108,7 +108,7 @@ impl Skip {
     }
 }
 
-/// Needs the lab: `available` is what it says about this host.
+/// Needs the lab; `available` is the lab's result for this host.
 ///
 /// # Errors
 ///
@@ -124,12 +124,12 @@ pub fn need_kvm<E: Display>(available: Result<(), E>) -> Outcome {
     })
 }
 
-/// How long or how often a test does something: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
+/// A duration or a count of a test: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
 pub fn long<T>(usual: T, whole: T) -> T {
     if is_one(LONG) { whole } else { usual }
 }
 
-/// A test that takes so long says so.
+/// A test that takes at least this long prints its time.
 const LONG_TEST: Duration = Duration::from_secs(5);
 
 /// Whether an environment variable is `1`.
@@ -152,13 +152,13 @@ pub struct Test {
 
 inventory::collect!(Test);
 
-/// A module whose tests may run beside each other; [`beside_others!`] makes it.
+/// A module whose tests may run concurrently; [`beside_others!`] makes it.
 #[derive(Debug)]
 pub struct BesideOthers(pub &'static str);
 
 inventory::collect!(BesideOthers);
 
-/// Says that the tests of a module may run beside each other: they measure nothing, and what they wait for may be late.
+/// Declares that the tests of a module may run concurrently: they measure nothing, and tolerate delays.
 #[macro_export]
 macro_rules! beside_others {
     () => {
@@ -166,8 +166,8 @@ macro_rules! beside_others {
     };
 }
 
-/// Registers a function as a test of this harness: `test!("kvm", name, || ...)` runs the closure under
-/// the function's name. A function that nobody registers is dead code, of which the compiler warns.
+/// Registers a function as a test of this harness: `test!("kvm", name, || ...)` runs the closure under the function's
+/// name. The compiler warns about a function that is not registered, as dead code.
 #[macro_export]
 macro_rules! test {
     ($kind:expr, $name:ident, $run:expr) => {
@@ -182,22 +182,22 @@ macro_rules! test {
     };
 }
 
-/// Runs the tests that are registered in this program, as its arguments say; they are those of Rust's own
-/// harness. If not told otherwise, a test for each CPU at a time of those that may run beside others, then one at a time.
+/// Runs the registered tests of this program. Its arguments are those of Rust's own harness. By default, tests that may
+/// run concurrently run first, one for each CPU at a time; then the others, one at a time.
 #[must_use]
 pub fn main() -> ExitCode {
     run(false)
 }
 
-/// As [`main`], of tests that have a layer of their own: each is as if under `#[ignore]`, and runs if the
-/// arguments say `--ignored`.
+/// As [`main`], for tests with their own layer: each counts as `#[ignore]`d, and runs only with the argument
+/// `--ignored`.
 #[must_use]
 pub fn layer_main() -> ExitCode {
     run(true)
 }
 
-/// Runs a test, and once more if it fails: others use this host too, and an emulated guest or a waiting thread may be
-/// later than any limit. `cargo xtask test` lists the first failure at its end.
+/// Runs a test, and once more if it fails: others use this host too, and an emulated guest or a waiting thread may
+/// exceed any time limit. `cargo xtask test` lists the first failure at its end.
 fn attempt(name: &str, run: fn() -> Outcome) -> Outcome {
     panic::catch_unwind(run).unwrap_or_else(|why| {
         let text = why.downcast_ref::<&str>().copied();

@@ -1,13 +1,13 @@
-//! Second chances on a host that others use as well.
+//! Second attempts on a host that others use as well.
 
 use vcoop_threads::HostUse;
 
 use crate::{Outcome, Skip};
 
-/// Why what a test claims does not show.
+/// Why a check did not succeed.
 #[derive(Debug)]
 pub enum Trouble {
-    /// It does not hold, of which this is the measure.
+    /// It does not hold; the text has the measured value.
     Wrong(String),
     /// It cannot be judged here.
     Skip(Skip),
@@ -25,12 +25,11 @@ impl From<Skip> for Trouble {
     }
 }
 
-/// Holds at once, or the second time.
+/// Checks something that has to hold at the first or the second attempt.
 ///
 /// # Errors
 ///
-/// It cannot be judged; or it fails twice on a host that others used meanwhile, which says nothing about
-/// what is tested.
+/// It cannot be judged; or it fails twice on a host that others used meanwhile, which proves nothing.
 ///
 /// # Panics
 ///
@@ -52,5 +51,5 @@ pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outc
     Err(Skip::because(reason))
 }
 
-/// Largest part of the host's CPU time that others may have used for a failure to count: half a CPU of four.
+/// Maximum share of the host's CPU time that others may have used if a failure is to count: half a CPU of four.
 const MOST_BY_OTHERS: f64 = 0.125;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// The words of a text that begin with `vcoop_` and one of these prefixes: metrics as an exposition, a
-/// page of the documentation or a dashboard names them. Comments of an exposition are left out.
+/// The words of a text that begin with `vcoop_` and one of these prefixes: metrics in an exposition, a page of the
+/// documentation or a dashboard. Comments of an exposition are left out.
 pub fn metric_names(text: &str, prefixes: &[&str]) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| !line.starts_with("# "));
     let words = lines.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));

@@ -1,4 +1,4 @@
-//! Code in C beside the Rust that it has to agree with.
+//! C code that has to agree with Rust code.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A C program that reads words of 64 bits and answers with words.
+/// A C program that reads 64-bit words and answers with such words.
 #[derive(Debug)]
 pub struct Native {
     folder: TempDir,
@@ -14,11 +14,11 @@ pub struct Native {
 }
 
 impl Native {
-    /// Builds it. `optimized`: `-O1` and the like.
+    /// Builds the program. `optimized`: `-O1` and the like.
     ///
     /// # Panics
     ///
-    /// The compiler finds fault with it.
+    /// The compiler reports an error or a warning.
     pub fn build(optimized: &str, sources: &[&Path]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for temporary files");
         let program = folder.path().join("program");
@@ -32,16 +32,16 @@ impl Native {
         Self { folder, program }
     }
 
-    /// It, to be run.
+    /// A command that runs it.
     pub fn command(&self) -> Command {
         Command::new(&self.program)
     }
 
-    /// What it answers to these words.
+    /// Its answers to these words.
     ///
     /// # Panics
     ///
-    /// It fails.
+    /// The program fails.
     pub fn answers(&self, words: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let (input, output) =
             (self.folder.path().join("words"), self.folder.path().join("answers"));

@@ -3,11 +3,11 @@
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// So many values of a strategy.
+/// `count` values of a strategy.
 ///
 /// # Panics
 ///
-/// The strategy has none.
+/// The strategy gives no value.
 pub fn random<S: Strategy>(of: S, count: usize) -> Vec<S::Value> {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);

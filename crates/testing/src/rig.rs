@@ -6,8 +6,8 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_model::scenario::{Scenario, Set};
 
-/// The text of a scenario on a host of two CPUs that share a cache, under EEVDF: `scenario!(keys, rest)`.
-/// `keys` stand at its head (`duration = "1s"` and others), `rest` are its loads, VMs and other tables.
+/// The text of a scenario on a host of two CPUs that share a cache, under EEVDF: `scenario!(keys, rest)`. `keys` are
+/// put at its head (`duration = "1s"` and others), `rest` are its loads, VMs and other tables.
 #[macro_export]
 macro_rules! scenario {
     ($keys:literal, $rest:literal) => {
@@ -56,11 +56,11 @@ kind = "hog"
 "#
 );
 
-/// The plans of a scenario under policies, or under its own where none is named: of each cell of its matrix.
+/// The plans of a scenario, for each cell of its matrix, under `policies`, or under its own if that is empty.
 ///
 /// # Panics
 ///
-/// It has none: the text or an override is wrong.
+/// There are none: the text or an override is wrong.
 pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
     let scenario = Scenario::parse("test", text, &sets, &Loader::default());
@@ -70,17 +70,17 @@ pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     scenario.plans(policies).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The same of a built-in scenario.
+/// As [`plans`], for a built-in scenario.
 ///
 /// # Panics
 ///
-/// There is none of this name, or an override is wrong.
+/// No built-in scenario has this name, or an override is wrong.
 pub fn builtin(name: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     plans(builtin_scenario(name).expect("it is built in"), policies, sets)
 }
 
-/// A scenario: a guest with one busy vCPU, on a host with one CPU and no guard against real-time threads.
-/// Small tasks of the host disturb the guest, and a fair probe says what the host pays.
+/// A scenario: a guest with one busy vCPU, on a host with one CPU and without RT throttling. Small tasks of the host
+/// disturb the guest, and a fair probe measures the cost to the host.
 pub fn one_cpu() -> String {
     let mut text = r#"
 name = "starving"
@@ -122,7 +122,7 @@ name = "hog"
 kind = "hog"
 "#
     .to_owned();
-    // Each below what counts as a load.
+    // Each is below what counts as a load.
     for i in 0..12 {
         text += &format!(
             "\n[[load]]\nname = \"small{i}\"\nkind = \"duty\"\nperiod = \"{}ms\"\nutil = \"0.8%\"\n",
@@ -141,7 +141,7 @@ pub fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
     plans(text, &[policy], sets).remove(0)
 }
 
-/// What a probe measured.
+/// The record of a probe.
 ///
 /// # Panics
 ///
@@ -150,7 +150,7 @@ pub fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
     r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
 }
 
-/// A scalar that need not be there.
+/// A scalar, if there is one.
 pub fn scalar_if(r: &Recording, probe: &str, metric: &str) -> Option<f64> {
     r.scalars.get(&(probe.to_owned(), metric.to_owned())).map(|s| s.value)
 }
@@ -165,7 +165,7 @@ pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
 }
 
-/// A scalar that is zero where it is not there, as the counters are that nothing has moved.
+/// A scalar; zero if there is none, as for counters that never changed.
 pub fn scalar_or_zero(r: &Recording, probe: &str, metric: &str) -> f64 {
     scalar_if(r, probe, metric).unwrap_or(0.0)
 }

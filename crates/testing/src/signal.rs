@@ -2,15 +2,15 @@
 
 use crate::until;
 
-/// `SIGINT`, of a mask of signals.
+/// `SIGINT` in a mask of signals.
 const INT: u64 = 1 << (2 - 1);
 
-/// Waits until a program has a handler for Ctrl-C: sent before, the signal would end it without a word. One that has
-/// ended has none any more, and is not waited for.
+/// Waits until a program has a handler for Ctrl-C: an earlier signal would end it without output. A program that has
+/// ended is not waited for.
 ///
 /// # Panics
 ///
-/// It has none within a minute.
+/// It has no handler within a minute.
 pub fn awaits_interrupt_handler(pid: u32) {
     until(format!("process {pid} has a handler for SIGINT"), || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What entities of a test do, and what CPUs spend on it: the part of a driver that is the same for every
-//! scheduler. The next event is found by looking at everything.
+//! Work of entities in tests, and the time of CPUs for it: the part of a driver that all schedulers share. The next
+//! event is found by a search over all entities.
 
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId};
@@ -9,12 +9,12 @@ pub const MS: Ns = 1_000_000;
 /// A microsecond.
 pub const US: Ns = 1_000;
 
-/// What an entity does: runs and sleeps in turn; `sleep == 0` never sleeps.
+/// Work of an entity: runs and sleeps alternate; with `sleep == 0` it never sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// How long it runs.
+    /// Length of a run.
     pub run: Ns,
-    /// How long it sleeps then.
+    /// Length of the sleep after it.
     pub sleep: Ns,
 }
 
@@ -24,18 +24,18 @@ pub const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
 #[derive(Debug)]
 struct Task {
     work: Work,
-    /// Left of the current run.
+    /// Remaining time of the current run.
     left: Ns,
     wakes_at: Option<Ns>,
 }
 
-/// The work of all entities, in the order in which they were added.
+/// The work of all entities, in the order of addition.
 #[derive(Debug)]
 pub struct Tasks {
     all: Vec<Task>,
-    /// Until when each CPU's time is booked.
+    /// Time up to which each CPU is accounted.
     since: Vec<Ns>,
-    /// Time during which each CPU was not idle.
+    /// Time for which each CPU was not idle.
     pub busy: Vec<Ns>,
     /// Time may jump over the end of a run.
     jumps: bool,
@@ -48,7 +48,7 @@ impl Tasks {
         Self { all: Vec::new(), since: none.clone(), busy: none, jumps }
     }
 
-    /// The work of the next entity, which sleeps until it is woken.
+    /// Adds the work of the next entity, which sleeps until it is woken.
     pub fn add(&mut self, work: Work) {
         self.all.push(Task { work, left: work.run, wakes_at: None });
     }
@@ -58,19 +58,19 @@ impl Tasks {
         (0..self.since.len() as u32).map(CpuId)
     }
 
-    /// A sleeper sleeps until then; `None`: it is awake, or sleeps for ever.
+    /// Sets the end of an entity's sleep; `None`: it is awake, or sleeps for ever.
     pub fn wake_at(&mut self, e: EntId, at: Option<Ns>) {
         self.all[e.index()].wakes_at = at;
     }
 
-    /// The end of a run, or of a sleep, that comes first.
+    /// The earliest end of a run or a sleep.
     pub fn next_event(&self, now: Ns, current: impl Fn(CpuId) -> Option<EntId>) -> Ns {
         let running = self.cpus().filter_map(current);
         let ends = running.map(|e| now.saturating_add(self.all[e.index()].left));
         ends.chain(self.all.iter().filter_map(|task| task.wakes_at)).min().unwrap_or(Ns::MAX)
     }
 
-    /// Brings runs and busy time up to now.
+    /// Updates runs and busy time up to `now`.
     pub fn account(&mut self, now: Ns, current: impl Fn(CpuId) -> Option<EntId>) {
         for cpu in self.cpus() {
             let i = cpu.index();
@@ -86,7 +86,7 @@ impl Tasks {
         }
     }
 
-    /// Whether the run of `e` is over; if so its sleep begins.
+    /// Whether the run of `e` has ended; if so its sleep begins.
     pub fn falls_asleep(&mut self, now: Ns, e: EntId) -> bool {
         let task = &mut self.all[e.index()];
         let over = task.left == 0;
@@ -97,7 +97,7 @@ impl Tasks {
         over
     }
 
-    /// How many entities there are.
+    /// Number of entities.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.all.len()
@@ -113,7 +113,7 @@ impl Tasks {
 ///
 /// # Panics
 ///
-/// If it is not.
+/// It is not.
 #[track_caller]
 pub fn assert_ratio(a: Ns, b: Ns, want: f64, percent: f64) {
     let got = a as f64 / b as f64;

@@ -1,4 +1,4 @@
-//! A terminal, to look at what a program draws and to press its keys.
+//! A terminal in which a test reads a program's screen and presses keys.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use crate::Skip;
 
-/// A terminal of a test's own, in tmux. It ends when this is dropped.
+/// A terminal in tmux for one test. Dropping it ends it.
 #[derive(Debug)]
 pub struct Terminal(String);
 
 impl Terminal {
-    /// With a shell in it.
+    /// Starts a terminal with a shell.
     ///
     /// # Errors
     ///
-    /// There is no tmux here.
+    /// This host has no tmux.
     pub fn new(name: &str) -> Result<Self, Skip> {
         let socket = format!("vcoop-{name}-{}", std::process::id());
         let this = Self(socket);
@@ -35,12 +35,12 @@ impl Terminal {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Somebody types a line.
+    /// Types a line.
     pub fn types(&self, line: &str) {
         self.tmux(&["send-keys", line, "Enter"]).expect("tmux goes on");
     }
 
-    /// Somebody presses a key: `q`, `C-c`.
+    /// Presses a key: `q`, `C-c`.
     pub fn presses(&self, key: &str) {
         self.tmux(&["send-keys", key]).expect("tmux goes on");
     }
@@ -49,18 +49,19 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p"]).expect("tmux goes on")
     }
 
-    /// Alternate screen, cursor: `1 0`.
+    /// The state of alternate screen and cursor: `1 0`.
     pub fn modes(&self) -> String {
         let modes = self.tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
         modes.expect("tmux goes on").trim().to_owned()
     }
 
-    /// What is shown when a text is there, within a minute.
+    /// The screen once it contains a text, within a minute.
     pub fn waits_for(&self, text: &str) -> String {
         self.waits(text, || true)
     }
 
-    /// The same, once it has these [`modes`](Self::modes): asked afterwards, the program may have ended.
+    /// As [`waits_for`](Self::waits_for), once these [`modes`](Self::modes) are set too: a later query could come after
+    /// the program's end.
     pub fn waits_for_in(&self, modes: &str, text: &str) -> String {
         self.waits(text, || self.modes() == modes)
     }

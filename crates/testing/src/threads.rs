@@ -2,12 +2,12 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Asserts that no thread of this process has such a name, or that it is gone in ten seconds: the kernel takes a
-/// moment to forget a thread that has ended.
+/// Asserts that no thread of this process has a name for which `such` holds, or that such threads are gone within ten
+/// seconds: the kernel takes a moment to remove a thread that has ended.
 ///
 /// # Panics
 ///
-/// There is one.
+/// There is one after that time.
 #[track_caller]
 pub fn assert_no_thread(such: impl Fn(&str) -> bool) {
     let left = || -> Vec<String> {

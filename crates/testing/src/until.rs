@@ -2,21 +2,21 @@ use std::fmt::Display;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Waits until something is so.
+/// Waits until `is` returns true.
 ///
 /// # Panics
 ///
-/// It is not within a minute.
+/// It does not within a minute.
 #[track_caller]
 pub fn until(what: impl Display, mut is: impl FnMut() -> bool) {
     found(what, || is().then_some(()));
 }
 
-/// Waits until something is there, and returns it.
+/// Waits until `look` finds something, and returns it.
 ///
 /// # Panics
 ///
-/// It is not there within a minute.
+/// It finds nothing within a minute.
 #[track_caller]
 pub fn found<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + Duration::from_secs(60);
