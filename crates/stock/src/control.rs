@@ -1,4 +1,4 @@
-//! Talking to a guest over its second serial port: a line there, a line back.
+//! Commands to a guest over its second serial port: a line to the guest, a line back.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,36 +10,35 @@ use vcoop_vmm::qmp::Timed;
 
 use crate::error::StockError;
 
-/// Bytes of a command. The guest's serial line has a buffer of 4096.
+/// Maximum bytes of a command. The guest's serial line has a buffer of 4096.
 const COMMAND: usize = 2000;
 
-/// Bytes of a reply.
+/// Maximum bytes of a reply.
 const REPLY: u64 = 16 << 20;
 
-/// How long a reply may take beyond the command's own time. An emulated guest whose vCPU gets
-/// little of a CPU is slow.
+/// Time limit for a reply beyond the command's own. An emulated guest whose vCPU gets little of a CPU is slow.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The way to a guest's shell. Several may exist, also in several processes: QEMU serves them one
-/// after the other.
+/// The connection to a guest's shell. Several may exist, also in several processes: QEMU serves them one after the
+/// other.
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
 }
 
-/// What a command in the guest came to.
+/// Result of a command in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status as a shell gives it: 128 and the signal's number if it was killed.
+    /// Its exit status as in a shell: 128 plus the signal's number if it was killed.
     pub status: i32,
-    /// What it printed; what is no UTF-8 is replaced.
+    /// Its stdout; bytes that are not UTF-8 are replaced.
     pub stdout: String,
-    /// What it complained about.
+    /// Its stderr.
     pub stderr: String,
 }
 
 impl Control {
-    /// A guest by the Unix socket of its second serial port.
+    /// Connects to a guest by the Unix socket of its second serial port.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
@@ -49,19 +48,18 @@ impl Control {
         &self.socket
     }
 
-    /// Runs a line of shell in the guest. It is killed there after `timeout`, rounded up to
-    /// seconds; the answer is waited for a little longer.
+    /// Runs a line of shell in the guest. The command is killed there after `timeout`, rounded up to seconds; the reply
+    /// may take a little longer.
     ///
     /// # Errors
     ///
-    /// The guest gave no answer, or the command is more than one line. That the command fails is
-    /// no error here.
+    /// The guest gave no answer, or the command is more than one line. A failure of the command itself is not an error.
     pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
         if command.len() > COMMAND || command.contains(['\n', '\0']) {
             return Err(StockError::BadCommand { most: COMMAND });
         }
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        // Another's late reply is no answer to this.
+        // A late reply to another command must not be taken for the answer.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = format!("{}.{}", std::process::id(), since.as_nanos());
         let broken = |source| StockError::NoAnswer { socket: self.socket.clone(), source };
@@ -87,7 +85,7 @@ impl Control {
     }
 }
 
-/// What follows a reply's number.
+/// Parses the part of a reply after its number.
 fn parse(reply: &str) -> Option<Output> {
     let mut words = reply.split_ascii_whitespace();
     let status = words.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Writing a cpio archive of the `newc` format, which is what an initramfs is.
+//! Writes cpio archives of the `newc` format, the format of an initramfs.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive that is being written. Everything in it is root's, and files are executable.
+/// An archive that is being written. All its entries belong to root, and files are executable.
 pub(crate) struct Archive<W> {
     out: W,
     entries: u32,
@@ -19,7 +19,7 @@ impl<W: Write> Archive<W> {
         Self { out, entries: 0, folders: BTreeSet::new() }
     }
 
-    /// Adds a folder and those above it, unless they are there.
+    /// Adds a folder and its parents, unless they exist.
     pub(crate) fn folder(&mut self, path: &str) -> io::Result<()> {
         let path = path.trim_matches('/');
         if path.is_empty() || self.folders.contains(path) {
@@ -30,7 +30,7 @@ impl<W: Write> Archive<W> {
         self.entry(path, FOLDER, (0, 0), &[])
     }
 
-    /// Adds a file and the folders above it.
+    /// Adds a file and its parent folders.
     pub(crate) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         let path = path.trim_matches('/');
         self.parent(path)?;
@@ -92,7 +92,7 @@ impl<W: Write> Archive<W> {
         self.pad(content.len())
     }
 
-    /// Headers with their name, and contents, end at a multiple of 4.
+    /// Pads headers with their name, and contents, to a multiple of 4.
     fn pad(&mut self, written: usize) -> io::Result<()> {
         self.out.write_all(&[0; 3][..written.next_multiple_of(4) - written])
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::Archive;
     use vcoop_testing::Skip;
 
-    /// busybox unpacks it: another implementation of the format.
+    /// busybox, another implementation of the format, unpacks the archive.
     #[test]
     fn others_can_read_it() {
         let dir = tempfile::tempdir().unwrap();

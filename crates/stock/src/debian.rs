@@ -1,5 +1,5 @@
-//! Debian's packages, unpacked and not installed. apt is used as this host has it configured, or with
-//! another suite of the same mirror and a state of its own.
+//! Downloads and unpacks packages of Debian without installing them. apt is used as configured on this host, or with
+//! another suite of the same mirror and a separate state.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use std::time::Duration;
 use crate::error::StockError;
 use crate::host::{output, program};
 
-/// Where kernels, headers and what was built are kept.
+/// Folder for kernels, headers and built files.
 pub(crate) const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/stock");
 
 /// Seconds for a download of some 50 MB.
 const DOWNLOAD: &str = "180";
 
-/// How long the lists of another suite are taken for current.
+/// How long the lists of another suite count as current.
 const LISTS_STAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What Debian's lists are signed with.
+/// The keys that sign Debian's lists.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Keeps other processes out of what is kept until it is dropped: tests run in several at once.
+/// Locks the kept files against other processes, because several tests run at once, until the result is dropped.
 pub(crate) fn lock() -> Result<File, StockError> {
     let kept = Path::new(KEPT);
     fs::create_dir_all(kept).map_err(StockError::file(kept))?;
@@ -31,7 +31,7 @@ pub(crate) fn lock() -> Result<File, StockError> {
     Ok(lock)
 }
 
-/// The folder that is kept under a name. `fill` is given the one that becomes it, the first time.
+/// The folder kept under a name. The first time `fill` fills it.
 pub(crate) fn kept(
     name: &str,
     fill: impl FnOnce(&Path) -> Result<(), StockError>,
@@ -46,23 +46,23 @@ pub(crate) fn kept(
     Ok(kept)
 }
 
-/// Where packages come from.
+/// A source of packages.
 #[derive(Clone, Debug)]
 pub(crate) struct Apt {
-    /// What makes apt use another suite; empty for this host's own configuration.
+    /// Options for another suite; empty for this host's own configuration.
     options: Vec<String>,
-    /// What to do about a package that it does not know.
+    /// Advice if a package is not known.
     remedy: &'static str,
 }
 
 impl Apt {
-    /// As this host has it configured.
+    /// apt as configured on this host.
     pub(crate) fn of_host() -> Self {
         Self { options: Vec::new(), remedy: "run `apt-get update`" }
     }
 
-    /// Another suite of the mirror that this host uses, such as `trixie-backports`. Its lists are fetched the
-    /// first time and after [`LISTS_STAY`], and are kept under `target/stock`: apt's own state stays as it is.
+    /// Another suite of this host's mirror, such as `trixie-backports`. Its lists are fetched the first time and after
+    /// [`LISTS_STAY`], and are kept under `target/stock`: apt's own state does not change.
     pub(crate) fn suite(suite: &str) -> Result<Self, StockError> {
         let folder = std::path::absolute(Path::new(KEPT).join(format!("apt-{suite}")))
             .map_err(StockError::io("target/stock"))?;
@@ -100,7 +100,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// The packages that one depends on, where they begin so.
+    /// The dependencies of a package whose names begin with `begin`.
     pub(crate) fn depends(&self, package: &str, begin: &str) -> Result<Vec<String>, StockError> {
         let told = output(self.cache().args(["depends", package]), package);
         let found: Vec<String> = told
@@ -113,14 +113,14 @@ impl Apt {
         if found.is_empty() { Err(self.unknown(package)) } else { Ok(found) }
     }
 
-    /// The known packages whose names begin and end so.
+    /// The known packages whose names begin with `begin` and end with `end`.
     pub(crate) fn names(&self, begin: &str, end: &str) -> Result<Vec<String>, StockError> {
         program("apt-cache", "apt")?;
         let told = output(self.cache().args(["pkgnames", begin]), "apt-cache pkgnames")?;
         Ok(told.lines().filter(|name| name.ends_with(end)).map(str::to_owned).collect())
     }
 
-    /// A package that cannot be had.
+    /// The error that a package is not available.
     pub(crate) fn unknown(&self, package: &str) -> StockError {
         StockError::missing(format!("apt knows no package {package}"), self.remedy)
     }
@@ -130,7 +130,7 @@ impl Apt {
         let debs = tempfile::tempdir_in(KEPT).map_err(StockError::file(folder))?;
         let names = packages.join(", ");
         output(
-            // As root, apt would download as another user, who may not write here.
+            // As root, apt would download as another user, who cannot write here.
             self.timed()?
                 .args(["-q", "-oAPT::Sandbox::User=root", "download"])
                 .args(packages)
@@ -149,7 +149,7 @@ impl Apt {
         command
     }
 
-    /// apt-get, which ends in time.
+    /// apt-get, with a time limit.
     fn timed(&self) -> Result<Command, StockError> {
         let mut command = Command::new("timeout");
         command.arg(DOWNLOAD).arg(program("apt-get", "apt")?).arg("-oAcquire::Retries=3");
@@ -158,13 +158,13 @@ impl Apt {
     }
 }
 
-/// The mirror of Debian's own packages in this host's configuration of apt.
+/// The mirror of Debian's own packages, from this host's apt configuration.
 fn mirror() -> Result<String, StockError> {
     let told = output(
         Command::new("apt-get").args(["indextargets", "--format", "$(SITE) $(RELEASE) $(ORIGIN)"]),
         "apt-get indextargets",
     )?;
-    // A suite of security updates has a mirror of its own.
+    // A suite of security updates has another mirror.
     let own = |line: &str| {
         let mut words = line.split(' ');
         let (site, release) = (words.next()?, words.next()?);
@@ -188,7 +188,7 @@ pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>, StockError> {
     Ok(found)
 }
 
-/// What is in a folder.
+/// The entries of a folder.
 pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, StockError> {
     let entries = fs::read_dir(folder).map_err(StockError::file(folder))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

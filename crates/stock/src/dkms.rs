@@ -1,4 +1,4 @@
-//! DKMS, as Debian has it, on trees of its own.
+//! Debian's DKMS, on separate trees.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,24 +11,24 @@ use crate::error::StockError;
 use crate::host::{output, program};
 use crate::module::{DRIVER, Headers};
 
-/// Its packages; the second one has what tells the version of a module.
+/// Its packages; the second one has the tool that reads a module's version.
 const PACKAGES: [&str; 3] = ["dkms", "kmod", "libkmod2"];
 
-/// A DKMS that is not installed, with vcoop's driver among its sources.
+/// An uninstalled DKMS, with vcoop's driver among its sources.
 #[derive(Debug)]
 pub struct Dkms {
-    /// Where its packages are unpacked.
+    /// Folder of its unpacked packages.
     programs: PathBuf,
     trees: TempDir,
 }
 
 impl Dkms {
-    /// Unpacks its packages, the first time from Debian's mirror, and has `make install-sources` put the driver's
-    /// sources into a folder of its own.
+    /// Unpacks its packages, the first time from Debian's mirror, and runs `make install-sources` to put the driver's
+    /// sources into a separate folder.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where the packages or make cannot be had.
+    /// [`StockError::Missing`] if the packages or make are not available.
     pub fn get() -> Result<Self, StockError> {
         let make = program("make", "make")?;
         let programs = debian::kept("dkms", |work| {
@@ -51,15 +51,15 @@ impl Dkms {
         Ok(Self { programs, trees })
     }
 
-    /// Runs `dkms COMMAND` about the driver for the kernel of some headers; what it says.
+    /// Runs `dkms COMMAND` on the driver for the kernel of some headers; returns its output.
     ///
     /// # Errors
     ///
-    /// It fails.
+    /// The command fails.
     pub fn run(&self, command: &str, headers: &Headers) -> Result<String, StockError> {
         let at = |name: &str| self.trees.path().join(name);
         let unpacked = |name: &str| self.programs.join(name).display().to_string();
-        // Without it, that kernel is not there.
+        // DKMS needs this folder to accept the kernel as installed.
         let modules = at("modules").join(&headers.release);
         fs::create_dir_all(&modules).map_err(StockError::file(&modules))?;
         let path = std::env::var("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Why there is no guest, or no answer from it.
+//! Errors: no guest, or no answer from it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use vcoop_vmm::qmp::QmpError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StockError {
-    /// This host lacks something. A test skips itself.
+    /// This host lacks something. A test then skips itself.
     #[error("{what}\n  remedy: {remedy}")]
     Missing {
         /// What is missing.
@@ -22,33 +22,33 @@ pub enum StockError {
     /// A file or a program of this host failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done, or with which file.
+        /// The operation or the file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// QEMU ended.
     #[error("QEMU ended ({status}); its last words:\n{said}")]
     Ended {
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
-        /// The end of what QEMU and the guest's console said.
+        /// The end of the output of QEMU and of the guest's console.
         said: String,
     },
-    /// The guest did not come up in time.
+    /// The guest was not up in time.
     #[error("the guest did not come up in {limit:?}; its last words:\n{said}")]
     NotUp {
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
-        /// The end of what QEMU and the guest's console said.
+        /// The end of the output of QEMU and of the guest's console.
         said: String,
     },
-    /// A kernel failed, or its machine has reset itself.
+    /// A kernel failed, or the machine has reset itself.
     #[error(
         "the kernel failed or the machine reset itself; what QEMU and the console said:\n{said}"
     )]
     Oops {
-        /// What QEMU and the console said.
+        /// The output of QEMU and of the console.
         said: String,
     },
     /// The guest gave no answer.
@@ -56,21 +56,21 @@ pub enum StockError {
     NoAnswer {
         /// The socket of the guest's second serial port.
         socket: PathBuf,
-        /// Why.
+        /// The error of the connection.
         source: io::Error,
     },
-    /// The guest's answer is none.
+    /// The guest's answer is malformed.
     #[error("{}: this is no answer of a stock guest: {line}", .socket.display())]
     BadAnswer {
         /// The socket.
         socket: PathBuf,
-        /// The beginning of what it said.
+        /// The beginning of the answer.
         line: String,
     },
-    /// A command that the line to the guest cannot carry.
+    /// A command that cannot be sent over the serial line.
     #[error("a command has at most {most} bytes, in one line")]
     BadCommand {
-        /// Bytes that it may have.
+        /// Maximum bytes of a command.
         most: usize,
     },
     /// QEMU gave no answer about its vCPUs.
@@ -79,7 +79,7 @@ pub enum StockError {
     /// The vCPUs' threads were not found in time.
     #[error("the threads of the vCPUs were not found in {limit:?}")]
     NoVcpus {
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
     /// A thread cannot be placed.
@@ -101,14 +101,14 @@ impl StockError {
         Self::io(path.display().to_string())
     }
 
-    /// Whether this host lacks something, so that the guest can never be had here.
+    /// Whether this host lacks something, so that no guest is possible here.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }
 }
 
-/// Whether a console tells of a kernel that failed. A stall is one, too: an emulated CPU of which QEMU has lost an interrupt
-/// never takes another one.
+/// Whether a console shows that the kernel failed. A stall counts, too: an emulated CPU for which QEMU has lost an
+/// interrupt never takes another one.
 pub(crate) fn is_oops(console: &str) -> bool {
     [
         "Oops",

@@ -1,4 +1,4 @@
-//! Processes that use all of a CPU they can get.
+//! Processes that use as much of a CPU as they can get.
 
 use std::process::{Child, Stdio};
 
@@ -7,13 +7,12 @@ use vcoop_threads::Stay;
 use crate::error::StockError;
 use crate::host::dies_with_caller;
 
-/// Fair processes that never sleep. They end when this is dropped, and with the thread that started
-/// them.
+/// Fair processes that never sleep. They end when this is dropped, and when the thread that started them ends.
 #[derive(Debug)]
 pub struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// Starts some on a CPU.
+    /// Starts `count` processes on a CPU.
     ///
     /// # Errors
     ///

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 
 use crate::error::StockError;
 
-/// Where a program is, by the search path and the folders of the administrator's programs.
+/// Path of a program, from the search path and the folders of system administration programs.
 ///
 /// # Errors
 ///
-/// [`StockError::Missing`] with the Debian package that has it.
+/// [`StockError::Missing`] with the Debian package that contains it.
 pub fn program(name: &str, package: &str) -> Result<PathBuf, StockError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -25,8 +25,8 @@ pub fn program(name: &str, package: &str) -> Result<PathBuf, StockError> {
     })
 }
 
-/// A command whose process gets `signal` (`KILL`, `TERM`) when the calling *thread* ends in any
-/// way, and not the Ctrl-C of the caller's terminal. It keeps its process id and reads nothing.
+/// A command whose process gets `signal` (`KILL`, `TERM`) when the calling *thread* ends in any way, but not the Ctrl-C
+/// of the caller's terminal. It keeps its process id, and its stdin is empty.
 pub fn dies_with_caller(signal: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal, "--"]).arg(program);
@@ -34,7 +34,7 @@ pub fn dies_with_caller(signal: &str, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// What a command says on stdout; `what` and stderr are in the error.
+/// The stdout of a command; an error contains `what` and its stderr.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String, StockError> {
     raw_output(command, what).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,4 +1,4 @@
-//! The guest's file system: busybox, programs of this host with their libraries, an /init.
+//! The guest's file system: busybox, programs of this host with their libraries, and /init.
 
 use std::fs;
 use std::io;
@@ -13,21 +13,21 @@ const INIT: &[u8] = include_bytes!("../guest/init");
 const LATENCY: &[u8] = include_bytes!("../guest/latency");
 const LATENCY_AWK: &[u8] = include_bytes!("../guest/latency.awk");
 
-/// What a guest has beside busybox and cyclictest.
+/// What a guest's file system contains besides busybox and cyclictest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Contents {
     /// Programs of this host with their libraries, for /bin.
     pub programs: Vec<PathBuf>,
     /// Kernel modules for /lib/modules.
     pub modules: Vec<PathBuf>,
-    /// Kernel modules for there that /init loads, in this order.
+    /// Kernel modules for /lib/modules that /init loads, in this order.
     pub loaded: Vec<PathBuf>,
     /// Files of this host, and their paths in the guest.
     pub files: Vec<(PathBuf, String)>,
 }
 
-/// Writes an initramfs. It is not compressed: an emulated guest is slower at that than this host is at
-/// reading a file.
+/// Writes an initramfs. It is not compressed: decompression in an emulated guest takes longer than reading a larger
+/// file on this host.
 pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), StockError> {
     let busybox = program("busybox", "busybox-static")?;
     if !libraries(&busybox)?.is_empty() {
@@ -72,7 +72,7 @@ fn archive(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
     for folder in ["proc", "sys", "tmp"] {
         archive.folder(folder)?;
     }
-    // Where init's own output goes until it has mounted /dev.
+    // For init's own output until it has mounted /dev.
     archive.device("dev/console", 5, 1)?;
     for (name, content) in files {
         archive.file(name, content)?;
@@ -80,7 +80,7 @@ fn archive(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
     archive.finish()?.into_inner()?.sync_all()
 }
 
-/// The loader and the shared libraries of a program, as it names them; none if it is static.
+/// The loader and the shared libraries that a program names; empty if it is static.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>, StockError> {
     let name = program.display();
     let told = output(Command::new("ldd").arg(program).env("LC_ALL", "C"), &format!("ldd {name}"));
@@ -95,7 +95,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>, StockError> {
     }
 }
 
-/// The paths in what `ldd` says: `libc.so.6 => /lib/libc.so.6 (0x…)`, `/lib64/ld.so (0x…)`.
+/// The paths in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)`, `/lib64/ld.so (0x…)`.
 fn paths(told: &str) -> Vec<PathBuf> {
     let path = |line: &str| {
         let path = line.rsplit_once("=> ").map_or(line, |(_, path)| path).trim();
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(paths(told), expected.map(|p| Path::new(p).to_owned()));
     }
 
-    /// What the guest's awk makes of a histogram.
+    /// The summary that the guest's awk makes of a histogram.
     fn summary(histogram: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let script = dir.path().join("latency.awk");
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_histogram_is_summed_up_exactly() {
-        // Ninety-eight samples of 10 us, one of 100, one of 9000: the 99th is the second last.
+        // 98 samples of 10 us, one of 100, one of 9000: the 99th is the second last.
         let told = "# Histogram\n000000 000000\n000010\t000098\n000100 000001\n009000 000001\n\
                     # Total: 000000100\n# Min Latencies: 00010\n# Avg Latencies: 00100\n\
                     # Max Latencies: 09000\n# Histogram Overflows: 00000\n";

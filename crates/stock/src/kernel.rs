@@ -1,4 +1,4 @@
-//! A distribution's kernel, out of its package.
+//! A distribution's kernel, from its package.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -14,7 +14,7 @@ const OWN: &str = "VCOOP_STOCK_KERNEL";
 /// Debian's package that depends on its newest kernel for VMs.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Where an image says where its release is written, and from where that counts.
+/// Offset in an image of the pointer to its release; the pointer is relative to the second constant.
 const RELEASE_POINTER: usize = 0x20e;
 const RELEASE_BASE: usize = 0x200;
 
@@ -26,14 +26,13 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel that `VCOOP_STOCK_KERNEL` names, or Debian's, which is downloaded the first time
-    /// and kept under `target/stock`. apt is used as this host has it configured; nothing is
-    /// installed. A kernel of one's own needs drivers for two 16550 serial ports and devtmpfs
-    /// built in.
+    /// The kernel that `VCOOP_STOCK_KERNEL` names, or Debian's, which is downloaded the first time and kept under
+    /// `target/stock`. apt is used as configured on this host; nothing is installed. Another kernel needs built-in
+    /// drivers for two 16550 serial ports, and devtmpfs.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where the package cannot be had.
+    /// [`StockError::Missing`] if the package is not available.
     pub fn get() -> Result<Self, StockError> {
         if let Some(own) = std::env::var_os(OWN) {
             return Ok(Self { image: own.into() });
@@ -55,16 +54,16 @@ impl Kernel {
         Ok(Self { image })
     }
 
-    /// vcoop's driver for it, built with its headers; see [`Headers`].
+    /// vcoop's driver for this kernel, built with its headers; see [`Headers`].
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where the headers or a compiler cannot be had, or what make says.
+    /// [`StockError::Missing`] if the headers or a compiler are not available; or the error of make.
     pub fn driver(&self) -> Result<PathBuf, StockError> {
         Headers::get(&self.release()?)?.build_driver()
     }
 
-    /// What `uname -r` says under it.
+    /// Its release, as printed by `uname -r`.
     ///
     /// # Errors
     ///
@@ -88,7 +87,7 @@ fn release(head: &[u8]) -> Option<String> {
     String::from_utf8(text).ok().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Unpacks the kernel of a package, as a file.
+/// Unpacks the kernel of a package into a file.
 fn download(package: &str, image: &Path) -> Result<(), StockError> {
     let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(image))?;
     Apt::of_host().unpack(&[package.to_owned()], work.path())?;

@@ -1,6 +1,5 @@
-//! A real KVM host, emulated: stock QEMU emulates a CPU with SVM, under which Debian's kernel and kvm-amd run as
-//! they do on hardware. It runs stock guests of its own. Times in it mean little; order and function are those
-//! of hardware.
+//! A real KVM host, emulated: stock QEMU emulates a CPU with SVM, on which Debian's kernel and kvm-amd run as on
+//! hardware. It runs its own stock guests. Order and function are as on hardware; times are not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,21 +24,21 @@ use crate::vm::{Options, Paths, StockVm};
 /// SVM with nested paging.
 const CPU: &str = "EPYC";
 
-/// Folders of the host: what its guests boot, and their serial lines.
+/// Folders of the host: the files that its guests boot, and their serial lines.
 const GUEST: &str = "/lib/guest";
 const LINES: &str = "/run/guests";
 
-/// Runs a line of shell in a guest of the host.
+/// The script that runs a line of shell in a guest of the host.
 const GUEST_SHELL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guest/guest");
 
-/// Time for what a host does at once, and for what it writes much.
+/// Time limits for short operations, and for operations that write much.
 const SHORT: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(120);
 
-/// How often the output of a command is looked at.
+/// Time between two looks at the output of a command.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How a host is set up.
+/// Setup of a host.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// Its kernel, one of [`KernelTree::series`].
@@ -48,11 +47,11 @@ pub struct HostOptions {
     pub append: String,
     /// Programs of this host for its /bin.
     pub programs: Vec<PathBuf>,
-    /// What its guests boot; none, if it has none.
+    /// The image for its guests, if it has any.
     pub guest: Option<GuestImage>,
 }
 
-/// What a guest of a host boots.
+/// The image for guests of a host.
 #[derive(Clone, Debug)]
 pub struct GuestImage {
     /// The kernel.
@@ -63,20 +62,20 @@ pub struct GuestImage {
     pub modules: Vec<PathBuf>,
 }
 
-/// A KVM host that has come up and takes commands. Dropping it ends it.
+/// A KVM host that is up and takes commands. Dropping it ends it.
 #[derive(Debug)]
 pub struct KvmHost {
     vm: StockVm,
-    /// Holds the files that went into it.
+    /// Keeps the files in it.
     _files: TempDir,
 }
 
 impl KvmHost {
-    /// Boots a host, as [`StockVm::start`] does: 5 to 15 s.
+    /// Boots a host, as [`StockVm::start`] does; takes 5 to 15 s.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] if it cannot be had here, or why it did not come up.
+    /// [`StockError::Missing`] if it is not available here; or why it did not come up.
     pub fn start(options: &HostOptions) -> Result<Self, StockError> {
         let tree = KernelTree::newest(&options.series)?;
         let qemu = Qemu::recent()?;
@@ -124,7 +123,7 @@ impl KvmHost {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`crate::Control::run`].
     pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
         self.vm.run(command, timeout)
     }
@@ -134,11 +133,11 @@ impl KvmHost {
         &self.vm
     }
 
-    /// Runs a line of shell in it and passes on what it prints, stdout and stderr as one, as it comes. Its exit
+    /// Runs a line of shell in it and passes on its output as it comes, stdout and stderr merged. Returns the exit
     /// status; 137 if it took longer than `limit`.
     ///
     /// # Errors
-    ///
+    /// As for [`Self::run`]; [`StockError::Oops`] if the host failed.
     /// As [`Self::run`]; [`StockError::Oops`] if the host failed.
     pub fn stream(
         &self,
@@ -156,7 +155,7 @@ impl KvmHost {
         let mut seen = 0;
         loop {
             std::thread::sleep(LOOK);
-            // The status first: nothing is printed after it.
+            // The status is read first: no output comes after it.
             let look = format!(
                 "cat /tmp/status 2>/dev/null; echo; tail -c +{} /tmp/printed | base64 -w 0",
                 seen + 1
@@ -172,11 +171,11 @@ impl KvmHost {
         }
     }
 
-    /// Copies a folder of it to a folder here.
+    /// Copies a folder of the host to a local folder.
     ///
     /// # Errors
     ///
-    /// As [`Self::run`], or a file cannot be written.
+    /// As for [`Self::run`], or a file cannot be written.
     pub fn fetch(&self, from: &str, to: &Path) -> Result<(), StockError> {
         let packed = self.run(&format!("tar -cz -C {from} . | base64 -w 0"), LONG)?;
         let packed = decode(packed.stdout.trim())?;
@@ -188,19 +187,19 @@ impl KvmHost {
         output(&mut unpack, &format!("unpacking {from} of the host")).map(drop)
     }
 
-    /// Whether its kernel failed, or the machine has reset itself, either of which an error of the emulator can cause.
+    /// Whether its kernel failed or the machine has reset itself; an error of the emulator can cause both.
     pub fn has_failed(&self) -> bool {
         self.vm.has_failed() || self.vm.has_ended()
     }
 
-    /// What is said of that.
+    /// The error for such a failure.
     fn oops(&self) -> Option<StockError> {
         self.has_failed().then(|| StockError::Oops { said: self.vm.log() })
     }
 }
 
-/// A program without what only a debugger reads, where that can be taken out of it: a host and its guests have
-/// all their files in memory.
+/// A copy of a program without debug information, if that can be removed: a host and its guests have all their files in
+/// memory.
 fn stripped(program: &PathBuf, folder: &Path) -> PathBuf {
     let copy = folder.join(program.file_name().unwrap_or_default());
     let mut strip = Command::new("strip");
@@ -213,9 +212,9 @@ fn decode(text: &str) -> Result<Vec<u8>, StockError> {
     BASE64_STANDARD.decode(text).map_err(failed)
 }
 
-/// The script that starts a guest in the background and waits until it is up: `start-guest NAME [QEMU'S
-/// ARGUMENTS]`, of which later ones win over those that are there. A stock kernel that resets while it boots, as an error of
-/// the emulator makes it, is booted once more.
+/// The script that starts a guest in the background and waits until it is up: `start-guest NAME [QEMU'S ARGUMENTS]`;
+/// later arguments override those of the script. A stock kernel that resets while it boots, because of an emulator
+/// error, is booted once more.
 fn start_guest() -> String {
     let options = Options { name: "$name".to_owned(), accel: Accel::Kvm, ..Options::default() };
     let args = options.arguments(&Paths {

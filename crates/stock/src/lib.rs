@@ -1,4 +1,4 @@
-//! Stock Linux guests under QEMU, for tests and demonstrations on VMs as people run them.
+//! Stock Linux guests under QEMU, for tests and demonstrations on ordinary VMs.
 //!
 //! ```text
 //! kernel      a distribution's cloud kernel, out of its package, kept under target/stock
@@ -6,8 +6,8 @@
 //! QEMU        that of the host, by default as a pure emulator (TCG)
 //! ```
 //!
-//! Nothing is installed. Where QEMU, a program or the kernel's package cannot be had,
-//! [`StockError::Missing`] says so, and a test skips itself.
+//! Nothing is installed. If QEMU, a program or the kernel's package is not available, the error is
+//! [`StockError::Missing`], and a test skips itself.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -17,17 +17,17 @@ const FLAVOUR: &str = "-cloud-amd64";
 /// vcoop's driver for Linux guests.
 pub(crate) const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
 
-/// The headers of a kernel, unpacked and not installed.
+/// The headers of a kernel, unpacked but not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// What `uname -r` says under their kernel.
+    /// The release of their kernel, as printed by `uname -r`.
     pub release: String,
     pub(crate) folder: PathBuf,
 }
 
 impl Headers {
-    /// The releases whose headers this host's apt knows: the newest of each of these series (such as
-    /// `6.1`) and the newest of all, each once, in no order.
+    /// The releases whose headers this host's apt has: the newest of each of these series (such as `6.1`) and the
+    /// newest of all, each once, in no order.
     ///
     /// # Errors
     ///
@@ -35,17 +35,17 @@ impl Headers {
     pub fn newest(series: &[&str]) -> Result<Vec<String>, StockError> {
         let names = Apt::of_host().names(HEADERS, FLAVOUR)?;
         let releases = || names.iter().filter_map(|name| name.strip_prefix(HEADERS));
-        // Every release begins with the empty series.
+        // The empty series matches every release.
         let series = series.iter().chain([&""]);
         let found = series.filter_map(|series| release::newest(releases(), series));
         Ok(found.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
-    /// The headers of a release, which are downloaded the first time and kept under `target/stock`.
+    /// The headers of a release, downloaded the first time and kept under `target/stock`.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where the packages cannot be had.
+    /// [`StockError::Missing`] if the packages are not available.
     pub fn get(release: &str) -> Result<Self, StockError> {
         let package = format!("{HEADERS}{release}");
         let folder = Path::new("usr/src").join(&package);
@@ -64,12 +64,12 @@ impl Headers {
         Ok(Self { release: release.to_owned(), folder: kept.join(folder) })
     }
 
-    /// Builds vcoop's driver for the kernel of these headers, in a copy of its folder, in which links are files.
-    /// The result is `vcoop.ko` under `target/stock`, which is kept until a source changes.
+    /// Builds vcoop's driver for the kernel of these headers, in a copy of its folder with links resolved. The result,
+    /// `vcoop.ko`, is kept under `target/stock` until a source changes.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] without make and a compiler; or what make says.
+    /// [`StockError::Missing`] without make and a compiler; or the error of make.
     pub fn build_driver(&self) -> Result<PathBuf, StockError> {
         let kept = Path::new(KEPT).join(format!("modules-{}", self.release));
         let module = kept.join("vcoop.ko");
@@ -94,20 +94,20 @@ impl Headers {
                 .args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Werror", "modules"]),
             &format!("building the driver for Linux {}", self.release),
         )?;
-        // Renamed, because another process may read the one before.
+        // Renamed, because another process may be reading the old file.
         fs::rename(work.path().join("vcoop.ko"), &module).map_err(StockError::file(&module))?;
         Ok(module)
     }
 }
 
-/// Whether a file was written after the last change of each of its sources.
+/// Whether a file was written after the last change of all its sources.
 fn is_newer(built: &Path, sources: &[PathBuf]) -> bool {
     let changed = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
     let built = changed(built);
     built.is_some() && sources.iter().all(|source| changed(source) < built)
 }
 
-/// The makefile of the headers includes another one by its path where it would be installed.
+/// The makefile of the headers includes another one by its installed path.
 fn relocate(makefile: &Path, root: &Path) -> Result<(), StockError> {
     let root = std::path::absolute(root).map_err(StockError::file(root))?;
     let text = fs::read_to_string(makefile).map_err(StockError::file(makefile))?;
@@ -115,12 +115,12 @@ fn relocate(makefile: &Path, root: &Path) -> Result<(), StockError> {
     fs::write(makefile, text.replace("/usr/src/", &here)).map_err(StockError::file(makefile))
 }
 
-/// Builds a program of one C file, without shared libraries, for the guest's /bin. It has the file's
-/// name and is kept under `target/stock` until a file beside it or one folder up changes.
+/// Builds a static program from one C file, for the guest's /bin. It has the file's name and is kept under
+/// `target/stock` until a file beside it or one folder up changes.
 ///
 /// # Errors
 ///
-/// [`StockError::Missing`] without a compiler; or what the compiler says.
+/// [`StockError::Missing`] without a compiler; or the compiler's error.
 pub fn guest_program(source: &Path) -> Result<PathBuf, StockError> {
     let compiler = program("cc", "gcc")?;
     let _lock = debian::lock()?;

@@ -9,16 +9,16 @@ use crate::host::{dies_with_caller, output, program};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// The first release with which several emulated vCPUs, each in a thread of its own, are run here. Under 7.2 one
-/// goes on with code that the kernel has patched meanwhile: three of four guests with 4 vCPUs hung within 25 loads of
-/// the driver, and an emulated KVM host failed in what had been a breakpoint of the patching.
+/// The first release used here for several emulated vCPUs, each in its own thread. In 7.2 a vCPU can go on with code
+/// that the kernel has patched meanwhile: three of four guests with 4 vCPUs hung within 25 loads of the driver, and an
+/// emulated KVM host failed at a former breakpoint of the patching.
 const RECENT: u32 = 9;
 
-/// Where a newer QEMU comes from, and its packages.
+/// The suite with a newer QEMU, and its packages.
 const SUITE: &str = "bookworm-backports";
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data"];
 
-/// Firmware that a guest of type `q35` or `microvm` needs, which boots a kernel given to QEMU.
+/// Firmware that a guest of type `q35` or `microvm` needs to boot a kernel given to QEMU.
 const FIRMWARE: [&str; 4] =
     ["bios-256k.bin", "bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
 
@@ -26,28 +26,28 @@ const FIRMWARE: [&str; 4] =
 #[derive(Clone, Debug)]
 pub struct Qemu {
     program: PathBuf,
-    /// Where its firmware is, if not where it looks by itself.
+    /// Folder of its firmware, if not its default one.
     data: Vec<PathBuf>,
 }
 
 impl Qemu {
-    /// The one that this host has installed.
+    /// The QEMU that is installed on this host.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] without one.
+    /// [`StockError::Missing`] if there is none.
     pub fn of_host() -> Result<Self, StockError> {
         Ok(Self { program: program(PROGRAM, "qemu-system-x86")?, data: Vec::new() })
     }
 
-    /// One that emulates several vCPUs well: that of the host if it is recent, or a newer one from Debian's mirror,
-    /// which is downloaded the first time and kept under `target/stock`.
+    /// A QEMU that emulates several vCPUs well: the host's if recent, or else a newer one from Debian's mirror,
+    /// downloaded the first time and kept under `target/stock`.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] if neither can be had.
+    /// [`StockError::Missing`] if neither is available.
     pub fn recent() -> Result<Self, StockError> {
-        // The newer one is made for what that of the host depends on.
+        // The newer one needs the libraries that the host's depends on.
         let own = Self::of_host()?;
         if own.version()? >= RECENT {
             return Ok(own);
@@ -77,11 +77,11 @@ impl Qemu {
         &self.program
     }
 
-    /// Its firmware for guests that boot a kernel, as files.
+    /// Its firmware files for guests that boot a kernel.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] for a file that is in none of the usual folders.
+    /// [`StockError::Missing`] if a file is in none of the usual folders.
     pub fn firmware(&self) -> Result<Vec<PathBuf>, StockError> {
         let usual = ["/usr/share/qemu", "/usr/share/seabios"].map(PathBuf::from);
         let find = |name: &&str| {
@@ -103,7 +103,7 @@ impl Qemu {
         command
     }
 
-    /// The one from Debian's mirror.
+    /// The QEMU from Debian's mirror.
     fn unpacked() -> Result<Self, StockError> {
         let kept = debian::kept("qemu", |work| {
             Apt::suite(SUITE)?.unpack(&PACKAGES.map(str::to_owned), work)

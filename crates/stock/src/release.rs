@@ -1,10 +1,10 @@
-//! Releases of kernels, by number.
+//! Comparison of kernel releases by number.
 
-/// The newest of a series, such as `6.1`; of all releases, if the series is empty.
+/// The newest release of a series, such as `6.1`; of all, if the series is empty.
 pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) -> Option<&'a str> {
     let wanted = numbers(series);
     releases
-        // Other names of packages begin alike: `unsigned-7.3.4`.
+        // Other packages have similar names: `unsigned-7.3.4`.
         .filter(|release| release.starts_with(|first: char| first.is_ascii_digit()))
         .map(|release| (numbers(release), release))
         // Packages that only depend on others have fewer numbers.
@@ -13,13 +13,13 @@ pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) 
         .map(|(_, release)| release)
 }
 
-/// Whether a release is this one or a later one.
+/// Whether a release is `first` or later.
 pub(crate) fn is_from(release: &str, first: &[u64]) -> bool {
     numbers(release).as_slice() >= first
 }
 
-/// The numbers of a release, by which it is ordered: `6.12.117+deb12` after `6.12.95+deb12`. The name of a
-/// flavour has none that count.
+/// The numbers by which releases are ordered: `6.12.117+deb12` comes after `6.12.95+deb12`. Numbers in the name of a
+/// flavour do not count.
 fn numbers(release: &str) -> Vec<u64> {
     let parts = release.trim_end_matches("-cloud-amd64").split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()

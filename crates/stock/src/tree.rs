@@ -14,7 +14,7 @@ use crate::release;
 /// Debian's kernels for VMs.
 const FLAVOUR: &str = "-cloud-amd64";
 
-/// A series of kernels: how it begins, the suite that has it, the packages of a kernel of it.
+/// A series of kernels: prefix of its releases, suite, and packages of one kernel.
 const SERIES: [(&str, &str, &[&str]); 2] = [
     ("6.12", "bookworm-backports", &["linux-image-"]),
     ("7", "trixie-backports", &["linux-binary-", "linux-modules-", "linux-base-"]),
@@ -23,7 +23,7 @@ const SERIES: [(&str, &str, &[&str]); 2] = [
 /// A kernel with its modules.
 #[derive(Clone, Debug)]
 pub struct KernelTree {
-    /// What `uname -r` says under it.
+    /// Its release, as printed by `uname -r`.
     pub release: String,
     /// Its image.
     pub kernel: Kernel,
@@ -31,17 +31,17 @@ pub struct KernelTree {
 }
 
 impl KernelTree {
-    /// The series that can be had.
+    /// The available series.
     pub fn series() -> impl Iterator<Item = &'static str> {
         SERIES.iter().map(|(series, ..)| *series)
     }
 
-    /// The newest kernel of a series of [`Self::series`]. It is downloaded from Debian's mirror the first
-    /// time and kept under `target/stock`; nothing is installed.
+    /// The newest kernel of one of [`Self::series`]. It is downloaded from Debian's mirror the first time and kept
+    /// under `target/stock`; nothing is installed.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where it cannot be had.
+    /// [`StockError::Missing`] if it is not available.
     pub fn newest(series: &str) -> Result<Self, StockError> {
         let unknown = || {
             let known: Vec<_> = Self::series().collect();
@@ -60,17 +60,17 @@ impl KernelTree {
         })
     }
 
-    /// The kernel of a release, such as `6.12.117+deb12-cloud-amd64`, that this host's apt knows. It is kept as
-    /// that of [`Self::newest`].
+    /// The kernel of a release that this host's apt has, such as `6.12.117+deb12-cloud-amd64`. It is kept as that of
+    /// [`Self::newest`].
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] where its package cannot be had.
+    /// [`StockError::Missing`] if its package is not available.
     pub fn of(release: &str) -> Result<Self, StockError> {
         Self::kept(release, || Ok((Apt::of_host(), vec![format!("linux-image-{release}")])))
     }
 
-    /// The kernel that is kept under a name; the first time out of these packages.
+    /// The kernel kept under a name; the first time it is unpacked from these packages.
     fn kept(
         name: &str,
         packages: impl FnOnce() -> Result<(Apt, Vec<String>), StockError>,
@@ -111,8 +111,8 @@ impl KernelTree {
         Ok(Self { release, kernel: Kernel { image }, modules })
     }
 
-    /// Unpacks modules and those that they need into a folder; their files in an order in which they can be
-    /// loaded. What is built into the kernel is left out.
+    /// Unpacks modules and their dependencies into a folder; returns their files in an order in which they can be
+    /// loaded. Modules built into the kernel are left out.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl KernelTree {
             wanted.iter().map(|name| name.replace('-', "_")).collect();
         while let Some(name) = queue.pop_front() {
             let Some(path) = files.get(&name) else { continue };
-            // One that was there for another is needed earlier now.
+            // A module already in the list is needed earlier now.
             let again = loaded.iter().position(|(there, _)| *there == name);
             let file = match again {
                 Some(at) => loaded.remove(at).1,
@@ -140,7 +140,7 @@ impl KernelTree {
     }
 }
 
-/// The name of a module by its file.
+/// The name of the module in a file.
 fn module_name(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let file = file.strip_suffix(".xz").unwrap_or(file);
@@ -158,7 +158,7 @@ fn decompress(from: &Path, to: &Path) -> Result<PathBuf, StockError> {
     Ok(to.to_owned())
 }
 
-/// The modules that one needs, which it names in its `.modinfo`: `depends=kvm,ccp`.
+/// The direct dependencies of a module, from its `.modinfo`: `depends=kvm,ccp`.
 fn needs(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|bytes| bytes == KEY) else {

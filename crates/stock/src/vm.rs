@@ -1,4 +1,4 @@
-//! A guest that runs.
+//! A running guest.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
 
-/// What the guest's /init says on the console when it listens.
+/// The console message of the guest's /init when it takes commands.
 const READY: &str = "stock guest ready: ";
 
-/// How long the threads of the vCPUs may take to appear.
+/// Time limit for the threads of the vCPUs to appear.
 const THREADS: Duration = Duration::from_secs(10);
 
-/// Time to end what runs in a guest.
+/// Time limit to end the guest's background work.
 const END: Duration = Duration::from_secs(10);
 
-/// How often something is looked at that is waited for.
+/// Time between two looks at what is waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// - `panic=-1`: with `-no-reboot`, QEMU ends when the guest panics.
@@ -37,41 +37,41 @@ const LOOK: Duration = Duration::from_millis(20);
 /// - `cryptomgr.notests`: the kernel's tests of its ciphers are a sixth of an emulated boot.
 const APPEND: &str = "console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable cryptomgr.notests";
 
-/// How a guest is set up. The default is an emulated one with one vCPU, placed nowhere.
+/// Setup of a guest. By default it is emulated, has one vCPU, and is not pinned.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// QEMU's name for it.
     pub name: String,
-    /// How many vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Memory, MiB.
+    /// Memory in MiB.
     pub memory_mib: u32,
-    /// What executes it.
+    /// The accelerator.
     pub accel: Accel,
-    /// The CPU model and its features, as QEMU takes them; empty for all that the accelerator has.
+    /// The CPU model and its features, in QEMU's syntax; empty for all features of the accelerator.
     pub cpu: String,
-    /// Whether QEMU names its threads, which is how a VM's vCPUs are told without asking QEMU.
+    /// Whether QEMU names its threads, so that the vCPUs can be found without asking QEMU.
     pub debug_threads: bool,
-    /// CPUs for QEMU's own threads; empty for those of the caller. In an emulated guest, timers
-    /// are delivered by QEMU's main thread.
+    /// CPUs for QEMU's other threads; empty for the caller's. Timers of an emulated guest are delivered by QEMU's main
+    /// thread.
     pub emulator_cpus: Vec<u32>,
-    /// CPUs for the threads of the vCPUs; empty for those of the caller.
+    /// CPUs for the threads of the vCPUs; empty for the caller's.
     pub vcpu_cpus: Vec<u32>,
     /// Further programs of this host for the guest's /bin.
     pub programs: Vec<PathBuf>,
-    /// The kernel; [`Kernel::get`] if there is none.
+    /// The kernel; `None` for [`Kernel::get`].
     pub kernel: Option<Kernel>,
     /// Further arguments for the kernel.
     pub append: String,
-    /// Kernel modules for the guest's /lib/modules, in which they keep their names.
+    /// Kernel modules for the guest's /lib/modules, under their own names.
     pub modules: Vec<PathBuf>,
-    /// Kernel modules that the guest loads before it is up, in this order.
+    /// Kernel modules that the guest loads while it boots, in this order.
     pub loaded: Vec<PathBuf>,
     /// Further files of this host, and their paths in the guest.
     pub files: Vec<(PathBuf, String)>,
     /// Further arguments for QEMU.
     pub qemu_args: Vec<String>,
-    /// How long the guest may take to come up.
+    /// Time limit for the boot.
     pub boot: Duration,
 }
 
@@ -98,12 +98,12 @@ impl Default for Options {
     }
 }
 
-/// The files of a guest, as its QEMU is told them.
+/// The files of a guest, for QEMU's arguments.
 pub(crate) struct Paths {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub console: PathBuf,
-    /// The backend of the second serial port, as QEMU's `-chardev` takes it, with the id `control`.
+    /// The backend of the second serial port in the syntax of QEMU's `-chardev`, with the id `control`.
     pub control: String,
     pub qmp: PathBuf,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Paths {
 impl Options {
     /// QEMU's arguments.
     pub(crate) fn arguments(&self, paths: &Paths) -> Vec<String> {
-        // cx16: a cmpxchg16b stops all emulated vCPUs for a while.
+        // cx16 is off: an emulated cmpxchg16b stops all vCPUs for a while.
         let (accel, cpu) = match self.accel {
             Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
             Accel::Kvm => ("kvm", "host"),
@@ -140,8 +140,7 @@ impl Options {
     }
 }
 
-/// A guest that has come up and takes commands. Dropping it ends its QEMU, as does the end of the
-/// thread that started it.
+/// A guest that is up and takes commands. Dropping it ends its QEMU, as does the end of the thread that started it.
 #[derive(Debug)]
 pub struct StockVm {
     qemu: Mutex<Child>,
@@ -152,12 +151,12 @@ pub struct StockVm {
 }
 
 impl StockVm {
-    /// Starts QEMU and waits until the guest takes commands: 5 to 10 s where it is emulated. An emulated guest whose kernel
-    /// fails meanwhile, which is an error of the emulator, is booted once more, and stderr says so.
+    /// Starts QEMU and waits until the guest takes commands: 5 to 10 s if emulated. An emulated guest whose kernel
+    /// fails meanwhile, because of an emulator error, is booted once more, with a message on stderr.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
+    /// [`StockError::Missing`] if it is not available on this host; or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
         let mut vm = Self::spawn(options)?;
         let mut up = vm.wait_until_up(options.boot);
@@ -171,7 +170,7 @@ impl StockVm {
             up = vm.wait_until_up(options.boot);
         }
         up?;
-        // Not before: on a busy host it boots sooner where it likes.
+        // Not earlier: on a busy host an unpinned guest boots faster.
         vm.place(options)?;
         Ok(vm)
     }
@@ -215,29 +214,29 @@ impl StockVm {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Control::run`].
     pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
         self.control.run(command, timeout)
     }
 
-    /// Ends all loops of shell that begin with `while :`, which it was made busy with.
+    /// Ends all shell loops that begin with `while :`, with which tests keep the guest busy.
     ///
     /// # Errors
     ///
     /// As [`Self::run`].
     pub fn end_loops(&self) -> Result<(), StockError> {
-        // The one who looks does not find itself.
+        // The pattern does not match the command that searches.
         let end = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline | grep -q 'while [:]' && \
                    kill -KILL ${p#/proc/}; done 2>/dev/null; true";
         self.run(end, END).map(drop)
     }
 
-    /// What its console said.
+    /// The output of its console.
     pub fn console(&self) -> String {
         self.said("console")
     }
 
-    /// Whether its kernel failed, as far as its console says.
+    /// Whether its console shows that the kernel failed.
     pub fn has_failed(&self) -> bool {
         is_oops(&self.console())
     }
@@ -248,17 +247,17 @@ impl StockVm {
         !matches!(qemu.try_wait(), Ok(None))
     }
 
-    /// What QEMU and its console said.
+    /// The output of QEMU and of the console.
     pub fn log(&self) -> String {
         [self.said("qemu.log"), self.console()].concat()
     }
 
-    /// How often it has come up: more than once, if it has booted another kernel itself.
+    /// How many times it has come up: more than once if it has booted another kernel itself.
     pub fn boots(&self) -> usize {
         self.console().matches(READY).count()
     }
 
-    /// The way to the guest's shell, for another process too.
+    /// The connection to the guest's shell, which other processes can also open.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -278,8 +277,7 @@ impl StockVm {
         self.dir.path().join("qmp")
     }
 
-    /// The VM as it is found on this host, with all its vCPUs. QEMU is asked over QMP where it
-    /// does not name its threads.
+    /// The VM as found on this host, with all its vCPUs. QEMU is asked over QMP if it does not name its threads.
     ///
     /// # Errors
     ///
@@ -292,7 +290,7 @@ impl StockVm {
             if let Some(mut vm) = scan.vms.into_iter().find(|vm| vm.pid == self.pid()) {
                 if vm.vcpus.is_empty() {
                     match proc.ask(&mut vm, &self.qmp(), TIMEOUT) {
-                        // Threads that were started after the scan, or a socket that is not there yet.
+                        // Threads that started after the scan, or a socket that does not exist yet.
                         Ok(()) | Err(QmpError::Connect(_) | QmpError::ForeignThread { .. }) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -310,7 +308,7 @@ impl StockVm {
     ///
     /// # Errors
     ///
-    /// As [`Self::vm`].
+    /// As for [`Self::vm`].
     pub fn vcpu_tids(&self) -> Result<Vec<i32>, StockError> {
         Ok(self.vm()?.vcpus.iter().map(|vcpu| vcpu.thread.tid as i32).collect())
     }
@@ -328,7 +326,7 @@ impl StockVm {
             place(vcpu.thread.tid, &options.vcpu_cpus)?;
         }
         for other in &vm.others {
-            // One that has ended since needs no place.
+            // A thread that has ended meanwhile need not be pinned.
             let _ = place(other.thread.tid, &options.emulator_cpus);
         }
         Ok(())
@@ -337,7 +335,7 @@ impl StockVm {
     fn wait_until_up(&mut self, limit: Duration) -> Result<(), StockError> {
         let give_up = Instant::now() + limit;
         loop {
-            // Asked first: what it said before it ended is complete then.
+            // Checked first: if it has ended, its output is complete.
             let qemu = self.qemu.get_mut().unwrap_or_else(PoisonError::into_inner);
             let ended = qemu.try_wait().map_err(StockError::io("waiting for QEMU"))?;
             if self.said("console").contains(READY) {
@@ -353,7 +351,7 @@ impl StockVm {
         }
     }
 
-    /// The end of what QEMU and its console said.
+    /// The end of the output of QEMU and of the console.
     fn last_words(&self) -> String {
         [self.said("qemu.log"), self.console()].map(|text| end(&text)).concat()
     }
@@ -372,7 +370,7 @@ impl Drop for StockVm {
     }
 }
 
-/// The last lines of a text, fit for a terminal.
+/// The last lines of a text, safe for a terminal.
 fn end(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(15)..];
