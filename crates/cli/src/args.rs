@@ -1,4 +1,4 @@
-//! What the command line can say.
+//! The command line.
 
 pub(crate) mod host;
 
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// Ends without a command: prints help, the version, or what is wrong with the arguments.
+/// Ends without a command: prints help, the version, or errors in the arguments.
 pub(crate) fn end(error: &clap::Error) -> ExitCode {
     match error.print() {
         Err(e) if !error.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {
@@ -65,7 +65,7 @@ pub(crate) fn end(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// The environment variable that a wrong value comes from: that of an option that nobody wrote.
+/// The environment variable that a wrong value comes from: that of an option that was not given.
 fn variable_of(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return None };
     let option = wrong.split([' ', '=']).next()?;
@@ -155,12 +155,12 @@ pub(crate) struct MayCost {
 impl MayCost {
     pub(crate) fn limits(&self) -> Limits {
         let mut limits = Limits::default();
-        // Each was tried when it was read.
+        // Each was parsed before.
         self.changes.iter().for_each(|text| drop(limits.set(text)));
         limits
     }
 
-    /// The options that say so again.
+    /// The options that give the same value again.
     pub(crate) fn words(&self) -> Vec<String> {
         if self.changes.is_empty() {
             return Vec::new();
@@ -171,7 +171,7 @@ impl MayCost {
 
 fn may_cost(text: &str) -> Result<String, String> {
     let changed = Limits::default().set(text);
-    // clap does not break lines of errors.
+    // clap does not wrap errors.
     let said = |why| format!("\n{}", style_of_notes().wrap(&format!("  {why}"), 4).trim_end());
     changed.map(|()| text.to_owned()).map_err(said)
 }
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use vcoop_experiment::deploy;
 
-    /// What is printed can be typed: each line that begins with `vcoop` is one that clap takes.
+    /// Examples in outputs are valid: clap accepts each line that begins with `vcoop`.
     #[test]
     fn printed_lines_are_taken() {
         let all = deploy::builtin();

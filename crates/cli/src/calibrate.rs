@@ -1,4 +1,4 @@
-//! `vcoop calibrate`: what mechanisms cost on this host.
+//! `vcoop calibrate`: measures the costs of mechanisms on this host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub(crate) struct CalibrateArgs {
     pub(crate) quiet: bool,
 }
 
-/// An idle host's threads take less than this of its CPUs.
+/// Threads of an idle host take less than this share of its CPUs.
 const BUSY_PERMILLE: u64 = 20;
 
 /// The document of `--json`.
@@ -119,7 +119,7 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// What was timed, then what became of it.
+/// The timed mechanisms, then the results.
 fn table(found: &Calibration) -> String {
     let mut text = format!(
         "{}, Linux {}, {} CPUs, KVM: {}\n\n",
@@ -152,8 +152,8 @@ fn table(found: &Calibration) -> String {
     text
 }
 
-/// What the table has of a distribution. The median stands for it however few samples there are; another quantile
-/// takes ten samples beyond it.
+/// The quantiles of a distribution in the table. The median needs no minimum number of samples; another quantile needs
+/// ten samples beyond it.
 fn numbers(d: &Distribution) -> [String; 6] {
     let quantile = |value: Ns, within: u64| {
         if carries(d.n, within) { value.to_string() } else { "n/a".to_owned() }
@@ -171,7 +171,7 @@ fn row(name: &str, cells: &[&str]) -> String {
     line + "\n"
 }
 
-/// What a reader must know to believe the numbers.
+/// Notes that a reader needs to judge the numbers.
 fn notes(found: &Calibration, args: &CalibrateArgs) {
     for skipped in &found.skipped {
         note(&format!("not measured: {}: {}", skipped.name, skipped.why));

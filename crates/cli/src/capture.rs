@@ -1,4 +1,4 @@
-//! `vcoop capture`: what a capture becomes.
+//! `vcoop capture`: shows the threads made from a capture.
 
 use vcoop_capture::{Capture, Limits, Replay, Shape};
 use vcoop_experiment::format;
@@ -13,7 +13,7 @@ pub(crate) struct CaptureArgs {
     pub(crate) file: String,
 }
 
-/// Threads shown, those with the most demand.
+/// Number of threads shown, those with the most demand.
 const SHOWN: usize = 10;
 
 pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {

@@ -36,7 +36,7 @@ pub(crate) struct DiffArgs {
 pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     let (first, second) = (document(&args.first)?, document(&args.second)?);
     let found = diff(&first, &second);
-    // A ratio has no unit but how many times it is.
+    // A ratio has no unit other than "times".
     let mut known = quantities(&second);
     known.iter_mut().for_each(|quantity| "ratio".clone_into(&mut quantity.unit));
     let conditions = conditions(&args.fail_if, &known)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     print_at_end(&if args.json { json(&found)? } else { words(&found, args.all) }, end)
 }
 
-/// A result, or the one in a folder that --out wrote.
+/// A result file, or the result in a folder that --out wrote.
 fn document(path: &Path) -> Result<Document, Failure> {
     let file = if path.is_dir() { path.join(RESULT) } else { path.to_owned() };
     let (dir, name) = (file.parent().unwrap_or(Path::new("")), file.file_name());

@@ -73,7 +73,7 @@ fn show(finding: &Finding) -> String {
     text
 }
 
-/// By what policies hear of a VM's interrupts, and of its sleeps.
+/// The sources of events for policies: a VM's interrupts, and its sleeps.
 #[cfg(target_os = "linux")]
 fn interrupts() -> Finding {
     use vcoop_bpf::{Events, Missing};
@@ -100,7 +100,8 @@ fn interrupts() -> Finding {
     }
 }
 
-/// Which policies can be decided in the kernel, where this build and the kernel have a scheduler for them and none is loaded.
+/// The policies that can be decided in the kernel, if this build and the kernel support the scheduler and none is
+/// loaded.
 #[cfg(target_os = "linux")]
 fn boosts_in_kernel() -> Option<Finding> {
     use vcoop_bpf::Scheduler;

@@ -1,4 +1,4 @@
-//! `--fail-if`: conditions that end a command with an exit code of their own.
+//! `--fail-if`: conditions that end a command with a separate exit code.
 
 use vcoop_experiment::judge::Held;
 use vcoop_experiment::params;
@@ -8,7 +8,7 @@ use vcoop_sweep::slo::{Quantity, Slo, quantities};
 use crate::failure::Failure;
 use crate::scenario::refuse;
 
-/// Holds conditions against every policy in every cell.
+/// Evaluates conditions for every policy in every cell.
 pub(crate) fn fail_if(texts: &[String], result: &Document) -> Result<(), Failure> {
     if texts.is_empty() {
         return Ok(());
@@ -46,12 +46,12 @@ pub(crate) fn fail_if(texts: &[String], result: &Document) -> Result<(), Failure
     }
 }
 
-/// The conditions, read against what there is to be named.
+/// The conditions, parsed with the names in the result.
 pub(crate) fn conditions(texts: &[String], known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
     texts.iter().map(|text| Slo::parse("--fail-if", text, known).map_err(refuse)).collect()
 }
 
-/// A policy, and the cell where there are several.
+/// A policy, and the cell if there are several.
 fn place(result: &Document, policy: &str, (backend, cell): &(String, Params)) -> String {
     let words = params::words(cell);
     let several = result.backends.len() > 1;

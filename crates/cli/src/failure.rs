@@ -1,11 +1,11 @@
-//! How a command can fail, and the exit code that says so.
+//! Ways in which a command can fail, and their exit codes.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
 use crate::output::note;
 
-/// Why a command did not end well.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The run, or something around it, failed: 1.
@@ -14,13 +14,13 @@ pub(crate) enum Failure {
     Usage(String),
     /// A needed facility is missing: 3.
     Missing(String),
-    /// A condition of `--fail-if` is true; the result is printed already: 4.
+    /// A condition of `--fail-if` holds; the result is printed already: 4.
     Condition(String),
-    /// A sweep has points that failed; the others are in its folder: 5.
+    /// Points of a sweep failed; the others are in its folder: 5.
     Points(String),
     /// Interrupted; the result so far is printed already: 130.
     Interrupted,
-    /// The reader of stdout is gone: nobody is left to tell, and nothing is wrong.
+    /// The reader of stdout has gone: no message is needed, and this is no error.
     ClosedPipe,
 }
 
@@ -34,7 +34,7 @@ impl Failure {
         Self::Usage(why.to_string())
     }
 
-    /// Why, in words.
+    /// The message.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Run(text)
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// Says why, on stderr; the exit code.
+    /// Prints the message on stderr; returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let code = match self {
             Self::Run(_) => 1,

@@ -16,26 +16,25 @@ use crate::output::{note, shown};
 
 /// Name of the page.
 pub(crate) const REPORT: &str = "report.html";
-/// Name of the file that says whose folder it is.
+/// Name of the file that identifies the owner of the folder.
 pub(crate) const RESULT: &str = "result.json";
-/// What `validate --out` leaves.
+/// Main file of `validate --out`.
 pub(crate) const VALIDATION: &str = "validation.json";
-/// What `reproduce --out` leaves.
+/// Main file of `reproduce --out`.
 pub(crate) const REPRODUCTION: &str = "reproduce.json";
 /// Name of the page as text.
 pub(crate) const TEXT: &str = "report.txt";
 const PLAN: &str = "plan.json";
 const SCENARIO: &str = "scenario.toml";
 
-/// A folder for results, locked as long as this is there: two runs in one would undo each other's
-/// files.
+/// A folder for results, locked while this exists: two runs in one folder would overwrite each other's files.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
     _lock: File,
 }
 
-/// What a result says about itself.
+/// The identity of a result.
 #[derive(Deserialize)]
 struct Head {
     schema: String,
@@ -43,9 +42,8 @@ struct Head {
 }
 
 impl Folder {
-    /// Makes the folder before the run, so that a run is not wasted on one that cannot be written.
-    /// A folder that holds another scenario's result, or files that are not ours, is refused unless
-    /// `force`.
+    /// Creates the folder before the run, so that a run is not wasted if it cannot be written. A folder with another
+    /// scenario's result, or with files of other programs, is refused unless `force`.
     pub(crate) fn new(dir: &Path, scenario: &str, force: bool) -> Result<Self, Failure> {
         let this = Self::take(dir)?;
         if force {
@@ -71,14 +69,14 @@ impl Folder {
         }
     }
 
-    /// Makes the folder for what a command leaves besides a report, which is called `mark`. One with
-    /// other files, but without that, is refused unless `force`.
+    /// Creates the folder for files of a command other than a report; `mark` is its main file. A folder with other
+    /// files and without `mark` is refused unless `force`.
     pub(crate) fn of(dir: &Path, mark: &str, force: bool) -> Result<Self, Failure> {
         let this = Self::take(dir)?;
         if force || dir.join(mark).is_file() { Ok(this) } else { this.empty(mark) }
     }
 
-    /// Makes and locks a folder, and removes what a run that was killed left half written.
+    /// Creates and locks a folder, and removes files that a killed run left incomplete.
     fn take(dir: &Path) -> Result<Self, Failure> {
         let failed = |what: &str, e: &io::Error| {
             Failure::run(format!("--out {}: cannot {what} it: {e}", dir.display()))
@@ -101,7 +99,7 @@ impl Folder {
         Ok(this)
     }
 
-    /// Names of what is in it, in their order.
+    /// Names of its entries, sorted.
     fn names(&self) -> Result<Vec<String>, Failure> {
         let failed = |e| Failure::run(format!("--out {}: cannot read it: {e}", self.dir.display()));
         let mut names = Vec::new();
@@ -112,7 +110,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Where nothing says that it is ours, nothing may be in it.
+    /// Without a mark the folder must be empty.
     fn empty(self, mark: &str) -> Result<Self, Failure> {
         match self.names()?.first() {
             None => Ok(self),
@@ -135,7 +133,7 @@ impl Folder {
         ))
     }
 
-    /// Writes everything. `result.json` comes last: where it is, the rest is.
+    /// Writes all files. `result.json` is last: if it exists, the others do.
     pub(crate) fn write(
         &self,
         result: &Document,
@@ -150,20 +148,20 @@ impl Folder {
         self.put(RESULT, &result.to_json())
     }
 
-    /// Says that it is written.
+    /// Prints that the folder was written.
     pub(crate) fn say(&self, quiet: bool) {
         if !quiet {
             note(&format!("wrote {}", self.dir.display()));
         }
     }
 
-    /// Writes a file, which replaces what was there.
+    /// Writes a file, and replaces an existing one.
     pub(crate) fn put(&self, name: &str, text: &str) -> Result<(), Failure> {
         put(&self.dir, name, text)
     }
 }
 
-/// Makes a folder that a user has named after `option`.
+/// Creates a folder that the user named with `option`.
 pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
     let dir_is = |what: &str| format!("{option}{}: {what}", dir.display());
     fs::create_dir_all(dir).map_err(|e| match e.kind() {
@@ -172,14 +170,14 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
         }
         _ => Failure::run(dir_is(&format!("cannot make it: {e}"))),
     })?;
-    // Asked before time is spent on what it is to hold.
+    // Checked before time is spent on the content.
     let probe = dir.join(format!(".vcoop-{}.part", std::process::id()));
     fs::write(&probe, "")
         .and_then(|()| fs::remove_file(&probe))
         .map_err(|e| Failure::run(dir_is(&format!("cannot write there: {e}"))))
 }
 
-/// Whether a file that `-o` names can be written: asked before time is spent on what it is to hold.
+/// Whether a file named with `-o` can be written: checked before time is spent on its content.
 pub(crate) fn place(path: &Path) -> Result<(), Failure> {
     let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -194,19 +192,19 @@ pub(crate) fn place(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a name is one of those under which files are written until they are whole.
+/// Whether a name is one of the temporary names of incomplete files.
 fn is_half(name: &str) -> bool {
     let ours = [RESULT, PLAN, SCENARIO, TEXT, REPORT, REPRODUCTION, VALIDATION];
     let whole = name.strip_prefix('.').and_then(|n| n.strip_suffix(".part"));
     whole.is_some_and(|whole| ours.contains(&whole) || whole.starts_with("samples-"))
 }
 
-/// Writes a file of a folder, which [`replace`]s what was there.
+/// Writes a file of a folder; it [`replace`]s an existing one.
 pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
     replace(&dir.join(name), text)
 }
 
-/// Writes a file under another name first, so that a reader never sees half of it.
+/// Writes a file under a temporary name first, so that a reader never sees an incomplete one.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let part = part(path);
     fs::write(&part, text)
@@ -214,12 +212,12 @@ fn replace(path: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|e| cannot_write(path, &e))
 }
 
-/// What a file is called until it is whole.
+/// The temporary name of an incomplete file.
 fn part(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-/// Whether a path is of a file, or of nothing yet: a pipe, a device or a link to one must not become a file.
+/// Whether a path is a regular file or does not exist: pipes, devices and links to them must not be replaced by a file.
 fn is_replaced(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |found| found.is_file())
 }
@@ -228,7 +226,7 @@ pub(crate) fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failur
     Failure::run(format!("cannot write {}: {error}", path.display()))
 }
 
-/// Whether the file can be written. What is in it stays; where there was none, there is none.
+/// Whether the file can be written. Its content does not change, and it is not created.
 pub(crate) fn can_write(path: &Path) -> std::io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -240,7 +238,7 @@ pub(crate) fn can_write(path: &Path) -> std::io::Result<()> {
 pub(crate) struct MetricsFile(PathBuf);
 
 impl MetricsFile {
-    /// Sees before the run that the file can be written. What is in it stays until there is more.
+    /// Checks before the run that the file can be written. Its content stays until there are metrics.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
         let mut able = can_write(path);
         if is_replaced(path) {
@@ -250,7 +248,7 @@ impl MetricsFile {
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes the metrics; a collector never sees half of a file.
+    /// Writes the metrics; a collector never sees an incomplete file.
     pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
         let (path, text) = (&self.0, open_metrics(result));
         if is_replaced(path) {
@@ -260,8 +258,8 @@ impl MetricsFile {
     }
 }
 
-/// The plans: policies by name, and one plan a cell of the matrix (they differ in the policy
-/// only, and a captured load is long).
+/// The plans: policies by name, and one plan for each cell of the matrix (plans of a cell differ only in the policy,
+/// and a captured load is long).
 fn plans_json(plans: &[Plan]) -> serde_json::Result<String> {
     let policies: BTreeMap<&str, &vcoop_model::plan::PolicyPlan> =
         plans.iter().map(|plan| (plan.policy_name.as_str(), &plan.policy)).collect();

@@ -1,4 +1,4 @@
-//! The commands about VMs of this host that others run, and about this guest.
+//! The commands about running VMs of this host, and about this guest.
 
 mod attach;
 mod compare;
@@ -14,7 +14,7 @@ mod vms;
 use crate::args::Command;
 use crate::failure::Failure;
 
-/// Does what a command of these says.
+/// Executes one of these commands.
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Vms(args) => vms::run(&args),

@@ -31,7 +31,7 @@ pub(crate) struct ListArgs {
     pub(crate) what: Option<ListWhat>,
 }
 
-/// The policies of this version, and where they run.
+/// The policies of this version, and where each runs.
 const POLICIES: [(&str, &str); 7] = [
     ("vanilla", "Nothing is done. This is the baseline."),
     (
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
     print(&text)
 }
 
-/// How to have each policy on a running VM.
+/// How each policy is applied to a running VM.
 fn applied() -> String {
     let mut text = String::new();
     for one in deploy::builtin() {
@@ -178,7 +178,7 @@ fn patches() -> Rows {
     scenario::patches().iter().map(row).collect()
 }
 
-/// Publications; in full with what is in them.
+/// Publications; with their content if shown in full.
 fn published(full: bool) -> Rows {
     let mut rows = Vec::new();
     for publication in Publication::builtin() {

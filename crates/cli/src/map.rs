@@ -47,10 +47,10 @@ pub(crate) struct MapArgs {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// What is shown where nothing else is asked for.
+/// The column that is shown by default.
 const BEST: &str = "best";
 
-/// A ratio this many times as large or small has the full colour.
+/// A ratio of this many times, or its inverse, has the full colour.
 const FULL: f64 = 20.0;
 
 pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
@@ -132,7 +132,7 @@ fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
     Heat { title, across, columns, down, rows, tiles, notes: notes(ask, found) }
 }
 
-/// An axis as people read it: its name and its values.
+/// An axis for display: its name and its values.
 fn axis(column: &str, values: &[String]) -> (String, Vec<String>) {
     let (names, values): (Vec<_>, Vec<_>) = values.iter().map(|text| label(column, text)).unzip();
     (names.into_iter().next().unwrap_or_else(|| column.to_owned()), values)
@@ -234,7 +234,7 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
         }
         _ if found.ratio => Tile {
             lines: vec![format::ratio(value)],
-            // Better and worse are two colours.
+            // Better and worse have different colours.
             colour: Some(usize::from(value > 1.0)),
             strength: 0.05 + 0.65 * (value.ln().abs() / FULL.ln()).clamp(0.0, 1.0),
             hint: points,

@@ -1,4 +1,4 @@
-//! stdout carries the result and nothing else; everything else goes to stderr.
+//! stdout has only the result; everything else goes to stderr.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use vcoop_report::{Style, WIDTH};
 
 use crate::failure::Failure;
 
-/// Attributes that a report may set on a terminal ([`Style`]): all others are somebody else's.
+/// Attributes that a report may set on a terminal ([`Style`]): all others come from other sources.
 const COLOURS: [&str; 9] = [
     "\u{1b}[0m",
     "\u{1b}[1m",
@@ -20,9 +20,8 @@ const COLOURS: [&str; 9] = [
     "\u{1b}[31m",
 ];
 
-/// Text from elsewhere (a title, a thread's name, a line of a file) as it may go to a terminal:
-/// control characters, and such as reorder or hide their neighbours, are shown and not sent. Lines
-/// and tabs stay.
+/// Text from other sources (a title, a thread's name, a line of a file), made safe for a terminal: control characters,
+/// and characters that reorder or hide their neighbours, are escaped. Line ends and tabs stay.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -34,7 +33,7 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// [`shown`], but for the colours of our own reports where there are any.
+/// [`shown`], but keeps the colours of our own reports, if any.
 fn shown_in(style: Style, text: &str) -> String {
     if !style.colour {
         return shown(text);
@@ -51,7 +50,7 @@ fn shown_in(style: Style, text: &str) -> String {
     out
 }
 
-/// Writes a result to stdout. A closed pipe (`vcoop ... | head`) is no error.
+/// Writes a result to stdout. A closed pipe (`vcoop ... | head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let text = shown_in(style(), text);
     let mut out = io::stdout().lock();
@@ -62,7 +61,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes the result of a command that ends with `end`, whether anybody reads it or not.
+/// Writes the result of a command that ends with `end`, even if stdout is closed.
 pub(crate) fn print_at_end(text: &str, end: Result<(), Failure>) -> Result<(), Failure> {
     let printed = print(text);
     end.and(printed)
@@ -73,14 +72,14 @@ pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(Failure::run)
 }
 
-/// Writes lines to stderr, if anybody listens; to a terminal in lines that it has room for.
+/// Writes lines to stderr, ignoring errors; wrapped to the width of a terminal.
 pub(crate) fn note(text: &str) {
     let text = shown(text);
     let text = if io::stderr().is_terminal() { in_lines(&text, style_of_notes()) } else { text };
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Breaks what is too long, but for lines of a file and what points into them.
+/// Wraps long lines, except lines of a file and markers below them.
 fn in_lines(text: &str, style: Style) -> String {
     let line = |line: &str| {
         let quotes =
@@ -94,7 +93,7 @@ fn in_lines(text: &str, style: Style) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// As stderr's terminal is wide.
+/// Style for the width of stderr's terminal.
 pub(crate) fn style_of_notes() -> Style {
     if io::stderr().is_terminal() {
         Style { colour: false, width: width() }
@@ -103,15 +102,15 @@ pub(crate) fn style_of_notes() -> Style {
     }
 }
 
-/// Columns of the terminal, as far as text uses them.
+/// Columns of the terminal, up to the maximum that text uses.
 fn width() -> usize {
     let width = ratatui::crossterm::terminal::size().map_or(WIDTH, |(columns, _)| columns.into());
-    // A terminal that does not know its width says 0.
+    // A terminal that does not know its width returns 0.
     if width == 0 { WIDTH } else { width.min(WIDTH) }
 }
 
-/// As the terminal is wide, and in colour if its user has not refused that (<https://no-color.org>).
-/// What does not go to a terminal is as a file has it.
+/// Style for the width of the terminal, with colour unless its user has refused that (<https://no-color.org>). For
+/// other outputs, the style of a file.
 pub(crate) fn style() -> Style {
     if !io::stdout().is_terminal() {
         return Style::default();

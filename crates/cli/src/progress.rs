@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vcoop_experiment::runner;
 
-/// One line on stderr, if that is a terminal. It is written over and, as a bar, vanishes at the end, with an empty one.
+/// One line on stderr, if that is a terminal. It is overwritten and finally erased, if it is a bar, by an empty line.
 pub(crate) fn line(quiet: bool, text: &str) {
     if !quiet && io::stderr().is_terminal() {
         let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
@@ -16,7 +16,7 @@ pub(crate) fn line(quiet: bool, text: &str) {
 /// Runs shorter than this show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Shows how far a run is, on stderr, if that is a terminal.
+/// Shows the progress of a run on stderr, if that is a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -25,12 +25,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Nothing to see yet; runs will be counted.
+    /// No output yet; runs will be counted.
     pub(crate) fn new(quiet: bool) -> Self {
         Self::of("runs", quiet)
     }
 
-    /// Nothing to see yet; points of a sweep will be counted.
+    /// No output yet; points of a sweep will be counted.
     pub(crate) fn points(quiet: bool) -> Self {
         Self::of("points", quiet)
     }
@@ -44,7 +44,7 @@ impl Progress {
         Self { bar, started: Instant::now(), wanted: !quiet && io::stderr().is_terminal() }
     }
 
-    /// Takes note of a finished repeat.
+    /// Counts a finished repeat.
     pub(crate) fn tell(&self, progress: runner::Progress) {
         self.bar.set_length(progress.total as u64);
         self.bar.set_position(progress.done as u64);
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Wipes the bar.
+    /// Erases the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -69,10 +69,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the page of a document read from this path.
+/// Makes the page of a document that was read from this path.
 type Page = fn(Value, &Path) -> Result<String, Failure>;
 
-/// The page of a reproduction or of a validation.
+/// The page of a reproduction or a validation.
 fn other(args: &ReportArgs) -> Result<String, Failure> {
     let dir = &args.dir;
     let pages: [(&str, Page); 2] = [
@@ -119,7 +119,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
     }
 }
 
-/// The document, if it is of the version that this program knows.
+/// The document, if this program knows its version.
 pub(crate) fn known<T: DeserializeOwned>(
     value: Value,
     schema: &str,

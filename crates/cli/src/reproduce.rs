@@ -18,7 +18,7 @@ use crate::output::{json, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, named_text, refuse, say_losses};
 
-/// What disagrees is a result, not a failure.
+/// Disagreement is a result, not a failure.
 const EXIT: &str = "\
 The exit code is 0 also where values differ or claims do not hold. With --json, summary.claims and
 summary.claims_held say how many claims there are, and how many hold.";
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     if result.interrupted { Err(Failure::Interrupted) } else { printed }
 }
 
-/// What ids and files name.
+/// The publications of ids and files.
 fn selection(ids: &[String]) -> Result<Selection, Failure> {
     let (files, ids): (Vec<String>, Vec<String>) = ids.iter().cloned().partition(|id| is_path(id));
     let mut selection = Selection::default();

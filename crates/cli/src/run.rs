@@ -84,7 +84,7 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
-    // From here on an interrupt ends the run, not the process.
+    // From here on Ctrl-C ends the run, not the process.
     stop_flag();
     let jobs = jobs(&args.common)?;
     let source = source(&args.scenario)?;
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     if args.dry_run || !args.fail_if.is_empty() {
         let (look, rate) = look(&selection)?;
-        // What only the lab can name is known when it has run.
+        // Names that only the lab has are known after its run.
         if !selection.is_live() {
             conditions(&args.fail_if, &quantities(&look))?;
         }
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         note(&speed(engine));
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
-    // Whether files can be written and whether somebody reads stdout are independent of each other.
+    // Whether files can be written and whether stdout has a reader are independent.
     let printed = print(&text);
     if let Some(metrics) = metrics {
         metrics.write(&result)?;
@@ -166,14 +166,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     fail_if(&args.fail_if, &result).and(printed)
 }
 
-/// What is to be known of a selection before it runs.
+/// Facts about a selection before it runs.
 fn announced(selection: &Selection) -> impl Iterator<Item = String> {
     let Selection { note, fitted, cautions, .. } = selection;
     let notes = note.iter().chain(fitted).chain(cautions).cloned();
     notes.chain(selection.announcement())
 }
 
-/// What a document says besides what is measured.
+/// The metadata of a document.
 fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
     let title = match &selection.fitted {
         Some(how) => format!("{} ({how})", scenario.title),
@@ -191,8 +191,7 @@ fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
     }
 }
 
-/// A short look at what a simulation would give: what can be named in its result, and the real time that
-/// a simulated second takes.
+/// A short simulation: the names in its result, and the real time per simulated second.
 fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
     let mut plans: Vec<Plan> = selection.plans.iter().take(LOOKED_AT).cloned().collect();
     for plan in &mut plans {
@@ -214,11 +213,11 @@ fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
     Ok((document, took / (simulated as f64 / 1e9).max(1e-9)))
 }
 
-/// Plans that are looked at, and how long: enough for a rate, and too short to wait for.
+/// Maximum number of plans for it, and their length: enough for a rate, and short.
 const LOOKED_AT: usize = 4;
 const LOOK_NS: Ns = 200_000_000;
 
-/// What would run, where, and for how long.
+/// Prints what would run, where, and for how long.
 fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
     let (plans, columns) = (&selection.plans, selection.columns());
     let mut text = style().wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
@@ -259,7 +258,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
     text
 }
 
-/// Who runs which of the plans.
+/// Assigns the plans to backends.
 fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
     let choice = match args.backend {
         BackendArg::Auto => Choice::Auto,
@@ -270,7 +269,7 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
     select(request, plans).map_err(|why| Failure::Missing(why.to_string()))
 }
 
-/// What was measured, and the run that failed beside it.
+/// The measurements, and the error of a failed run beside them.
 pub(crate) fn measured(
     experiment: &Experiment<'_>,
     eyes: &Eyes<'_>,
@@ -290,7 +289,7 @@ pub(crate) fn measured(
     Ok((measured, failure))
 }
 
-/// Who looks at the runs while they go on.
+/// The observers of runs in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Eyes<'a> {
     plans: &'a [Plan],
@@ -300,7 +299,7 @@ pub(crate) struct Eyes<'a> {
 }
 
 impl<'a> Eyes<'a> {
-    /// Samples are kept in `spools`, if they are to be.
+    /// Samples are kept in `spools`, if requested.
     pub(crate) fn new(plans: &'a [Plan], spools: Option<&'a Spools>) -> Self {
         Self { plans, spools, dashboard: None }
     }
@@ -327,7 +326,7 @@ impl Watch for Eyes<'_> {
     }
 }
 
-/// Two who observe a run; neither wants more of it than its samples.
+/// Two observers of a run, both only of its samples.
 #[derive(Debug)]
 struct Both<'a>(Spool<'a>, Box<dyn Observer + 'a>);
 
@@ -355,11 +354,11 @@ pub(crate) fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
     })
 }
 
-/// The command that gives the same result, without what does not change it.
+/// The command that gives the same result, without options that do not change it.
 fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     let mut words = vec!["vcoop".to_owned(), "run".to_owned(), args.scenario.clone()];
     let given = |option: &str, value: String| [option.to_owned(), value];
-    // The default is another where VCOOP_BACKEND says so.
+    // VCOOP_BACKEND may change the default.
     let backend = args.backend.to_possible_value();
     let backend = backend.map(|value| given("--backend", value.get_name().to_owned()));
     words.extend(backend.into_iter().flatten());
@@ -385,7 +384,7 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     command_line(&words)
 }
 
-/// Words as a shell takes them.
+/// Quotes words for a shell.
 pub(crate) fn command_line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Finding and reading scenarios.
+//! Finds and reads scenarios.
 
 use std::path::Path;
 use std::thread;
@@ -17,13 +17,13 @@ use crate::args::{Calibration, Common};
 use crate::failure::Failure;
 use crate::output::{note, style_of_notes};
 
-/// Nanoseconds of an option's value.
+/// An option's value in nanoseconds.
 pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
     let refuse = |why| Failure::usage(format!("{option}: {why}; write it like 500ms or 1.5s"));
     duration(text).map_err(refuse)
 }
 
-/// A time that something lasts.
+/// A duration.
 pub(crate) fn length(option: &str, text: &str) -> Result<Ns, Failure> {
     match time(option, text)? {
         0 => Err(Failure::usage(format!(
@@ -33,7 +33,7 @@ pub(crate) fn length(option: &str, text: &str) -> Result<Ns, Failure> {
     }
 }
 
-/// Where a scenario's text came from, and the text.
+/// The text of a scenario, and its source.
 #[derive(Debug)]
 pub(crate) struct Source {
     /// Path, or name of a built-in scenario.
@@ -42,7 +42,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Reads a scenario's text. A name without a slash or `.toml` is a built-in scenario first.
+/// Reads a scenario's text. A name without a slash or `.toml` is a built-in scenario if there is one.
 pub(crate) fn source(name: &str) -> Result<Source, Failure> {
     let path_like = is_path(name);
     let builtin = builtin_scenario(name).filter(|_| !path_like);
@@ -54,7 +54,7 @@ pub(crate) fn source(name: &str) -> Result<Source, Failure> {
     Ok(Source { name: name.to_owned(), text })
 }
 
-/// The text of a file that was named on the command line as a `what`.
+/// The text of a file named on the command line; `what` is its kind.
 pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
     file::text(path, file::MOST_TEXT).map_err(|e| {
         Failure::usage(format!("cannot read {what} {}: {}", path.display(), file::said(&e)))
@@ -69,15 +69,15 @@ fn unknown(name: &str) -> Failure {
     Failure::Usage(format!("no scenario and no file `{name}`\n{}", known.trim_end()))
 }
 
-/// What `--set` is called in diagnostics.
+/// Name of `--set` in diagnostics.
 const SET: &str = "--set";
 
-/// Overrides: every `--set` in its order, then the shortcuts, which are the same in other words.
+/// Overrides: every `--set` in order, then the shortcuts, converted to the same form.
 #[derive(Debug)]
 pub(crate) struct Overrides {
-    /// As the model takes them.
+    /// In the model's form.
     pub(crate) sets: Vec<Set>,
-    /// Text of the shortcuts, and the option each came from.
+    /// Text of the shortcuts, with the option of each.
     shortcuts: Vec<(String, &'static str)>,
 }
 
@@ -89,7 +89,7 @@ impl Overrides {
         Self::of(sets, &common.calibration, &times, &numbers)
     }
 
-    /// Reads options that are times, and such as are numbers.
+    /// Adds options that are times or numbers.
     pub(crate) fn of(
         sets: &[String],
         calibration: &Calibration,
@@ -114,7 +114,7 @@ impl Overrides {
         Ok(overrides)
     }
 
-    /// Refuses in the user's own words: `--duration`, where that is what was written.
+    /// Errors name the option that the user wrote, for example `--duration`.
     pub(crate) fn refuse(&self, mut diagnostics: Diagnostics) -> Failure {
         for diagnostic in diagnostics.0.iter_mut().filter(|d| d.file == SET) {
             let own = self.shortcuts.iter().find(|(text, _)| *text == diagnostic.snippet);
@@ -136,7 +136,7 @@ pub(crate) fn parse(
         .map_err(|found| overrides.refuse(found))
 }
 
-/// Diagnostics stand for themselves, below a line that counts them.
+/// Diagnostics are printed as they are, below a line with their number.
 pub(crate) fn refuse(diagnostics: Diagnostics) -> Failure {
     let count = diagnostics.0.len();
     let plural = if count == 1 { "" } else { "s" };
@@ -144,7 +144,7 @@ pub(crate) fn refuse(diagnostics: Diagnostics) -> Failure {
     Failure::Usage(format!("{count} error{plural}\n{diagnostics:width$}"))
 }
 
-/// Says what captures lost: briefly where it matters, in full when asked.
+/// Reports losses of captures: briefly if they matter, in full on request.
 pub(crate) fn say_losses(loader: &Loader, common: &Common) {
     for (name, capture) in loader.loaded() {
         if common.verbose {
@@ -156,7 +156,7 @@ pub(crate) fn say_losses(loader: &Loader, common: &Common) {
 }
 
 impl Calibration {
-    /// The change that it makes to a scenario; what `--set` says goes before it.
+    /// The change to a scenario; `--set` comes before it.
     pub(crate) fn set(&self) -> Result<Option<Set>, Failure> {
         let Some(file) = &self.file else { return Ok(None) };
         let name = file.to_str().filter(|name| !name.contains(['"', '\\']) && !name.is_empty());
@@ -168,19 +168,19 @@ impl Calibration {
         Ok(Some(Set::of("host.profile", &format!("\"{path}\""))))
     }
 
-    /// The options that say so again.
+    /// The options that give the same value again.
     pub(crate) fn words(&self) -> Vec<String> {
         let file = self.file.iter();
         file.flat_map(|file| ["--calibration".to_owned(), file.display().to_string()]).collect()
     }
 }
 
-/// Threads to use.
+/// Number of threads to use.
 pub(crate) fn jobs(common: &Common) -> Result<usize, Failure> {
     threads(common.jobs)
 }
 
-/// Threads to use: so many, or one a CPU.
+/// Number of threads to use: as given, or one per CPU.
 pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
     match jobs {
         Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
@@ -189,8 +189,8 @@ pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
     }
 }
 
-/// Of the plans of a matrix those of the cells that are asked for: each of `cells` is a field's name, whole or its
-/// end or as results call it, and its value.
+/// The plans of the selected cells of a matrix: each of `cells` is a field's name (whole, its end, or as in results)
+/// and its value.
 pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>, Failure> {
     for text in cells {
         let usage = |why: String| Failure::usage(format!("--cell {text}: {why}"));

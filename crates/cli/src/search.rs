@@ -1,4 +1,4 @@
-//! `vcoop tune`, and what it shares with `vcoop capacity`.
+//! `vcoop tune`, and the code that it shares with `vcoop capacity`.
 
 mod capacity;
 
@@ -111,7 +111,7 @@ pub(crate) struct CapacityArgs {
     pub(crate) by: String,
 }
 
-/// A number of things that must be done: `LEAST` or more.
+/// A number with a minimum: `LEAST` or more.
 fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(n) if n >= LEAST => Ok(n),
@@ -128,7 +128,7 @@ fn failure(error: SearchError) -> Failure {
     }
 }
 
-/// The scenario, ready to be changed.
+/// The scenario, to be changed.
 fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
     let source = source(&args.scenario)?;
     refuse_twice(&args.policy)?;
@@ -147,7 +147,7 @@ fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
     Ok(bench)
 }
 
-/// A short look at the scenario without a policy: everything that can be named.
+/// A short simulation of the scenario without a policy, for all names in results.
 fn look(bench: &Bench) -> Result<Document, Failure> {
     let mut plans = [bench.plan(&[], BASELINE).map_err(refuse)?];
     plans[0].repeats = 1;
@@ -209,7 +209,7 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
     })
 }
 
-/// A score in words: each limit, then the cost.
+/// A score as text: each limit, then the cost.
 fn score_words(goal: &Goal, score: &Score) -> String {
     let mut parts: Vec<String> = goal.slos.iter().zip(&score.limits).map(limit_words).collect();
     let show = |x| goal.cost.show(x);

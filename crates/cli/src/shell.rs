@@ -29,7 +29,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
-    // There is no page of `vcoop help`.
+    // `vcoop help` has no page.
     let command = Args::command().disable_help_subcommand(true);
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();

@@ -1,4 +1,4 @@
-//! One run of a scenario, for the commands that look into a run rather than compare policies.
+//! A single run of a scenario, for commands that inspect a run instead of comparing policies.
 
 use vcoop_capture::Loader;
 use vcoop_model::plan::Plan;
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::scenario::{Overrides, choose, parse, refuse, source};
 
-/// The plan of the run; of a matrix the first cell, and a note says so.
+/// The plan of the run; for a matrix the first cell, with a note.
 pub(crate) fn plan(
     single: &Single,
     overrides: &Overrides,

@@ -64,7 +64,7 @@ pub(crate) struct SweepArgs {
     pub(crate) quiet: bool,
 }
 
-/// What `--json` prints.
+/// The document of `--json`.
 #[derive(Serialize)]
 struct Summary<'a> {
     schema: &'static str,
@@ -75,7 +75,7 @@ struct Summary<'a> {
     done: u32,
     failed: u32,
     unsettled: u32,
-    /// Policy to points at which it is best; the empty name where none is.
+    /// Number of points at which each policy is best; the empty name stands for none.
     best: std::collections::BTreeMap<String, u32>,
     interrupted: bool,
 }
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     report(args, &job, out, &outcome, tally)
 }
 
-/// Says how it ended.
+/// Prints how it ended.
 fn report(
     args: &SweepArgs,
     job: &Job,
@@ -160,7 +160,7 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// A folder of something else is bad usage; a disk that is full is not.
+/// A folder with other content is bad usage; a full disk is not.
 fn failure(error: DatasetError) -> Failure {
     match error {
         DatasetError::Refused { .. } | DatasetError::Part { .. } => {
@@ -170,10 +170,10 @@ fn failure(error: DatasetError) -> Failure {
     }
 }
 
-/// Most points that a dry run looks at, evenly apart: a point takes it some milliseconds.
+/// Maximum number of points that a dry run checks, evenly spaced: each takes some milliseconds.
 const LOOKED_AT: u32 = 1000;
 
-/// Looks for points that cannot be.
+/// Checks for impossible points.
 fn would_fail(job: &Job) -> Result<(), Failure> {
     let loader = Loader::default();
     let points = job.points();
@@ -188,7 +188,7 @@ fn would_fail(job: &Job) -> Result<(), Failure> {
     )))
 }
 
-/// What would run.
+/// Prints what would run.
 fn outline(job: &Job) -> String {
     let manifest = Manifest::new(job, BUILD);
     let (least, most) = (job.sweep.repeats_min, job.most_repeats);
@@ -257,10 +257,10 @@ fn json(job: &Job, out: &Path, outcome: &Outcome, tally: Tally) -> Result<String
     output::json(&summary)
 }
 
-/// The interpreter that has the `vcoop` package, unless `VCOOP_PYTHON` names another.
+/// The interpreter with the `vcoop` package, unless `VCOOP_PYTHON` names another.
 const PYTHON: &str = "python3";
 
-/// Hands the sweep to the Python package, which knows Ray.
+/// Runs the sweep in the Python package, which uses Ray.
 fn on_ray(args: &SweepArgs, out: &Path) -> Result<(), Failure> {
     let python = std::env::var("VCOOP_PYTHON").unwrap_or_else(|_| PYTHON.to_owned());
     let has = |module: &str| -> io::Result<bool> {
@@ -295,12 +295,12 @@ fn on_ray(args: &SweepArgs, out: &Path) -> Result<(), Failure> {
     if args.quiet {
         command.arg("--quiet");
     }
-    // Its summary is ours to print: the same for both engines.
+    // This process prints its summary: the same for both engines.
     command.stdout(Stdio::null());
-    // Ctrl-C reaches it too; it writes down what ended and says how it went.
+    // Ctrl-C reaches it too; it stores the finished points and reports the result.
     let status = command.status().map_err(|e| Failure::run(format!("cannot run {python}: {e}")))?;
     match status.code() {
-        // 5: done, and some points failed; the tally says so in our words.
+        // 5: done, but some points failed; the tally says so.
         Some(0 | 5) => Ok(()),
         Some(2) => Err(Failure::usage("the sweep was refused; see above")),
         Some(3) => Err(Failure::Missing("Ray cannot be reached; see above".to_owned())),

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
             let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
             let ran = backend.run(run.watched(&mut trace));
             let closed = trace.closed();
-            // What there is of it is a trace, too.
+            // An incomplete trace is a trace, too.
             let (written, _) = trace.finish().map_err(|e| cannot_write(path, &e))?;
             (ran, closed, format!("{} packets, {} bytes", written.packets, written.bytes))
         }
@@ -136,12 +136,12 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// Where text goes.
+/// Destination of text.
 trait Out: Write + Debug {}
 
 impl<T: Write + Debug> Out for T {}
 
-/// The window asked for, from the start of the measurement.
+/// The requested window, from the start of the measurement.
 fn window(args: &TraceArgs, plan: &Plan) -> Result<(Ns, Ns), Failure> {
     let read = |option: &str, text: &Option<String>| {
         text.as_ref().map(|text| scenario::time(option, text)).transpose()

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let loader = Loader::default();
     let builtin: Vec<String> = SCENARIOS.iter().map(|name| (*name).to_owned()).collect();
     let names = if args.scenarios.is_empty() { &builtin } else { &args.scenarios };
-    // All of them first: a mistake in the last must not cost the time of the others.
+    // All of them first: an error in the last must not cost the time of the others.
     let mut scenarios = Vec::new();
     for name in names {
         let source = source(name)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         };
         let selection = on(Choice::Auto, plans.clone())?;
         if !selection.is_live() {
-            // What was chosen instead is of no use here; this says what is missing, and the remedy.
+            // The alternative is of no use here; the note says what is missing, and the remedy.
             on(Choice::Kvm, plans)?;
         }
         if !args.common.quiet {

@@ -1,7 +1,7 @@
-//! `--watch`: a dashboard on the terminal while a run goes on.
+//! `--watch`: a dashboard on the terminal during a run.
 //!
-//! It draws on stderr's alternate screen and reads no keys: Ctrl-C is the signal that it always is.
-//! Whatever ends the run, a panic too, the screen is as it was before.
+//! It draws on stderr's alternate screen and reads no keys, so Ctrl-C remains a signal. However the run ends, even by a
+//! panic, the screen is restored.
 
 mod board;
 mod screen;
@@ -22,10 +22,10 @@ use board::Board;
 pub(crate) use screen::{Screen, restore};
 use watcher::Watcher;
 
-/// Time between two pictures.
+/// Time between two redraws.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// A dashboard that is shown.
+/// A dashboard on screen.
 #[derive(Debug)]
 pub(crate) struct Dashboard {
     board: Arc<Mutex<Board>>,
@@ -34,11 +34,11 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Shows a dashboard of so many runs, or says why there is none.
+    /// Shows a dashboard for `runs` runs, or returns why there is none.
     ///
     /// # Errors
     ///
-    /// There is no terminal, or it cannot be drawn on: the run goes on without.
+    /// There is no terminal, or it cannot be drawn on: the run continues without a dashboard.
     pub(crate) fn show(title: &str, plans: &[Plan], runs: usize) -> Result<Self, String> {
         if !io::stderr().is_terminal() {
             return Err("--watch: stderr is no terminal; running without a dashboard".to_owned());
@@ -66,7 +66,7 @@ impl Dashboard {
         Ok(Self { board, done, thread: Some(thread) })
     }
 
-    /// Takes note of a finished repeat.
+    /// Counts a finished repeat.
     pub(crate) fn tell(&self, progress: Progress) {
         self.board.lock().unwrap_or_else(PoisonError::into_inner).progress = progress;
     }
@@ -84,12 +84,12 @@ impl Drop for Dashboard {
 }
 
 impl Dashboard {
-    /// A run is about to begin: who watches it.
+    /// A run is about to begin; returns its observer.
     pub(crate) fn begins(&self, run: RunId, plan: &Plan) -> Box<dyn Observer + '_> {
         Box::new(Watcher::new(&self.board, run, plan))
     }
 
-    /// A run is over.
+    /// A run has ended.
     pub(crate) fn ended(&self, run: RunId, digest: &RepeatSummary) {
         self.board.lock().unwrap_or_else(PoisonError::into_inner).book(run, digest);
     }
@@ -104,7 +104,7 @@ mod tests {
     #[ignore = "run by the test below, on a terminal of its own"]
     fn panics_on_a_screen() {
         let _dashboard = Dashboard::show("a run that breaks", &[], 1).expect("a terminal");
-        // Until who looks has seen it.
+        // Until the user has seen it.
         let _ = std::io::stdin().read_line(&mut String::new());
         panic!("as planned");
     }

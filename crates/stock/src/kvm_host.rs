@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Setup of a host.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Its kernel, one of [`KernelTree::series`].
+    /// Its kernel: one of [`KernelTree::series`].
     pub series: String,
     /// Further arguments for it.
     pub append: String,

@@ -1,4 +1,4 @@
-//! What the commands can say that are about VMs of this host, or about this guest.
+//! Arguments of the commands about VMs of this host, or about this guest.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `vcoop attach`, `vcoop detach`, `vcoop restore`: policies on running VMs, and taking them back.
+//! `vcoop attach`, `vcoop detach`, `vcoop restore`: applies policies to running VMs, and takes them back.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::interrupt::end_flag;
 use crate::output::{json, note, print};
 use crate::scenario::length;
 
-/// Time between two looks at whether the policy is still in force.
+/// Time between two checks that the policy is still in force.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The document of `vcoop attach --json`.
@@ -101,7 +101,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
     }
 }
 
-/// What a policy did, for people.
+/// The actions of a policy, as text.
 fn summary(vm: &VmStatus, end: &str) -> String {
     let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests, asked, .. } =
         vm;
@@ -123,7 +123,7 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     let mut add = |who: String, v: &VcpuStatus| {
         let VcpuStatus { left_alone, boosts, boosted_ns, throttles, denied, .. } = v;
         if let Some(why) = left_alone {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "  {who:<4}  left alone: {why}");
             return;
         }

@@ -1,4 +1,4 @@
-//! `vcoop compare`: policies in turns on a VM that goes on running.
+//! `vcoop compare`: compares policies in turns on a running VM.
 
 use vcoop_daemon::{Request, Response, VmId, could_be, setting_of};
 use vcoop_experiment::analysis::{About, document};
@@ -21,8 +21,8 @@ use crate::output::{note, print, style};
 use crate::run::{Eyes, command_line, measured, refuse_twice};
 use crate::scenario::{Overrides, length, refuse};
 
-/// Passes before the measured time of each turn: a policy's budgets fill up, and its threads get the shares of
-/// CPU time that it gives them.
+/// Time before the measurement of each turn: a policy's budgets fill up, and its threads reach the shares of CPU time
+/// that it gives them.
 const WARMUP: &str = "500ms";
 
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
@@ -109,7 +109,7 @@ fn announce(args: &CompareArgs, plans: &[Plan]) {
     ));
 }
 
-/// The command that measures the same again.
+/// The command that repeats the measurement.
 fn command(args: &CompareArgs) -> String {
     let mut words = ["vcoop", "compare", &args.vm].map(str::to_owned).to_vec();
     let mut option = |name: &str, value: &str| words.extend([name.to_owned(), value.to_owned()]);
@@ -125,7 +125,7 @@ fn command(args: &CompareArgs) -> String {
     command_line(&words)
 }
 
-/// Policies by way of their owner.
+/// Applies policies through their owner.
 #[derive(Debug)]
 struct Applier {
     owner: Owner,
@@ -152,7 +152,7 @@ impl Applies for Applier {
             return Ok(());
         }
         let (vm, policy) = (self.vm.clone(), plan.policy_name.clone());
-        // Those of the other policies are for their turns.
+        // Settings of the other policies are for their own turns.
         let own = |set: &&String| setting_of(&policy, set).is_some();
         let sets = self.sets.iter().filter(own).cloned().collect();
         self.engine_ns = self.engine();

@@ -1,4 +1,4 @@
-//! `vcoop conformance`: holds a guest's driver against the protocol.
+//! `vcoop conformance`: checks a guest's driver against the protocol.
 
 use std::fs::OpenOptions;
 use std::sync::atomic::Ordering;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     print_at_end(&text, verdict(&name, &found))
 }
 
-/// The window of a VM, or of a file.
+/// The window of a VM, or a window file.
 fn window(args: &ConformanceArgs) -> Result<(String, Window), Failure> {
     if let Some(path) = &args.window {
         let name = path.display().to_string();
@@ -104,7 +104,7 @@ fn window(args: &ConformanceArgs) -> Result<(String, Window), Failure> {
     Ok((vm.name, window))
 }
 
-/// Violations of the rules that can be judged.
+/// Violations of the judged rules.
 fn broken(of: &Examined) -> impl Iterator<Item = Violation> + '_ {
     of.report.violations().filter(|violation| Looks::RULES.contains(&violation.rule))
 }

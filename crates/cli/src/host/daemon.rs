@@ -1,4 +1,4 @@
-//! `vcoop daemon`: rules for all VMs of this host, until it is told to end.
+//! `vcoop daemon`: applies rules to all VMs of this host, until a signal.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -22,7 +22,7 @@ use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
 use crate::host::living;
 
-/// Time between two looks at signals and VMs.
+/// Time between two checks for signals and VMs.
 const LOOK: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells systemd, where that has started us.
+/// Notifies systemd, if it started this process.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
@@ -90,7 +90,7 @@ fn read(args: &DaemonArgs) -> Result<Config, Failure> {
     }
 }
 
-/// Log lines on stderr. The journal has its own times, and takes levels from numbers in front.
+/// Log lines on stderr. The journal adds times, and reads levels from a number at the beginning.
 fn log() {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal();
     tracing_subscriber::fmt().with_writer(io::stderr).event_format(Lines { journal }).init();

@@ -1,4 +1,4 @@
-//! `vcoop guest`: how many of its vCPUs this guest uses.
+//! `vcoop guest`: changes how many of its vCPUs this guest uses.
 
 use std::io;
 use std::path::Path;
@@ -22,9 +22,9 @@ use crate::interrupt::end_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
 
-/// Longest time until a signal is seen.
+/// Longest delay until a signal is handled.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two looks for threads with an affinity of their own.
+/// Time between two checks for threads with their own affinity.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A line of `vcoop guest --json`.
@@ -41,7 +41,7 @@ struct Line<'d> {
     width: usize,
     cpus: String,
     why: &'d str,
-    /// What would be changed, in a dry run.
+    /// Changes that a dry run does not make.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes: Option<Vec<Written>>,
 }
@@ -53,7 +53,7 @@ struct Written {
     to: String,
 }
 
-/// What steal was like over all looks.
+/// Summary of steal over all evaluations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steal {
     sum_bp: u64,
@@ -81,8 +81,8 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
             note(&format!("vcoop: {text}"));
         }
     };
-    // First: what a killed one left is undone whatever is refused below, and then this guest's CPUs
-    // and affinities are its own again.
+    // First: leftovers of a killed process are undone even if something below is refused, and only then are this
+    // guest's CPUs and affinities its own again.
     let mode = if args.dry_run {
         Mode::Dry
     } else {
@@ -94,13 +94,13 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let config =
         settings::config(governor, layout.all().len() as u32, &args.sets).map_err(failure)?;
     let began = Instant::now();
-    // Nothing is changed yet. What cannot be at all is refused first.
+    // Nothing is changed yet. Impossible settings are refused first.
     let mut fold = Fold::new(roots.clone(), by, config, mode, Instant::now).map_err(failure)?;
     if !args.lose_affinities {
         let look = || pinned(&roots, by, &layout);
         let mut threads = look();
         if !threads.is_empty() {
-            // A child that is made while a cpuset is given back keeps the CPUs of before. Mostly it ends soon.
+            // A child created while a cpuset is restored keeps the old CPUs. Mostly it ends soon.
             thread::sleep(AGAIN);
             let again = look();
             threads.retain(|thread| again.contains(thread));
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     ended(&undone)
 }
 
-/// Gives back what a killed one left.
+/// Restores what a killed process left changed.
 fn undo(args: &GuestArgs, roots: &Roots) -> Result<(), Failure> {
     let undone = restore(&usual(), roots).map_err(failure)?;
     let lines = said(&undone);
@@ -157,7 +157,7 @@ fn undo(args: &GuestArgs, roots: &Roots) -> Result<(), Failure> {
     ended(&undone)
 }
 
-/// Waits for the next look; `false` where it is over before.
+/// Waits for the next evaluation; `false` if the command ends before.
 fn wait(next: Instant, until: Option<Instant>, stop: &AtomicBool) -> bool {
     loop {
         let now = Instant::now();
@@ -175,7 +175,7 @@ fn wait(next: Instant, until: Option<Instant>, stop: &AtomicBool) -> bool {
     }
 }
 
-/// Refuses to have threads lose affinities; a dry run says so only.
+/// Refuses to make threads lose affinities; a dry run only reports it.
 fn check_affinities(threads: &[Pinned], dry_run: bool, tell: &dyn Fn(&str)) -> Result<(), Failure> {
     if threads.is_empty() {
         return Ok(());
@@ -189,7 +189,7 @@ fn check_affinities(threads: &[Pinned], dry_run: bool, tell: &dyn Fn(&str)) -> R
     Ok(())
 }
 
-/// Who would lose an affinity.
+/// Threads that would lose an affinity.
 fn affinities(threads: &[Pinned]) -> String {
     let shown = threads
         .iter()
@@ -231,7 +231,7 @@ fn heading(fold: &Fold, governor: &str, every: Duration) -> String {
     )
 }
 
-/// What folding as far as it can would change.
+/// Changes of the largest possible folding.
 fn narrowest(fold: &Fold) -> Result<String, Failure> {
     let used = fold.layout().used(fold.narrowest());
     let plan = fold.plan(&used).map_err(failure)?;
@@ -251,7 +251,7 @@ fn changes(plan: &Plan) -> String {
     plan.changes.iter().map(|change| format!("  {change}\n")).collect()
 }
 
-/// A decision, on stdout.
+/// Prints a decision on stdout.
 fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failure> {
     let Decision { elapsed_ns, time, steal_bp, before, after, why } = decision;
     let steal_pct = f64::from(*steal_bp) / 100.0;
@@ -308,7 +308,7 @@ fn summary(numbers: Numbers, steal: Steal) -> String {
     )
 }
 
-/// What was undone, in words.
+/// A message about what was undone.
 fn said(undone: &Undone) -> Vec<String> {
     let mut lines = Vec::new();
     if !undone.restored.is_empty() {

@@ -1,4 +1,4 @@
-//! VMs of this host by the names that people type, and whoever applies policies to them.
+//! VMs of this host by name, and the owner that applies policies to them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use vcoop_vmm::{Proc, Vm};
 use crate::failure::Failure;
 use crate::output::note;
 
-/// The VM of this name, or of this process.
+/// The VM with a name or a process id.
 pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
     let scan = Proc::default()
         .scan()
@@ -41,16 +41,16 @@ pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
     }
 }
 
-/// A connection to who owns this host's vCPU threads.
+/// A connection to the owner of this host's vCPU threads.
 #[derive(Debug)]
 pub(crate) struct Owner {
     client: Client,
-    /// This process, if nobody else did. Dropped after the connection is.
+    /// This process as the owner, if there was no other. Dropped after the connection.
     _own: Option<Service>,
 }
 
 impl Owner {
-    /// Connects to the daemon, or becomes the owner where there is none.
+    /// Connects to the daemon, or becomes the owner if there is none.
     pub(crate) fn connect_or_be(quiet: bool) -> Result<Self, Failure> {
         let dir = Place::usual();
         if let Some(client) = connect(&dir)? {
@@ -58,7 +58,7 @@ impl Owner {
         }
         let (own, left) = match Service::start(&dir) {
             Ok(started) => started,
-            // Somebody was faster.
+            // Another process became the owner first.
             Err(PlaceError::Folder(FolderError::Busy(..))) => {
                 std::thread::sleep(Duration::from_millis(200));
                 let why = "another vcoop is starting or ending\n  remedy: try it again".to_owned();
@@ -74,13 +74,13 @@ impl Owner {
         Ok(Self { client, _own: Some(own) })
     }
 
-    /// Asks for something.
+    /// Sends a request.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Response, Failure> {
         answer(&mut self.client, request)
     }
 }
 
-/// What is in force on this host; `None`: nobody owns vCPU threads, or we may not ask.
+/// The policies in force on this host; `None`: there is no owner, or no permission to ask it.
 pub(crate) fn status() -> Option<Status> {
     let mut client = Client::connect(&Place::usual()).ok()??;
     match client.ask(&Request::Status).ok()? {
@@ -89,7 +89,7 @@ pub(crate) fn status() -> Option<Status> {
     }
 }
 
-/// Asks the owner, if there is one.
+/// Sends a request to the owner, if there is one.
 pub(crate) fn ask_owner(request: &Request) -> Result<Option<Response>, Failure> {
     let client = connect(&Place::usual())?;
     client.map(|mut client| answer(&mut client, request)).transpose()
@@ -115,7 +115,7 @@ fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
     }
 }
 
-/// A place that cannot be used, as an exit code.
+/// The exit code for a folder or socket that cannot be used.
 pub(crate) fn failure(why: PlaceError) -> Failure {
     match &why {
         PlaceError::Folder(folder) if folder.is_denied() => Failure::Missing(why.to_string()),
@@ -123,7 +123,7 @@ pub(crate) fn failure(why: PlaceError) -> Failure {
     }
 }
 
-/// What was left by an owner that had died, in words.
+/// A message about leftovers of an owner that had died.
 pub(crate) fn said(left: &vcoop_daemon::Left) -> Vec<String> {
     let mut lines = Vec::new();
     let threads = |n: usize| if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") };

@@ -1,4 +1,4 @@
-//! `vcoop observe`: what a running VM suffers, and from whom.
+//! `vcoop observe`: measures how long a running VM waits, and for which threads.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -40,7 +40,7 @@ use crate::scenario::{length, refuse};
 /// Name of the trace in the folder.
 const TRACE: &str = "trace.perfetto";
 
-/// The policy's name where nobody has applied one.
+/// The policy's name if none is applied.
 const AS_IS: &str = "as-is";
 
 pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
@@ -84,13 +84,13 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         there = observation.is_there();
     }
     let seen = observation.end(observer).map_err(Failure::run)?;
-    // This thread may use all its CPUs again: what follows looks at them.
+    // This thread may use all its CPUs again: the code below reads them.
     drop(observation);
     let traced = trace.map(Trace::finish).transpose();
     let traced = traced.map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")));
 
     let complete = there && !stopped();
-    // What it was, rather than what was asked for.
+    // The actual duration, not the requested one.
     plan.duration_ns = seen.window_ns;
     let Observed { recording, notes, scene, .. } = seen;
     let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
@@ -127,19 +127,19 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     if stopped() { Err(Failure::Interrupted) } else { printed }
 }
 
-/// A scenario that is to be written.
+/// A scenario to be written.
 struct Asked {
     file: PathBuf,
-    /// As it was before this thread went off the vCPUs' CPUs.
+    /// The host as it was before this thread moved off the vCPUs' CPUs.
     here: ThisHost,
-    /// Beginning of its captures' names.
+    /// Prefix of the names of its captures.
     stem: String,
     /// The host's costs: a line of `[host]`; none for those of the default profile.
     profile: String,
 }
 
 impl Asked {
-    /// Sees before the observation that there can be a scenario, and that the file can be written.
+    /// Checks before the observation that a scenario is possible, and that the file can be written.
     fn new(file: &Path, args: &ObserveArgs) -> Result<Self, Failure> {
         let (calibration, here) = (&args.calibration, ThisHost::look());
         let why =
@@ -150,7 +150,7 @@ impl Asked {
             return Err(why(&"its name has quotes in it; name another"));
         }
         can_write(file).map_err(|e| why(&e))?;
-        // Named in a scenario, it is found from there.
+        // Names in a scenario are relative to it.
         let profile = match (calibration.set()?, &calibration.file) {
             (Some(_), Some(profile)) => {
                 let profile = std::path::absolute(profile).map_err(|e| why(&e))?;
@@ -161,7 +161,7 @@ impl Asked {
         Ok(Self { file: file.to_owned(), here, stem, profile })
     }
 
-    /// Writes the scenario and its captures; what to say about it.
+    /// Writes the scenario and its captures; returns the message about them.
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
         let (here, vm) = (&self.here, &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
@@ -198,7 +198,7 @@ impl Asked {
             )
         };
         let file = self.file.display().to_string();
-        // What is written can be run.
+        // Checks that the scenario can be run.
         let parsed = Scenario::parse(&file, &text(&ASKED[..1]), &[], &Loader::default());
         let scenario = parsed.map_err(|found| {
             let wrong = "what was observed is no scenario; please report it";
@@ -216,7 +216,7 @@ impl Asked {
     }
 }
 
-/// A scenario has the CPUs that this process may use, so those of the vCPUs have to be among them.
+/// A scenario has the CPUs that this process may use, which must include those of the vCPUs.
 fn may_use_all(here: &ThisHost, subject: &Subject) -> Result<(), Failure> {
     let mut cpus = subject.vcpus.iter().flat_map(|v| affinity(v.tid).unwrap_or_default());
     match cpus.find(|cpu| here.number_of(*cpu).is_none()) {
@@ -228,10 +228,10 @@ fn may_use_all(here: &ThisHost, subject: &Subject) -> Result<(), Failure> {
     }
 }
 
-/// Policies that a scenario of an observed VM compares, if they can be.
+/// Policies that a scenario of an observed VM compares, if they are possible.
 const ASKED: [&str; 6] = ["vanilla", "wake-boost", DYNAMIC, "static", "pinned", "isolated"];
 
-/// The one that a guest has to help with.
+/// The policy that needs the guest's help.
 const DYNAMIC: &str = "dynamic";
 
 /// The VM as a scenario and its plan, under the policy in force.
@@ -260,7 +260,7 @@ fn trace(dir: &Path, length: Ns) -> Result<Trace<BufWriter<File>>, Failure> {
     Ok(Trace::new(BufWriter::new(file), 0, (0, length)))
 }
 
-/// The command that observes the same again.
+/// The command that repeats the observation.
 fn command(args: &ObserveArgs) -> String {
     format!("vcoop observe {} --for {}", quoted(&args.vm), quoted(&args.time))
 }

@@ -1,4 +1,4 @@
-//! `vcoop scx`: the scheduler that `means = "ext"` takes, alone.
+//! `vcoop scx`: only the scheduler that `means = "ext"` uses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::interrupt::end_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
 
-/// Time between two looks at whether the kernel has ended it.
+/// Time between two checks whether the kernel has ended it.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ScxArgs) -> Result<(), Failure> {
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &ScxArgs) -> Result<(), Failure> {
     print(&format!("scx_vcoop was loaded for {:.1} s\n", loaded.as_secs_f64()))
 }
 
-/// Has it loaded for a time or until `stop`; for how long it was.
+/// Keeps it loaded for a time or until `stop`; returns for how long.
 fn schedule(length: Option<Duration>, stop: &AtomicBool, quiet: bool) -> Result<Duration, Failure> {
     let scheduler = Scheduler::load().map_err(|why| Failure::Missing(why.to_string()))?;
     let began = Instant::now();

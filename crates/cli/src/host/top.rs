@@ -1,4 +1,4 @@
-//! `vcoop top`: the VMs of this host and what is done to them, as it goes on.
+//! `vcoop top`: the VMs of this host and their policies, updated continuously.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
@@ -36,7 +36,7 @@ const COLUMNS: [(&str, u16); 9] = [
     ("budget", 9),
     ("", 24),
 ];
-/// What keys do.
+/// Help on keys.
 const KEYS: &str = "up/down: choose a VM, w: wake-boost, s: static, d: detach, q: quit and take back what you applied";
 
 /// A vCPU's counters at a time.
@@ -55,7 +55,7 @@ struct Entry {
     cells: [String; 9],
 }
 
-/// What was seen, and what is seen now.
+/// Previous and current measurements.
 #[derive(Debug, Default)]
 struct Looker {
     times: BTreeMap<u32, (u64, RunTimes)>,
@@ -64,7 +64,7 @@ struct Looker {
 }
 
 impl Looker {
-    /// The table, with rates since the last look.
+    /// The table, with rates since the last update.
     fn look(&mut self) -> Result<Vec<Entry>, Failure> {
         let scan = Proc::default().scan().map_err(|e| Failure::Run(format!("/proc: {e}")))?;
         let status = living::status();
@@ -140,7 +140,7 @@ fn entry(
     Entry { vm: vm.clone(), cells }
 }
 
-/// What a look takes is not to be what is shown.
+/// The time of the update itself must not be shown.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
@@ -193,7 +193,7 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
     while !stop.load(Ordering::Relaxed) && screen.is_there() {
         let mut vms: Vec<VmId> = entries.iter().map(|entry| entry.vm.clone()).collect();
         vms.dedup();
-        // It stays with its VM when others come and go.
+        // The selection stays with its VM when others come and go.
         let at = vms.iter().position(|vm| Some(vm) == chosen.as_ref()).unwrap_or(0);
         chosen = vms.get(at).cloned();
         screen
@@ -232,7 +232,7 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
     Ok(())
 }
 
-/// Applies a policy to a VM, or takes back what is in force.
+/// Applies a policy to a VM, or takes back the current one.
 fn change(owner: &mut Option<Owner>, vm: &VmId, policy: Option<&str>) -> Result<String, Failure> {
     let owner = match owner {
         Some(owner) => owner,
@@ -252,8 +252,7 @@ fn change(owner: &mut Option<Owner>, vm: &VmId, policy: Option<&str>) -> Result<
     }
 }
 
-/// How many of the columns a width has room for, a space between two. The last one, which has no heading,
-/// may be cut.
+/// Number of columns that fit a width, with a space between two. The last one, which has no heading, may be cut.
 fn shown(width: u16) -> usize {
     let mut used = 0;
     let fits = |(name, column): &&(&str, u16)| {
@@ -341,7 +340,7 @@ mod tests {
         for text in ["wake-boost", "2.50 ms", "web: static", "d: detach"] {
             assert!(shown.contains(text), "{text}\n{shown}");
         }
-        // What a narrow terminal shows is whole.
+        // No visible column of a narrow terminal is cut.
         let mut narrow = Terminal::new(TestBackend::new(60, 8)).unwrap();
         narrow.draw(|frame| draw(frame, &entries, Some(&vm()), "web: static")).unwrap();
         let shown = narrow.backend().to_string();

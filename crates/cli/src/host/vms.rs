@@ -21,12 +21,12 @@ use crate::failure::Failure;
 use crate::host::living;
 use crate::output::{json, print, print_at_end, style};
 
-/// Where the host is looked at.
+/// Where the host is read from.
 struct Host {
     root: PathBuf,
     debugfs: PathBuf,
     proc: Proc,
-    /// Threads are those of the kernel that this runs on.
+    /// Thread ids are those of the running kernel.
     is_this: bool,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     print_at_end(&if args.json { json(&document)? } else { document.render(style()) }, end)
 }
 
-/// Asks the QEMU behind a socket: the one that names it on its command line, else whichever has the
-/// threads of the answer.
+/// Asks the QEMU behind a socket: the VM with the socket on its command line, or else the VM with the threads of the
+/// answer.
 fn ask(proc: &Proc, vms: &mut [vmm::Vm], socket: &Path) -> Result<(), String> {
     const NAMED: &str = "give a socket of `-qmp unix:...` that this user may write to";
     if let Err(error) = fs::metadata(socket) {
@@ -105,7 +105,7 @@ fn ask(proc: &Proc, vms: &mut [vmm::Vm], socket: &Path) -> Result<(), String> {
     Err(format!("{}: {why}\n  remedy: {remedy}", socket.display()))
 }
 
-/// What hides VMs of this host.
+/// Reasons why VMs of this host may not be visible.
 fn notes_of_host(host: &Host, scan: &vmm::Scan) -> Vec<Note> {
     let mut notes = Vec::new();
     let mut note = |evidence: String, remedy: Option<&str>| {
@@ -136,7 +136,7 @@ fn notes_of_host(host: &Host, scan: &vmm::Scan) -> Vec<Note> {
     notes
 }
 
-/// A VM of the document; what is not known of it goes to `notes`.
+/// A VM of the document; missing facts are added to `notes`.
 fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
     let mut note = |evidence: String, remedy: Option<String>| {
         notes.push(Note { pid: Some(vm.pid), evidence, remedy });
@@ -192,7 +192,7 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
     }
 }
 
-/// Says how the guest of a VM gets the driver.
+/// Prints how the guest of a VM gets the driver.
 fn how(name: &str) -> Result<(), Failure> {
     if name.is_empty() {
         return Err(Failure::usage("--how: give the name of a VM"));
@@ -214,7 +214,7 @@ fn how(name: &str) -> Result<(), Failure> {
         ),
     };
     let to_attach = quoted(typed);
-    // As the daemon of this host is told, as far as this user may read that.
+    // From the daemon's configuration, as far as this user may read it.
     let windows = Config::read(Path::new(USUAL)).map_or_else(|_| Windows::default(), |c| c.windows);
     let socket = windows.socket.display();
     print(&format!(
@@ -266,14 +266,14 @@ fn how(name: &str) -> Result<(), Failure> {
     ))
 }
 
-/// What the guest's driver says of itself.
+/// State of the guest's driver, as it reports it.
 fn driver_of(pid: u32) -> Option<GuestDriver> {
     let window = vcoop_window::find(pid).ok()??;
     let header: Header = window.guest_side().header.decode();
     Some(GuestDriver { abi: header.abi, vcpus: window.online().len(), slots: window.slots() })
 }
 
-/// What vcoop itself does with a VM.
+/// What vcoop does with a VM.
 fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
     vm.policy = in_force.map(|status| status.policy.clone());
     vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
@@ -289,7 +289,7 @@ fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
     }
 }
 
-/// vCPUs that somebody else made real-time.
+/// vCPUs that another program made real-time.
 fn foreign_realtime(vm: &Vm) -> Option<Note> {
     let foreign = vm.vcpus.iter().filter(|v| v.thread.realtime_by == Some("unknown"));
     let foreign: Vec<u32> = foreign.map(|v| v.index).collect();
@@ -297,7 +297,7 @@ fn foreign_realtime(vm: &Vm) -> Option<Note> {
     (!foreign.is_empty()).then_some(Note { pid: Some(vm.pid), evidence, remedy: None })
 }
 
-/// What tells the threads of a VM's vCPUs.
+/// Source of the threads of a VM's vCPUs.
 fn how_to_place(host: &Host, vm: &vmm::Vm) -> Option<String> {
     let mut ways = Vec::new();
     if vm.accel == Accel::Kvm && !host.debugfs.join("kvm").is_dir() {
@@ -305,7 +305,7 @@ fn how_to_place(host: &Host, vm: &vmm::Vm) -> Option<String> {
         ways.push(format!("run it as root, with debugfs ({mount})"));
     }
     if vm.vmm == Vmm::Qemu {
-        // A VMM chooses its paths: what must not reach a terminal is escaped.
+        // A VMM chooses its paths: they are escaped for the terminal.
         let socket = vm.qmp.first().map_or_else(|| "SOCKET".to_owned(), |path| format!("{path:?}"));
         ways.push(format!("give its QMP socket: --qmp {socket}"));
         ways.push("start it with -name NAME,debug-threads=on".to_owned());
@@ -313,11 +313,11 @@ fn how_to_place(host: &Host, vm: &vmm::Vm) -> Option<String> {
     (!ways.is_empty()).then(|| ways.join("; or "))
 }
 
-/// What the kernel says of a thread, if it still is the one that was found.
+/// The kernel's counters of a thread, if it is still the same thread.
 fn look_at(found: &vmm::Thread) -> Result<Thread, String> {
     let tid = found.tid as i32;
     let captured = Captured::of(tid).map_err(|error| format!("thread {tid}: {error}"))?;
-    // A thread has run before it can be found: 0 is what a kernel says that does not count.
+    // A thread has run before it is found: 0 means that the kernel does not count.
     let times = RunTimes::open(tid).ok().map(|file| file.read()).filter(|times| times.ran_ns > 0);
     let baseline = captured.baseline();
     if baseline.start != found.start_time || !captured.is_alive() {

@@ -17,13 +17,13 @@ use crate::output::{self, print, style};
 use crate::progress::line;
 use crate::scenario::refuse;
 
-/// What `--vary` calls vCPUs a pCPU.
+/// The name of vCPUs per pCPU in `--vary`.
 const RATIO: &str = "vcpus_per_pcpu";
 
-/// The field of which it is known what it changes: pCPUs, one by one, and nothing else.
+/// The one field with a known effect: the number of pCPUs, in steps of one.
 const PCPUS: &str = "host.pcpus";
 
-/// What gets harder, as it is asked for.
+/// The varied quantity, as requested.
 #[derive(Clone, Debug, PartialEq)]
 enum Vary {
     /// `PATH=FROM..TO`.
@@ -55,7 +55,7 @@ impl Vary {
         }
     }
 
-    /// The field that is varied; a ratio by the field `by`.
+    /// The field that is varied; for a ratio, the field `by`.
     fn knob(&self, bench: &Bench, policy: &str, by: &str) -> Result<Knob, Failure> {
         let (from, to) = match self {
             Self::Field(knob) => return Ok(knob.clone()),
@@ -65,7 +65,7 @@ impl Vary {
         let plan = |n: i64| bench.plan(&[Set::of(by, &n.to_string())], policy);
         let (vcpus, _) = bench.plan(&[], policy).map(|plan| size(&plan)).map_err(refuse)?;
         let sized = |n: i64| match u32::try_from(n) {
-            // Not every number of pCPUs need go with the host's topology.
+            // Not every number of pCPUs fits the host's topology.
             Ok(pcpus) if by == PCPUS => Ok((vcpus, pcpus)),
             _ => plan(n).map(|plan| size(&plan)),
         };
@@ -118,7 +118,7 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("--by goes with --vary {RATIO}=EASY..HARD")));
     }
     let knob = vary.knob(&bench, first, &args.by)?;
-    // Both ends of every policy, before anything is run: what cannot be must not cost the time.
+    // First checks both ends for every policy: an impossible value must not cost the time of a run.
     for policy in &policies {
         for end in [knob.from, knob.to] {
             let set = Set::of(&knob.path, &end.to_string());
@@ -149,12 +149,12 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     })
 }
 
-/// vCPUs a pCPU at a step that was tried.
+/// vCPUs per pCPU at a step that was tried.
 fn ratio(tried: &Tried) -> f64 {
     f64::from(tried.vcpus) / f64::from(tried.pcpus.max(1))
 }
 
-/// The same at a value of the knob.
+/// vCPUs per pCPU at a value of the varied field.
 fn ratio_at(one: &Capacity, value: Option<i64>) -> Option<f64> {
     one.tried.iter().find(|tried| Some(tried.value) == value).map(ratio)
 }
@@ -193,7 +193,7 @@ fn capacity_words(
     text
 }
 
-/// What was found for a policy: the answer, then why it is that.
+/// The result for a policy: the answer, then its reason.
 fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec<String> {
     let by_ratio = matches!(vary, Vary::Ratio(..));
     let at = |value: i64| match ratio_at(one, Some(value)) {
@@ -244,7 +244,7 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     lines
 }
 
-/// The limits that a step does not hold, and what it costs too much.
+/// The limits that a step breaks, and its excessive costs.
 fn broken(slos: &[Slo], tried: &Tried) -> String {
     let holds = |slo: &Slo, r: &Option<Reading>| r.is_some_and(|r| slo.held(r) >= Held::Likely);
     let limits = slos.iter().zip(&tried.score.limits).filter(|(slo, r)| !holds(slo, r));

@@ -1,4 +1,4 @@
-//! What the dashboard shows.
+//! The content of the dashboard.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use vcoop_experiment::stats::carries;
 use vcoop_experiment::{format, params};
 use vcoop_model::plan::{Ns, Plan};
 
-/// Parts of the measured time that have a bar each.
+/// Number of parts of the measured time that have a bar each.
 pub(super) const PARTS: u64 = 60;
 
-/// What one probe has measured since the board was told last.
+/// Measurements of one probe since the last update of the board.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) probe: String,
     pub(super) bins: Bins,
     pub(super) max: Ns,
-    /// 99 % quantiles of parts of the measured time that are over.
+    /// 99 % quantiles of the finished parts of the measured time.
     pub(super) bars: Vec<Ns>,
-    /// The part that is not: its number, and its samples.
+    /// The current part: its number and its samples.
     part: (u64, Bins),
 }
 
@@ -30,7 +30,7 @@ impl Seen {
         Self { probe: probe.to_owned(), bins, max: 0, bars: Vec::new(), part }
     }
 
-    /// Takes a sample in, which was due in this part of the measured time.
+    /// Adds a sample that was due in this part of the measured time.
     pub(super) fn book(&mut self, part: u64, latency: Ns) {
         if part > self.part.0 {
             let bins = std::mem::take(&mut self.part.1);
@@ -46,24 +46,24 @@ impl Seen {
     }
 }
 
-/// What bars stand for, in millionths.
+/// The quantile that bars show, in millionths.
 const P99: u64 = 990_000;
 
-/// Bars in a line at most.
+/// Maximum number of bars in a line.
 const MOST_BARS: usize = 200;
 
-/// Everything measured so far.
+/// All measurements so far.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
     pub(super) title: String,
     pub(super) progress: Progress,
     /// By plan: policy and cell.
     names: Vec<String>,
-    /// In the order of backends, plans and probes.
+    /// Sorted by backend, plan and probe.
     pub(super) entries: Vec<Entry>,
-    /// Runs that go on: measured time so far, and all of it.
+    /// Runs in progress: measured time so far, and its total.
     running: BTreeMap<(usize, usize, u32), (Ns, Ns)>,
-    /// Bars stand for parts of one repeat, there being no other.
+    /// Bars are parts of a repeat, because there is only one.
     pub(super) by_time: bool,
 }
 
@@ -80,11 +80,11 @@ pub(super) struct Entry {
     key: (usize, usize, usize),
     pub(super) policy: String,
     pub(super) probe: String,
-    /// Repeats that are over.
+    /// Finished repeats.
     done: Tally,
-    /// Those that go on.
+    /// Repeats in progress.
     running: BTreeMap<u32, Tally>,
-    /// 99 % quantile of each repeat, in the order in which they ended; or of each part of the only one.
+    /// 99 % quantile of each repeat, in order of completion; or of each part of the only repeat.
     p99: Vec<Ns>,
     repeats: u32,
     /// Sums over repeats.
@@ -123,8 +123,7 @@ impl Board {
         &mut self.entries[at]
     }
 
-    /// Takes in what a run that goes on has measured since the last time; it is at this time of the
-    /// measurement.
+    /// Adds the new measurements of a run in progress, which is at this time of the measurement.
     pub(super) fn see(&mut self, run: RunId, (at, of): (Ns, Ns), seen: &mut [Seen]) {
         self.running.insert((run.column, run.plan, run.repeat), (at.min(of), of));
         let by_time = self.by_time;
@@ -140,7 +139,7 @@ impl Board {
         }
     }
 
-    /// How many runs are over, and what goes on.
+    /// The number of finished runs, and those in progress.
     pub(super) fn going(&self) -> String {
         let (done, total) = (self.progress.done, self.progress.total);
         let total = format::count(total as u64, "run");
@@ -154,14 +153,14 @@ impl Board {
         }
     }
 
-    /// How much of everything is done, from 0 to 1.
+    /// Progress of everything, from 0 to 1.
     pub(super) fn share(&self) -> f64 {
         let going = self.running.values().map(|(at, of)| *at as f64 / (*of).max(1) as f64);
         let all = self.progress.total.max(1) as f64;
         ((self.progress.done as f64 + going.sum::<f64>()) / all).clamp(0.0, 1.0)
     }
 
-    /// Takes a finished repeat in.
+    /// Adds a finished repeat.
     pub(super) fn book(&mut self, run: RunId, digest: &RepeatSummary) {
         let scalar = |metric: &str| {
             let of = digest.scalars.iter().filter(|((_, m), _)| m == metric);
@@ -177,7 +176,7 @@ impl Board {
             let done = &mut entry.done;
             done.bins.merge(&latency.bins);
             done.max = done.max.max(latency.max_ns);
-            // Of the only repeat there are bars already.
+            // The only repeat has bars already.
             let bars = if by_time { 0 } else { MOST_BARS };
             if latency.count > 0 && entry.p99.len() < bars {
                 entry.p99.push(latency.bins.quantile(P99));
@@ -189,7 +188,7 @@ impl Board {
         }
     }
 
-    /// How many lines of bars there are.
+    /// Number of lines of bars.
     pub(super) fn policies(&self) -> usize {
         self.sparks().len().clamp(1, 12)
     }
@@ -224,8 +223,8 @@ impl Entry {
         }
     }
 
-    /// Samples, quantiles, largest, boosted time, budget: as text. A quantile needs 10 samples beyond
-    /// it; what policies did is known when a repeat is over.
+    /// Samples, quantiles, largest, boosted time, budget: as text. A quantile needs 10 samples beyond it; actions of
+    /// policies are known when a repeat has ended.
     pub(super) fn cells(&self) -> Vec<String> {
         let mut bins = self.done.bins.clone();
         self.running.values().for_each(|tally| bins.merge(&tally.bins));
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!((cells[3].as_str(), cells[5].as_str()), ("n/a", "n/a"), "not known yet");
         assert_eq!(board.going(), "0 of 2 runs, 2.0 of 4.0 s of the next");
         assert!((board.share() - 0.25).abs() < 1e-9);
-        // What it gave in the end takes the place of what was seen of it.
+        // The final result replaces what was seen during the run.
         let digest = vcoop_experiment::repeat_summary::RepeatSummary::new(Default::default(), true);
         board.book(run, &digest);
         assert_eq!(board.going(), "0 of 2 runs");

@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, and given back.
+//! The terminal: switched to the dashboard, drawn on, and restored.
 
 use std::io::{self, IsTerminal as _, Stderr, Write};
 use std::os::fd::AsFd as _;
@@ -24,22 +24,22 @@ use super::board::{Board, Entry};
 /// The alternate screen is on.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Gives the terminal back, if it was taken. Callable from anywhere, as often as one likes.
+/// Restores the terminal, if it was changed. Can be called from anywhere, any number of times.
 pub(crate) fn restore() {
     if ON.swap(false, Ordering::SeqCst) {
-        // Not everybody has made it raw; then this does nothing.
+        // Without effect if it is not in raw mode.
         let _ = disable_raw_mode();
         let _ = execute!(io::stderr(), Show, LeaveAlternateScreen);
         let _ = io::stderr().flush();
     }
 }
 
-/// A terminal that is ours for a while.
+/// A terminal in use by this process.
 #[derive(Debug)]
 pub(crate) struct Screen(Terminal<CrosstermBackend<Stderr>>);
 
 impl Screen {
-    /// Takes the terminal. A panic gives it back before it says anything.
+    /// Takes the terminal. A panic restores it before its message.
     pub(crate) fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -58,13 +58,13 @@ impl Screen {
         Ok(Self(terminal))
     }
 
-    /// Keys come one by one from now on, and are not shown.
+    /// From now on keys are delivered one by one, and not echoed.
     pub(crate) fn take_keys(&self) -> io::Result<()> {
         enable_raw_mode()
     }
 
-    /// The next event of the terminal, if one comes in time. A terminal that has been closed is given back: waiting for
-    /// its events, crossterm would read its end without end.
+    /// The next event of the terminal, if one comes in time. A closed terminal is restored: crossterm would read its
+    /// end of file for ever.
     pub(crate) fn next(&self, within: Duration) -> io::Result<Option<Event>> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         // As crossterm does.
@@ -87,12 +87,12 @@ impl Screen {
         event::poll(Duration::ZERO)?.then(event::read).transpose()
     }
 
-    /// Draws whatever is drawn.
+    /// Draws a frame.
     pub(crate) fn paint(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
         self.0.draw(draw).map(drop)
     }
 
-    /// Whether nobody has given the terminal back meanwhile.
+    /// Whether the terminal has not been restored meanwhile.
     pub(crate) fn is_there(&self) -> bool {
         ON.load(Ordering::SeqCst)
     }
@@ -136,14 +136,14 @@ impl Screen {
     }
 }
 
-/// What a table of samples has in each column.
+/// The columns of a table of samples.
 const HEADER: [&str; 9] =
     ["policy", "probe", "samples", "p50", "p99", "p99.9", "max", "boosted", "budget"];
-/// Columns that a narrow terminal goes without, in this order: an unreadable number helps nobody.
+/// Columns that a narrow terminal leaves out, in this order: an unreadable number is of no use.
 const SPARED: [usize; 6] = [8, 2, 7, 5, 3, 6];
-/// Columns of names, which may be cut, and how much of a name is kept.
+/// Columns of names, which may be cut, with the minimum width of a name.
 const NAMES: (usize, u16) = (2, 16);
-/// The same where no more columns can be spared.
+/// Minimum widths if no more columns can be left out.
 const SHORT_NAME: u16 = 13;
 
 fn percentiles(board: &Board, width: u16) -> Table<'_> {
@@ -165,7 +165,7 @@ fn percentiles(board: &Board, width: u16) -> Table<'_> {
     Table::new(rows, widths).header(header).block(Block::bordered())
 }
 
-/// The columns that fit a width with all their digits and units, and how wide each is.
+/// The columns that fit a width without cut numbers, and their widths.
 fn columns(rows: &[Vec<String>], width: u16) -> Vec<(usize, u16)> {
     let wide = |i: usize| {
         let cells = rows.iter().map(|cells| cells[i].chars().count());
@@ -181,7 +181,7 @@ fn columns(rows: &[Vec<String>], width: u16) -> Vec<(usize, u16)> {
             shown.retain(|(i, _)| *i != spared);
         }
     }
-    // Names give up what does not fit, the probe first.
+    // Names are cut to what fits, the probe first.
     let mut over = all(&shown).saturating_sub(width);
     for kept in [NAMES.1, SHORT_NAME] {
         for (_, name) in shown.iter_mut().take(NAMES.0).rev() {

@@ -1,4 +1,4 @@
-//! Watches a run that goes on, for the dashboard.
+//! Observes a run in progress, for the dashboard.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use vcoop_model::trace_event::{Observer, SampleEvent};
 
 use super::board::{Board, PARTS, Seen};
 
-/// Time between two looks at the board, which others use as well.
+/// Time between two updates of the board, which other threads use as well.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Tells a board of one run's samples.
+/// Reports the samples of one run to a board.
 #[derive(Debug)]
 pub(super) struct Watcher<'a> {
     board: &'a Mutex<Board>,
@@ -25,7 +25,7 @@ pub(super) struct Watcher<'a> {
 
 impl<'a> Watcher<'a> {
     pub(super) fn new(board: &'a Mutex<Board>, run: RunId, plan: &Plan) -> Self {
-        // As results have them: several tasks can share a name.
+        // As in results: several tasks can share a name.
         let mut seen: Vec<Seen> = Vec::new();
         for probe in &plan.probes {
             if seen.iter().all(|s| s.probe != probe.probe) {
