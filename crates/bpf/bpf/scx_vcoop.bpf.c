@@ -329,7 +329,7 @@ static u64 vtime_in(struct task_struct *p, u32 of, u64 reached)
 	return left ? vtime + reached - *left : vtime;
 }
 
-/* The same for who runs on a CPU, while others of its queue go on. */
+/* The same for the thread that runs on a CPU, while others of its queue go on. */
 static void catch_up(struct cpu *cpu, u32 of)
 {
 	u64 *reached = bpf_map_lookup_elem(&queues, &of);
@@ -374,7 +374,7 @@ static void show(struct vcpu *v)
 		v->shown = words;
 }
 
-/* From when on the guest's deadline is a reason for a boost; NEVER: there is none that matters. */
+/* When the guest's deadline becomes a reason for a boost; NEVER: there is no such deadline. */
 static u64 deadline(const struct vcpu *v, u64 now)
 {
 	u64 ahead = beyond(v->deadline_tsc, v->clock_tsc), behind = beyond(v->clock_tsc, v->deadline_tsc), at;
@@ -423,12 +423,12 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	} else {
 		v->told = 1;
 	}
-	/* A timer that is long due has been lost. */
+	/* A timer that is long overdue has been lost. */
 	starts = at < v->rings || plus(v->rings, LOST_TIMER) < now;
 	if (starts)
 		v->rings = at;
 	bpf_spin_unlock(&vm->lock);
-	/* One that cannot be started is tried again at the next event. */
+	/* If it cannot be started, the next event tries again. */
 	if (starts && at != NEVER && bpf_timer_start(&v->timer, at, TIMER_ABSOLUTE))
 		v->rings = NEVER;
 	return is_boosted(v);
@@ -465,7 +465,7 @@ static void do_what_is_due(struct vcpu *v)
 		tell(v->place, TIMER);
 }
 
-/* A reason for a vCPU that may wait for a CPU: it is fetched if that boosts it. Whether it is boosted. */
+/* A reason to boost a vCPU that may wait for a CPU: if it is boosted, it is fetched. Returns whether it is boosted. */
 static bool call(struct vcpu *v, u32 event)
 {
 	bool was = is_boosted(v);
@@ -512,7 +512,7 @@ static bool look_at_guest(struct vcpu *v, u32 event)
 	return is_boosted(v);
 }
 
-/* The boost of a vCPU that runs may have ended: whose turn is it now? */
+/* The boost of a running vCPU may have ended: checks whether another thread should run now. */
 static void yields(struct vcpu *v)
 {
 	struct cpu *state = cpu_state(v->cpu);
@@ -556,7 +556,7 @@ s32 BPF_PROG(vcoop_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 
 struct search { struct task_struct *p; u32 queue; s32 found; };
 
-/* Looked for one by one in a helper's loop, of which the kernel verifies one turn. */
+/* Called for each CPU by a helper's loop, of which the kernel verifies only one iteration. */
 static long look_at_cpu(u64 cpu, struct search *search)
 {
 	struct cpu *state = cpu_state(cpu);
@@ -613,7 +613,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | to, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
 		return;
 	}
-	/* A boosted one goes to whoever of its queue can take it first. */
+	/* A boosted thread goes to the first CPU of its queue that can take it. */
 	scx_bpf_dsq_insert_vtime(p, of, SLICE, boosted ? *reached - SLICE : vtime, enq_flags);
 	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
@@ -641,7 +641,7 @@ static bool fetch(s32 cpu, u32 of)
 	return found;
 }
 
-/* Whether somebody in a queue is behind `vtime`, and may use a CPU. */
+/* Whether a thread in a queue has an earlier virtual time than `vtime`, and may use a CPU. */
 static bool has_earlier(s32 cpu, u32 of, u64 vtime)
 {
 	struct task_struct *p;
@@ -724,12 +724,12 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 
 	if (!state || !reached)
 		return;
-	/* Who was given an idle CPU has not been in a queue. */
+	/* A thread that was given an idle CPU has not been in a queue. */
 	state->vtime = bounded(v, vtime_in(p, of, *reached), *reached);
 	state->since = bpf_ktime_get_ns();
 	state->weight = p->scx.weight ? p->scx.weight : WEIGHT;
 	state->boosted = is_boosted(v);
-	/* A boosted one may be far ahead of its turn, and is no measure for the others. */
+	/* A boosted thread may be far ahead of its turn, and does not advance the queue's time. */
 	if (!state->boosted && before(*reached, state->vtime))
 		*reached = state->vtime;
 	if (v) {
@@ -873,7 +873,7 @@ int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 	return 0;
 }
 
-/* Any interrupt is handed to a vCPU's APIC, by whoever sends it. */
+/* Any interrupt is given to a vCPU's APIC, in the context of its sender. */
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 {
@@ -892,12 +892,12 @@ int BPF_PROG(left)
 	return 0;
 }
 
-/* Whether a vCPU that enters its guest has interrupts that this cannot take now: it has disabled them. */
+/* Whether a vCPU that enters its guest has interrupts that the guest cannot take now, because it has disabled them. */
 static bool is_owed(const struct kvm_vcpu *kvm)
 {
 	const struct kvm_lapic *apic = kvm->arch.apic;
 
-	/* Where hardware has the APIC, it delivers them, and the flag says nothing. */
+	/* A virtual APIC in hardware delivers them itself, and the flag has no meaning. */
 	return apic && bpf_core_field_exists(apic->apicv_active) && !apic->apicv_active && apic->irr_pending;
 }
 
@@ -939,7 +939,7 @@ int BPF_PROG(entered, struct kvm_vcpu *kvm)
 	return 0;
 }
 
-/* Of whoever loaded it: a VM with a budget. */
+/* Called by the loader: adds a VM with a budget. */
 struct begin_vm { u64 vm, burst, refill_ppm; };
 
 SEC("syscall")
@@ -958,7 +958,7 @@ int begin_vm(struct begin_vm *args)
 	return 0;
 }
 
-/* A vCPU is admitted: its policy begins. It is taken to be awake. */
+/* A vCPU is admitted: its policy begins. It is assumed to be awake. */
 struct admit { u64 place, tid, vm, lead, burst, refill_ppm; struct rules rules; };
 
 SEC("syscall")
@@ -991,7 +991,7 @@ int admit(struct admit *args)
 	v->rings = NEVER;
 	v->told = 0;
 	failed = bpf_timer_init(&v->timer, &vcpus, CLOCK_MONOTONIC);
-	/* It is there already where somebody had this place before. */
+	/* It exists already if another vCPU had this place before. */
 	if (failed && failed != -EBUSY)
 		return failed;
 	failed = bpf_timer_set_callback(&v->timer, timer_rings);
@@ -1001,7 +1001,7 @@ int admit(struct admit *args)
 	return bpf_map_update_elem(&threads, &tid, &place, BPF_ANY);
 }
 
-/* Whether a vCPU sleeps was found out from outside, its guest has a driver, or none any more, or its policy ends. */
+/* Called by the loader: a vCPU sleeps or is awake, its guest has a driver or no longer has one, or its policy ends. */
 struct note { u64 place, event, page; };
 
 SEC("syscall")
