@@ -1,4 +1,4 @@
-//! Interrupts of guests and the timers behind them.
+//! Interrupts of guests, and the timers that cause them.
 
 pub(crate) mod deadline;
 pub(crate) mod devices;

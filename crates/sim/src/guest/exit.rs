@@ -1,4 +1,4 @@
-//! Why vCPUs leave guest mode.
+//! Reasons for which vCPUs leave guest mode.
 
 use crate::messages::call::Message;
 
@@ -15,28 +15,28 @@ pub(crate) enum Exit {
     Ipi(u32),
     /// The synchronous end of a boost.
     Notify,
-    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
+    /// A write of the registration MSR: true sets the guest area, false removes it, `None` is refused.
     Register(Option<bool>),
-    /// A doorbell or hypercall: a message to somebody outside of the VM.
+    /// A doorbell or hypercall: a message to a receiver outside the VM.
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
     /// The VMX preemption timer.
     HvTimer,
-    /// The end of an interrupt, where that is not virtualised.
+    /// The end of an interrupt (EOI), if that is not virtualised.
     Eoi,
-    /// The guest has become able to take an interrupt.
+    /// The interrupt window: the guest can take an interrupt now.
     Window,
     /// A PAUSE loop.
     Pause,
-    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    /// One ICR write or hypercall for several vCPUs: the next `targets` of the sender's multicast.
     Multicast {
-        /// How many.
+        /// Number of targets.
         targets: u32,
-        /// A hypercall.
+        /// A hypercall, not an ICR write.
         hypercall: bool,
     },
-    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    /// A hypercall that wakes a halted vCPU (global index), which is next in line for a lock.
     Kick(u32),
     /// A hypercall: yield to a vCPU (global index).
     Yield(u32),
@@ -49,7 +49,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// Whether user space handles it: what it does there is done half-way.
+    /// Whether user space handles it; the effect comes in the middle of the exit.
     pub(crate) fn goes_to_user(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! What a guest's tasks ask for: the operations of their programs.
+//! The operations of programs of a guest's tasks.
 
 use vcoop_model::plan::{Mode, Room};
 use vcoop_model::profile::CostKey;
@@ -14,8 +14,7 @@ use crate::program::Op;
 use crate::world::World;
 
 impl World<'_> {
-    /// Interprets one operation of the current task; true when the vCPU is busy with it or has
-    /// left guest mode.
+    /// Interprets one operation of the current task; true if the vCPU is busy with it or has left guest mode.
     pub(super) fn guest_op(&mut self, v: u32, t: u32, spins: bool) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.in_kernel = true;
@@ -66,7 +65,7 @@ impl World<'_> {
             Op::WaitDevice { due } => {
                 work.wait = Wait::Device(due);
                 let sampler = work.sampler;
-                // The device interrupts the vCPU it is routed to; the wait is explained there.
+                // The device interrupts the vCPU to which it is routed: the wait is attributed there.
                 let track = self.device_track(vm, t).unwrap_or(track);
                 self.tracks.arm(sampler, track, due, now);
                 self.guest_sleep(v, t, None, CostKey::GuestSleep)

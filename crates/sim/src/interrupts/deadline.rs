@@ -1,4 +1,4 @@
-//! The deadline of a vCPU: in which mode the guest's timer runs, and how early the host's fires for it.
+//! The deadline of a vCPU: the mode of the guest's timer, and how early the host's timer fires for it.
 
 use vcoop_model::plan::virt::{TimerMode, TimerVirt};
 use vcoop_model::profile::Cpu;
@@ -8,33 +8,32 @@ use vcoop_policy::config::AdvanceConfig;
 use crate::interrupts::hv_range::Range;
 use crate::queue::Ns;
 
-/// A count of the APIC timer in one-shot mode: 16 cycles of KVM's bus of 1 GHz, as Linux divides it.
+/// One count of the APIC timer in one-shot mode: 16 cycles of KVM's bus of 1 GHz, with the divisor that Linux sets.
 const COUNT_NS: Ns = 16;
 
-/// The deadline of a vCPU whose timer is not plain: what it stands for, and how early it fires. `Ns::MAX` is
-/// no time.
+/// The deadline of a vCPU whose timer is not plain (see `VmVirt::plain_timer`). `Ns::MAX` is no time.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     mode: TimerMode,
     advance: TimerAdvance,
     /// Whether it fires early.
     early: bool,
-    /// Of a periodic timer.
+    /// Period of a periodic timer.
     period: Ns,
-    /// What the preemption timer can hold.
+    /// Range of the preemption timer.
     range: Range,
     /// The deadline.
     due: Ns,
-    /// The deadline of the interrupt that is pending: it is not to come before.
+    /// The deadline of the pending interrupt, which must not come earlier.
     expires: Ns,
-    /// The preemption timer's deadline while an hrtimer stands in.
+    /// The preemption timer's deadline while an hrtimer replaces it.
     parked: Ns,
 }
 
 impl Deadline {
-    /// `hv`: it stands on the preemption timer where that can hold it.
+    /// `hv`: it is on the preemption timer if in range.
     pub(crate) fn new(timer: &TimerVirt, hv: bool, tick_ns: Ns, cpu: Option<Cpu>) -> Self {
-        // KVM advances TSC deadlines, and what stands on the preemption timer (`start_sw_tscdeadline`,
+        // KVM advances TSC deadlines, and deadlines on the preemption timer (`start_sw_tscdeadline`,
         // `vmx_set_hv_timer`).
         let early =
             timer.advance != AdvanceConfig::None && (timer.mode == TimerMode::TscDeadline || hv);
@@ -43,7 +42,7 @@ impl Deadline {
             mode: timer.mode,
             advance: TimerAdvance::new(advance, cpu.map_or(1_000_000, |cpu| cpu.tsc_khz)),
             early,
-            // KVM lets none be shorter (`min_timer_period_us`).
+            // KVM allows no shorter period (`min_timer_period_us`).
             period: tick_ns.max(200_000),
             range: Range::new(cpu, timer.tsc_ratio_ppm),
             due: Ns::MAX,
@@ -57,12 +56,12 @@ impl Deadline {
         self.advance.ns()
     }
 
-    /// When the host's timer is to fire for it.
+    /// When the host's timer fires for it.
     pub(crate) fn fires(&self, now: Ns) -> Ns {
         self.due.saturating_sub(self.advance.ns()).max(now)
     }
 
-    /// It stands for this deadline from now on.
+    /// Sets the deadline.
     pub(crate) fn stand_for(&mut self, at: Ns) {
         self.due = at;
     }
@@ -73,21 +72,21 @@ impl Deadline {
         self.expires = Ns::MAX;
         self.due = at;
         if self.mode == TimerMode::Oneshot && at != Ns::MAX {
-            // The guest wrote how long from then; the host counts from now.
+            // The guest wrote a time relative to `wrote`; the host counts from now.
             let count = at.saturating_sub(wrote.min(now)).next_multiple_of(COUNT_NS);
             self.due = now + count;
         }
     }
 
-    /// It fires: its interrupt is not to come before the deadline of this moment, whatever is written until then.
+    /// The timer fires: its interrupt must not come before the current deadline, whatever is written until then.
     pub(crate) fn latch(&mut self) {
         if self.early {
             self.expires = self.due;
         }
     }
 
-    /// It has fired; a periodic one goes on by itself, to the deadline that is given back. Periods that have
-    /// passed are one interrupt.
+    /// The timer has fired. Returns the next deadline of a periodic one. All periods that have passed are one
+    /// interrupt.
     pub(crate) fn next_period(&mut self, now: Ns) -> Option<Ns> {
         (self.mode == TimerMode::Periodic).then(|| {
             let behind = now.saturating_sub(self.due) / self.period;
@@ -96,8 +95,7 @@ impl Deadline {
         })
     }
 
-    /// Its interrupt would reach the guest at `ready`: whoever brings it spins for this long, so that it does
-    /// not come early.
+    /// Its interrupt would reach the guest at `ready`: returns how long to spin so that it does not come early.
     pub(crate) fn spin(&mut self, ready: Ns) -> Ns {
         let due = std::mem::replace(&mut self.expires, Ns::MAX);
         if due == Ns::MAX {
@@ -109,18 +107,17 @@ impl Deadline {
         left
     }
 
-    /// How long the preemption timer takes to count down from what is loaded for so long a time; `None`: it
-    /// cannot hold that.
+    /// Time that the preemption timer takes to count down when loaded for `ns`; `None`: out of range.
     pub(crate) fn counts(&self, ns: Ns) -> Option<Ns> {
         self.range.counts(ns)
     }
 
-    /// An hrtimer stands in for the preemption timer until this time.
+    /// An hrtimer replaces the preemption timer, whose deadline is `at`.
     pub(crate) fn park(&mut self, at: Ns) {
         self.parked = at;
     }
 
-    /// The preemption timer's deadline for which an hrtimer stood in.
+    /// The preemption timer's deadline that an hrtimer had.
     pub(crate) fn unpark(&mut self) -> Ns {
         std::mem::replace(&mut self.parked, Ns::MAX)
     }

@@ -1,4 +1,4 @@
-//! Devices of VMs: each interrupts one vCPU of its VM, at times of its own.
+//! Devices of VMs: each interrupts one vCPU of its VM, at its own times.
 
 use vcoop_model::plan::DevicePlan;
 use vcoop_model::rng::Stream;
@@ -15,18 +15,18 @@ struct Device<'p> {
     stream: Stream,
 }
 
-/// All of them, numbered over all VMs.
+/// All devices, numbered over all VMs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices<'p>(Vec<Device<'p>>);
 
 impl<'p> Devices<'p> {
-    /// Enters a device of a VM whose first vCPU this is.
+    /// Adds a device of a VM whose first vCPU is `first`.
     pub(crate) fn add(&mut self, plan: &'p DevicePlan, vm: u32, first: u32, seed: u64) {
         let stream = Stream::device(seed, self.0.len());
         self.0.push(Device { plan, vm, first, stream });
     }
 
-    /// The devices of a VM begin.
+    /// Starts the devices of a VM.
     pub(crate) fn start(&mut self, vm: u32, clock: &mut Clock) {
         for (d, device) in (0..).zip(&mut self.0).filter(|(_, device)| device.vm == vm) {
             let wait = device.stream.draw(&device.plan.period);
@@ -34,7 +34,7 @@ impl<'p> Devices<'p> {
         }
     }
 
-    /// A device fires, and will again; the vCPU that it interrupts.
+    /// A device fires, and is set for the next time; returns the vCPU that it interrupts.
     pub(crate) fn fires(&mut self, d: u32, clock: &mut Clock) -> u32 {
         let device = &mut self.0[d as usize];
         let wait = device.stream.draw(&device.plan.period);
@@ -42,19 +42,19 @@ impl<'p> Devices<'p> {
         device.first + device.plan.vcpu
     }
 
-    /// The vCPU that a device interrupts, and whether it does so by an NMI.
+    /// The vCPU that a device interrupts, and whether by an NMI.
     pub(crate) fn target(&self, d: u32) -> (u32, bool) {
         let device = &self.0[d as usize];
         (device.first + device.plan.vcpu, device.plan.nmi)
     }
 
-    /// How long the softirq half of an interrupt takes; 0: it has none.
+    /// Time of the softirq half of an interrupt; 0: it has none.
     pub(crate) fn softirq_takes(&mut self, d: u32) -> Ns {
         let device = &mut self.0[d as usize];
         device.stream.draw(&device.plan.softirq)
     }
 
-    /// The VM and its task that wait for a device.
+    /// The VM and the task that wait for a device.
     pub(crate) fn wakes(&self, d: u32) -> Option<(u32, u32)> {
         let device = &self.0[d as usize];
         Some((device.vm, device.plan.wakes?))

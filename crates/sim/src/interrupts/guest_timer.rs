@@ -1,4 +1,4 @@
-//! A guest's timers: its tick, its sleeps, and the one deadline the hardware holds.
+//! Timers of a guest: its tick, its sleeps, and the one deadline that the hardware has.
 
 use vcoop_model::plan::virt::TimerMode;
 use vcoop_model::profile::CostKey;
@@ -34,7 +34,7 @@ impl World<'_> {
                     self.guest_notes(v);
                 }
                 TimerFor::Task(t) => {
-                    // Due while the handler ran: its own interrupt would be taken now.
+                    // It became due while the handler ran: its own interrupt would be taken now.
                     self.timer_interrupt_came(v, t);
                     let work = &self.vms[vm as usize].tasks[t as usize];
                     let (wait, sampler) = (work.wait, work.sampler);
@@ -51,7 +51,7 @@ impl World<'_> {
         self.guest_program(v);
     }
 
-    /// The handler of a vCPU's timer interrupt is entered: that ends the samples of interrupts.
+    /// The handler of a vCPU's timer interrupt begins, which ends the samples of interrupts.
     pub(crate) fn timer_handler_entered(&mut self, v: u32) {
         let mut due = 0;
         while let Some(what) = self.vcpus[v as usize].timers.due(due, self.clock.now()) {
@@ -62,7 +62,7 @@ impl World<'_> {
         }
     }
 
-    /// The interrupt of a task's timer is there, on vCPU `v`.
+    /// The interrupt of a task's timer arrives, on vCPU `v`.
     fn timer_interrupt_came(&mut self, v: u32, t: u32) {
         let vcpu = &self.vcpus[v as usize];
         let work = &self.vms[vcpu.vm as usize].tasks[t as usize];
@@ -73,8 +73,7 @@ impl World<'_> {
         }
     }
 
-    /// The interrupt for which a task has kept its vCPU busy is there; on vCPU `v`, whereas the task may
-    /// have been moved.
+    /// The interrupt for which a task kept its vCPU busy arrives, on vCPU `v`; the task may have been moved.
     fn busy_until_now(&mut self, v: u32, t: u32, sampler: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         if sampler != NONE {
@@ -86,9 +85,9 @@ impl World<'_> {
         self.spin_ends(vm, t);
     }
 
-    /// Writes the deadline when the next timer is not the one it holds: an MSR and so an exit, or,
-    /// where a housekeeping CPU watches it, a word of the shared page. (The doorbell that the lab's
-    /// guest rings for a deadline sooner than the next look is left out.)
+    /// Writes the deadline if the next timer differs from the programmed one: an MSR, which exits, or, if a
+    /// housekeeping CPU watches it, a word of the shared page. (Not modelled: the doorbell that the lab's guest rings
+    /// for a deadline before the next look.)
     pub(crate) fn guest_program(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let next = vcpu.timers.next();

@@ -4,7 +4,7 @@ use prefetch_index::prefetch_index;
 
 use crate::queue::Ns;
 
-/// What a guest's timer is for.
+/// Purpose of a guest's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerFor {
     /// The tick.
@@ -16,7 +16,7 @@ pub(crate) enum TimerFor {
 }
 
 impl TimerFor {
-    /// In one word: every sleep of a task compares some of them.
+    /// One word, because every sleep of a task compares some of them.
     #[inline(always)]
     fn key(self) -> u32 {
         match self {
@@ -44,18 +44,18 @@ pub(crate) struct GuestTimers {
 }
 
 impl GuestTimers {
-    /// None, and room for as many as most have.
+    /// No timers, with room for the usual number.
     pub(crate) fn new() -> Self {
         Self { timers: Vec::with_capacity(16) }
     }
 
-    /// When the next one is due; `Ns::MAX`: there is none.
+    /// Time of the next one; `Ns::MAX`: none.
     #[inline]
     pub(crate) fn next(&self) -> Ns {
         self.timers.last().map_or(Ns::MAX, |t| t.0)
     }
 
-    /// The same without the tick.
+    /// Time of the next one other than the tick; `Ns::MAX`: none.
     pub(crate) fn next_but_tick(&self) -> Ns {
         let others = |timer: &&(Ns, u32)| timer.1 != TimerFor::Tick.key();
         self.timers.iter().rev().find(others).map_or(Ns::MAX, |timer| timer.0)
@@ -76,7 +76,7 @@ impl GuestTimers {
         self.timers.insert(i, new);
     }
 
-    /// Takes out the timer for a purpose.
+    /// Removes the timer for a purpose.
     #[inline]
     pub(crate) fn cancel(&mut self, what: TimerFor) {
         if let Some(i) = self.timers.iter().position(|t| t.1 == what.key()) {
@@ -84,7 +84,7 @@ impl GuestTimers {
         }
     }
 
-    /// Takes out the next timer that is due by now.
+    /// Removes the next timer that is due by `now`.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Ns) -> Option<TimerFor> {
         let &(at, key) = self.timers.last()?;
@@ -95,13 +95,13 @@ impl GuestTimers {
         Some(TimerFor::of_key(key))
     }
 
-    /// What number `i` of the timers that are due by now is for.
+    /// Purpose of the timer number `i` of those due by `now`.
     pub(crate) fn due(&self, i: usize, now: Ns) -> Option<TimerFor> {
         let timer = self.timers.iter().rev().nth(i).filter(|timer| timer.0 <= now)?;
         Some(TimerFor::of_key(timer.1))
     }
 
-    /// Has all timers fire later, by this much.
+    /// Moves all timers `ns` later.
     pub(crate) fn postpone(&mut self, ns: Ns) {
         self.timers.iter_mut().for_each(|(at, _)| *at += ns);
     }

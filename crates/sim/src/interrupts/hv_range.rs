@@ -1,4 +1,4 @@
-//! Which deadlines the VMX preemption timer can hold.
+//! The range of deadlines of the VMX preemption timer.
 
 use vcoop_model::profile::Cpu;
 
@@ -7,12 +7,12 @@ use crate::queue::Ns;
 /// Fractional bits of VMX's TSC multiplier.
 const RATIO_BITS: u32 = 48;
 
-/// What the preemption timer can hold.
+/// The range of the preemption timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     tsc_khz: u64,
     shift: u32,
-    /// Guest cycles a host cycle, with [`RATIO_BITS`]; `None`: TSC scaling is not used.
+    /// Guest cycles per host cycle, with [`RATIO_BITS`] fractional bits; `None`: TSC scaling is not used.
     ratio: Option<u64>,
 }
 
@@ -26,15 +26,14 @@ impl Range {
         }
     }
 
-    /// The time from now until the timer has counted down from what is loaded for `ns`; `None` if
-    /// KVM answers -ERANGE.
+    /// Time that the timer takes to count down when loaded for `ns`; `None` if KVM returns -ERANGE.
     pub(crate) fn counts(&self, ns: Ns) -> Option<Ns> {
         let cycles = u128::from(ns) * u128::from(self.tsc_khz) / 1_000_000;
         let cycles = u64::try_from(cycles).ok()?;
         let cycles = match self.ratio {
             None => cycles,
             Some(ratio) => {
-                // The guest's cycles, and back: `u64_shl_div_u64` fails where the quotient would not fit.
+                // To guest cycles, and back: `u64_shl_div_u64` fails if the quotient does not fit.
                 let guest =
                     u64::try_from((u128::from(cycles) * u128::from(ratio)) >> RATIO_BITS).ok()?;
                 if ratio == 0 || guest >> (64 - RATIO_BITS) >= ratio {

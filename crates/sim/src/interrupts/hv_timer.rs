@@ -9,9 +9,9 @@
 //!   interrupt                             interrupt
 //! ```
 //!
-//! As KVM's `start_hv_timer`, `kvm_lapic_switch_to_sw_timer` and `..._to_hv_timer` (`arch/x86/kvm/lapic.c`) and
-//! `vmx_set_hv_timer` (`vmx.c`) have it. A vCPU that is preempted leaves nothing on the host that fires:
-//! its deadline is noticed when it is loaded again, and until then it waits like any other thread.
+//! As in KVM's `start_hv_timer`, `kvm_lapic_switch_to_sw_timer` and `..._to_hv_timer` (`arch/x86/kvm/lapic.c`) and
+//! `vmx_set_hv_timer` (`vmx.c`). For a preempted vCPU no timer of the host fires: its deadline is noticed when it is
+//! loaded again, and until then it waits like any other thread.
 
 use vcoop_model::profile::CostKey;
 
@@ -22,7 +22,7 @@ use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
-    /// Puts the deadline that is due at `fires` on the preemption timer; false if it cannot be there.
+    /// Puts the deadline with expiry `fires` on the preemption timer; false if it is out of range.
     pub(crate) fn start_hv_timer(&mut self, v: u32, fires: Ns) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.virt.deadline.counts(fires.saturating_sub(self.clock.now())).is_none() {
@@ -40,7 +40,7 @@ impl World<'_> {
     /// Enters guest mode with the preemption timer loaded.
     pub(crate) fn enter_with_hv_timer(&mut self, p: u32, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        // Too far away by now it cannot be: it was in range when it was set.
+        // It was in range when it was set, and is nearer now.
         let left = vcpu.hv_at.saturating_sub(self.clock.now());
         match vcpu.virt.deadline.counts(left).filter(|ns| *ns > 0) {
             Some(ns) => {
@@ -60,14 +60,14 @@ impl World<'_> {
         self.exit(p, Exit::HvTimer);
     }
 
-    /// KVM sees that the preemption timer's deadline has passed.
+    /// KVM notices that the preemption timer's deadline has passed.
     pub(crate) fn hv_timer_expired(&mut self, v: u32) {
         self.vcpus[v as usize].hv_at = Ns::MAX;
         self.timer_fired(v);
         self.timer_interrupt(v);
     }
 
-    /// An hrtimer takes over, on the pCPU that executes.
+    /// An hrtimer on the executing pCPU takes over.
     pub(crate) fn hv_to_sw(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let at = std::mem::replace(&mut vcpu.hv_at, Ns::MAX);
@@ -91,8 +91,8 @@ impl World<'_> {
         self.start_hv_timer(v, at);
     }
 
-    /// A vCPU is loaded that was preempted with its preemption timer: KVM sets it anew, and so sees what
-    /// has passed meanwhile.
+    /// Loads a vCPU that was preempted while on its preemption timer: KVM sets the timer again, and so notices a
+    /// deadline that has passed.
     pub(crate) fn restart_hv_timer(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let late = self.clock.now().saturating_sub(vcpu.hv_at);

@@ -12,8 +12,8 @@ use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
-    /// A device fires: an interrupt on the host pCPU where its vCPU ran last, or on the housekeeping pCPU if that is one of
-    /// `nohz_full`, where the host keeps interrupts away from.
+    /// A device fires: an interrupt on the host pCPU where its vCPU ran last; if that pCPU is in `nohz_full`, on the
+    /// housekeeping pCPU, because the host keeps interrupts away from full-nohz pCPUs.
     pub(crate) fn device_fires(&mut self, d: u32) {
         let v = self.devices.fires(d, &mut self.clock);
         let home = self.ticks.timer_cpu(self.vcpus[v as usize].home);
@@ -24,7 +24,7 @@ impl World<'_> {
         self.interrupt(home, Irq::Device(d));
     }
 
-    /// The host's half of a device interrupt is done.
+    /// The host's half of a device interrupt ends.
     pub(crate) fn device_interrupt(&mut self, d: u32) {
         let (v, nmi) = self.devices.target(d);
         if nmi {
@@ -37,7 +37,7 @@ impl World<'_> {
         self.inject(v, vector::DEVICE, Injection::Device);
     }
 
-    /// A halted vCPU has something to take.
+    /// A halted vCPU has a pending interrupt.
     pub(crate) fn unhalt(&mut self, v: u32, by: Waker) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted = false;
@@ -49,7 +49,7 @@ impl World<'_> {
         self.pay_timers(timers);
     }
 
-    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives, and sees to it that the vCPU takes it.
+    /// Makes an interrupt pending for a vCPU, with the boost of its policy, and makes the vCPU take it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
         if self.spans.is_on() {
             self.span_inject(v, which);
@@ -60,14 +60,14 @@ impl World<'_> {
         self.pay_timers(timers);
     }
 
-    /// Sees to it that a vCPU takes an interrupt that is pending now, and was before if `pending`.
+    /// Makes a vCPU take an interrupt that is pending now; `pending`: it already was.
     fn injected(&mut self, v: u32, which: u8, kind: Injection, pending: bool) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.halted {
             if self.vms[vcpu.vm as usize].started {
                 let by = match kind {
                     Injection::Ipi => self.waker(),
-                    // An event channel: somebody asked for it.
+                    // An event channel: a task asked for it.
                     Injection::Device if which == vector::MESSAGE => {
                         Waker { io: true, ..self.waker() }
                     }
@@ -85,7 +85,7 @@ impl World<'_> {
         match self.pcpus[p as usize].segment {
             Segment::Guest => {}
             Segment::Poll => return self.poll_sees(p),
-            _ => return, // it looks at what is pending before it enters
+            _ => return, // it checks for pending interrupts before it enters
         }
         if !self.vms[vcpu.vm as usize].virt.posted {
             return self.send_ipi(p);
@@ -108,7 +108,7 @@ impl World<'_> {
         self.clock.hasten(Event::Posted(v), lands);
     }
 
-    /// KVM looks at what is posted to a vCPU, at its entry or halt, or where it has lost its pCPU.
+    /// KVM looks at the interrupts posted to a vCPU: at its entry or halt, or after it has lost its pCPU.
     #[inline]
     pub(crate) fn sync_posts(&mut self, v: u32) {
         if !self.vcpus[v as usize].posts.is_empty() {
@@ -118,15 +118,15 @@ impl World<'_> {
         }
     }
 
-    /// Takes out what is posted, and due.
+    /// Removes the posted interrupts for which `due` holds; returns their bits.
     #[cold]
     fn take_posts(&mut self, v: u32, due: impl Fn(&Post) -> bool) -> u8 {
         let posts = &mut self.vcpus[v as usize].posts;
         posts.extract_if(.., |post| due(post)).fold(0, |taken, post| taken | post.which)
     }
 
-    /// The notification of a posted interrupt is there. A vCPU that is in guest mode takes the interrupt. One that left it meanwhile
-    /// looks at what is posted before it enters again, or halts.
+    /// The notification of a posted interrupt arrives. A vCPU in guest mode takes the interrupt. One that has left
+    /// guest mode looks at posted interrupts before it enters again, or halts.
     pub(crate) fn posted_arrives(&mut self, v: u32) {
         let now = self.clock.now();
         let there = self.take_posts(v, |post| post.lands <= now);
@@ -139,7 +139,7 @@ impl World<'_> {
             return;
         }
         if vcpu.halted {
-            // The handler there makes it pending.
+            // The handler on that pCPU makes it pending.
             return self.interrupt(home, Irq::Posted(v));
         }
         vcpu.irr |= there;

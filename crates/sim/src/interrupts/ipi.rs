@@ -35,11 +35,11 @@ use crate::world::World;
 const CLUSTER: u32 = 16;
 /// vCPUs that one hypercall reaches: a bitmap of two words.
 const HYPERCALL: u32 = 128;
-/// Cache lines of a target that the sender's kernel touches, and as many that KVM does.
+/// Cache lines of a target that the sender's kernel touches; KVM touches as many again.
 const LINES: Ns = 2;
 
 impl World<'_> {
-    /// A task has other vCPUs call a function.
+    /// A task makes other vCPUs call a function.
     pub(crate) fn call_function(&mut self, v: u32, t: u32, to: IpiTo, wait: bool) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
@@ -54,14 +54,14 @@ impl World<'_> {
         self.send_calls(v, t, mask, wait);
     }
 
-    /// A task has changed its address space: the others that have it loaded flush their TLBs.
+    /// A task has changed its address space: other vCPUs that have it loaded flush their TLBs.
     pub(crate) fn shoot_down(&mut self, v: u32, t: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let mut mask = self.vcpus[v as usize].ipis.take_mask();
         let tasks = &self.vms[vm].tasks;
         let space = tasks[t as usize].space;
-        // An idle vCPU has none loaded, or the one of `lazy_space`.
+        // An idle vCPU has no address space loaded, or the one of `lazy_space`.
         mask.extend((first..first + n).filter(|&c| {
             let Vcpu { current, lazy_space, .. } = self.vcpus[c as usize];
             let loaded = if current == NONE { lazy_space } else { tasks[current as usize].space };
@@ -70,7 +70,7 @@ impl World<'_> {
         self.tally(vm, Count::Shootdowns, 1);
         if self.vms[vm].sync.ipi.pv_tlb {
             let before = mask.len();
-            // The others flush when they are loaded.
+            // The preempted ones flush when they are loaded.
             mask.retain(|&c| !self.is_told_away(c));
             self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
         }
@@ -78,7 +78,7 @@ impl World<'_> {
         self.send_calls(v, t, mask, true);
     }
 
-    /// Sends function calls, and spins for them if asked to. `mask` is in ascending order.
+    /// Sends function calls, and spins until they are done if `wait`. `mask` is in ascending order.
     fn send_calls(&mut self, v: u32, t: u32, mut mask: Vec<u32>, wait: bool) {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
@@ -108,7 +108,7 @@ impl World<'_> {
         }
     }
 
-    /// Interrupts vCPUs, by the way that their VM has.
+    /// Interrupts vCPUs, in the way of their VM.
     fn send_to(&mut self, v: u32, targets: &[u32]) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (path, first) = (self.vms[vm].sync.ipi.path, self.vms[vm].first);
@@ -165,18 +165,18 @@ impl World<'_> {
         }
     }
 
-    /// The lines of the only target of an exit are part of its handling, but for the way to another LLC.
+    /// Cache lines of the only target of an exit are part of its handling, except for the distance to another LLC.
     pub(crate) fn pays_for_distance(&mut self, to: u32) {
         let far = self.crossing(self.vcpus[to as usize].home);
         self.pay(LINES * far);
     }
 
-    /// How long a cache line that another pCPU wrote takes to the one that executes.
+    /// Time that a cache line written by another pCPU takes to the executing one.
     pub(crate) fn line(&mut self, vm: usize, from: u32) -> Ns {
         self.vms[vm].sync.spin.handoff_ns + self.crossing(from)
     }
 
-    /// The guest's kernel on vCPU `v` has another one look at its run queue.
+    /// The guest's kernel on vCPU `v` makes another vCPU look at its run queue.
     pub(crate) fn resched_ipi(&mut self, v: u32, to: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let vm = vcpu.vm as usize;
@@ -190,8 +190,7 @@ impl World<'_> {
         }
     }
 
-    /// The hardware of vCPU `v` sends an IPI without an exit; the host learns of it only where it has to
-    /// wake the other.
+    /// The hardware of vCPU `v` sends an IPI without an exit; the host learns of it only if it has to wake the target.
     fn post_ipi(&mut self, v: u32, to: u32) {
         if self.asks_host(to) {
             self.tally(self.vcpus[v as usize].vm as usize, Count::IpisAsked, 1);

@@ -1,47 +1,47 @@
-//! IPIs of a vCPU that are under way.
+//! IPIs of a vCPU in progress.
 
 use std::collections::VecDeque;
 
-/// IPIs of a vCPU under way.
+/// IPIs of a vCPU in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IpiVcpu {
-    /// Functions to call, each by the vCPU that waits for it; `NONE`: nobody does.
+    /// Functions to call, each as the vCPU that waits for it; `NONE`: no vCPU waits.
     calls: VecDeque<u32>,
-    /// Targets of multicasts under way, in the order of its exits.
+    /// Targets of its multicasts in progress, in the order of its exits.
     multicast: VecDeque<u32>,
-    /// Whom the last function call interrupted.
+    /// vCPUs that the last function call interrupted.
     mask: Vec<u32>,
-    /// Calls that it waits for.
+    /// Number of calls that it waits for.
     acks: u32,
-    /// It is to yield to one of `mask` when these have been sent.
+    /// It yields to one of `mask` after these have been sent.
     yields: bool,
 }
 
 impl IpiVcpu {
-    /// Has it call a function; whether that takes an interrupt, because none is on its way.
+    /// Adds a function for it to call; returns whether that needs an interrupt, because none is on its way.
     pub(crate) fn call(&mut self, waiter: u32) -> bool {
         self.calls.push_back(waiter);
         self.calls.len() == 1
     }
 
-    /// The next function that it calls: the vCPU that waits for it, or `NONE`.
+    /// Removes the next function that it calls; returns the vCPU that waits for it, or `NONE`.
     pub(crate) fn next_call(&mut self) -> Option<u32> {
         self.calls.pop_front()
     }
 
-    /// Whom the last function call interrupted.
+    /// vCPUs that the last function call interrupted.
     pub(crate) fn called(&self) -> &[u32] {
         &self.mask
     }
 
-    /// Room to list whom the next function call is for.
+    /// An empty list for the targets of the next function call.
     pub(crate) fn take_mask(&mut self) -> Vec<u32> {
         let mut mask = std::mem::take(&mut self.mask);
         mask.clear();
         mask
     }
 
-    /// It is going to send one IPI to all of these.
+    /// Begins to send one IPI to all `targets`.
     pub(crate) fn multicast(&mut self, targets: &[u32]) {
         self.multicast.extend(targets);
     }
@@ -51,7 +51,7 @@ impl IpiVcpu {
         self.multicast.pop_front()
     }
 
-    /// It has sent function calls to `mask`, and waits for so many.
+    /// It has sent function calls to `mask`, and waits for `waits` of them.
     pub(crate) fn sent(&mut self, mask: Vec<u32>, waits: u32, yields: bool) {
         self.mask = mask;
         if waits > 0 {
@@ -60,13 +60,13 @@ impl IpiVcpu {
         }
     }
 
-    /// One of the functions that it waits for has been called; whether that was the last one.
+    /// One of the functions that it waits for has been called; returns whether it was the last.
     pub(crate) fn acked(&mut self) -> bool {
         self.acks -= 1;
         self.acks == 0
     }
 
-    /// Whether it is to yield to one of those that it has interrupted, which it is asked once.
+    /// Whether it is to yield to one of the vCPUs that it has interrupted; true only once.
     pub(crate) fn takes_yield(&mut self) -> bool {
         std::mem::take(&mut self.yields)
     }

@@ -1,4 +1,4 @@
-//! The timer behind a guest's deadline: who holds it, in which mode, and how early it fires.
+//! The timer for a guest's deadline: where it is, its mode, and how early it fires.
 
 use std::slice::from_ref;
 
@@ -16,8 +16,8 @@ use crate::queue::Ns;
 use crate::ticks::Ticks;
 use crate::world::World;
 
-/// The first deadline of a vCPU that boots halted at `now`: when the host's timer fires for it. One whose idle loop keeps its
-/// pCPU begins with that at once, also if it never has a task.
+/// The first deadline of a vCPU that boots halted at `now`; returns when the host's timer fires for it. A vCPU whose
+/// idle loop keeps its pCPU begins with that at once, even if it never has a task.
 pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> Option<Ns> {
     vcpu.programmed = match virt.idle {
         IdleWay::Halt | IdleWay::Haltpoll(false) => vcpu.timers.next(),
@@ -40,17 +40,18 @@ pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> O
 }
 
 impl World<'_> {
-    /// Starts, moves or stops the timer behind the guest's deadline.
+    /// Starts, moves or stops the timer for the guest's deadline.
     pub(crate) fn arm_lapic(&mut self, v: u32) {
         self.arm_deadline(v, self.vcpus[v as usize].timers.next());
     }
 
-    /// The same for a deadline that may be another one than the guest's kernel wants. KVM cancels the timer of the one before,
-    /// and forgets its interrupt where that is still to be put into the guest (`kvm_set_lapic_tscdeadline_msr`). One that a
-    /// housekeeping pCPU fires by a word of the shared page comes all the same.
+    /// As [`arm_lapic`](Self::arm_lapic), for a deadline that may differ from what the guest's kernel wants. KVM
+    /// cancels the previous timer, and drops its interrupt if that has not been injected
+    /// (`kvm_set_lapic_tscdeadline_msr`). The interrupt of a timer that a housekeeping pCPU fires by a word of the
+    /// shared page comes all the same.
     pub(crate) fn arm_deadline(&mut self, v: u32, at: Ns) {
         if self.vcpus[v as usize].waits_out {
-            // Who posts it is waited for.
+            // The pCPU that posts it ends its wait first.
             self.clock.cancel(Event::Lapic(v));
             let cpu = self.cpu;
             self.waited_out(v);
@@ -92,7 +93,7 @@ impl World<'_> {
             if self.start_hv_timer(v, fires) {
                 return;
             }
-            // It is an hrtimer after all.
+            // It has to be an hrtimer.
             let whole = self.costs.of(CostKey::HandleTimerMsr);
             let rest = whole.saturating_sub(self.costs.of(CostKey::SetHvTimer));
             self.pay(rest);
@@ -100,8 +101,8 @@ impl World<'_> {
         self.clock.set(Event::Lapic(v), fires);
     }
 
-    /// An interrupt, an exit, an entry and the guest's handler will follow, all of the same vCPU: what they
-    /// look at is fetched meanwhile. On a large host it is in no near cache any more.
+    /// Prefetches what the following interrupt, exit, entry and guest handler of one vCPU read. On a large host it is
+    /// in no near cache any more.
     #[inline]
     fn prefetch(&self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
@@ -116,7 +117,7 @@ impl World<'_> {
             prefetch_index(from_ref(work), 0);
             prefetch_index(from_ref(&work.runner), 0);
         }
-        // The first task: of a large host's many small guests mostly the only one.
+        // The first task: in the small guests of a large host mostly the only one.
         vm.level.prefetch(vcpu.cpu, EntId(0));
         self.host.prefetch(CpuId(vcpu.home), EntId(vcpu.thread));
     }
