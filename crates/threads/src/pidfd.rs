@@ -1,5 +1,5 @@
 //! File descriptors of threads.
-#![allow(unsafe_code, reason = "pidfd_open and pidfd_send_signal have no safe wrapper for threads")]
+#![allow(unsafe_code, reason = "pidfd_open has no safe wrapper for threads; poll")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -27,14 +27,11 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// Whether the thread has not ended.
+    /// Whether the thread has not ended. A process that its parent has not waited for has.
     pub fn is_alive(&self) -> bool {
-        let none = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: signal 0 is none; the pointer is allowed to be null.
-        let rc =
-            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), 0, none, 0) };
-        // It is there as well where it is another user's, whom we may not signal.
-        rc == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which lives for the call; a timeout of 0 does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 0 }
     }
 }
 
@@ -46,6 +43,8 @@ impl AsFd for PidFd {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::PidFd;
     use vcoop_testing::{Waiting, until};
 
@@ -62,5 +61,10 @@ mod tests {
         assert!(fd.is_alive());
         other.end();
         until("it is gone", || !fd.is_alive());
+        // Nobody waits for the process yet.
+        let mut process = Command::new("true").spawn().unwrap();
+        let fd = PidFd::of(process.id().cast_signed()).unwrap();
+        until("it has ended", || !fd.is_alive());
+        process.wait().unwrap();
     }
 }
