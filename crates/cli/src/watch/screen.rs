@@ -26,6 +26,8 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// Restores the terminal, if it was changed. Can be called from anywhere, any number of times.
 pub(crate) fn restore() {
+    // A frame that another thread draws at the moment ends first.
+    let _stderr = io::stderr().lock();
     if ON.swap(false, Ordering::SeqCst) {
         // Without effect if it is not in raw mode.
         let _ = disable_raw_mode();
@@ -87,9 +89,11 @@ impl Screen {
         event::poll(Duration::ZERO)?.then(event::read).transpose()
     }
 
-    /// Draws a frame.
+    /// Draws a frame, unless the terminal has been restored.
     pub(crate) fn paint(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
-        self.0.draw(draw).map(drop)
+        // Nobody restores the terminal under the frame. The thread that draws may: its lock of stderr is reentrant.
+        let _stderr = io::stderr().lock();
+        if self.is_there() { self.0.draw(draw).map(drop) } else { Ok(()) }
     }
 
     /// Whether the terminal has not been restored meanwhile.
@@ -98,7 +102,7 @@ impl Screen {
     }
 
     pub(super) fn draw(&mut self, board: &Board, elapsed: Duration) -> io::Result<()> {
-        self.0.draw(|frame| {
+        self.paint(|frame| {
             let [head, bar, table, lines, foot] = Layout::vertical([
                 Constraint::Length(1),
                 Constraint::Length(1),
@@ -131,8 +135,7 @@ impl Screen {
             }
             let hint = "Ctrl-C ends it and shows the result";
             frame.render_widget(Paragraph::new(hint).style(Style::new().dim()), foot);
-        })?;
-        Ok(())
+        })
     }
 }
 
