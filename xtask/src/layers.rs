@@ -242,6 +242,10 @@ impl Layer {
             }
         }
         let ok = child.wait()?.success();
+        if tally == Tally::default() {
+            // The benches print no sum.
+            tally.passed = u64::from(ok);
+        }
         if !ok && tally.failed == 0 {
             tally.failed = 1;
         }
