@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let chosen = if named.is_empty() { all } else { named };
     let built = Command::new("cargo")
         .arg("build")
-        .args(layers::workspace().split(' '))
-        .args(["--features", "vcoop-fuzz/link"])
+        .args(["--workspace", "--features", "vcoop-fuzz/link"])
+        .args(layers::features().split_whitespace())
         .args(chosen.iter().flat_map(|target| ["--bin", target]))
         .env("RUSTC_WORKSPACE_WRAPPER", Path::new("fuzz/rustc").canonicalize()?)
         .status()?;

@@ -105,18 +105,22 @@ pub(crate) struct Layer {
     env: Vec<(&'static str, OsString)>,
 }
 
-/// Arguments of cargo for the whole workspace, because a single package is built with other features. With BPF if that
-/// can be built: the daemon chooses at run time where its events come from, so one build has all ways. Clippy checks
-/// the build without BPF.
-pub(crate) fn workspace() -> String {
-    let features = if bpf_tools().is_ok() { " --features vcoop/bpf" } else { "" };
-    format!("--workspace{features}")
+/// Arguments of cargo for the whole workspace, because a single package is built with other features. Fuzz targets are
+/// left out: they have a layer with other flags, and give shared dependencies other features.
+fn workspace() -> String {
+    format!("--workspace --exclude vcoop-fuzz{}", features())
+}
+
+/// BPF, if it can be built, as arguments of cargo: the daemon chooses at run time where its events come from, so one
+/// build has all ways. Clippy checks the build without BPF.
+pub(crate) fn features() -> &'static str {
+    if bpf_tools().is_ok() { " --features vcoop/bpf" } else { "" }
 }
 
 /// Arguments of cargo that build everything the layers need, once: the tests, the benches that run as tests, and the
-/// Python package's native half. Fuzz targets are built by their own layer, with other flags.
+/// Python package's native half.
 pub(crate) fn build() -> String {
-    let what = "--exclude vcoop-fuzz --lib --bins --tests --examples --bench bare --bench credit1";
+    let what = "--lib --bins --tests --examples --bench bare --bench credit1";
     format!("build {} {what}", workspace())
 }
 
