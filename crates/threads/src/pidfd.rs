@@ -1,5 +1,5 @@
 //! File descriptors of threads.
-#![allow(unsafe_code, reason = "pidfd_open has no safe wrapper for threads; poll")]
+#![allow(unsafe_code, reason = "pidfd_open has no safe wrapper for threads; poll takes a pointer")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -27,11 +27,13 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// Whether the thread has not ended. A process that its parent has not waited for has.
+    /// Whether the thread has not ended. A process has ended even if its parent has not waited for it yet.
     pub fn is_alive(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which lives for the call; a timeout of 0 does not wait.
-        unsafe { libc::poll(&raw mut poll, 1, 0) == 0 }
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        // If the call fails, the thread counts as alive: a thread that has ended is not restored.
+        ready <= 0
     }
 }
 
