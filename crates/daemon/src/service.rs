@@ -423,7 +423,7 @@ impl Shared {
         /// Measuring it takes a while.
         static HOST_KHZ: OnceLock<u32> = OnceLock::new();
         let pid = vm.pid;
-        // Guests of both would speak for the vCPUs of one.
+        // The guests of several VMs would report on the vCPUs of one.
         if !vm.is_alone {
             return Err(Refusal::missing(format!(
                 "{policy} talks with the guest's driver, and process {pid} runs several VMs, whose windows cannot be \
@@ -517,7 +517,7 @@ mod tests {
     fn no_window_is_taken_for_that_of_another_vm_of_its_process() {
         let (dir, tree) = (tempfile::tempdir().unwrap(), vcoop_testing::Tree::default());
         let shared = shared(&dir);
-        // As no process is numbered.
+        // No process has this number.
         let of = |path: &str| format!("proc/5000000/{path}");
         let stat = "5000000 (qemu-kvm) S 1 1 1 0 -1 0 0 0 0 0 5 5 0 0 20 0 2 0 500 0";
         tree.put(&of("stat"), stat);

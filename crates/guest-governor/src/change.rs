@@ -102,7 +102,8 @@ impl Target {
         }
     }
 
-    /// Writes it. A cgroup that has come in place of this one since is left alone: what it has would be taken for its own.
+    /// Writes the file. A cgroup that has replaced this one is left alone: the next look would take what was written for
+    /// the cgroup's own CPUs.
     fn write(&self, roots: &Roots, text: &str) -> io::Result<()> {
         match self {
             Self::Cgroup { name, inode } => {

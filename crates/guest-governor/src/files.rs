@@ -98,15 +98,15 @@ pub(crate) fn write(folder: impl AsFd, path: impl Arg, text: &str) -> io::Result
     file.write_all(format!("{text}\n").as_bytes())
 }
 
-/// Opens a folder that must have this inode number, which another folder of the same name has not. The handle refers to the
-/// same folder even if the path is replaced.
+/// Opens a folder, which must have this inode number. The handle refers to the same folder even if another one replaces it
+/// at the path.
 pub(crate) fn hold(path: &Path, inode: u64) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = open(path, flags, Mode::empty())?;
     if fstat(&folder)?.st_ino == inode { Ok(folder) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// Whether this process may write a file; no also if the file system is read-only.
+/// Whether this process may write a file. It may not if the file system is read-only.
 pub(crate) fn may_write(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
 }

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_guest_is_shown_boosts_in_turns_and_nothing_at_the_begin_and_the_end() {
-        // When it was shown what, in milliseconds.
+        // What the guest was shown, and when, in milliseconds.
         let shown = |guest: &dyn Fn(&Window)| {
             let (looks, all) = (Cell::new(0_u32), RefCell::new(vec![(0, Status::Disabled)]));
             let found = examined(|own| {
@@ -256,7 +256,7 @@ mod tests {
                 if all.borrow().last().unwrap().1 != status {
                     all.borrow_mut().push((looks.get() * LOOK.as_micros() as u32 / 1_000, status));
                 }
-                // It takes a moment to answer, as it may.
+                // The guest answers late, but within its grace.
                 if looks.get().is_multiple_of(20) {
                     guest(own);
                 }
@@ -270,7 +270,7 @@ mod tests {
         let first =
             [(100, normal), (120, boosted), (120, normal), (140, boosted), (141, throttled)];
         assert_eq!((&all[1..6], all.last()), (&first[..], Some(&(500, Status::Disabled))));
-        // One that keeps its boosts has each for twice its time.
+        // A guest that keeps its boosts is shown each of them for longer.
         let (_, all) = shown(&|_| {});
         let first =
             [(100, normal), (120, boosted), (220, normal), (240, boosted), (340, throttled)];

@@ -91,7 +91,7 @@ impl Screen {
 
     /// Draws a frame, unless the terminal has been restored.
     pub(crate) fn paint(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
-        // Nobody restores the terminal under the frame. The thread that draws may: its lock of stderr is reentrant.
+        // No other thread restores the terminal during the frame. This thread may, in a panic: the lock is reentrant.
         let _stderr = io::stderr().lock();
         if self.is_there() { self.0.draw(draw).map(drop) } else { Ok(()) }
     }

@@ -578,7 +578,7 @@ impl Inside {
         }
     }
 
-    /// A thread of this number has ended; its number may be another one's by now.
+    /// A thread with this number has ended. The number may belong to another thread by now.
     fn ended(&mut self, tid: i32) {
         if let Some(&(number, place)) = self.threads.get(&tid)
             && self.vcpu(number, place).is_some_and(|vcpu| !vcpu.captured.is_alive())

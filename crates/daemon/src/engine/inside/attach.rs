@@ -169,7 +169,7 @@ impl Inside {
     fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), Refusal> {
         let words = |e: &dyn std::fmt::Display| e.to_string();
         let tid = of.thread.tid.cast_signed();
-        // It may have the number of one whose end nobody has told of yet.
+        // The number may be that of a thread whose end the engine has not been told of yet.
         self.ended(tid);
         if let Some(vm) = self.threads.get(&tid).and_then(|(number, _)| self.vms.get(number)) {
             let name = &vm.id.name;

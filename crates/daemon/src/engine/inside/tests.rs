@@ -81,7 +81,7 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     inside.keeper.end();
 }
 
-/// A process that gets a second VM has another name for its first one, and a number can be another thread's at once.
+/// A process that starts a second VM renames its first one, and another thread can get a number as soon as it is free.
 #[test]
 fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
     assert!(why.contains(&format!("thread {tid}, as one of web\n")), "{why}");
     inside.ended(tid);
     assert!(inside.vms.len() == 1 && inside.journal.contents().threads.contains_key(&tid));
-    // As if it was the one before that has ended.
+    // As if the thread had ended and its number belonged to another one.
     let (&number, vm) = inside.vms.first_key_value().unwrap();
     let gone = Waiting::start();
     let captured = Captured::of(gone.tid).unwrap();
