@@ -7,7 +7,7 @@ use serde_json::Value;
 use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
-use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
+use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, POLICY, Show, map};
 
 use crate::args::MayCost;
 use crate::failure::Failure;
@@ -18,16 +18,17 @@ use crate::output::{note, print, style};
 pub(crate) struct MapArgs {
     /// A folder that `vcoop sweep --out` wrote
     pub(crate) dir: PathBuf,
-    /// Axis down, by its column in the dataset
+    /// Axis down, by its column in the dataset; `policy` shows a number of each policy
     #[arg(long, value_name = "COLUMN")]
     pub(crate) rows: String,
     /// Axis across
     #[arg(long, value_name = "COLUMN")]
     pub(crate) columns: String,
-    /// What is in a cell: `best`, or a column of numbers of one policy, like ratio_p99
+    /// What is in a cell: `best`; a column of numbers, like ratio_p99; or `missed`, the percentage
+    /// of a latency's periods that were missed
     #[arg(long, value_name = "WHAT", default_value = "best")]
     pub(crate) show: String,
-    /// Whose numbers
+    /// Whose numbers, if no axis is `policy`
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
     /// Of which probe, and of which metric where it is no latency: host.cpu. Default: the guests'
@@ -62,21 +63,27 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
         }
     }
     let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
-    let show = match (args.show.as_str(), &args.policy) {
-        (BEST, None) if args.probe.is_none() => Show::Best,
-        (BEST, policy) => {
-            let option = if policy.is_some() { "--policy" } else { "--probe" };
-            let message = format!("{option} goes with a column: --show ratio_p99");
-            return Err(Failure::usage(message));
+    let show = match args.show.as_str() {
+        BEST => {
+            let axes = [&args.rows, &args.columns];
+            let needless = match (&args.policy, &args.probe) {
+                (Some(_), _) => Some("--policy"),
+                (None, Some(_)) => Some("--probe"),
+                (None, None) => {
+                    axes.iter().any(|axis| *axis == POLICY).then_some("an axis `policy`")
+                }
+            };
+            if let Some(needless) = needless {
+                let message = format!("{needless} goes with a column: --show ratio_p99");
+                return Err(Failure::usage(message));
+            }
+            Show::Best
         }
-        (column, Some(policy)) => Show::Number {
+        column => Show::Number {
             column: column.to_owned(),
-            policy: policy.clone(),
+            policy: args.policy.clone(),
             probe: args.probe.clone(),
         },
-        (column, None) => {
-            return Err(Failure::usage(format!("--show {column} needs to know of which --policy")));
-        }
     };
     let ask = Ask {
         rows: args.rows.clone(),
@@ -113,7 +120,9 @@ fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
             Show::Best => format!("{}: best policy", found.name),
             Show::Number { column, policy, .. } => {
                 let probe = found.probe.as_deref().unwrap_or_default();
-                format!("{}: {column} of {probe} under {policy}", found.name)
+                let under =
+                    policy.as_ref().map_or_else(String::new, |name| format!(" under {name}"));
+                format!("{}: {column} of {probe}{under}", found.name)
             }
         },
         str::to_owned,
@@ -169,6 +178,9 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
             vec![format!(
                 "Each number is a ratio to {baseline}, as a geometric mean over the points of a cell."
             )]
+        }
+        Show::Number { column, .. } if column == MISSED => {
+            vec!["Each number is a share of all periods of a cell's points, in percent.".to_owned()]
         }
         Show::Number { .. } => {
             let unit = found.unit.as_ref().map_or_else(String::new, |unit| format!(", in {unit}"));

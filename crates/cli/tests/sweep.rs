@@ -149,6 +149,29 @@ fn a_map_shows_the_best_policy_or_a_number() {
     let ratios: Vec<f64> =
         said.split_whitespace().filter_map(|w| w.strip_suffix('x')?.parse().ok()).collect();
     assert!(ratios.len() == 4 && ratios.iter().all(|x| *x < 1.0), "{said}");
+    let by_policy = |show: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        command.arg("map").arg(&out).args([
+            "--rows",
+            "policy",
+            "--columns",
+            "tick_hz",
+            "--show",
+            show,
+        ]);
+        let output = command.args(["--only", "hog_count=2"]).output().unwrap();
+        (code(&output), text(&output.stdout).to_owned() + text(&output.stderr))
+    };
+    let rows = |said: &str| -> Vec<String> {
+        let table = said.lines().skip(3).take_while(|line| !line.is_empty());
+        table.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
+    };
+    let (done, said) = by_policy("p99");
+    assert!(done == 0 && rows(&said) == ["vanilla", "dynamic:rr"], "{said}");
+    let (done, said) = by_policy("ratio");
+    assert!(done == 0 && rows(&said) == ["dynamic:rr"], "the baseline has no ratio: {said}");
+    let (done, said) = by_policy("best");
+    assert!(done == 2 && said.contains("axis `policy` goes with a column"), "{said}");
     let picture = dir.join("map.svg");
     assert_eq!(code(&map(&["--out", picture.to_str().unwrap()])), 0);
     let svg = fs::read_to_string(&picture).unwrap();
@@ -160,6 +183,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
         (["--show", "p99", "--policy", "dynamic"], "did you mean `dynamic:rr`"),
         (["--only", "tick_hs=250", "--show", "best"], "did you mean `tick_hz`"),
         (["--only", "tick_hz=100", "--show", "best"], "no point has tick_hz = 100"),
+        (["--show", "p99", "--only", "tick_hz=250"], "show all by --rows policy"),
     ] {
         let wrong = map(&words);
         assert_eq!(code(&wrong), 2);

@@ -14,13 +14,19 @@ use vcoop_experiment::stats::median;
 use vcoop_experiment::verdict::LEAST_LOAD;
 use vcoop_model::diagnostic::nearest;
 
-use crate::columns::Kind;
+use crate::columns::{AxisColumn, Kind};
 use crate::manifest::{Manifest, Unreadable, manifest};
 use crate::parquet_reader::{Record, records};
 use crate::row::NUMBERS;
 
 /// Ratios within this factor of the best one count as equal.
 pub const AS_GOOD: f64 = 1.05;
+
+/// Axis of a map that shows numbers of several policies, in the sweep's order.
+pub const POLICY: &str = "policy";
+
+/// Share of a latency's periods that were missed, in percent, over all points of a cell.
+pub const MISSED: &str = "missed";
 
 /// Columns that the verdict needs.
 const JUDGED: [&str; 6] =
@@ -33,10 +39,10 @@ pub enum Show {
     Best,
     /// A column of numbers, of one policy and one probe.
     Number {
-        /// Column.
+        /// Column of the dataset, or [`MISSED`].
         column: String,
-        /// Policy.
-        policy: String,
+        /// Policy. None: [`POLICY`] is an axis of the map.
+        policy: Option<String>,
         /// Probe, and metric if it is not `latency`: `host.cyclictest`, `host.cpu`. None: the guests' latency, if there
         /// is only one.
         probe: Option<String>,
@@ -46,7 +52,7 @@ pub enum Show {
 /// Parameters of a map.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
-    /// Axis down, by its column.
+    /// Axis down, by its column; or [`POLICY`].
     pub rows: String,
     /// Axis across.
     pub columns: String,
@@ -113,7 +119,10 @@ pub struct Map {
 /// The folder cannot be read; or it has no such axis, column, policy or value.
 pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let manifest = manifest(dir)?;
-    let names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let mut names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
+    if matches!(ask.show, Show::Number { policy: None, .. }) {
+        names.push(POLICY);
+    }
     let axis = |name: &str| {
         names.iter().position(|n| *n == name).ok_or_else(|| {
             Unreadable(format!("no axis `{name}`; {}", nearest(name, "axes", &names)))
@@ -135,6 +144,9 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     if ask.show == Show::Best {
         judgeable(&all)?;
     }
+    for record in &mut all {
+        record.axes.push(record.policy.clone());
+    }
     for (axis, value) in &only {
         if !all.iter().any(|record| record.axes[*axis] == *value) {
             return Err(Unreadable(format!("no point has {} = {value}", names[*axis])));
@@ -151,12 +163,24 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let (points, failed, missing) = (manifest.points, of(true), manifest.points - of(false));
     all.retain(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value));
     for axis in [down, across] {
-        if matches!(manifest.axes[axis].kind, Kind::Int | Kind::Double) {
+        let of_numbers = |axis: &AxisColumn| matches!(axis.kind, Kind::Int | Kind::Double);
+        if manifest.axes.get(axis).is_some_and(of_numbers) {
             bin(&mut all, axis);
         }
     }
     let records: Vec<&Record> = all.iter().collect();
-    let (rows, columns) = (values(&records, down), values(&records, across));
+    let ratio = match &ask.show {
+        Show::Best => true,
+        Show::Number { column, .. } => column.starts_with("ratio"),
+    };
+    let along = |axis: usize| match names[axis] {
+        POLICY => {
+            let all = manifest.policies.iter();
+            all.filter(|policy| !ratio || **policy != manifest.baseline).cloned().collect()
+        }
+        _ => values(&records, axis),
+    };
+    let (rows, columns) = (along(down), along(across));
     let cell = |row: &String, column: &String| {
         let inside: Vec<&Record> = records
             .iter()
@@ -166,19 +190,18 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         match &ask.show {
             Show::Best => best(&inside, &manifest.policies, &manifest.baseline, &ask.limits),
             Show::Number { column, policy, .. } => {
-                number(&inside, column, policy, probe.as_deref().unwrap_or_default())
+                number(&inside, column, policy.as_deref(), probe.as_deref().unwrap_or_default())
             }
         }
     };
     let cells = rows.iter().map(|row| columns.iter().map(|c| cell(row, c)).collect()).collect();
-    let ratio = match &ask.show {
-        Show::Best => true,
-        Show::Number { column, .. } => column.starts_with("ratio"),
+    let unit = match &ask.show {
+        Show::Number { column, .. } if column == MISSED => Some("%".to_owned()),
+        _ => probe.as_ref().filter(|_| !ratio).and_then(|probe| {
+            let unit = &records.iter().find(|r| full_name(r) == *probe)?.unit;
+            (!unit.is_empty()).then(|| unit.clone())
+        }),
     };
-    let unit = probe.as_ref().filter(|_| !ratio).and_then(|probe| {
-        let unit = &records.iter().find(|r| full_name(r) == *probe)?.unit;
-        (!unit.is_empty()).then(|| unit.clone())
-    });
     let Manifest { name, policies, baseline, .. } = manifest;
     Ok(Map {
         name,
@@ -201,15 +224,21 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
     let Show::Number { column, policy, .. } = &ask.show else {
         return Ok([&JUDGED[..], &["value"]].concat());
     };
-    if !NUMBERS.contains(&column.as_str()) {
-        let help = nearest(column, "columns", &NUMBERS);
+    let shown = [&NUMBERS[..], &[MISSED]].concat();
+    if !shown.contains(&column.as_str()) {
+        let help = nearest(column, "columns", &shown);
         return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
     }
-    if !manifest.policies.contains(policy) {
-        let help = nearest(policy, "policies", &manifest.policies);
-        return Err(Unreadable(format!("no policy `{policy}`; {help}")));
+    match policy {
+        Some(policy) if !manifest.policies.contains(policy) => {
+            let help = nearest(policy, "policies", &manifest.policies);
+            Err(Unreadable(format!("no policy `{policy}`; {help}")))
+        }
+        None if ask.rows != POLICY && ask.columns != POLICY => Err(Unreadable(format!(
+            "{column} of which policy? Name one by --policy, or show all by --rows {POLICY}"
+        ))),
+        _ => Ok(vec![column.as_str()]),
     }
-    Ok(vec![column.as_str()])
 }
 
 /// Checks that a sweep keeps what the verdict needs.
@@ -331,13 +360,22 @@ fn points(records: &[&Record]) -> u32 {
     points.len() as u32
 }
 
-fn number(records: &[&Record], column: &str, policy: &str, probe: &str) -> Cell {
-    let mut found: Vec<f64> = records
+/// The number of one policy; of all records if the map has an axis of policies.
+fn number(records: &[&Record], column: &str, policy: Option<&str>, probe: &str) -> Cell {
+    let own: Vec<&&Record> = records
         .iter()
-        .filter(|r| r.policy == policy && full_name(r) == probe)
-        .filter_map(|r| r.numbers.get(column).copied())
+        .filter(|r| policy.is_none_or(|policy| r.policy == policy) && full_name(r) == probe)
         .collect();
-    let value = if column.starts_with("ratio") { geometric(&found) } else { median(&mut found) };
+    let mut found: Vec<f64> = own.iter().filter_map(|r| r.numbers.get(column).copied()).collect();
+    let value = match column {
+        MISSED => {
+            let missed: u64 = own.iter().map(|r| r.missed).sum();
+            let all = missed + own.iter().map(|r| r.count).sum::<u64>();
+            (all > 0).then(|| 100.0 * missed as f64 / all as f64)
+        }
+        _ if column.starts_with("ratio") => geometric(&found),
+        _ => median(&mut found),
+    };
     Cell { points: points(records), value, ..Cell::default() }
 }
 
@@ -503,6 +541,20 @@ mod tests {
         assert!((geometric(&[0.5, 2.0]).unwrap() - 1.0).abs() < 1e-12);
         assert_eq!((median(&mut [3.0, 1.0, 2.0]), median(&mut [4.0, 1.0])), (Some(2.0), Some(2.5)));
         assert_eq!((geometric(&[]), median(&mut [])), (None, None));
+    }
+
+    #[test]
+    fn missed_periods_are_a_share_of_all() {
+        let all = [
+            record("a", "guest.t", 1.0, 1.0, 1000),
+            record("a", "guest.t", 1.0, 1.0, 0),
+            record("b", "guest.t", 1.0, 1.0, 7000),
+        ];
+        let all: Vec<&Record> = all.iter().collect();
+        let share = |policy| number(&all, MISSED, policy, "guest.t").value;
+        assert_eq!(share(Some("a")), Some(100.0 / 3.0));
+        assert_eq!(share(None), Some(100.0 * 8.0 / 11.0));
+        assert_eq!(share(Some("c")), None);
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! `| from TEXT` and `| until TEXT`: the block then begins with the first line that starts with the
 //! one and ends before the next line that starts with the other. Blocks after
 //! `<!-- slow output: COMMAND -->` are written when updating, and not checked otherwise.
+//! `UPDATE_DOCS=all` also writes the [tables of long runs](tables).
 
 mod abi;
 mod book;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +23,7 @@ fn root() -> PathBuf {
 }
 
 fn updating() -> bool {
-    std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1")
+    std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1" || value == "all")
 }
 
 /// Every page: path and text, in a fixed order.
@@ -49,7 +51,9 @@ fn workshop(name: &str) -> PathBuf {
     fs::create_dir_all(&dir).unwrap();
     let capture = root().join("captures/build-serve.txt.gz");
     fs::copy(capture, dir.join("mine.txt.gz")).unwrap();
-    std::os::unix::fs::symlink(root().join("published"), dir.join("published")).unwrap();
+    for shared in ["published", "sweeps"] {
+        std::os::unix::fs::symlink(root().join(shared), dir.join(shared)).unwrap();
+    }
     let profile = vcoop_model::profile::Profile::builtin_text("xeon-server").unwrap();
     fs::write(dir.join("this-host.toml"), profile).unwrap();
     for (name, file) in [
