@@ -5,19 +5,20 @@
 //! Points that differ in other axes share a cell. Ratios are combined by their geometric mean, because 2x and 0.5x
 //! cancel out; other numbers by their median.
 
+mod best;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
-use vcoop_experiment::result::{Interval, Limits};
+use vcoop_experiment::result::Limits;
 use vcoop_experiment::stats::median;
-use vcoop_experiment::verdict::LEAST_LOAD;
 use vcoop_model::diagnostic::nearest;
 
 use crate::columns::{AxisColumn, Kind};
 use crate::manifest::{Manifest, Unreadable, manifest};
 use crate::parquet_reader::{Record, records};
 use crate::row::NUMBERS;
+use best::{JUDGED, best, judgeable};
 
 /// Ratios within this factor of the best one count as equal.
 pub const AS_GOOD: f64 = 1.05;
@@ -27,10 +28,6 @@ pub const POLICY: &str = "policy";
 
 /// Share of a latency's periods that were missed, in percent, over all points of a cell.
 pub const MISSED: &str = "missed";
-
-/// Columns that the verdict needs.
-const JUDGED: [&str; 6] =
-    ["ratio", "ratio_lo", "ratio_hi", "ratio_p99", "ratio_p99_lo", "ratio_p99_hi"];
 
 /// Content of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,10 +116,9 @@ pub struct Map {
 /// The folder cannot be read; or it has no such axis, column, policy or value.
 pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let manifest = manifest(dir)?;
-    let mut names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
-    if matches!(ask.show, Show::Number { policy: None, .. }) {
-        names.push(POLICY);
-    }
+    let numbers = numbers(ask, &manifest)?;
+    let axes = manifest.axes.iter().map(|axis| axis.name.as_str());
+    let names: Vec<&str> = axes.chain([POLICY]).collect();
     let axis = |name: &str| {
         names.iter().position(|n| *n == name).ok_or_else(|| {
             Unreadable(format!("no axis `{name}`; {}", nearest(name, "axes", &names)))
@@ -135,58 +131,53 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
             format!("`{}` cannot be down and across: a map has two axes; axes: {names}", ask.rows);
         return Err(Unreadable(why));
     }
-    let only: Vec<(usize, &str)> = ask
-        .only
-        .iter()
-        .map(|(name, value)| Ok((axis(name)?, value.as_str())))
-        .collect::<Result<_, Unreadable>>()?;
-    let mut all = records(dir, &manifest, &numbers(ask, &manifest)?)?;
+    let mut all = records(dir, &manifest, &numbers)?;
     if ask.show == Show::Best {
         judgeable(&all)?;
     }
     for record in &mut all {
         record.axes.push(record.policy.clone());
     }
-    for (axis, value) in &only {
-        if !all.iter().any(|record| record.axes[*axis] == *value) {
-            return Err(Unreadable(format!("no point has {} = {value}", names[*axis])));
-        }
-    }
     let probe = match &ask.show {
         Show::Number { probe, .. } => Some(probe_of(&all, probe.as_deref())?),
         Show::Best => None,
     };
-    let of = |failed: bool| {
-        let points = all.iter().filter(|r| !failed || r.error.is_some()).map(|r| r.point);
-        points.collect::<BTreeSet<u32>>().len() as u32
+    let different = |points: &mut dyn Iterator<Item = &Record>| {
+        points.map(|record| record.point).collect::<BTreeSet<u32>>().len() as u32
     };
-    let (points, failed, missing) = (manifest.points, of(true), manifest.points - of(false));
-    all.retain(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value));
+    let failed = different(&mut all.iter().filter(|record| record.error.is_some()));
+    let missing = manifest.points - different(&mut all.iter());
+    for (i, (name, value)) in ask.only.iter().enumerate() {
+        let axis = axis(name)?;
+        all.retain(|record| record.axes[axis] == *value);
+        if all.is_empty() {
+            let only = ask.only[..=i].iter().map(|(name, value)| format!("{name} = {value}"));
+            let only = only.collect::<Vec<String>>().join(" and ");
+            return Err(Unreadable(format!("no point has {only}")));
+        }
+    }
     for axis in [down, across] {
         let of_numbers = |axis: &AxisColumn| matches!(axis.kind, Kind::Int | Kind::Double);
         if manifest.axes.get(axis).is_some_and(of_numbers) {
             bin(&mut all, axis);
         }
     }
-    let records: Vec<&Record> = all.iter().collect();
     let ratio = match &ask.show {
         Show::Best => true,
         Show::Number { column, .. } => column.starts_with("ratio"),
     };
     let along = |axis: usize| match names[axis] {
+        // The baseline has no ratio to itself.
         POLICY => {
             let all = manifest.policies.iter();
             all.filter(|policy| !ratio || **policy != manifest.baseline).cloned().collect()
         }
-        _ => values(&records, axis),
+        _ => values(&all, axis),
     };
     let (rows, columns) = (along(down), along(across));
     let cell = |row: &String, column: &String| {
-        let inside: Vec<&Record> = records
-            .iter()
-            .filter(|r| r.axes[down] == *row && r.axes[across] == *column)
-            .copied()
-            .collect();
+        let inside = |r: &&Record| r.axes[down] == *row && r.axes[across] == *column;
+        let inside: Vec<&Record> = all.iter().filter(inside).collect();
         match &ask.show {
             Show::Best => best(&inside, &manifest.policies, &manifest.baseline, &ask.limits),
             Show::Number { column, policy, .. } => {
@@ -195,14 +186,8 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         }
     };
     let cells = rows.iter().map(|row| columns.iter().map(|c| cell(row, c)).collect()).collect();
-    let unit = match &ask.show {
-        Show::Number { column, .. } if column == MISSED => Some("%".to_owned()),
-        _ => probe.as_ref().filter(|_| !ratio).and_then(|probe| {
-            let unit = &records.iter().find(|r| full_name(r) == *probe)?.unit;
-            (!unit.is_empty()).then(|| unit.clone())
-        }),
-    };
-    let Manifest { name, policies, baseline, .. } = manifest;
+    let unit = unit(ask, &all, probe.as_deref()).filter(|_| !ratio);
+    let Manifest { name, policies, baseline, points, .. } = manifest;
     Ok(Map {
         name,
         rows,
@@ -219,6 +204,17 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     })
 }
 
+/// The unit of a map's numbers, which are no ratios.
+fn unit(ask: &Ask, all: &[Record], probe: Option<&str>) -> Option<String> {
+    match &ask.show {
+        Show::Number { column, .. } if column == MISSED => Some("%".to_owned()),
+        _ => {
+            let unit = &all.iter().find(|r| Some(full_name(r).as_str()) == probe)?.unit;
+            (!unit.is_empty()).then(|| unit.clone())
+        }
+    }
+}
+
 /// The columns that a map needs.
 fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
     let Show::Number { column, policy, .. } = &ask.show else {
@@ -229,33 +225,20 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
         let help = nearest(column, "columns", &shown);
         return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
     }
+    let of_all = [&ask.rows, &ask.columns].into_iter().any(|axis| axis == POLICY);
     match policy {
         Some(policy) if !manifest.policies.contains(policy) => {
             let help = nearest(policy, "policies", &manifest.policies);
             Err(Unreadable(format!("no policy `{policy}`; {help}")))
         }
-        None if ask.rows != POLICY && ask.columns != POLICY => Err(Unreadable(format!(
+        Some(_) if of_all => {
+            Err(Unreadable(format!("an axis `{POLICY}` shows all policies: leave --policy out")))
+        }
+        None if !of_all => Err(Unreadable(format!(
             "{column} of which policy? Name one by --policy, or show all by --rows {POLICY}"
         ))),
         _ => Ok(vec![column.as_str()]),
     }
-}
-
-/// Checks that a sweep keeps what the verdict needs.
-fn judgeable(all: &[Record]) -> Result<(), Unreadable> {
-    for ratio in ["ratio", "ratio_p99"] {
-        let has = |r: &Record, end: &str| r.numbers.contains_key(&format!("{ratio}{end}"));
-        let mut settled = all.iter().filter(|r| r.repeats >= LEAST_REPEATS);
-        let ends = ["_lo", "_hi"].map(|end| all.iter().any(|r| has(r, end)));
-        if settled.any(|r| has(r, "")) && ends != [true, true] {
-            return Err(Unreadable(format!(
-                "which policy is best is told from intervals, and the sweep does not keep them: add \
-                 {} to the columns of [keep]",
-                JUDGED.join(", ")
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The requested probe; without a name the guests' latency, if there is only one.
@@ -340,7 +323,7 @@ fn full_name(record: &Record) -> String {
 }
 
 /// Different values of an axis: numbers by size, words in alphabetical order.
-fn values(records: &[&Record], axis: usize) -> Vec<String> {
+fn values(records: &[Record], axis: usize) -> Vec<String> {
     let mut values: Vec<String> = records.iter().map(|record| record.axes[axis].clone()).collect();
     let number = |text: &String| {
         let least = text.split(BETWEEN).next().unwrap_or(text);
@@ -384,95 +367,13 @@ fn geometric(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| libm::exp(logs / values.len() as f64))
 }
 
-/// A policy's effect on a ratio of one series at a point.
-fn change(record: &Record, column: &str, name: &str) -> Option<Change> {
-    let number = |end: &str| record.numbers.get(&format!("{column}{end}")).copied();
-    let interval = || -> Option<Interval> { Some([number("_lo")?, number("_hi")?]) };
-    let name = format!("{} {name}", record.probe);
-    Some(Change { ratio: number("")?, interval: interval(), name, values: None })
-}
-
-/// A policy's effects at a point, on each series that the baseline has.
-fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
-    let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
-    let guest = |r: &Record| r.metric == "latency" && !r.probe.starts_with("host.");
-    let measured =
-        |load: &Record| point.iter().any(|r| guest(r) && vm(&r.probe) == vm(&load.probe));
-    let share = |r: &Record| r.missed as f64 / (r.missed + r.count).max(1) as f64;
-    let mut effects = Vec::new();
-    for base in point.iter().filter(|r| r.policy == baseline) {
-        let same =
-            |r: &&&Record| r.policy == policy && r.probe == base.probe && r.metric == base.metric;
-        let own = point.iter().find(same);
-        let repeats = own.map_or(0, |r| r.repeats);
-        let of = |whose| Effect::new(base.probe.clone(), whose, repeats);
-        match base.metric.as_str() {
-            "latency" => {
-                let whose = if guest(base) { Whose::Guest } else { Whose::Others };
-                effects.push(Effect {
-                    // Older datasets leave a series without samples out.
-                    missed: [share(base), own.map_or(1.0, |own| share(own))],
-                    mean: own.and_then(|own| change(own, "ratio", "mean")),
-                    p99: own.and_then(|own| change(own, "ratio_p99", "p99")),
-                    ..of(whose)
-                });
-            }
-            "throughput" => {
-                let probe = point.iter().any(|r| r.metric == "latency" && r.probe == base.probe);
-                let idle = base.numbers.get("value").is_some_and(|value| *value < LEAST_LOAD);
-                if let (Some(own), false) = (own, probe || idle) {
-                    let others = base.probe.starts_with("host.") || !measured(base);
-                    let whose = if others { Whose::Others } else { Whose::Own };
-                    effects.push(Effect { work: change(own, "ratio", "work"), ..of(whose) });
-                }
-            }
-            _ => {}
-        }
-    }
-    effects
-}
-
-/// The best policy of a cell, by the rule of all verdicts.
-fn best(records: &[&Record], policies: &[String], baseline: &str, limits: &Limits) -> Cell {
-    let mut cell = Cell { points: points(records), ..Cell::default() };
-    let numbers: BTreeSet<u32> = records.iter().map(|r| r.point).collect();
-    let of = |point: &u32| records.iter().copied().filter(|r| r.point == *point).collect();
-    let each: Vec<Vec<&Record>> = numbers.iter().map(of).collect();
-    let mut found: Vec<(f64, &str, [Option<f64>; 2])> = Vec::new();
-    for policy in policies.iter().filter(|policy| *policy != baseline) {
-        let all: Vec<_> = each.iter().map(|point| effects(point, policy, baseline)).collect();
-        let effects = Effect::together(&all);
-        if effects.iter().any(|effect| (1..LEAST_REPEATS).contains(&effect.repeats)) {
-            cell.few = true;
-            return cell;
-        }
-        let judged = Judgement::new(&effects, baseline, limits);
-        let Some(gain) = judged.gain.filter(|_| judged.improves) else { continue };
-        if judged.too_much().is_empty() {
-            let of = |whose: Whose, change: fn(&Effect) -> Option<&Change>| {
-                let own = effects.iter().filter(|effect| effect.whose == whose);
-                geometric(&own.filter_map(change).map(|c| c.ratio).collect::<Vec<f64>>())
-            };
-            let host = of(Whose::Others, |effect| effect.mean.as_ref());
-            found.push((gain, policy, [host, of(Whose::Own, |effect| effect.work.as_ref())]));
-        }
-    }
-    // Stable: of equals the one that the sweep names first.
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((gain, policy, [cost, own])) = found.first().copied() {
-        cell.best = Some(policy.to_owned());
-        (cell.value, cell.cost, cell.own) = (Some(gain), cost, own);
-        let ties = found[1..].iter().take_while(|(other, ..)| *other <= gain * AS_GOOD);
-        cell.ties = ties.map(|(_, policy, _)| (*policy).to_owned()).collect();
-    }
-    cell
-}
-
 #[cfg(test)]
 mod tests {
+    use vcoop_experiment::judge::LEAST_REPEATS;
+
     use super::*;
 
-    fn record(policy: &str, probe: &str, tail: f64, mean: f64, missed: u64) -> Record {
+    pub(super) fn record(policy: &str, probe: &str, tail: f64, mean: f64, missed: u64) -> Record {
         let mut numbers = std::collections::BTreeMap::new();
         for (name, x) in [("ratio", mean), ("ratio_p99", tail)] {
             numbers.insert(name.to_owned(), x);
@@ -490,50 +391,6 @@ mod tests {
             numbers,
             ..Record::default()
         }
-    }
-
-    fn work(policy: &str, probe: &str, ratio: f64) -> Record {
-        let metric = "throughput".to_owned();
-        Record { metric, count: 0, ..record(policy, probe, ratio, ratio, 0) }
-    }
-
-    fn best_of(records: &[Record]) -> Cell {
-        let policies = ["vanilla", "a", "b", "c"].map(str::to_owned);
-        let records: Vec<&Record> = records.iter().collect();
-        best(&records, &policies, "vanilla", &Limits::default())
-    }
-
-    #[test]
-    fn the_best_is_the_lowest_that_others_can_bear() {
-        let mut all = vec![
-            record("vanilla", "guest.t", 1.0, 1.0, 0),
-            record("vanilla", "host.t", 1.0, 1.0, 0),
-            record("a", "guest.t", 0.01, 0.02, 0),
-            record("a", "host.t", 1.0, 1.2, 0),
-            record("b", "guest.t", 0.20, 0.2, 0),
-            record("b", "host.t", 1.2, 1.05, 0),
-            record("c", "guest.t", 0.205, 0.2, 0),
-            record("c", "host.t", 1.0, 1.0, 0),
-        ];
-        let cell = best_of(&all);
-        assert_eq!((cell.best.as_deref(), cell.cost), (Some("b"), Some(1.05)), "a is too dear");
-        assert_eq!(cell.ties, ["c"]);
-        let works = |probe: &str, b: f64| {
-            [("vanilla", 1.0), ("a", 1.0), ("b", b), ("c", 1.0)].map(|(p, x)| work(p, probe, x))
-        };
-        let with = |more: [Record; 4]| best_of(&[all.clone(), more.to_vec()].concat());
-        assert_eq!(with(works("host.build", 0.9)).best.as_deref(), Some("c"), "b stops the build");
-        let own = with(works("guest.build", 0.5));
-        assert_eq!((own.best.as_deref(), own.own), (Some("b"), Some(0.5)), "the guest's bargain");
-        assert_eq!(with(works("other.build", 0.9)).best.as_deref(), Some("c"), "another VM's");
-        all[4].missed = 10;
-        assert_eq!(best_of(&all).best.as_deref(), Some("c"), "b loses the worst samples");
-        all[7].missed = 1_000_000;
-        assert_eq!(best_of(&all).best, None, "c starves the host's probe");
-        all.remove(7);
-        assert_eq!(best_of(&all).best, None, "so that it is not there");
-        all.iter_mut().for_each(|r| r.repeats = LEAST_REPEATS - 1);
-        assert!(best_of(&all).few);
     }
 
     #[test]
@@ -561,6 +418,6 @@ mod tests {
     fn values_are_in_order_of_size() {
         let of = |text: &str| Record { axes: vec![text.to_owned()], ..Record::default() };
         let all = ["16", "1", "0.5", "4", "1", "x"].map(of);
-        assert_eq!(values(&all.iter().collect::<Vec<_>>(), 0), ["0.5", "1", "4", "16", "x"]);
+        assert_eq!(values(&all, 0), ["0.5", "1", "4", "16", "x"]);
     }
 }
