@@ -102,8 +102,8 @@ pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<Found>
     if window.is_lent() && !guest_memory {
         return Err(Refusal::missing(format!(
             "the guest has its window in its own memory, where any user of the guest can put one and have this \
-             host write to memory behind it\n  remedy: give the VM a device for the window, or, if you trust all \
-             users of your guests, run vcoop daemon with `guest_memory = true` in [windows] of {USUAL}"
+             host write to memory behind it\n  remedy: give the VM a device of at most 8 MiB for the window, or, if \
+             you trust all users of your guests, run vcoop daemon with `guest_memory = true` in [windows] of {USUAL}"
         )));
     }
     window.offer(Doorbell::default());

@@ -8,15 +8,16 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::time::{Duration, Instant};
 
-use vcoop_abi::window::{LEAST_BYTES, RAM_ALIGNMENT, WindowHeader};
+use vcoop_abi::window::{LEAST_BYTES, MOST_SLOTS, RAM_ALIGNMENT, WindowHeader, guest_page};
 use vcoop_abi::{Header, Word};
 
 use crate::map::Window;
 
 /// Most bytes that are read of a list of mappings.
 const MOST_MAPS: u64 = 4 << 20;
-/// A file up to this long is a window of its own; a longer one may be a guest's memory.
-const MOST_WINDOW: u64 = 64 << 20;
+/// A file up to this long is a window of its own: the size of the BAR that holds the largest window. A longer one may be a
+/// guest's memory, or a part of it.
+const MOST_WINDOW: u64 = guest_page(MOST_SLOTS).next_power_of_two();
 /// Most words that are read of all files of a process: enough for 4 TiB of guest memory, in some two seconds.
 const MOST_READS: usize = ((4 << 40) / RAM_ALIGNMENT) as usize;
 /// Longest search of a process. Swapped-out memory is read from a disk, a page for each word, and the daemon's watchdog
@@ -240,6 +241,25 @@ mod tests {
         write(RAM_ALIGNMENT + GUEST_VCPUS, 1);
         assert_eq!(looked(&more, 1_000).1, Some(true));
         assert_eq!(looked_for(&more, 1_000, Duration::ZERO), (0, None), "there is no time left");
+    }
+
+    #[test]
+    fn a_file_longer_than_any_window_is_guest_memory() {
+        if !is_root() {
+            return Skip::because("only root may follow map_files").tell();
+        }
+        let _one = crate::registered();
+        // A VM's first page, the largest window, and a place in a memory module of a VM.
+        for (bytes, at, lent) in
+            [(16 << 20, 0, true), (8 << 20, 0, false), (32 << 20, RAM_ALIGNMENT, true)]
+        {
+            let file = memory(bytes);
+            let write = |at, word: u64| file.write_all_at(&word.to_le_bytes(), at).unwrap();
+            write(at + GUEST_HEADER, Header::OURS.to_word());
+            write(at + GUEST_VCPUS, 1);
+            let guest = Window::map(&file, 0).unwrap();
+            assert_eq!(looked(&[guest], 100).1, Some(lent), "{bytes} bytes, at {at}");
+        }
     }
 
     #[test]
