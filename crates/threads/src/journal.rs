@@ -8,7 +8,7 @@
 //! as well.
 //!
 //! ```text
-//! vcoop-journal 1 boot=2ca0…c1 pidns=4026531836
+//! vcoop-journal 1 boot=2ca0…c1 pidns=4026531836 boottime=0,0
 //! thread TID START policy=0 flags=0 priority=0 runtime=0 deadline=0 period=0 util=0-1024 nice=0 cpus=0-3,7 .
 //! ```
 #![allow(unsafe_code, reason = "geteuid has no safe wrapper")]
@@ -24,7 +24,7 @@ use std::str::FromStr;
 use crate::affinity::{cpu_list, parse_cpu_list};
 use crate::attributes::Attributes;
 use crate::captured::{Baseline, Captured, NotRestored, Restored};
-use crate::namespace::pid_namespace;
+use crate::namespace::{boot_offset, pid_namespace};
 
 /// Name of the file.
 const NAME: &str = "threads.journal";
@@ -55,8 +55,9 @@ pub enum JournalError {
     /// Other users can write the file: its content cannot be trusted.
     #[error("{0} can be written by other users; it is not used")]
     Untrusted(PathBuf),
-    /// The file was written in another PID namespace, where thread numbers have another meaning.
-    #[error("{0} is of another PID namespace; read it there")]
+    /// The file was written in another PID namespace, where thread numbers have another meaning, or in a time namespace
+    /// where start times have.
+    #[error("{0} is of another PID or time namespace; read it there")]
     Elsewhere(PathBuf),
     /// The journal holds as many threads as it can.
     #[error("the journal is full: {MOST_THREADS} threads")]
@@ -70,7 +71,12 @@ struct Origin {
     boot: String,
     /// Inode of the PID namespace.
     pidns: u64,
+    /// What the time namespace adds to start times.
+    boottime: String,
 }
+
+/// In the initial time namespace, and in files from before this was written down.
+const NO_OFFSET: &str = "0,0";
 
 /// Content of a journal's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +261,7 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> JournalError + use<> {
 impl Origin {
     fn here() -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(Self { boot, pidns: pid_namespace()? })
+        Ok(Self { boot, pidns: pid_namespace()?, boottime: boot_offset() })
     }
 }
 
@@ -266,9 +272,11 @@ impl Contents {
         let mut lines = bytes.split(|b| *b == b'\n');
         let first = str::from_utf8(lines.next()?).ok()?.strip_prefix(MAGIC)?;
         let (boot, pidns) = first.split_once(' ')?;
+        let (pidns, boottime) = pidns.split_once(" boottime=").unwrap_or((pidns, NO_OFFSET));
         let origin = Origin {
             boot: boot.strip_prefix("boot=").filter(|id| !id.is_empty())?.to_owned(),
             pidns: pidns.strip_prefix("pidns=")?.parse().ok()?,
+            boottime: boottime.to_owned(),
         };
         let mut contents = Self { origin, threads: BTreeMap::new(), damaged: 0 };
         for line in lines.filter(|line| !line.is_empty()) {
@@ -285,8 +293,8 @@ impl Contents {
 
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Origin { boot, pidns } = &self.origin;
-        writeln!(f, "{MAGIC}boot={boot} pidns={pidns}")?;
+        let Origin { boot, pidns, boottime } = &self.origin;
+        writeln!(f, "{MAGIC}boot={boot} pidns={pidns} boottime={boottime}")?;
         for thread in self.threads.values() {
             writeln!(f, "{thread}")?;
         }

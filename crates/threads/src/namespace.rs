@@ -1,4 +1,4 @@
-//! The PID namespace of this process.
+//! The PID namespace and the time namespace of this process.
 
 use std::fs;
 use std::io;
@@ -10,6 +10,15 @@ const FIRST: u64 = 0xEFFF_FFFC;
 /// Inode of this process's PID namespace.
 pub(crate) fn pid_namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// Seconds and nanoseconds that this process's time namespace adds to the time since boot, and so to all start times that
+/// the process reads. The file is about the namespace of its children, which is its own if it has started in it.
+pub(crate) fn boot_offset() -> String {
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let words = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
+    let words: Vec<&str> = words.unwrap_or("0 0").split_ascii_whitespace().collect();
+    words.join(",")
 }
 
 /// Whether the kernel's trace events and BPF programs use the same thread numbers as this process.
@@ -34,7 +43,7 @@ fn are_known_in(namespace: u64) -> Result<(), (&'static str, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIRST, are_known_in, numbers_of_events, pid_namespace};
+    use super::{FIRST, are_known_in, boot_offset, numbers_of_events, pid_namespace};
 
     #[test]
     fn in_a_namespace_of_its_own_no_number_is_taken_from_events() {
@@ -44,5 +53,13 @@ mod tests {
         let link = std::fs::read_link("/proc/self/ns/pid").unwrap();
         assert_eq!(link.to_str(), Some(format!("pid:[{own}]").as_str()));
         assert_eq!(numbers_of_events().is_ok(), own == FIRST);
+    }
+
+    #[test]
+    fn the_offset_of_start_times_is_two_numbers() {
+        let (seconds, ns) =
+            boot_offset().split_once(',').map(|(s, ns)| (s.parse(), ns.parse())).unwrap();
+        let (_, ns): (i64, u32) = (seconds.unwrap(), ns.unwrap());
+        assert!(ns < 1_000_000_000);
     }
 }

@@ -191,6 +191,16 @@ fn journals_of_others_are_refused() {
     assert!(matches!(read(dir.root()), Err(JournalError::Unknown(_))));
     fs::write(&path, text.replace("pidns=", "pidns=1")).unwrap();
     assert!(matches!(read(dir.root()), Err(JournalError::Elsewhere(_))));
+    // In a time namespace, where the same threads have other start times.
+    let offset = |to: &str| {
+        let (origin, _) = text.rsplit_once(" boottime=").unwrap();
+        fs::write(&path, format!("{origin}{to}\n")).unwrap();
+        read(dir.root())
+    };
+    assert!(matches!(offset(" boottime=1000,0"), Err(JournalError::Elsewhere(_))));
+    if text.ends_with(" boottime=0,0\n") {
+        assert!(offset("").is_ok(), "an earlier version wrote none");
+    }
     let line = "thread 1 1 policy=1 flags=0 priority=9 runtime=0 deadline=0 period=0 util=0-0 nice=0 \
                 cpus=0 .\n";
     fs::write(&path, text.replace("boot=", "boot=1") + line).unwrap();
@@ -258,7 +268,7 @@ fn baseline() -> impl Strategy<Value = Baseline> {
 proptest! {
     #[test]
     fn what_is_written_is_read(threads in proptest::collection::vec(baseline(), 0..6), pidns: u64) {
-        let origin = Origin { boot: "some-boot".to_owned(), pidns };
+        let origin = Origin { boot: "some-boot".to_owned(), pidns, boottime: "7,8".to_owned() };
         let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
         let contents = Contents { origin, threads, damaged: 0 };
         prop_assert_eq!(Contents::parse(contents.to_string().as_bytes()), Some(contents));
@@ -269,7 +279,7 @@ proptest! {
         threads in proptest::collection::vec(baseline(), 1..4),
         cut in any::<prop::sample::Index>(),
     ) {
-        let origin = Origin { boot: "b".to_owned(), pidns: 1 };
+        let origin = Origin { boot: "b".to_owned(), pidns: 1, boottime: "0,0".to_owned() };
         let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
         let contents = Contents { origin, threads, damaged: 0 };
         let text = contents.to_string();
@@ -286,7 +296,7 @@ proptest! {
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         rest in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
-        let origin = Origin { boot: "b".to_owned(), pidns: 1 };
+        let origin = Origin { boot: "b".to_owned(), pidns: 1, boottime: "0,0".to_owned() };
         let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
         let mut bytes = Contents { origin, threads, damaged: 0 }.to_string().into_bytes();
         bytes.extend(rest);
