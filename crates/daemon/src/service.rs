@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_service::metrics::Listen;
 use vcoop_service::{FolderError, accepted};
+use vcoop_threads::Peer;
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
@@ -35,8 +36,8 @@ const MOST_CONNECTIONS: u64 = 32;
 /// Who applied a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
-    /// A client: number of its connection, and its process.
-    Connection { number: u64, pid: u32 },
+    /// A client: number of its connection, and its process, which may have no number in this PID namespace.
+    Connection { number: u64, pid: Option<NonZeroU32> },
     /// A rule, with this policy and these settings.
     Rule(String, Vec<String>),
 }
@@ -251,8 +252,8 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
         let own = shared.clone();
         let serve = move || {
             let number = own.next.fetch_add(1, Ordering::Relaxed);
-            let pid = socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_pid());
-            let me = Owner::Connection { number, pid: pid.cast_unsigned() };
+            let pid = Peer::of(&stream).ok().and_then(|peer| peer.pid);
+            let me = Owner::Connection { number, pid };
             own.serve(&stream, &me);
             own.release(&me);
             own.connections.fetch_sub(1, Ordering::AcqRel);
@@ -374,8 +375,12 @@ impl Shared {
         let Some(held) = self.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
             return Ok(());
         };
+        let who = pid.map_or_else(
+            || "a process of another PID namespace".to_owned(),
+            |pid| format!("process {pid}"),
+        );
         Err(Refusal::from(format!(
-            "{}: process {pid} applies {} to it\n  remedy: end that process, or vcoop detach {}",
+            "{}: {who} applies {} to it\n  remedy: end that process, or vcoop detach {}",
             id.name, held.policy, id.name
         )))
     }
@@ -452,6 +457,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::process::Command;
 
     use super::{Owner, Shared, raise_files};
@@ -485,7 +491,7 @@ mod tests {
     }
 
     fn connection(number: u64) -> Owner {
-        Owner::Connection { number, pid: 70 + number as u32 }
+        Owner::Connection { number, pid: NonZeroU32::new(70 + number as u32) }
     }
 
     #[test]

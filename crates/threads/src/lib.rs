@@ -22,6 +22,8 @@ mod kick;
 #[cfg(target_os = "linux")]
 mod namespace;
 #[cfg(target_os = "linux")]
+mod peer;
+#[cfg(target_os = "linux")]
 mod pi_mutex;
 #[cfg(target_os = "linux")]
 mod pidfd;
@@ -52,6 +54,8 @@ pub use host_use::{HostUse, host_busy_ns};
 pub use kick::Kick;
 #[cfg(target_os = "linux")]
 pub use namespace::numbers_of_events;
+#[cfg(target_os = "linux")]
+pub use peer::Peer;
 #[cfg(target_os = "linux")]
 pub use pi_mutex::{PiGuard, PiMutex};
 #[cfg(target_os = "linux")]

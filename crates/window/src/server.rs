@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::net::sockopt::socket_peercred;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
-use rustix::process::{PidfdFlags, Uid, pidfd_open};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use vcoop_abi::window::Doorbell;
+use vcoop_threads::Peer;
 
 use crate::map::Window;
 
@@ -61,7 +61,7 @@ struct Connection {
     /// The connected process, held while it runs: after that its number may be another process's, and another process
     /// may hold its end of the connection.
     process: OwnedFd,
-    user: Uid,
+    user: u32,
     offer: Offer,
 }
 
@@ -152,16 +152,17 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
             continue;
         };
         lock(all).retain(|_, connection| connection.lives());
-        let Ok(who) = socket_peercred(&stream) else { continue };
-        if there_is_room(&lock(all), who.uid)
-            && let Ok(connection) = serve(stream, who)
+        // The VMs of a process without a number here are not found here either.
+        let Ok(Peer { pid: Some(pid), user }) = Peer::of(&stream) else { continue };
+        if there_is_room(&lock(all), user)
+            && let Ok(connection) = serve(stream, pid.get(), user)
         {
-            lock(all).insert(who.pid.as_raw_nonzero().get().cast_unsigned(), connection);
+            lock(all).insert(pid.get(), connection);
         }
     }
 }
 
-fn there_is_room(all: &BTreeMap<u32, Connection>, user: Uid) -> bool {
+fn there_is_room(all: &BTreeMap<u32, Connection>, user: u32) -> bool {
     has_room(all.len(), all.values().filter(|connection| connection.user == user).count())
 }
 
@@ -171,8 +172,9 @@ fn has_room(all: usize, of_user: usize) -> bool {
 }
 
 /// Gives a client its window and its doorbell.
-fn serve(stream: UnixStream, who: UCred) -> io::Result<Connection> {
-    let process = pidfd_open(who.pid, PidfdFlags::empty())?;
+fn serve(stream: UnixStream, pid: u32, user: u32) -> io::Result<Connection> {
+    let number = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    let process = pidfd_open(number, PidfdFlags::empty())?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = File::from(memfd_create("vcoop-window", flags)?);
     memory.set_len(BYTES)?;
@@ -190,7 +192,7 @@ fn serve(stream: UnixStream, who: UCred) -> io::Result<Connection> {
     tell(&stream, CLIENT, Some(theirs.as_fd()))?;
     window.offer(Doorbell { valid: true, peer: HOST as u16, vector: 0 });
     let offer = Offer { window: Arc::new(window), bell: Arc::new(bell) };
-    Ok(Connection { stream, process, user: who.uid, offer })
+    Ok(Connection { stream, process, user, offer })
 }
 
 fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -211,8 +213,7 @@ fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::
 mod tests {
     use super::{MOST, RESERVED, Server, has_room, lock, serve};
     use crate::map::Window;
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred, recvmsg};
-    use rustix::process::{Gid, Pid, Uid};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     use std::fs::File;
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
@@ -274,10 +275,6 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    fn of(pid: Pid, user: u32) -> UCred {
-        UCred { pid, uid: Uid::from_raw(user), gid: Gid::from_raw(user) }
-    }
-
     #[test]
     fn a_connection_ends_with_the_process_that_made_it_whoever_holds_it_then() {
         let dir = tempfile::tempdir().unwrap();
@@ -285,7 +282,7 @@ mod tests {
         let mut vmm = std::process::Command::new("cat");
         let mut vmm = vmm.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let connection = serve(ours, of(Pid::from_child(&vmm), 7)).unwrap();
+        let connection = serve(ours, vmm.id(), 7).unwrap();
         lock(&server.connections).insert(vmm.id(), connection);
         assert!(server.offer(vmm.id()).is_some());
         vmm.kill().unwrap();
