@@ -55,6 +55,7 @@ pub struct Events {
     threads: MapHandle,
     states: MapHandle,
     apics: MapHandle,
+    untaken: MapHandle,
     events: MapHandle,
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<Vec<Event>>>,
@@ -131,8 +132,8 @@ impl Events {
             0
         })?;
         let ring = builder.build()?;
-        let [threads, states, apics] =
-            ["threads", "states", "apics"].map(|name| map(&object, name));
+        let [threads, states, apics, untaken] =
+            ["threads", "states", "apics", "untaken"].map(|name| map(&object, name));
         Ok(Self {
             interrupts,
             watched: BTreeMap::new(),
@@ -140,6 +141,7 @@ impl Events {
             threads: threads?,
             states: states?,
             apics: apics?,
+            untaken: untaken?,
             events,
             ring,
             heard,
@@ -187,7 +189,7 @@ impl Events {
         }
         self.watched.insert(tid, Watched::default());
         // A state of an earlier thread with this id may remain, from a switch while that was being forgotten.
-        let _ = self.states.delete(&tid.to_ne_bytes());
+        self.delete(tid);
         self.say(tid).map_err(failed)?;
         let mut state = [0; STATE];
         state[0] = u8::from(asleep());
@@ -240,10 +242,17 @@ impl Events {
         let Some(watched) = self.watched.remove(&tid) else { return };
         // A missing entry is no error.
         let _ = self.threads.delete(&tid.to_ne_bytes());
-        let _ = self.states.delete(&tid.to_ne_bytes());
+        self.delete(tid);
         let _ = watched.apic.map(|apic| self.apics.delete(&apic));
         if self.watched.is_empty() {
             self.links.clear();
+        }
+    }
+
+    /// Deletes what the programs have noted of a thread.
+    fn delete(&self, tid: i32) {
+        for map in [&self.states, &self.untaken] {
+            let _ = map.delete(&tid.to_ne_bytes());
         }
     }
 
@@ -313,7 +322,7 @@ mod tests {
     use libbpf_rs::{MapCore as _, MapFlags, ProgramInput};
     use vcoop_testing::Skip;
 
-    use super::{Events, MOST_TAKEN, STATE, WAYS};
+    use super::{Events, MOST_TAKEN, STATE, WAYS, map};
     use crate::events::{OfVcpu, What};
 
     /// The constant of the program.
@@ -365,6 +374,21 @@ mod tests {
         assert!((2..=most + 1).contains(&told), "{told} of {sent} told");
         assert_eq!(told + heard.iter().map(|e| coalesced(e.what)).sum::<u64>(), sent + 1);
         assert!(heard.windows(2).all(|two| two[1].at - two[0].at >= APART_NS));
+    }
+
+    #[test]
+    fn an_interrupt_that_a_vcpu_has_not_taken_is_forgotten_with_it() {
+        let Ok(mut events) = deaf().inspect_err(Skip::tell) else { return };
+        let untaken = map(&events.object, "untaken").unwrap();
+        let given = || untaken.update(&TID.to_ne_bytes(), &[0; 4], MapFlags::ANY).unwrap();
+        let is_there = || untaken.lookup(&TID.to_ne_bytes(), MapFlags::ANY).unwrap().is_some();
+        given();
+        events.forget(TID);
+        assert!(!is_there(), "its place is not given back");
+        // One that came while it was being forgotten.
+        given();
+        events.watch(TID, || false).unwrap();
+        assert!(!is_there(), "it would be told of another thread with this number");
     }
 
     #[test]
