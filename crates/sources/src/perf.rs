@@ -166,6 +166,7 @@ impl Ring {
         };
         attr.__bindgen_anon_1.sample_period = after;
         let runs = open(&mut attr, tid)?;
+        let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let map = unsafe {
@@ -173,7 +174,6 @@ impl Ring {
         };
         let map = NonNull::new(map.cast::<u8>()).filter(|_| map != libc::MAP_FAILED);
         let map = map.ok_or_else(|| Error::of("mmap", io::Error::last_os_error()))?;
-        let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
         let mut ring = Self {
             sleeps,
             runs,
@@ -303,5 +303,43 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, with this length, and used by nobody else.
         unsafe { libc::munmap(self.map.as_ptr().cast(), PAGE + RING) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::thread;
+
+    use vcoop_testing::{Skip, Waiting};
+
+    use super::{Perf, Ring};
+
+    #[test]
+    fn a_ring_that_cannot_be_used_is_unmapped() {
+        // More than other tests have at the same time.
+        const TIMES: usize = 40;
+        let Ok(perf) = Perf::new().map_err(|why| Skip::because(why).tell()) else { return };
+        let watched = Waiting::start();
+        let tid = watched.tid;
+        let refused = thread::spawn(move || {
+            // SAFETY: this thread has files of its own from here on; nobody else's are changed.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let mut all = Vec::new();
+            // Some systems have so high a limit that no test gets there.
+            while all.len() < 1 << 20
+                && let Ok(file) = File::open("/dev/null")
+            {
+                all.push(file);
+            }
+            // There is room for the two events, and for nothing else.
+            all.truncate(all.len() - 2);
+            (0..TIMES).all(|_| Ring::new(tid, perf.switch, 1_000_000).is_err())
+        });
+        if !refused.join().unwrap() {
+            return Skip::because("more files can be opened than the test opens").tell();
+        }
+        let mapped = fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(mapped.lines().filter(|line| line.contains("[perf_event]")).count() < TIMES);
     }
 }
