@@ -91,8 +91,8 @@ static void after_locks(struct irq_work *work)
 {
 }
 
-static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
-					   unsigned long callsite, void *callback)
+/* This CPU tells another one to look at what it was given. */
+static void told(unsigned int cpu)
 {
 	struct vcoop_vcpu *vcpu;
 	unsigned long flags;
@@ -102,6 +102,18 @@ static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
 	if (vcpu->waking.pid && vcpu->waking.cpu == cpu)
 		flush_waking(vcpu);
 	raw_local_irq_restore(flags);
+}
+
+static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
+					   unsigned long callsite, void *callback)
+{
+	told(cpu);
+}
+
+/* It is idle, and waits for a flag and not for an interrupt: in a loop, or by MWAIT. */
+static void on_sched_wake_idle_without_ipi(void *data, int cpu)
+{
+	told(cpu);
 }
 
 static void irq_enter_hook(void)
@@ -420,6 +432,7 @@ static void __maybe_unused check_arguments(void)
 	check_trace_callback_type_sched_wakeup(on_sched_wakeup);
 	check_trace_callback_type_sched_wakeup_new(on_sched_wakeup);
 	check_trace_callback_type_sched_migrate_task(on_sched_migrate_task);
+	check_trace_callback_type_sched_wake_idle_without_ipi(on_sched_wake_idle_without_ipi);
 	check_trace_callback_type_hrtimer_start(HRTIMER_START);
 	check_trace_callback_type_hrtimer_cancel(on_hrtimer_cancel);
 	check_trace_callback_type_hrtimer_expire_entry(HRTIMER_EXPIRE_ENTRY);
@@ -452,6 +465,7 @@ static struct probe probes[] = {
 	NEEDED(sched_wakeup_new, on_sched_wakeup),
 	OPTIONAL(sched_migrate_task, on_sched_migrate_task),
 	OPTIONAL(ipi_send_cpu, on_ipi_send_cpu),
+	OPTIONAL(sched_wake_idle_without_ipi, on_sched_wake_idle_without_ipi),
 	NEEDED(irq_handler_exit, on_irq_handler_exit),
 	NEEDED(irq_handler_entry, on_irq_handler_entry),
 	NEEDED(local_timer_exit, on_local_timer_exit),

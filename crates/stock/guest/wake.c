@@ -1,7 +1,8 @@
 /*
  * wake CLASS US COUNT: wakes up COUNT times, a millisecond apart, as a fair task that has asked for a slice of
  * US microseconds (CLASS: slice), or as a deadline task with that run time every two milliseconds (deadline); or
- * as a FIFO task that each time sleeps until US microseconds ago (past).
+ * as a FIFO task that each time sleeps until US microseconds ago (past). Or it does not sleep: it writes a byte
+ * COUNT times, and runs on for US microseconds after each (write).
  */
 #include <errno.h>
 #include <stdint.h>
@@ -27,6 +28,28 @@ struct attributes {
 	uint64_t period_ns;
 };
 
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+static int write_and_run_on(uint64_t ns, long left)
+{
+	uint64_t from;
+
+	for (; left > 0; left--) {
+		from = now_ns();
+		if (write(1, "", 1) != 1)
+			return 1;
+		while (now_ns() - from < ns)
+			;
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct attributes own = { .size = sizeof(own), .policy = POLICY_OTHER };
@@ -38,6 +61,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	own.runtime_ns = strtoull(argv[2], NULL, 10) * 1000;
+	if (!strcmp(argv[1], "write"))
+		return write_and_run_on(own.runtime_ns, strtol(argv[3], NULL, 10));
 	if (!strcmp(argv[1], "deadline")) {
 		own.policy = POLICY_DEADLINE;
 		own.deadline_ns = own.period_ns = 2000000;

@@ -127,6 +127,11 @@ struct Guest {
 
 impl Guest {
     fn start(kernel: Kernel, window: &Window) -> Result<Self, Skip> {
+        Self::start_with(kernel, window, "")
+    }
+
+    /// With further arguments for the kernel.
+    fn start_with(kernel: Kernel, window: &Window, append: &str) -> Result<Self, Skip> {
         let module = have(kernel.driver())?;
         let scribble = have(guest_program(&Path::new(SOURCES).join("tools/scribble.c")))?;
         let vm = have(StockVm::start(&Options {
@@ -140,6 +145,7 @@ impl Guest {
                 have(program("nice", "coreutils"))?,
             ],
             qemu_args: window.qemu_args(),
+            append: append.to_owned(),
             ..Options::default()
         }))?;
         Ok(Self { vm })
@@ -240,11 +246,32 @@ test!("dkms", dkms_builds_installs_and_removes_the_driver, || -> Outcome {
 
 test!("6.1", a_stock_guest_tells, || tells(have(Kernel::get())?, "first"));
 
-test!("newest", a_newer_guest_tells, || {
+test!("newest", a_newer_guest_tells, || tells(newest()?, "newest"));
+
+/// The newest kernel that can be had.
+fn newest() -> Result<Kernel, Skip> {
     let Some(release) = have(Headers::newest(&[]))?.pop() else {
         return Err(Skip::because("this host's apt knows no headers; run `apt-get update`"));
     };
-    tells(have(KernelTree::of(&release))?.kernel, "newest")
+    Ok(have(KernelTree::of(&release))?.kernel)
+}
+
+test!("newest", a_wake_up_without_an_interrupt_is_told_at_once, || -> Outcome {
+    const WAKE_UPS: u64 = 40;
+    let window = Window::new("polls");
+    // A CPU that waits in a loop, or by MWAIT, is woken without an interrupt.
+    let guest = Guest::start_with(newest()?, &window, "idle=poll")?;
+    guest.load("");
+    window.offer(Status::Normal);
+    let told = || Remote::from_word(window.area(1, offset_of!(GuestArea, remote))).count;
+    guest.sh("mkfifo /tmp/pipe; (taskset 2 chrt -f 30 cat /tmp/pipe >/dev/null & )");
+    let before = told();
+    // Who wakes runs on for longer than a wake-up is news.
+    guest.sh(&format!("taskset 1 wake write 7000 {WAKE_UPS} >/tmp/pipe"));
+    let told = told() - before;
+    assert!(told >= WAKE_UPS * 3 / 4, "{told} of {WAKE_UPS}; {}", guest.state());
+    guest.assert_healthy();
+    Ok(())
 });
 
 /// Parameters of the driver that can be changed while it is loaded.
