@@ -186,3 +186,24 @@ fn the_floor_counts_cpus_where_a_core_lacks_some() {
     let used = (0..4).map(|_| tree.decide(&mut fold, 50, 50).after).last().unwrap();
     assert_eq!(cpus::show(&used), "0,2-3");
 }
+
+#[test]
+fn the_user_is_warned_before_it_begins() {
+    let warned = |tree: &Tree, by| {
+        let fold = tree.fold(by, step());
+        let said = fold.warnings();
+        ["one core", "no steal", "root cgroup", "forgets CPU affinities"]
+            .map(|about| said.iter().filter(|warning| warning.contains(about)).count())
+    };
+    let alone = Tree::new(1, 1);
+    assert_eq!(warned(&alone, By::Cpuset), [1, 1, 1, 0]);
+    let mut tree = Tree::new(4, 2);
+    tree.steal = vec![3; 4];
+    tree.stat();
+    assert_eq!(warned(&tree, By::Hotplug), [0, 0, 0, 0]);
+    tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
+    assert_eq!(warned(&tree, By::Cpuset), [0, 0, 1, 1]);
+    let fold = tree.fold(By::Cpuset, GovernorConfig { floor: 1, ..step() });
+    // One core of two CPUs, and three ticks of a hundredth of a second on each CPU.
+    assert_eq!((fold.narrowest(), fold.since_boot().steal_ns), (2, 120_000_000));
+}
