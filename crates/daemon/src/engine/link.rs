@@ -342,8 +342,9 @@ fn sent(area: &GuestArea) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{Deadline, Link};
+    use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -361,21 +362,37 @@ mod tests {
         VcpuThread { index, kvm_id, thread, source: Source::ThreadName }
     }
 
-    /// A guest with one vCPU that is online, of three. Its TSC is this host's time in nanoseconds.
-    fn guest() -> (Link, Arc<Window>) {
+    /// A window without a driver.
+    fn window() -> (File, Shares) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(7 * 4096).unwrap();
         let window = Arc::new(Window::map(&file, 0).unwrap());
-        let shares =
-            Shares { window: window.clone(), address: None, bell: None, host_khz: 1_000_000 };
-        let mut link = Link::new(shares, AdvanceConfig::None, 1, 0);
-        assert!(!link.changed(&[thread(0, None)]), "no driver");
+        (file, Shares { window, address: None, bell: None, host_khz: 1_000_000 })
+    }
+
+    /// The driver of a guest with one vCPU that is online, of three, registers. Its TSC is this host's time in nanoseconds.
+    fn register(file: &File, window: &Window) {
         let page = window.guest(0).unwrap();
         let vcpu = Identity { online: true, apic_id: 0 };
         page.report.vcpu.store(vcpu.to_word(), Ordering::Release);
         for (offset, value) in [(72, 3), (80, 1_000_000), (88, 5), (64, Header::OURS.to_word())] {
             file.write_all_at(&value.to_le_bytes(), offset).unwrap();
         }
+    }
+
+    /// What a guest shares whose driver has registered.
+    pub(in crate::engine) fn shares() -> Shares {
+        let (file, shares) = window();
+        register(&file, &shares.window);
+        shares
+    }
+
+    fn guest() -> (Link, Arc<Window>) {
+        let (file, shares) = window();
+        let window = shares.window.clone();
+        let mut link = Link::new(shares, AdvanceConfig::None, 1, 0);
+        assert!(!link.changed(&[thread(0, None)]), "no driver");
+        register(&file, &window);
         assert!(link.changed(&[thread(0, None)]));
         assert!(!link.changed(&[thread(0, None)]));
         assert_eq!(link.slot(0), Some(0));

@@ -191,6 +191,10 @@ impl Inside {
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let Some(link) = &mut vm.link else { return };
         if link.changed(&vm.threads) {
+            // Its governor speaks only when it changes its mind, and this window may be another one.
+            if let Some(governor) = &vm.governor {
+                link.prefer(Some(governor.width()));
+            }
             for place in 0..vm.threads.len() {
                 // What was agreed with the one before is over.
                 self.run(number, place, |port| driver::register(port, false));

@@ -15,7 +15,8 @@ use vcoop_threads::{Attributes, Captured, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
-use crate::engine::{self, KEEPER, Target};
+use crate::engine::link::tests::shares;
+use crate::engine::{self, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
@@ -313,6 +314,24 @@ fn the_host_is_looked_at_once_for_all_governors() {
     inside.detach(db);
     inside.govern(web);
     assert_eq!(inside.usage.vms.keys().collect::<Vec<_>>(), [&web]);
+    inside.keeper.end();
+}
+
+#[test]
+fn a_guest_that_has_another_window_is_asked_there_what_it_was_asked_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let (vcpu, [before, now]) = (Waiting::start(), [(); 2].map(|()| shares()));
+    let hints = |shares: &Shares| shares.window.host(0).unwrap().hints();
+    let target = under(vcpu.tid, "host-hint", &[]);
+    inside.attach(Target { shares: Some(before.clone()), ..target }).unwrap();
+    let (&number, vm) = inside.vms.iter_mut().next().unwrap();
+    assert!(hints(&before).preferred_valid && !hints(&now).preferred_valid);
+    vm.link.as_mut().unwrap().searched(Some((now.window.clone(), None)), 1);
+    inside.meet(number);
+    assert!(hints(&now).preferred_valid && hints(&now).steal_valid);
+    inside.detach(number);
+    assert!(!hints(&now).preferred_valid);
     inside.keeper.end();
 }
 
