@@ -11,8 +11,9 @@
 #include <linux/hardirq.h>
 #include <linux/interrupt.h>
 #include <linux/tracepoint.h>
-#include <linux/version.h>
-#include <trace/events/ipi.h>
+#if __has_include(<trace/events/csd.h>)
+#include <trace/events/csd.h>
+#endif
 #include <trace/events/irq.h>
 #include <trace/events/sched.h>
 #include <trace/events/timer.h>
@@ -24,8 +25,8 @@
 /* A wake-up that has not been told of for so long is no news any more. */
 #define WAKING_NS NSEC_PER_MSEC
 
-/* Whether the kernel says when it sends an interrupt to another CPU. */
-static bool sees_ipis;
+/* Whether the kernel says when it puts something on the list of another CPU: since 6.5. */
+static bool sees_lists;
 
 static void tell(struct vcoop_vcpu *vcpu, enum vcoop_event_kind kind)
 {
@@ -91,8 +92,13 @@ static void after_locks(struct irq_work *work)
 {
 }
 
-/* This CPU tells another one to look at what it was given. */
-static void told(unsigned int cpu)
+#if __has_include(<trace/events/csd.h>)
+/*
+ * This CPU puts something on another one's list, such as a task that it has woken. That CPU may need no interrupt to look
+ * at it: it waits in a loop or by MWAIT, or one is on its way since something was put there before.
+ */
+static void on_csd_queue_cpu(void *data, const unsigned int cpu, unsigned long callsite,
+			     smp_call_func_t func, call_single_data_t *csd)
 {
 	struct vcoop_vcpu *vcpu;
 	unsigned long flags;
@@ -103,18 +109,7 @@ static void told(unsigned int cpu)
 		flush_waking(vcpu);
 	raw_local_irq_restore(flags);
 }
-
-static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
-					   unsigned long callsite, void *callback)
-{
-	told(cpu);
-}
-
-/* It is idle, and waits for a flag and not for an interrupt: in a loop, or by MWAIT. */
-static void on_sched_wake_idle_without_ipi(void *data, int cpu)
-{
-	told(cpu);
-}
+#endif
 
 static void irq_enter_hook(void)
 {
@@ -298,10 +293,10 @@ static void on_sched_waking(void *data, struct task_struct *task)
 		vcpu->waking.task = word;
 		vcpu->waking.tsc = rdtsc();
 		/*
-		 * Where the kernel does not say that it sends the interrupt, the task is on its way as
-		 * soon as this one can be interrupted. In an interrupt, its end comes soon.
+		 * Where the kernel does not say that it puts the task on a list, it is there as soon as this one
+		 * can be interrupted. In an interrupt, its end comes soon.
 		 */
-		if (!sees_ipis && in_task() && vcpu->waking.cpu != smp_processor_id())
+		if (!sees_lists && in_task() && vcpu->waking.cpu != smp_processor_id())
 			irq_work_queue(&vcpu->after_locks);
 	}
 	raw_local_irq_restore(flags);
@@ -432,13 +427,12 @@ static void __maybe_unused check_arguments(void)
 	check_trace_callback_type_sched_wakeup(on_sched_wakeup);
 	check_trace_callback_type_sched_wakeup_new(on_sched_wakeup);
 	check_trace_callback_type_sched_migrate_task(on_sched_migrate_task);
-	check_trace_callback_type_sched_wake_idle_without_ipi(on_sched_wake_idle_without_ipi);
 	check_trace_callback_type_hrtimer_start(HRTIMER_START);
 	check_trace_callback_type_hrtimer_cancel(on_hrtimer_cancel);
 	check_trace_callback_type_hrtimer_expire_entry(HRTIMER_EXPIRE_ENTRY);
 	check_trace_callback_type_hrtimer_expire_exit(on_hrtimer_expire_exit);
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
-	check_trace_callback_type_ipi_send_cpu(on_ipi_send_cpu);
+#if __has_include(<trace/events/csd.h>)
+	check_trace_callback_type_csd_queue_cpu(on_csd_queue_cpu);
 #endif
 	/* All vectors are of one class. */
 	check_trace_callback_type_local_timer_entry(on_vector_entry);
@@ -464,8 +458,9 @@ static struct probe probes[] = {
 	NEEDED(sched_wakeup, on_sched_wakeup),
 	NEEDED(sched_wakeup_new, on_sched_wakeup),
 	OPTIONAL(sched_migrate_task, on_sched_migrate_task),
-	OPTIONAL(ipi_send_cpu, on_ipi_send_cpu),
-	OPTIONAL(sched_wake_idle_without_ipi, on_sched_wake_idle_without_ipi),
+#if __has_include(<trace/events/csd.h>)
+	OPTIONAL(csd_queue_cpu, on_csd_queue_cpu),
+#endif
 	NEEDED(irq_handler_exit, on_irq_handler_exit),
 	NEEDED(irq_handler_entry, on_irq_handler_entry),
 	NEEDED(local_timer_exit, on_local_timer_exit),
@@ -507,8 +502,8 @@ int vcoop_probes_attach(void)
 		err = probe->tracepoint ? tracepoint_probe_register(probe->tracepoint, probe->hook,
 								    NULL) : -ENOENT;
 		probe->attached = !err;
-		if (probe->hook == on_ipi_send_cpu)
-			WRITE_ONCE(sees_ipis, !err);
+		if (!strcmp(probe->name, "csd_queue_cpu"))
+			WRITE_ONCE(sees_lists, !err);
 		if (!err)
 			continue;
 		if (probe->optional) {

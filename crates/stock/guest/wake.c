@@ -2,7 +2,7 @@
  * wake CLASS US COUNT: wakes up COUNT times, a millisecond apart, as a fair task that has asked for a slice of
  * US microseconds (CLASS: slice), or as a deadline task with that run time every two milliseconds (deadline); or
  * as a FIFO task that each time sleeps until US microseconds ago (past). Or it does not sleep: it writes a byte
- * COUNT times, and runs on for US microseconds after each (write).
+ * to stderr and one to stdout COUNT times, and runs on for US microseconds after each (write).
  */
 #include <errno.h>
 #include <stdint.h>
@@ -42,7 +42,7 @@ static int write_and_run_on(uint64_t ns, long left)
 
 	for (; left > 0; left--) {
 		from = now_ns();
-		if (write(1, "", 1) != 1)
+		if (write(2, "", 1) != 1 || write(1, "", 1) != 1)
 			return 1;
 		while (now_ns() - from < ns)
 			;
