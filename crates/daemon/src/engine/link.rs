@@ -380,11 +380,11 @@ pub(super) mod tests {
         }
     }
 
-    /// What a guest shares whose driver has registered.
-    pub(in crate::engine) fn shares() -> Shares {
+    /// What a guest shares whose driver has registered, and the window's file.
+    pub(in crate::engine) fn shares() -> (File, Shares) {
         let (file, shares) = window();
         register(&file, &shares.window);
-        shares
+        (file, shares)
     }
 
     fn guest() -> (Link, Arc<Window>) {

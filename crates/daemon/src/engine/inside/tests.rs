@@ -1,5 +1,6 @@
 //! The engine with VMs that are threads of the test, and with other programs as its keeper.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -318,10 +319,39 @@ fn the_host_is_looked_at_once_for_all_governors() {
 }
 
 #[test]
+fn a_guest_is_looked_at_where_the_policy_goes_by_it_and_heard_while_it_has_a_driver() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let (vcpu, (file, shares)) = (Waiting::start(), shares());
+    let mut attach = |name, shares| {
+        let attached = inside.attach(Target { shares, ..under(vcpu.tid, name, &[]) });
+        let attached = match attached {
+            Err(why) if why.missing => return Err(Skip::because(why)),
+            attached => attached.unwrap(),
+        };
+        let (&number, _) = inside.vms.first_key_value().unwrap();
+        let is_looked_at = inside.dues.iter().any(|(_, due)| *due == Due::Look(number));
+        file.write_all_at(&[0; 8], 64).unwrap();
+        inside.meet(number);
+        let now = inside.detach(number).unwrap();
+        Ok((is_looked_at, [attached, now].map(|status| status.vcpus[0].heard)))
+    };
+    match attach("dynamic", Some(shares)) {
+        Err(why) => why.tell(),
+        Ok(found) => assert_eq!(found, (true, [Some(true), Some(false)])),
+    }
+    match attach("wake-boost", None) {
+        Err(why) => why.tell(),
+        Ok(found) => assert_eq!(found, (false, [None, None])),
+    }
+    inside.keeper.end();
+}
+
+#[test]
 fn a_guest_that_has_another_window_is_asked_there_what_it_was_asked_before() {
     let dir = tempfile::tempdir().unwrap();
     let (mut inside, _commands) = engine(&dir, idle);
-    let (vcpu, [before, now]) = (Waiting::start(), [(); 2].map(|()| shares()));
+    let (vcpu, [before, now]) = (Waiting::start(), [(); 2].map(|()| shares().1));
     let hints = |shares: &Shares| shares.window.host(0).unwrap().hints();
     let target = under(vcpu.tid, "host-hint", &[]);
     inside.attach(Target { shares: Some(before.clone()), ..target }).unwrap();
