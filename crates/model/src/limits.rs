@@ -25,6 +25,9 @@ pub const MAX_MATRIX_TASKS: usize = 2_000_000;
 /// Steps of a rogue's program.
 pub const MAX_ROGUE_STEPS: usize = 1_000;
 
+/// Steps of a round of lock-workers.
+pub const MAX_ROUND_STEPS: usize = 64;
+
 /// Threads of an rt-app workload.
 pub const MAX_RT_APP_THREADS: usize = 10_000;
 

@@ -226,7 +226,7 @@ impl World<'_> {
             return true;
         }
         let work = &self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
-        work.left == 0 || work.mode != Mode::IrqOff
+        !work.irqs_off && (work.left == 0 || work.mode != Mode::IrqOff)
     }
 
     fn guest_may_preempt(&self, v: u32, task: u32) -> bool {

@@ -435,6 +435,7 @@ impl World<'_> {
                 | Op::Login
                 | Op::BusyUntil { .. }
                 | Op::Lock(_)
+                | Op::LockIrq(_)
                 | Op::Unlock(_)
                 | Op::Acquire { .. }
                 | Op::Release(_)

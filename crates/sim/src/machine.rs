@@ -184,7 +184,9 @@ pub(crate) struct Work {
     /// It is going to sleep: it pays for that before it leaves its (v)CPU.
     pub(crate) leaving: bool,
     /// Number of spinlocks that it holds or spins for.
-    pub(crate) holds: u16,
+    pub(crate) holds: u8,
+    /// One of them is taken with interrupts off.
+    pub(crate) irqs_off: bool,
     /// What it spins for; `left` has no meaning then.
     pub(crate) spin: Spin,
     pub(crate) wait: Wait,

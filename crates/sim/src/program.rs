@@ -114,6 +114,8 @@ pub enum Op {
     },
     /// Take a spinlock.
     Lock(u32),
+    /// The same, with interrupts off.
+    LockIrq(u32),
     /// Release it.
     Unlock(u32),
     /// Take a sleeping lock.

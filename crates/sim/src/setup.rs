@@ -416,6 +416,7 @@ fn blank(label: u16) -> Work {
         spin: Spin::No,
         spun: 0,
         holds: 0,
+        irqs_off: false,
         mail: NONE,
         units: 0,
     }

@@ -62,6 +62,9 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
         2 => (0u32..3, 0u64..2_000, mode()).prop_map(move |(lock, us, mode)| vec![
             Act::Lock { lock }, run(us, mode), Act::Unlock { lock },
         ]),
+        1 => (0u64..2_000, mode()).prop_map(move |(us, mode)| vec![
+            Act::LockIrq { lock: 6 }, run(us, mode), Act::Unlock { lock: 6 },
+        ]),
         1 => (3u32..5, 0u64..2_000).prop_map(move |(lock, us)| {
             let kind = [LockKind::Mutex, LockKind::Futex][lock as usize - 3];
             vec![Act::Acquire { lock, kind }, run(us, Mode::User), Act::Release { lock }]

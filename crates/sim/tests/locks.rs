@@ -1,7 +1,7 @@
 //! Locks, spinning and what else tasks ask for: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::{Candidates, SpinLocks, SpinVirt, Told};
+use vcoop_model::plan::virt::{Candidates, SpinLocks, SpinVirt, Told, Virt};
 use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Room, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
@@ -33,6 +33,64 @@ fn a_spinlock_is_handed_over_in_order() {
     // Work of their own is what they do with the lock.
     assert!((scalar(&r, "guest.t", "throughput") - 1.0).abs() < 0.01);
     assert!((scalar(&r, "guest.t", "rate") - 100_000.0).abs() < 200.0);
+}
+
+/// Two tasks hold a lock for 1 ms by turns. A third calls a function on both vCPUs, as for a TLB flush, so many us after the last
+/// call. Time of a call, halts of waiters, and kicks.
+fn call_beside_a_lock(take: Act, after: u64, change: impl Fn(&mut Virt)) -> (f64, f64, f64) {
+    let held = [take, run_for(MS, Mode::PreemptOff), Act::Unlock { lock: 0 }];
+    let call = Act::Ipi { to: IpiTo::Others, wait: true };
+    let caller = routine(vec![nap(after), Act::Begin, call, Act::Sample]);
+    let both = routine(held.to_vec());
+    let mut p = machine(3, &[0, 1, 2], vec![both.clone(), both, caller]);
+    p.vms[0].virt.spin.threshold_ns = Some(5 * US);
+    change(&mut p.vms[0].virt);
+    let r = run(&p);
+    let count = |name| scalar_or_zero(&r, "guest", name);
+    (mean(&r, "guest.t2"), count("pv_halts"), count("pv_kicks"))
+}
+
+#[test]
+fn a_call_waits_for_those_who_take_a_lock_with_interrupts_off() {
+    for locks in [SpinLocks::Queued, SpinLocks::TestAndSet, SpinLocks::Pv, SpinLocks::PvTicket] {
+        for posted in [false, true] {
+            let of = |take| {
+                call_beside_a_lock(take, 3_300, |virt| {
+                    virt.spin.locks = locks;
+                    virt.apic.posted = posted;
+                })
+            };
+            let (on, ..) = of(Act::Lock { lock: 0 });
+            assert!(on < 10_000.0, "{locks:?}, {posted}: {on} with interrupts on");
+            // A call ends with a turn, and the next begins 3.3 ms later: the holder still has the lock for 0.7 ms, and
+            // the waiter, halted or not, for 1 ms.
+            let (off, halts, _) = of(Act::LockIrq { lock: 0 });
+            assert!((off - 1.7e6).abs() < 2e4, "{locks:?}, {posted}: {off} with interrupts off");
+            assert_eq!(halts > 100.0, locks.halts(), "{locks:?}");
+        }
+    }
+}
+
+#[test]
+fn only_a_kick_ends_a_halt_with_interrupts_off() {
+    // The interrupt comes while the waiter is halted or polled for, or 2 us after it began to spin.
+    let long = HostPollConfig { max_ns: 2 * MS, fixed: true, ..HostPollConfig::KVM };
+    for poll in [HostPollConfig::OFF, long] {
+        for (after, want) in [(3_300, 1.7e6), (3_002, 1.998e6)] {
+            let of = |take| {
+                call_beside_a_lock(take, after, |virt| {
+                    virt.spin.locks = SpinLocks::Pv;
+                    virt.idle.host_poll = Some(poll);
+                })
+            };
+            let (time, halts, kicks) = of(Act::LockIrq { lock: 0 });
+            assert!((time - want).abs() < 2e4, "{after}: {time}");
+            assert!(halts > 900.0 && (halts - kicks).abs() < 2.0, "{after}: {halts}, {kicks}");
+            // With interrupts on it takes the interrupt, and halts again.
+            let (_, halts, kicks) = of(Act::Lock { lock: 0 });
+            assert!(after == 3_002 || halts > 1.2 * kicks, "{halts}, {kicks}");
+        }
+    }
 }
 
 #[test]
@@ -162,6 +220,29 @@ fn readers_share_a_lock_and_writers_do_not() {
     // One who writes and three who read: by turns, all readers at once.
     let mixed = rate([write, read, read, read]);
     assert!((mixed - 4.0 * 1e6 / 200.0).abs() < 200.0, "{mixed}");
+}
+
+#[test]
+fn a_round_takes_one_lock_to_read_and_to_write() {
+    // 10 times 20 us to read, then 50 us to write, and every fourth round 150 us to write.
+    let part = |kind, us| Section { lock: 0, kind, time: Dist::Const(us * US), flush_every: 0 };
+    let mut acts = part(LockKind::Read, 20).acts();
+    acts.push(Act::Loop { to: 0, times: 10 });
+    acts.extend(part(LockKind::Write, 50).acts());
+    let often = part(LockKind::Write, 150).acts();
+    acts.push(Act::Every { n: 4, skip: often.len() as u32 });
+    acts.extend(often);
+    acts.push(Act::Done);
+    let rate = |tasks: usize| {
+        let p = machine(4, &[0, 1, 2, 3], vec![routine(acts.clone()); tasks]);
+        scalar(&run(&p), "guest.t", "rate")
+    };
+    // Alone: 200 us to read, 50 us and a fourth of 150 us to write.
+    let alone = rate(1);
+    assert!((alone - 1e6 / 287.5).abs() < 5.0, "{alone}");
+    // Four can only read together: a round writes for 87.5 us.
+    let four = rate(4);
+    assert!(four > 1.5 * alone && four < 1e6 / 87.5, "{four} with four, {alone} alone");
 }
 
 #[test]

@@ -167,7 +167,9 @@ impl Program {
     /// One more than the largest number of a lock that it takes, if it takes any.
     pub fn locks(&self) -> Option<u32> {
         let locks = self.acts().iter().filter_map(|act| match act {
-            Act::Lock { lock } | Act::Acquire { lock, .. } => Some(lock + 1),
+            Act::Lock { lock } | Act::LockIrq { lock } | Act::Acquire { lock, .. } => {
+                Some(lock + 1)
+            }
             _ => None,
         });
         let served = match self {
@@ -179,7 +181,7 @@ impl Program {
 
     /// Whether it takes spinlocks.
     pub fn takes_spinlocks(&self) -> bool {
-        self.acts().iter().any(|act| matches!(act, Act::Lock { .. }))
+        self.acts().iter().any(|act| matches!(act, Act::Lock { .. } | Act::LockIrq { .. }))
     }
 
     /// Its acts, if it is a routine.

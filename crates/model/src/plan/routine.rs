@@ -72,6 +72,11 @@ pub enum Act {
         /// Its number, VM-wide.
         lock: u32,
     },
+    /// Guests only: the same, with interrupts off as well (`spin_lock_irqsave`).
+    LockIrq {
+        /// Its number, VM-wide.
+        lock: u32,
+    },
     /// Guests only: release it.
     Unlock {
         /// Its number.
@@ -81,7 +86,7 @@ pub enum Act {
     Acquire {
         /// Its number; spinlocks and sleeping locks are numbered together.
         lock: u32,
-        /// How it is taken; not [`LockKind::Spin`].
+        /// How it is taken; not as a spinlock.
         kind: LockKind,
     },
     /// Guests only: release it.
@@ -180,6 +185,9 @@ choice! {
     pub enum LockKind {
         /// A spinlock.
         Spin = "spin",
+        /// A spinlock that is taken with interrupts off.
+        // From before a task waits for it to its release (`spin_lock_irqsave`).
+        SpinIrq = "spin-irq",
         /// A kernel's mutex.
         // Waiters spin while the holder runs, and sleep else.
         Mutex = "mutex",
@@ -210,7 +218,7 @@ impl Section {
     /// The mode in which its time is spent.
     pub fn mode(&self) -> Mode {
         match self.kind {
-            LockKind::Spin => Mode::PreemptOff,
+            LockKind::Spin | LockKind::SpinIrq => Mode::PreemptOff,
             LockKind::Futex => Mode::User,
             LockKind::Mutex | LockKind::Read | LockKind::Write => Mode::Kernel,
         }
@@ -221,6 +229,7 @@ impl Section {
         let lock = self.lock;
         let (take, release) = match self.kind {
             LockKind::Spin => (Act::Lock { lock }, Act::Unlock { lock }),
+            LockKind::SpinIrq => (Act::LockIrq { lock }, Act::Unlock { lock }),
             kind => (Act::Acquire { lock, kind }, Act::Release { lock }),
         };
         let mut acts = vec![take, Act::Do(Phase::Run { time: self.time, mode: self.mode() })];

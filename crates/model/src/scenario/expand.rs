@@ -76,7 +76,7 @@ pub(crate) fn expand(
         Kind::Pipe(keys) => routine::pipe(keys, common, errors),
         Kind::Groups(keys) => routine::groups(keys, common, place, errors),
         Kind::Schbench(keys) => routine::schbench(keys, common, place, errors),
-        Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
+        Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, place, errors)),
         Kind::Barrier(keys) => copies(common, routine::barrier(keys, common, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
         Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
@@ -313,34 +313,49 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
         errors.error_help(lock.span, "locks are those of guests; this is the host", "take it out");
     }
     let time = keys.section.as_ref().map(|section| section.value.0);
-    Some(Section {
+    let section = Section {
         lock: lock.value.get32(),
         kind: keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value),
         time: time.unwrap_or(Dist::Exp { mean_ns: 2_000, max_ns: 20_000 }),
         flush_every: keys.flush_every.as_ref().map_or(0, |every| every.value.get32()),
-    })
+    };
+    if let Some(every) = &keys.flush_every {
+        can_flush(&section, every.span, errors);
+    }
+    Some(section)
 }
 
-/// The lock that a workload takes: number, kind, and place of the key.
-pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockKind, Span)> {
+/// Refuses to wait for other vCPUs with interrupts off: two that do would wait for each other.
+fn can_flush(section: &Section, span: Span, errors: &mut Collector<'_>) {
+    if section.kind == LockKind::SpinIrq && section.flush_every > 0 {
+        let help = "take it out, or give another `lock_kind`";
+        errors.error_help(span, "no TLBs can be flushed with interrupts off", help);
+    }
+}
+
+/// The locks that a workload takes: number, kind, and place of the key.
+pub(crate) fn locks_of(workload: &Workload) -> Vec<(u64, LockKind, Span)> {
     let of = |keys: &SectionKeys| {
         let lock = keys.lock.as_ref()?;
         let kind = keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value);
         Some((lock.value.get(), kind, lock.span))
     };
-    match &workload.kind {
+    let one = match &workload.kind {
         Kind::Server(keys) => of(&keys.guarded.0),
         Kind::Client(keys) => of(&keys.guarded.0),
         Kind::Groups(keys) => of(&keys.guarded.0),
         Kind::Schbench(keys) => of(&keys.guarded.0),
         Kind::LockWorkers(keys) => {
-            Some((keys.lock.value.get(), keys.lock_kind.value, keys.lock.span))
+            let first = (keys.lock.value.get(), keys.lock_kind.value, keys.lock.span);
+            let steps = keys.step.iter().filter_map(|step| of(&step.guarded.0));
+            return [first].into_iter().chain(steps).collect();
         }
         Kind::IpiBench(keys) if keys.mode.value == IpiMode::BroadcastLock => {
             Some((keys.lock.value.get(), LockKind::Spin, keys.lock.span))
         }
         _ => None,
-    }
+    };
+    one.into_iter().collect()
 }
 
 fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {

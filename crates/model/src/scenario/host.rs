@@ -7,7 +7,7 @@ use vcoop_sched::config::{GroupConfig, Policy, Topology};
 
 use super::captures::Captures;
 use super::credit1;
-use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
+use super::expand::{Expanded, Place, check_cpus, expand, locks_of};
 use super::group;
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::keys::texts::{MeansText, PolicyText};
@@ -349,7 +349,7 @@ pub(crate) fn workloads_of(
     let level = if place.guest { "guest" } else { "host" };
     errors.distinct(workloads.iter().map(|w| &w.common.name).map(|n| (n.value.0.as_str(), n.span)));
     let mut out = Expanded::default();
-    let locks: Vec<_> = workloads.iter().filter_map(|workload| lock_of(workload)).collect();
+    let locks: Vec<_> = workloads.iter().flat_map(|workload| locks_of(workload)).collect();
     for (i, (lock, kind, span)) in locks.iter().enumerate() {
         let class = |kind: LockKind| match kind {
             LockKind::Write => LockKind::Read,

@@ -53,6 +53,8 @@ pub fn reference() -> String {
     let _ = write!(out, "## Built-in policies\n\n```toml\n{}```\n\n", super::policies::BUILTIN);
     let kinds = defs.get("GuestTask").and_then(|t| t["oneOf"].as_array());
     workloads(&mut out, kinds.map_or(&[], Vec::as_slice));
+    out.push('\n');
+    section(&mut out, "[[vm.task.step]]", &defs["StepKeys"]);
     out
 }
 

@@ -7,7 +7,7 @@ use crate::toml_read::{Node, NodeValue, TableNode};
 /// Name of the option in diagnostics.
 const OPTION: &str = "--set";
 /// Keys that hold arrays of tables, which `--set` can change but not create.
-const ARRAYS: [&str; 8] = ["load", "vm", "task", "device", "probe", "at", "storm", "view"];
+const ARRAYS: [&str; 9] = ["load", "vm", "task", "step", "device", "probe", "at", "storm", "view"];
 
 /// One override of a field.
 ///

@@ -59,7 +59,8 @@ impl World<'_> {
         self.sync_posts(v);
         let vcpu = &self.vcpus[v as usize];
         let (kicked, track) = (vcpu.spin.is_kicked(), vcpu.track);
-        let (woken, until) = (vcpu.irr != 0 || kicked, vcpu.virt.host_poll.until());
+        let woken = kicked || vcpu.irr != 0 && self.guest_takes_irqs(v);
+        let until = vcpu.virt.host_poll.until();
         if woken {
             self.poll_ends(v, true);
             self.tend(v);

@@ -153,6 +153,11 @@ impl World<'_> {
                 self.lock(v, t, lock);
                 false
             }
+            Op::LockIrq(lock) => {
+                work.irqs_off = true;
+                self.lock(v, t, lock);
+                false
+            }
             Op::Unlock(lock) => {
                 self.unlock(v, t, lock);
                 if was == Mode::PreemptOff && holds == 1 {

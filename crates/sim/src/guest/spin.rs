@@ -64,6 +64,7 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
         work.holds = work.holds.saturating_sub(1);
+        work.irqs_off &= work.holds > 0;
         let head = self.vms[vm].sync.locks.release(l, t);
         let locks = &self.vms[vm].sync.locks;
         if !locks.is_free(l) {

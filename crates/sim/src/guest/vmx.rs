@@ -218,7 +218,7 @@ impl World<'_> {
         let parks = self.vcpus[v as usize].spin.parks();
         let vcpu = &self.vcpus[v as usize];
         let pending = vcpu.irr != 0 || vcpu.wants & wants::TIMER != 0;
-        if pending || parks && self.vcpus[v as usize].spin.take_kick() {
+        if pending && self.guest_takes_irqs(v) || parks && self.vcpus[v as usize].spin.take_kick() {
             self.boost_exit(v);
             return false;
         }

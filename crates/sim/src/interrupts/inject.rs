@@ -64,7 +64,8 @@ impl World<'_> {
     fn injected(&mut self, v: u32, which: u8, kind: Injection, pending: bool) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.halted {
-            if self.vms[vcpu.vm as usize].started {
+            // One that halts with interrupts off sleeps on (`kvm_arch_vcpu_runnable`).
+            if self.vms[vcpu.vm as usize].started && self.guest_takes_irqs(v) {
                 let by = match kind {
                     Injection::Ipi => self.waker(),
                     // An event channel: a task asked for it.

@@ -45,6 +45,7 @@ impl Serve {
                 self.at = Service::Holds;
                 match kind {
                     LockKind::Spin => Op::Lock(lock),
+                    LockKind::SpinIrq => Op::LockIrq(lock),
                     kind => Op::Acquire { lock, kind },
                 }
             }
@@ -61,7 +62,10 @@ impl Serve {
             }
             (Service::Releases, Some(Section { lock, kind, .. })) => {
                 self.at = Service::Taken;
-                if kind == LockKind::Spin { Op::Unlock(lock) } else { Op::Release(lock) }
+                match kind {
+                    LockKind::Spin | LockKind::SpinIrq => Op::Unlock(lock),
+                    _ => Op::Release(lock),
+                }
             }
             (at, _) => self.works(at, now, rng),
         }

@@ -119,6 +119,7 @@ impl Routine {
             }
             Act::Done => Op::Done,
             &Act::Lock { lock } => Op::Lock(lock),
+            &Act::LockIrq { lock } => Op::LockIrq(lock),
             &Act::Unlock { lock } => Op::Unlock(lock),
             &Act::Acquire { lock, kind } => Op::Acquire { lock, kind },
             &Act::Release { lock } => Op::Release(lock),

@@ -1,16 +1,18 @@
 //! Expands tables to routines.
 
+use std::ops::Range;
+
 use super::{
-    Captures, Expanded, Place, SLACK_NS, Threads, check_cpus, copies, copy_name, irq_vcpu,
-    needs_time, push, section, task,
+    Captures, Expanded, Place, SLACK_NS, Threads, can_flush, check_cpus, copies, copy_name,
+    irq_vcpu, needs_time, push, section, task,
 };
 use crate::diagnostic::Collector;
-use crate::limits::MAX_TASKS;
-use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Room, Section};
+use crate::limits::{MAX_ROUND_STEPS, MAX_TASKS};
+use crate::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Program, Room, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::keys::workload::{
     Barrier, Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe,
-    RtApp, Schbench, SectionKeys, Through, TimerBench, TimerWait,
+    RtApp, Schbench, SectionKeys, StepKeys, Through, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
@@ -146,6 +148,22 @@ pub(super) fn groups(
     threads
 }
 
+/// Batches of requests at a fixed rate, to workers in turn, until the first worker is the first of a batch again.
+fn batches(interval_ns: Ns, batch: u64, workers: Range<u64>, message: Act) -> Vec<Act> {
+    let n = workers.end - workers.start;
+    let mut acts = Vec::new();
+    let mut sent = 0_u64;
+    while sent == 0 || !sent.is_multiple_of(n) {
+        acts.push(Act::Do(Phase::Sleep { time: Dist::Const(interval_ns) }));
+        for _ in 0..batch {
+            let peer = index(workers.start + sent % n);
+            acts.extend([message.clone(), Act::Post { peer, room: Room::List }]);
+            sent += 1;
+        }
+    }
+    acts
+}
+
 pub(super) fn schbench(
     keys: &Schbench,
     common: &CommonKeys,
@@ -158,19 +176,40 @@ pub(super) fn schbench(
     if !are_few(messengers * (1 + workers), MAX_TASKS as u64, "tasks", common, errors) {
         return Vec::new();
     }
+    let batch = keys.batch.as_ref().map_or(1, |batch| batch.value.get());
+    if let Some(given) = &keys.batch
+        && (keys.interval.is_none() || batch > workers)
+    {
+        let help = "give an `interval`, and at most as many as there are `workers`";
+        errors.error_help(given.span, "there are no such batches", help);
+        return Vec::new();
+    }
+    if !are_few(messengers * workers * batch, MAX_PAIRS, "requests of batches", common, errors) {
+        return Vec::new();
+    }
     let mut threads = Vec::new();
     for i in 0..common.count.value.get() {
         let name = copy_name(common, i);
         let first = threads.len() as u64;
         for m in 0..messengers {
-            let receive = Act::Receive { sample: false };
-            let acts = vec![receive, run(keys.message.value, Mode::User), Act::Reply];
+            let acts = match &keys.interval {
+                None => {
+                    let receive = Act::Receive { sample: false };
+                    vec![receive, run(keys.message.value, Mode::User), Act::Reply]
+                }
+                Some(interval) => {
+                    let workers =
+                        first + messengers + m * workers..first + messengers + (m + 1) * workers;
+                    batches(interval.value.0, batch, workers, run(keys.message.value, Mode::User))
+                }
+            };
             threads.push((format!("{name}/messenger-{m}"), Program::Routine { acts }));
         }
         for w in 0..messengers * workers {
             let peer = index(first + w / workers);
-            let mut acts =
-                vec![Act::Post { peer, room: Room::List }, Act::Receive { sample: true }];
+            let ask = Act::Post { peer, room: Room::List };
+            let mut acts: Vec<Act> = keys.interval.is_none().then_some(ask).into_iter().collect();
+            acts.push(Act::Receive { sample: true });
             acts.extend(sleep(keys.think.value));
             acts.push(run(keys.work.value, Mode::User));
             acts.extend(locked.iter().cloned());
@@ -181,7 +220,40 @@ pub(super) fn schbench(
     threads
 }
 
-pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Program {
+/// CPU time outside of locks: in user mode, then in the kernel.
+fn outside(work: Times, kernel: Times) -> impl Iterator<Item = Act> {
+    let parts = [(work, Mode::User), (kernel, Mode::Kernel)];
+    parts
+        .into_iter()
+        .filter(|(time, _)| time.0 != Dist::Const(0))
+        .map(|(time, mode)| run(time, mode))
+}
+
+/// Appends a step to the acts of a round.
+fn step(acts: &mut Vec<Act>, keys: &StepKeys, place: Place, errors: &mut Collector<'_>) {
+    let mut own: Vec<Act> = outside(keys.work.value, keys.kernel.value).collect();
+    own.extend(guarded(&keys.guarded.0, place, errors));
+    if own.is_empty() {
+        let help = "give `work`, `kernel` or `lock`, or take the step out";
+        errors.error_help(keys.times.span, "this step does nothing", help);
+    }
+    let times = keys.times.value.get32();
+    if keys.every.value.get() > 1 {
+        let skip = index(own.len() as u64 + u64::from(times > 1));
+        acts.push(Act::Every { n: keys.every.value.get32(), skip });
+    }
+    let to = index(acts.len() as u64);
+    acts.extend(own);
+    if times > 1 {
+        acts.push(Act::Loop { to, times });
+    }
+}
+
+pub(super) fn lock_workers(
+    keys: &LockWorkers,
+    place: Place,
+    errors: &mut Collector<'_>,
+) -> Program {
     needs_time(&keys.work, "work", errors);
     let flush_every = keys.flush_every.value.get32();
     let locked = keys.flush_locked.value;
@@ -195,14 +267,20 @@ pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Pr
         time: keys.section.value.0,
         flush_every: if locked { flush_every } else { 0 },
     };
-    let mut acts = vec![run(keys.work.value, Mode::User)];
-    if keys.kernel.value.0 != Dist::Const(0) {
-        acts.push(run(keys.kernel.value, Mode::Kernel));
-    }
+    can_flush(&section, keys.flush_every.span, errors);
+    let mut acts: Vec<Act> = outside(keys.work.value, keys.kernel.value).collect();
     acts.push(Act::Begin);
     acts.extend(section.acts());
     if flush_every > 0 && !locked {
         acts.extend([Act::Every { n: flush_every, skip: 1 }, Act::Flush]);
+    }
+    if let Some(surplus) = keys.step.get(MAX_ROUND_STEPS) {
+        let message = format!("more than {MAX_ROUND_STEPS} steps");
+        errors.error_help(surplus.times.span, message, "use `times` for steps that are alike");
+        return Program::Routine { acts };
+    }
+    for keys in &keys.step {
+        step(&mut acts, keys, place, errors);
     }
     acts.extend([Act::Sample, Act::Done]);
     Program::Routine { acts }

@@ -19,7 +19,7 @@ use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
     Barrier, Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
-    SectionKeys, Through, TimerBench, TimerWait,
+    SectionKeys, StepKeys, Through, TimerBench, TimerWait,
 };
 
 /// When a task starts.

@@ -58,6 +58,66 @@ fn lock_workers_flush_every_so_many_rounds() {
 }
 
 #[test]
+fn steps_follow_in_the_round() {
+    let plan = guest(
+        "kind = 'lock-workers'\nwork = '20us'\nsection = '2us'\nlock = 5\n\
+         [[vm.task.step]]\ntimes = 16\nwork = '1us'\nkernel = '2us'\nlock = 6\nlock_kind = 'read'\nsection = '3us'\n\
+         [[vm.task.step]]\nevery = 8\ntimes = 2\nlock = 5\nlock_kind = 'spin'\nsection = '4us'\n\
+         [[vm.task.step]]\nevery = 9\nlock = 6\nlock_kind = 'write'\nsection = '5us'\nflush_every = 1\n\
+         [[vm.task.step]]\nkernel = '6us'",
+    );
+    let program = &plan.vms[0].tasks[0].program;
+    let want = [
+        run(20_000, Mode::User),
+        Act::Begin,
+        Act::Lock { lock: 5 },
+        run(2_000, Mode::PreemptOff),
+        Act::Unlock { lock: 5 },
+        run(1_000, Mode::User),
+        run(2_000, Mode::Kernel),
+        Act::Acquire { lock: 6, kind: LockKind::Read },
+        run(3_000, Mode::Kernel),
+        Act::Release { lock: 6 },
+        Act::Loop { to: 5, times: 16 },
+        Act::Every { n: 8, skip: 4 },
+        Act::Lock { lock: 5 },
+        run(4_000, Mode::PreemptOff),
+        Act::Unlock { lock: 5 },
+        Act::Loop { to: 12, times: 2 },
+        Act::Every { n: 9, skip: 5 },
+        Act::Acquire { lock: 6, kind: LockKind::Write },
+        run(5_000, Mode::Kernel),
+        Act::Every { n: 1, skip: 1 },
+        Act::Flush,
+        Act::Release { lock: 6 },
+        run(6_000, Mode::Kernel),
+        Act::Sample,
+        Act::Done,
+    ];
+    assert_eq!(acts(program), want);
+    assert_eq!(program.locks(), Some(7));
+}
+
+#[test]
+fn steps_that_cannot_be_are_refused() {
+    let task = |step: &str| {
+        let head =
+            "[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\nkind = 'lock-workers'\n";
+        format!("{head}[[vm.task.step]]\n{step}\n")
+    };
+    refused(&task("times = 3"), "this step does nothing");
+    refused(&task("work = '1us'\nsection = '1us'"), "it takes no lock: `section`");
+    refused(&task("work = '1us'\ntimes = 0"), "times");
+    let many = "work = '1us'\n[[vm.task.step]]\n".repeat(64) + "work = '1us'";
+    refused(&task(&many), "more than 64 steps");
+    // The first lock of the round is a spinlock.
+    refused(&task("lock = 0\nlock_kind = 'read'"), "lock 0 is of another kind");
+    let two = "lock = 1\nlock_kind = 'read'\n[[vm.task.step]]\nlock = 1\nlock_kind = 'futex'";
+    refused(&task(two), "lock 1 is of another kind");
+    refused("[[load]]\nname = 'x'\nkind = 'lock-workers'\n", "there is no kind `lock-workers`");
+}
+
+#[test]
 fn work_under_a_lock_is_a_section_of_each_kind() {
     let lock = "lock = 3\nlock_kind = 'read'\nsection = '4us'\nflush_every = 2\n";
     let section =
@@ -92,13 +152,25 @@ fn locks_that_cannot_be_are_refused() {
     refused(&task("kind = 'server'\nsection = '1us'"), "it takes no lock: `section`");
     refused(&task("kind = 'server'\nlock_kind = 'read'"), "it takes no lock: `lock_kind`");
     refused(&task("kind = 'lock-workers'\nflush_locked = true"), "nothing is flushed");
+    let masked = "lock = 0\nlock_kind = 'spin-irq'\nflush_every = 1";
+    refused(&task(&format!("kind = 'server'\n{masked}")), "with interrupts off");
+    let masked = format!("kind = 'lock-workers'\nflush_locked = true\n{masked}");
+    refused(&task(&masked), "with interrupts off");
     let host = "[[load]]\nname = 'x'\nkind = 'server'\nlock = 0\n";
     refused(host, "locks are those of guests");
     let two = task("kind = 'server'\nlock = 1\nlock_kind = 'write'")
         + "[[vm.task]]\nname = 'y'\nkind = 'lock-workers'\nlock = 1\n";
     refused(&two, "lock 1 is of another kind");
+    let two = |kinds: [&str; 2]| {
+        let of = |name, kind| {
+            format!("[[vm.task]]\nname = '{name}'\nkind = 'lock-workers'\nlock_kind = '{kind}'\n")
+        };
+        format!("[[vm]]\nname = 'g'\nvcpus = 1\n{}{}", of("x", kinds[0]), of("y", kinds[1]))
+    };
+    refused(&two(["spin", "spin-irq"]), "lock 0 is of another kind");
+    plan_of(&two(["spin-irq", "spin-irq"]));
     // To read and to write are one kind.
-    plan_of(&(two + "lock_kind = 'read'\n"));
+    plan_of(&two(["write", "read"]));
 }
 
 #[test]
@@ -179,6 +251,29 @@ fn everybody_in_a_group_knows_the_others() {
     refused(&format!("{vm}{many}"), "more than 200000");
     let many = "kind = 'schbench'\nmessengers = 256\nworkers = 1024\n";
     refused(&format!("{vm}{many}"), "more than 100000");
+}
+
+#[test]
+fn a_fixed_rate_wakes_workers_in_batches() {
+    let keys = "kind = 'schbench'\nworkers = 3\nmessengers = 2\nthink = '0us'\nwork = '10ms'\n";
+    let plan = guest(&format!("{keys}interval = '40ms'\nbatch = 2"));
+    let tasks = &plan.vms[0].tasks;
+    let pause = || Act::Do(Phase::Sleep { time: Dist::Const(40_000_000) });
+    let post = |peer| [run(1_000, Mode::User), Act::Post { peer, room: Room::List }];
+    let batch = |peers: [u32; 2]| [vec![pause()], peers.map(post).concat()].concat();
+    // Peers 0 and 1 are the messengers; each has three workers, and after three batches all have had two requests.
+    let first = [batch([2, 3]), batch([4, 2]), batch([3, 4])].concat();
+    assert_eq!(acts(&tasks[0].program), first);
+    assert_eq!(acts(&tasks[1].program)[..5], batch([5, 6]));
+    let worker = [Act::Receive { sample: true }, run(10_000_000, Mode::User), Act::Done];
+    assert_eq!(acts(&tasks[2].program), worker);
+    let task = |rest: &str| {
+        format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}{rest}")
+    };
+    refused(&task("batch = 2"), "there are no such batches");
+    let many = "kind = 'schbench'\nworkers = 1024\ninterval = '40ms'\nbatch = 1023\n";
+    refused(&task("").replace(keys, many), "requests of batches");
+    refused(&task("interval = '40ms'\nbatch = 4"), "there are no such batches");
 }
 
 #[test]

@@ -9,11 +9,11 @@ use crate::toml_read::value::{Int, Prose, choice};
 table! {
     /// A part of each unit of work that is done under a lock.
     pub(crate) struct SectionKeys {
-        /// Lock of the VM that it takes for a part of each call, message or request (guests only): workloads of a VM
-        /// that give the same number share it. Default: none.
+        /// Lock of the VM that it takes for a part of each call, message, request or step (guests only): workloads of a
+        /// VM that give the same number share it. Default: none.
         lock: Option<At<Int<0, 63>>>,
-        /// Kind of the lock: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore
-        /// like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and waiting writers, spin while
+        /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
+        /// mutex, a mutex of user space over a futex, or a read-write semaphore like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and waiting writers, spin while
         /// the holder runs and otherwise sleep; waiters for a futex and waiting readers sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
@@ -94,8 +94,8 @@ table! {
 
 table! {
     /// Message threads that hand requests to workers (schbench): NAME/messenger-0, NAME/worker-0, ... A
-    /// worker asks its messenger for a request, sleeps until it is woken for one, thinks and works.
-    /// Measures the wake-up latency of workers, from the message to the first instruction; `rate` counts
+    /// worker asks its messenger for a request, sleeps until it is woken for one, thinks and works. With an `interval`
+    /// requests come at a fixed rate instead (`-R`), whether workers are done or not. Measures the wake-up latency of workers, from the message to the first instruction; `rate` counts
     /// requests.
     pub(crate) struct Schbench {
         /// Message threads (`-m`).
@@ -108,14 +108,35 @@ table! {
         think: At<Times> = "100us",
         /// CPU time of a request.
         work: At<Times> = "exp 1ms",
+        /// A messenger's sleep between two batches of requests. Default: no fixed rate.
+        interval: Option<At<Period>>,
+        /// interval: requests of a batch, each to the next worker in turn. schbench of 2017 to 2021 wakes two thirds of
+        /// its workers at once. Default: 1.
+        batch: Option<At<Int<1, 1024>>>,
         /// What a worker does under a lock for each request.
         guarded: Flat<SectionKeys>,
     }
 }
 
 table! {
-    /// Works, and takes a spinlock of the VM for a part of it (ebizzy-like; guests only). Measures the time
-    /// from asking for the lock to the end of the round; `rate` counts rounds.
+    /// A further part of a round, after the parts before it.
+    pub(crate) struct StepKeys {
+        /// How often it is done, one after the other.
+        times: At<Int<1, 10_000>> = "1",
+        /// It is left out but in every so many-th round.
+        every: At<Int<1, 1_000_000_000>> = "1",
+        /// CPU time in user mode, before the lock is taken.
+        work: At<Times> = "0us",
+        /// CPU time in the guest's kernel, before the lock is taken.
+        kernel: At<Times> = "0us",
+        /// What it does under a lock.
+        guarded: Flat<SectionKeys>,
+    }
+}
+
+table! {
+    /// Works, and takes a spinlock of the VM for a part of it (guests only). With steps it can take several locks in a round, or one lock in
+    /// several ways, as ebizzy does. Measures the time from asking for the first lock to the end of the round; `rate` counts rounds.
     pub(crate) struct LockWorkers {
         /// CPU time of a round outside of the lock, in user mode.
         work: At<Times> = "exp 20us",
@@ -126,8 +147,8 @@ table! {
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
-        /// Kind of the lock: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore to
-        /// read or to write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep;
+        /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
+        /// mutex, a mutex of user space over a futex, or a read-write semaphore to read or to write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep;
         /// waiters for a futex and waiting readers sleep. Holders of all but a spinlock can be preempted.
         lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
@@ -135,6 +156,8 @@ table! {
         /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this process, to the
         /// next; 0: none.
         flush_every: At<Int<0, 1_000_000_000>> = "0",
+        /// Further parts of the round, in this order, after the above.
+        step: Vec<StepKeys>,
     }
 }
 
