@@ -164,6 +164,29 @@ fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }
 
+/// These tables do not all agree. What the page says of them holds: the order of their columns, and the collapse.
+#[test]
+fn loads_that_wait_are_in_the_published_order() {
+    let file = "../../published/series/locks-and-polling.toml";
+    let text = std::fs::read_to_string(file).unwrap();
+    let (selection, setup) = setup_of(file, &text, &["repeats=1"]).unwrap();
+    let stop = AtomicBool::new(false);
+    let all = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let of = |table: &str| -> Vec<f64> {
+        let cells = all.cells.iter().filter(|cell| cell.table == table);
+        cells.map(|cell| cell.simulated.unwrap()).collect()
+    };
+    let [one, .., two, two_woken, _, three, three_woken, _] = of("ebizzy-2019")[..] else {
+        panic!("{:?}", all.cells)
+    };
+    assert!(two < 0.5 * one && three < 0.5 * one, "{one} {two} {three}");
+    assert!(two_woken > 2.0 * two && three_woken > 1.5 * three, "{two_woken} {three_woken}");
+    let [neither, woken, pv, both] = of("ebizzy-2019-desktop")[..] else { panic!() };
+    assert!(neither < pv && pv < woken && woken < both, "{neither} {pv} {woken} {both}");
+    let [stock, guest, _, host, ..] = of("guest-poll-2017")[..] else { panic!() };
+    assert!(guest < 0.8 * host && host < 1.2 * stock, "{stock} {guest} {host}");
+}
+
 /// Foreign names are refused where they stand, before anything runs.
 #[test]
 fn names_that_scenarios_do_not_have_are_refused() {
