@@ -92,6 +92,42 @@ fn jobs_and_stops_leave_the_same_bytes() {
 }
 
 #[test]
+fn what_a_killed_sweep_leaves_is_made_whole_by_the_next() {
+    let (job, whole, dir) = (job(SMALL), folder("unkilled"), folder("killed"));
+    sweep(&job, &whole, 2, u32::MAX);
+    // Killed before its manifest had its name.
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(".manifest.json.part"), "{").unwrap();
+    assert!(sweep(&job, &dir, 1, 5).interrupted);
+    // Killed with the last point of a part in the journal, before the part was written. The journal of a part says
+    // nothing about points of another one.
+    let done = Dataset::open(&dir, &job, BUILD).unwrap();
+    let left: Vec<u32> = (0..16).filter(|point| !done.has(*point)).collect();
+    assert!(!left.is_empty() && !done.has(20));
+    drop(done);
+    let journal = dir.join("part-000000.journal");
+    let mut lines = fs::read_to_string(&journal).unwrap();
+    for point in [20].iter().chain(&left) {
+        lines += &serde_json::to_string(&at(&job, *point)).unwrap();
+        lines.push('\n');
+    }
+    fs::write(&journal, &lines).unwrap();
+    let mut dataset = Dataset::open(&dir, &job, BUILD).unwrap();
+    assert_eq!((dataset.frontier(), dataset.has(15), dataset.has(20)), (16, true, false));
+    assert_eq!(bytes(&dir)["part-000000.parquet"], bytes(&whole)["part-000000.parquet"]);
+    assert!(!journal.exists());
+    dataset.add(PointRows { point: 36, ..at(&job, 35) }, &job).unwrap();
+    assert!(!dir.join("part-000002.journal").exists(), "the sweep has no such point");
+    drop(dataset);
+    // Killed after the part was written, before its journal was removed.
+    fs::write(&journal, &lines).unwrap();
+    assert!(!sweep(&job, &dir, 2, u32::MAX).interrupted);
+    fs::remove_file(dir.join(".manifest.json.part")).unwrap_or(());
+    assert!(bytes(&dir) == bytes(&whole));
+    assert_eq!(Dataset::open(&dir, &job, BUILD).unwrap().frontier(), 48);
+}
+
+#[test]
 fn the_points_of_a_stopped_sweep_are_read_as_they_are_once_its_parts_are_complete() {
     let (job, dir) = (job(SMALL), folder("stopped"));
     let read = || {
