@@ -399,8 +399,8 @@ pub struct Hints {
     pub preferred_valid: bool,
     /// [`HostArea::steal_ns`](crate::HostArea::steal_ns) is maintained.
     pub steal_valid: bool,
-    /// The host fires the deadline in [`GuestArea::deadline_tsc`](crate::GuestArea::deadline_tsc): the guest need not program its
-    /// own timer.
+    /// The host fires the deadline in [`GuestArea::deadline_tsc`](crate::GuestArea::deadline_tsc): the guest need not
+    /// program its own timer.
     pub exitless_timer: bool,
 }
 

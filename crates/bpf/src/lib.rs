@@ -1,7 +1,8 @@
 //! BPF programs of vcoop in the kernel (feature `bpf`).
 //!
 //! - [`Events`] reports threads that go to sleep, and interrupts for vCPUs before these take them.
-//! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` and `dynamic` are decided where it happens.
+//! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` and `dynamic` are decided where it
+//!   happens.
 //!
 //! Without the feature both types exist and return that this build has no BPF.
 #![cfg(target_os = "linux")]

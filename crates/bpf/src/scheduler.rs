@@ -3,8 +3,8 @@
 //! Loading it takes all fair threads of the host away from EEVDF; dropping [`Scheduler`], or the death of its process,
 //! gives them back, and so does the kernel where a thread has waited for five seconds. It is weighted-fair for
 //! everybody. A vCPU that is [admitted](Scheduler::admit) is boosted as
-//! [`WakeBoost`](vcoop_policy::WakeBoost) or [`Dynamic`](vcoop_policy::Dynamic) has it, with no system call and no wake-up of
-//! a daemon on the way: what begins and ends a boost is heard in the kernel.
+//! [`WakeBoost`](vcoop_policy::WakeBoost) or [`Dynamic`](vcoop_policy::Dynamic) has it, with no system call and no
+//! wake-up of a daemon on the way: what begins and ends a boost is heard in the kernel.
 //!
 //! | what | heard by | misses |
 //! | --- | --- | --- |

@@ -330,8 +330,9 @@ impl Shared {
             },
             Request::Detach { vm } => {
                 let _one = self.change();
-                // Whoever takes back what it has applied itself leaves the VM to the rules; what somebody else takes back,
-                // a rule must not apply again. Noted before the VM is nobody's, which a look at it may find at once.
+                // Whoever takes back what it has applied itself leaves the VM to the rules; what somebody else takes
+                // back, a rule must not apply again. Noted before the VM is nobody's, which a look at it may find at
+                // once.
                 if self.owners().get(&vm).is_some_and(|owner| owner != me) {
                     self.detached().insert(vm.clone());
                 }

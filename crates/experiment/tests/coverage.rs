@@ -1,6 +1,7 @@
 //! How often the 95 % intervals hold the truth, over many experiments on a host where chance decides.
 //!
-//! `UPDATE_DOCS=1 cargo test -p vcoop-experiment --test all coverage` writes the table of `docs/src/statistics.md` anew.
+//! `UPDATE_DOCS=1 cargo test -p vcoop-experiment --test all coverage` writes the table of `docs/src/statistics.md`
+//! anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -77,7 +77,8 @@ fn cpu_work_without_locks_loses_nothing_and_nobody_folds_alone() {
         for policy in &policies[1..] {
             let r = run(&plans, policy, beside);
             let ratio = got(&r) / got(&vanilla);
-            // Of two that use `proportional`, one can stay wide and folded the other, to whom 2 % go, and 3 % while it looks for that.
+            // Of two that use `proportional`, one can stay wide and folded the other, to whom 2 % go, and 3 % while it
+            // looks for that.
             let least = if *policy == "proportional" && beside == "true" { 0.96 } else { 0.99 };
             assert!(ratio > least, "{class}, {policy}, neighbour {beside}: {ratio}");
             assert!(all(&r) / all(&vanilla) > 0.99, "{class}, {policy}: of both VMs");

@@ -102,8 +102,8 @@ impl Target {
         }
     }
 
-    /// Writes the file. A cgroup that has replaced this one is left alone: the next look would take what was written for
-    /// the cgroup's own CPUs.
+    /// Writes the file. A cgroup that has replaced this one is left alone: the next look would take what was written
+    /// for the cgroup's own CPUs.
     fn write(&self, roots: &Roots, text: &str) -> io::Result<()> {
         match self {
             Self::Cgroup { name, inode } => {

@@ -98,8 +98,8 @@ pub(crate) fn write(folder: impl AsFd, path: impl Arg, text: &str) -> io::Result
     file.write_all(format!("{text}\n").as_bytes())
 }
 
-/// Opens a folder, which must have this inode number. The handle refers to the same folder even if another one replaces it
-/// at the path.
+/// Opens a folder, which must have this inode number. The handle refers to the same folder even if another one replaces
+/// it at the path.
 pub(crate) fn hold(path: &Path, inode: u64) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = open(path, flags, Mode::empty())?;

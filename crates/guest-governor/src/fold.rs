@@ -209,7 +209,8 @@ impl Fold {
     ///
     /// # Errors
     ///
-    /// [`FoldError`]: the guest's files or the journal cannot be read or written, or CPUs cannot be avoided this way any more.
+    /// [`FoldError`]: the guest's files or the journal cannot be read or written, or CPUs cannot be avoided this way
+    /// any more.
     pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
@@ -271,7 +272,8 @@ impl Fold {
         }
         let narrower = self.decider.width() < before.width();
         if refused && narrower && after == self.used && after != self.wanted() {
-            // Nothing came of folding further: what the governor goes by is what is. Its time goes on where the width stays.
+            // Nothing came of folding further: what the governor goes by is what is. Its time goes on where the width
+            // stays.
             self.decider = before;
         }
         let why = why(&before, &self.decider, &self.config, steal);

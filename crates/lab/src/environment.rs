@@ -8,9 +8,9 @@ use std::{env, fs};
 use crate::facts::{Root, sched_ext};
 
 /// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
-/// real-time limits, a sched_ext scheduler if one is loaded, frequency governor, cgroup, whether the host itself is a guest, and the events of
-/// the host's scheduler that a run records, or why it cannot (`trace`).
-/// What cannot be read is left out.
+/// real-time limits, a sched_ext scheduler if one is loaded, frequency governor, cgroup, whether the host itself is a
+/// guest, and the events of the host's scheduler that a run records, or why it cannot (`trace`). What cannot be read is
+/// left out.
 pub fn environment() -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut put = |name: &str, value: Option<String>| {

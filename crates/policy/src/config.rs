@@ -79,7 +79,8 @@ pub struct DynamicConfig {
 }
 
 impl DynamicConfig {
-    /// As in the first dynamic-priority patches: boosts on injection, on request and across idle, and 3 ms of a preempt-disabled section.
+    /// As in the first dynamic-priority patches: boosts on injection, on request and across idle, and 3 ms of a
+    /// preempt-disabled section.
     pub const fn new(means: Means, vcpu_budget: Budget, vm_budget: Budget) -> Self {
         Self {
             means,

@@ -141,7 +141,8 @@ impl HostPolicy {
         self.control().map_or(0, |control| control.budget_left(now))
     }
 
-    /// Time boosted and awake until `now`, in nanoseconds; the counter in [`stats`](Self::stats) ends with the last event.
+    /// Time boosted and awake until `now`, in nanoseconds; the counter in [`stats`](Self::stats) ends with the last
+    /// event.
     pub fn boosted_at(&self, now: Ns) -> Ns {
         self.control().map_or(0, |control| control.boosted_at(now))
     }

@@ -125,7 +125,8 @@ impl Meter {
     }
 
     /// How long until what ended or prevented a boost is over: until half of the boost is
-    /// worked off, or until both buckets are at half their burst. `None`: never. Expects settled accounts and nothing being charged.
+    /// worked off, or until both buckets are at half their burst. `None`: never. Expects settled accounts and nothing
+    /// being charged.
     pub(crate) fn recovery(&self, now: Ns, reason: Option<Reason>, vm: &Bucket) -> Option<Ns> {
         if let (Some(Reason::Longest), Some(stretch)) = (reason, &self.stretch) {
             return Some(stretch.recovery(now, least(&self.bucket)));

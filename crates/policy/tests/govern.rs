@@ -501,7 +501,8 @@ fn step_counts_vcpus_that_there_are() {
 fn a_tick_of_steal_is_no_contention() {
     const TICK: Ns = 10_000_000;
     let ticks = |ns: Ns| ns / TICK * TICK;
-    // How many of 4000 looks, each of 250 ms, end folded: each of 8 vCPUs wants this much, of which that much is stolen.
+    // How many of 4000 looks, each of 250 ms, end folded: each of 8 vCPUs wants this much, of which that much is
+    // stolen.
     let folded = |wanted_ns: Ns, stolen_pct: Ns| {
         let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
         let mut now: Vec<CpuTime> = (0..8)

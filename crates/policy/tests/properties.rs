@@ -533,8 +533,8 @@ fn the_budget_grants_what_is_given_back() {
     assert!(rogue >= 3_000_000 && rogue <= grant / 3, "{rogue} of {grant}");
 }
 
-/// A boost that cannot be taken back, because somebody else has changed the thread: the guest and the timer have what the
-/// policy believes.
+/// A boost that cannot be taken back, because somebody else has changed the thread: the guest and the timer have what
+/// the policy believes.
 #[test]
 fn what_else_a_policy_wants_is_done_where_its_thread_cannot_be_set() {
     let mut rig = rig(Budget { burst_ns: 3_000_000, refill_ppm: 100_000 }, false);

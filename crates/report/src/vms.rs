@@ -94,7 +94,8 @@ pub struct Vcpu {
 pub struct Thread {
     /// Scheduling policy and its parameters: `SCHED_OTHER nice 0`, `SCHED_FIFO 50`.
     pub policy: Option<String>,
-    /// Who made the thread real-time: `vcoop` if vcoop has boosted it, `unknown` if somebody else did, `None` if it is not.
+    /// Who made the thread real-time: `vcoop` if vcoop has boosted it, `unknown` if somebody else did, `None` if it is
+    /// not.
     pub realtime_by: Option<&'static str>,
     /// CPUs that it may use, as a list of the kernel's kind: `0-3,7`.
     pub affinity: Option<String>,

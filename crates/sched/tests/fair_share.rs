@@ -47,8 +47,8 @@ fn balancing_keeps_the_shares_on_four_cpus() {
 
 #[test]
 fn hogs_that_do_not_divide_by_cpus_take_turns() {
-    // Hogs, CPUs an LLC, LLCs. Five on three CPUs and seven on four are not among them: without noise some of them meet in
-    // step for ever.
+    // Hogs, CPUs an LLC, LLCs. Five on three CPUs and seven on four are not among them: without noise some of them meet
+    // in step for ever.
     for (hogs, cores_per_llc, llcs) in
         [(3, 2, 1), (5, 4, 1), (6, 4, 1), (12, 8, 1), (8, 2, 3), (11, 4, 2)]
     {

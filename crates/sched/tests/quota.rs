@@ -149,8 +149,8 @@ fn urgent_members_run_whatever_is_left() {
 
 #[test]
 fn idle_cpus_give_back_what_they_took() {
-    // Each of seven wakes up on a CPU of its own, works for 1 ms, and leaves the rest of its slice of 5 ms. A hog has what
-    // they do not use: without that, some 30 ms would be out of reach in each period.
+    // Each of seven wakes up on a CPU of its own, works for 1 ms, and leaves the rest of its slice of 5 ms. A hog has
+    // what they do not use: without that, some 30 ms would be out of reach in each period.
     for mut m in machines(8, &[group(50)]) {
         let work = Work { run: MS, sleep: 50 * MS };
         let few: Vec<EntId> = (1..8).map(|cpu| member(&mut m, cpu, work)).collect();

@@ -7,7 +7,8 @@ use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Note};
 /// It runs for 50 us whenever it is woken.
 const BRIEF: Work = Work { run: 50 * US, sleep: 1_000_000 * MS };
 
-/// Eight CPUs with an LLC, `hogs` of them busy for long enough to be known as that, and an entity that sleeps on the first.
+/// Eight CPUs with an LLC, `hogs` of them busy for long enough to be known as that, and an entity that sleeps on the
+/// first.
 fn beside(hogs: u32, cfg: &LevelConfig) -> (Machine, EntId) {
     let mut m = Machine::new(cfg);
     for cpu in 0..hogs {

@@ -50,7 +50,8 @@ pub fn usual() -> PathBuf {
 }
 
 /// Makes the folder, and takes the lock `name` in it: a file that is locked as long as it is open in any process, and
-/// begins with the process id of the process that took it. `remedy`: advice for the case that another process has the lock.
+/// begins with the process id of the process that took it. `remedy`: advice for the case that another process has the
+/// lock.
 ///
 /// # Errors
 ///

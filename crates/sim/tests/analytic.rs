@@ -224,8 +224,8 @@ fn who_is_light_pays_for_its_wake_ups_by_waiting() {
 
 #[test]
 fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
-    // Each writes, which wakes the other, finds nothing to read, and goes to sleep; of equal priority, so that nobody is
-    // preempted before it sleeps. What the other evicts grows with the time for which it runs.
+    // Each writes, which wakes the other, finds nothing to read, and goes to sleep; of equal priority, so that nobody
+    // is preempted before it sleeps. What the other evicts grows with the time for which it runs.
     let round = |guest: bool, refill: u64| {
         let costs = Costs {
             switch_refill_ns: refill,

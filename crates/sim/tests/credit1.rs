@@ -89,7 +89,8 @@ fn a_boosted_vcpu_waits_for_the_ratelimit_only() {
 
 #[test]
 fn who_spins_yields_to_whoever_is_next() {
-    // The holder of the lock has a pCPU of its own; who waits for it shares one with another VM, and gives its turns away.
+    // The holder of the lock has a pCPU of its own; who waits for it shares one with another VM, and gives its turns
+    // away.
     let locker = |section: u64| {
         let acts = vec![
             Act::Lock { lock: 0 },

@@ -391,8 +391,8 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
-/// Costs that vary, noise, full-nohz CPUs, a network card, and siblings that slow each other down and may share their core with some only, each in half
-/// of the cases.
+/// Costs that vary, noise, full-nohz CPUs, a network card, and siblings that slow each other down and may share their
+/// core with some only, each in half of the cases.
 fn disturb(p: &mut Plan, seed: u64) {
     let cpus = p.host.sched.cpus();
     if seed & 0x100 == 0 {

@@ -141,8 +141,9 @@ fn a_posted_ipi_wakes_a_halted_vcpu_and_costs_the_sender_no_exit() {
 
 #[test]
 fn a_posted_ipi_is_taken_after_it_was_sent_and_flew() {
-    // The sender's kernel waits for the target's lines first. A vCPU that comes to an end of something every 100 ns takes the
-    // interrupt no earlier than one that computes: its CPU looks at what is posted when the notification is there.
+    // The sender's kernel waits for the target's lines first. A vCPU that comes to an end of something every 100 ns
+    // takes the interrupt no earlier than one that computes: its CPU looks at what is posted when the notification is
+    // there.
     let took = |other: Program, polled: bool| {
         let ipi = Act::Ipi { to: IpiTo::Next, wait: true };
         let program = routine(vec![user(100), Act::Begin, ipi, Act::Sample, Act::Done]);

@@ -35,8 +35,8 @@ fn a_spinlock_is_handed_over_in_order() {
     assert!((scalar(&r, "guest.t", "rate") - 100_000.0).abs() < 200.0);
 }
 
-/// Two tasks hold a lock for 1 ms by turns. A third calls a function on both vCPUs, as for a TLB flush, so many us after the last
-/// call. Time of a call, halts of waiters, and kicks.
+/// Two tasks hold a lock for 1 ms by turns. A third calls a function on both vCPUs, as for a TLB flush, so many us
+/// after the last call. Time of a call, halts of waiters, and kicks.
 fn call_beside_a_lock(take: Act, after: u64, change: impl Fn(&mut Virt)) -> (f64, f64, f64) {
     let held = [take, run_for(MS, Mode::PreemptOff), Act::Unlock { lock: 0 }];
     let call = Act::Ipi { to: IpiTo::Others, wait: true };
@@ -119,8 +119,8 @@ fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
 
 #[test]
 fn rules_say_to_whom_a_spinning_vcpu_yields() {
-    // vCPU 0 waits for vCPU 1 to take an IPI. That one computes, and shares its pCPU with a hog: when it has lost it, it
-    // was in user mode, with the IPI pending.
+    // vCPU 0 waits for vCPU 1 to take an IPI. That one computes, and shares its pCPU with a hog: when it has lost it,
+    // it was in user mode, with the IPI pending.
     let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Next, wait: true }, Act::Done]);
     let of = |in_kernel, interrupted, posted| {
         let mut p = machine(2, &[0, 1], vec![caller.clone(), hog()]);
@@ -247,7 +247,8 @@ fn a_round_takes_one_lock_to_read_and_to_write() {
 
 #[test]
 fn a_mutex_is_spun_for_while_its_holder_runs() {
-    // Four who want it all the time: on a CPU each nobody sleeps; with two tasks to a CPU, or a holder that sleeps, they do.
+    // Four who want it all the time: on a CPU each nobody sleeps; with two tasks to a CPU, or a holder that sleeps,
+    // they do.
     let of = |kind, vcpus: &[u32], holder_naps: bool| {
         let mut program = sections(kind, 10, 0, 0);
         if let (Program::Routine { acts }, true) = (&mut program, holder_naps) {
@@ -369,8 +370,8 @@ fn a_server_serves_one_call_at_a_time_under_its_lock() {
 
 #[test]
 fn equal_vms_lose_pcpus_with_locks_held() {
-    // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and nobody ever sleeps. Did all pCPUs switch at once, each VM
-    // would have all of them or none: nobody would wait for a holder that is away, and be preempted while it waits.
+    // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and nobody ever sleeps. Did all pCPUs switch at once, each
+    // VM would have all of them or none: nobody would wait for a holder that is away, and be preempted while it waits.
     let worker = routine([&[user(50)], &locked(3 * US)[..], &[Act::Done]].concat());
     let pins: Vec<u32> = (0..16).collect();
     let mut p = machine(16, &pins, vec![worker; 16]);
@@ -558,8 +559,8 @@ fn a_test_and_set_lock_goes_to_whoever_has_a_pcpu() {
 
 #[test]
 fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
-    // Three wait in line, the second on a pCPU with a hog: whoever is behind it halts while it is preempted, long before the
-    // threshold.
+    // Three wait in line, the second on a pCPU with a hog: whoever is behind it halts while it is preempted, long
+    // before the threshold.
     let halts = |told, early| {
         let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
@@ -577,8 +578,8 @@ fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
 
 #[test]
 fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
-    // vCPU 1 shares its pCPU with a hog. The host's tick takes that from it in guest mode, or in one of its exits. vCPU 0 unmaps
-    // memory.
+    // vCPU 1 shares its pCPU with a hog. The host's tick takes that from it in guest mode, or in one of its exits. vCPU
+    // 0 unmaps memory.
     let flusher = routine(vec![user(200), Act::Flush, Act::Done]);
     let exits = routine(vec![user(1), Act::ReadCstates { counters: 64 }]);
     let deferred = |told, other: &Program| {

@@ -91,8 +91,8 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
 
 #[test]
 fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
-    // A thread of the host runs for half a millisecond, and the vCPU, which is much lighter, wakes meanwhile and waits. The
-    // thread goes to sleep ahead of it, and is still on the queue when the vCPU halts: that halt is not polled for.
+    // A thread of the host runs for half a millisecond, and the vCPU, which is much lighter, wakes meanwhile and waits.
+    // The thread goes to sleep ahead of it, and is still on the queue when the vCPU halts: that halt is not polled for.
     let lost = |delay_dequeue: bool| {
         let mut virt = host_polls();
         virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
@@ -110,8 +110,8 @@ fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
 
 #[test]
 fn the_host_polls_only_once_it_has_handled_what_came_during_the_exit() {
-    // The timer of one task fires soon after that of the other: now and then while the host handles the HLT of a vCPU whose
-    // next timer that is. It would be seen at the end of the poll only, 200 us later.
+    // The timer of one task fires soon after that of the other: now and then while the host handles the HLT of a vCPU
+    // whose next timer that is. It would be seen at the end of the poll only, 200 us later.
     let mut virt = host_polls();
     virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
     let mut p = alone(150 * US, virt);
@@ -355,9 +355,9 @@ fn a_guest_with_idle_states_stops_its_tick_for_long_idle_times_only() {
         (virt.exits_off.mwait, virt.exits_off.hlt) = (mwait, !mwait);
         virt
     };
-    // One vCPU wakes another each 40 us and waits for its answer. Its sleep and the end of that are two writes. Each of three
-    // idle times (the sleep, the wait for the answer, the other's) stops the tick and has it back, which is two more
-    // for each of the two waits.
+    // One vCPU wakes another each 40 us and waits for its answer. Its sleep and the end of that are two writes. Each of
+    // three idle times (the sleep, the wait for the answer, the other's) stops the tick and has it back, which is two
+    // more for each of the two waits.
     let writes = |mwait: bool| scalar(&pair(rests(mwait)), "g", "exits.msr_timer") * 40e-6;
     assert!((writes(false) - 6.0).abs() < 0.1, "{}", writes(false));
     assert!((writes(true) - 2.0).abs() < 0.1, "the tick goes on: {}", writes(true));

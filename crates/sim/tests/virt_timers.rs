@@ -197,8 +197,8 @@ fn a_posted_timer_is_waited_out_where_it_is_fired() {
 
 #[test]
 fn an_interrupt_is_not_held_back_for_a_deadline_that_was_written_after_it_had_fired() {
-    // A guest whose tick stops when it goes idle, about when that fires: the tick's timer may fire while the write of a later
-    // deadline is handled.
+    // A guest whose tick stops when it goes idle, about when that fires: the tick's timer may fire while the write of a
+    // later deadline is handled.
     for (source, work) in [GuestTimer::Hrtimer, GuestTimer::HvTimer, GuestTimer::Exitless]
         .into_iter()
         .flat_map(|source| (280..310).map(move |work| (source, work)))

@@ -1,5 +1,5 @@
-//! Text that people are shown: characters from elsewhere, and lines. A crate of its own, so that what looks for VMs needs no
-//! scenarios for it.
+//! Text that people are shown: characters from elsewhere, and lines. A crate of its own, so that what looks for VMs
+//! needs no scenarios for it.
 
 /// Adds a character of foreign text to what is printed: a control character, and one that reorders or
 /// hides its neighbours, as an escape; any other as it is.
@@ -15,8 +15,8 @@ pub fn show(c: char, out: &mut String) {
 }
 
 /// Sets words in lines of at most `width` characters. The first line starts with `lead`, the others with `rest`, which
-/// is ASCII. A single word that is wider stays whole. A number stays with the word after it, which may be its unit, where
-/// both fit a line.
+/// is ASCII. A single word that is wider stays whole. A number stays with the word after it, which may be its unit,
+/// where both fit a line.
 pub fn wrap<'a>(
     words: impl Iterator<Item = &'a str>,
     lead: &str,

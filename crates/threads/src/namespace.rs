@@ -12,8 +12,8 @@ pub(crate) fn pid_namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// Seconds and nanoseconds that this process's time namespace adds to the time since boot, and so to all start times that
-/// the process reads. The file is about the namespace of its children, which is its own if it has started in it.
+/// Seconds and nanoseconds that this process's time namespace adds to the time since boot, and so to all start times
+/// that the process reads. The file is about the namespace of its children, which is its own if it has started in it.
 pub(crate) fn boot_offset() -> String {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let words = offsets.lines().find_map(|line| line.strip_prefix("boottime"));

@@ -15,8 +15,8 @@ use crate::map::Window;
 
 /// Most bytes that are read of a list of mappings.
 const MOST_MAPS: u64 = 4 << 20;
-/// A file up to this long is a window of its own: the size of the BAR that holds the largest window. A longer one may be a
-/// guest's memory, or a part of it.
+/// A file up to this long is a window of its own: the size of the BAR that holds the largest window. A longer one may
+/// be a guest's memory, or a part of it.
 const MOST_WINDOW: u64 = guest_page(MOST_SLOTS).next_power_of_two();
 /// Most words that are read of all files of a process: enough for 4 TiB of guest memory, in some two seconds.
 const MOST_READS: usize = ((4 << 40) / RAM_ALIGNMENT) as usize;

@@ -545,6 +545,7 @@ fn limits_are_what_the_code_has() {
         ("cells of a matrix", limits::MAX_CELLS as u64),
         ("tasks in all cells of a matrix", limits::MAX_MATRIX_TASKS as u64),
         ("steps of a rogue's program", limits::MAX_ROGUE_STEPS as u64),
+        ("steps of a round of lock-workers", limits::MAX_ROUND_STEPS as u64),
         ("threads of an rt-app workload", limits::MAX_RT_APP_THREADS as u64),
         ("events of an rt-app workload", limits::MAX_RT_APP_ACTS as u64),
         ("bytes of a line", capture.max_line_bytes as u64),

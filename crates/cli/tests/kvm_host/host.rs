@@ -89,8 +89,8 @@ impl Host {
 /// How many hosts a test may use up. Some machines emulate SVM so badly that one of three hosts fails.
 const HOSTS: u32 = 4;
 
-/// Runs a test on a host, and on another one if it fails because the first did, which an error of the emulator can make it: the
-/// host's kernel says so, or its guest has lost its memory.
+/// Runs a test on a host, and on another one if it fails because the first did, which an error of the emulator can make
+/// it: the host's kernel says so, or its guest has lost its memory.
 fn on(
     host: impl Fn() -> Result<Host, Skip>,
     test: impl Fn(&Host) -> Outcome,

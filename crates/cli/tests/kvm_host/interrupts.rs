@@ -28,8 +28,8 @@ struct Wakeups {
     boosted: u32,
     /// ... or before it slept again.
     late: u32,
-    /// ... or not at all, as the engine was awake when the vCPU ran or slept again, and had not come to it: the sleep was
-    /// shorter than it takes to hear of one, or the engine's CPU stood still.
+    /// ... or not at all, as the engine was awake when the vCPU ran or slept again, and had not come to it: the sleep
+    /// was shorter than it takes to hear of one, or the engine's CPU stood still.
     outrun: u32,
     /// ... or not at all, while the engine slept: it was not told of the sleep, or has done nothing about it.
     lost: u32,
@@ -317,7 +317,8 @@ test!("unit", a_trace_tells_which_wake_ups_were_boosted, || {
     let told =
         |outrun, lost, lost_at| Wakeups { all: 5, boosted: 2, late: 2, outrun, lost, lost_at };
     assert_eq!(wakeups(&lines.concat(), "7", "5"), told(1, 0, 0), "nobody knows of the engine");
-    // The engine sleeps, is woken before these lines, and sleeps before those. The vCPU wakes up, and is not boosted, at 14.
+    // The engine sleeps, is woken before these lines, and sleeps before those. The vCPU wakes up, and is not boosted,
+    // at 14.
     let engine = |wakes: usize, sleeps: usize| {
         let (woken, slept) =
             ("comm=engine pid=5 \n", switch("5 prev_prio=9 prev_state=S", "9 next_prio=120"));

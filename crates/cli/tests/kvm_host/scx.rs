@@ -11,8 +11,8 @@ const LOADS: u32 = 5;
 /// What must not be in the kernel's log.
 const FAILURES: [&str; 6] = ["Oops", "BUG", "WARNING", "stall", "hung", "lockup"];
 
-/// Least part of their fair share that hogs keep beside a guest that asks all the time. In windows of 5 s they keep 0.94 to
-/// 0.99.
+/// Least part of their fair share that hogs keep beside a guest that asks all the time. In windows of 5 s they keep
+/// 0.94 to 0.99.
 const FAIR: f64 = 0.9;
 
 /// What a guest does to be boosted as often as it can.
@@ -85,8 +85,8 @@ fn stays_through_hotplug(host: &Host) {
     assert_eq!(told, "enabled\nenabled\n");
 }
 
-/// One that slept while others of its queue ran for seconds takes an idle CPU, and makes nobody wait there for what it has
-/// not had.
+/// One that slept while others of its queue ran for seconds takes an idle CPU, and makes nobody wait there for what it
+/// has not had.
 fn makes_nobody_wait_behind_one_that_slept(host: &Host) {
     let told = host.sh("mkfifo /tmp/never; vcoop scx --quiet >/dev/null & pid=$!; \
          until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; \
@@ -155,8 +155,8 @@ fn of_guest() -> String {
     sets.map(|set| format!(" --set policy.dynamic.{set}")).concat()
 }
 
-/// A guest that never sleeps says what is urgent, and when: it is boosted for that within its budget, and the urgent task
-/// waits less than under the same scheduler without.
+/// A guest that never sleeps says what is urgent, and when: it is boosted for that within its budget, and the urgent
+/// task waits less than under the same scheduler without.
 fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
     let sets = of_guest();
     // A guest that never sleeps is never boosted by `wake-boost`.
@@ -176,8 +176,8 @@ fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
     if with < without / 2.0 { Ok(()) } else { Err(told.into()) }
 }
 
-/// A guest whose urgent task sleeps, and which is not boosted across idle, wakes up boosted for the deadline that it has
-/// announced.
+/// A guest whose urgent task sleeps, and which is not boosted across idle, wakes up boosted for the deadline that it
+/// has announced.
 fn sleeps_until_its_deadline(host: &Host) -> Result<(), Trouble> {
     let alone = ["boost_across_idle=false", "boost_on_request=false", "longest_boost=0s"];
     let alone = alone.map(|set| format!(" --set policy.dynamic.{set}")).concat();
@@ -188,7 +188,8 @@ fn sleeps_until_its_deadline(host: &Host) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(told.to_string().into()) }
 }
 
-/// A kernel that is locked down, which it can be made at any time, has no boosts that write into a VMM's memory, and says so.
+/// A kernel that is locked down, which it can be made at any time, has no boosts that write into a VMM's memory, and
+/// says so.
 fn is_refused_where_the_kernel_is_locked_down(host: &Host) {
     host.sh("mount -t securityfs none /sys/kernel/security 2>/dev/null; \
              echo integrity >/sys/kernel/security/lockdown");

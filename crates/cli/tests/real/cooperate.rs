@@ -225,7 +225,8 @@ fn reset(vm: &StockVm) {
     ask(vm, &[stay, r#"{"execute":"system_reset"}"#], "RESET");
 }
 
-/// An emulated guest on a slow machine takes longer for a deadline than a boost may last, and would be throttled at each.
+/// An emulated guest on a slow machine takes longer for a deadline than a boost may last, and would be throttled at
+/// each.
 const LONG: [&str; 1] = ["longest_boost=2ms"];
 
 const LOAD: &str = "insmod /lib/modules/vcoop.ko";
@@ -430,8 +431,8 @@ test!("qemu", an_audio_callback_that_is_boosted_misses_few_deadlines, || -> Outc
         };
         value("glitches") / value("callbacks")
     };
-    // The longest boost leaves a callback its time where the machine is at half of its speed: it has to be done within a
-    // period of 5.3 ms. The budget is what that takes.
+    // The longest boost leaves a callback its time where the machine is at half of its speed: it has to be done within
+    // a period of 5.3 ms. The budget is what that takes.
     let budgets = [
         "vcpu_refill=80%",
         "vcpu_burst=12ms",

@@ -370,7 +370,8 @@ pub(super) mod tests {
         (file, Shares { window, address: None, bell: None, host_khz: 1_000_000 })
     }
 
-    /// The driver of a guest with one vCPU that is online, of three, registers. Its TSC is this host's time in nanoseconds.
+    /// The driver of a guest with one vCPU that is online, of three, registers. Its TSC is this host's time in
+    /// nanoseconds.
     fn register(file: &File, window: &Window) {
         let page = window.guest(0).unwrap();
         let vcpu = Identity { online: true, apic_id: 0 };

@@ -122,7 +122,8 @@ fn a_flush_under_the_memory_maps_lock_holds_up_all_requests() {
     assert!(scalars(&d, "guest", "shootdowns.deferred", "pv-tlb")[0] > 100.0);
 }
 
-/// VMs that find a core each pay little for core scheduling; vCPUs that share no core wait, and hardware threads idle beside them.
+/// VMs that find a core each pay little for core scheduling; vCPUs that share no core wait, and hardware threads idle
+/// beside them.
 #[test]
 fn strangers_off_a_core_cost_waits_where_cores_are_short() {
     let d = run("core-scheduling", &["duration=1s", "repeats=3"], &[]);

@@ -1,9 +1,9 @@
 //! From measures to the simulator's costs.
 //!
-//! Written as `result = formula`; every difference stops at 0. A cost's constant is the formula of the medians. Each quantile of
-//! its distribution is the formula of that quantile of the measures, and at least the quantile before it. So the means of
-//! costs that are charged together add up to the measured mean. `call` is `syscall`. Sums that cannot be separated from
-//! outside are split as in the base profile, and their source says so.
+//! Written as `result = formula`; every difference stops at 0. A cost's constant is the formula of the medians. Each
+//! quantile of its distribution is the formula of that quantile of the measures, and at least the quantile before it.
+//! So the means of costs that are charged together add up to the measured mean. `call` is `syscall`. Sums that cannot
+//! be separated from outside are split as in the base profile, and their source says so.
 //!
 //! | cost | formula | why |
 //! | --- | --- | --- |

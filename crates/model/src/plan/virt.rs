@@ -84,15 +84,17 @@ choice! {
         // Writing the deadline is an exit, and it fires on the pCPU where the vCPU ran last.
         Hrtimer = "hrtimer",
         /// The VMX preemption timer.
-        // It counts down in guest mode and ends in an exit of its own, without a timer interrupt on the host. While the vCPU is
-        // halted, and wherever KVM cannot use it, it is `Hrtimer`; on a host with `nohz_full`, where KVM posts the timers of guests
-        // whose HLT or MWAIT does not exit, it is `Posted` for those.
+        // It counts down in guest mode and ends in an exit of its own, without a timer interrupt on the host. While the
+        // vCPU is halted, and wherever KVM cannot use it, it is `Hrtimer`; on a host with `nohz_full`, where KVM posts
+        // the timers of guests whose HLT or MWAIT does not exit, it is `Posted` for those.
         HvTimer = "hv-timer",
         /// A housekeeping CPU, which posts the interrupt; writing the deadline exits.
-        // KVM's `pi_inject_timer` (Linux 5.3: `kvm_can_post_timer_interrupt`). The expiry is no exit while the vCPU is in guest mode.
+        // KVM's `pi_inject_timer` (Linux 5.3: `kvm_can_post_timer_interrupt`). The expiry is no exit while the vCPU is
+        // in guest mode.
         Posted = "posted",
         /// A housekeeping CPU, from a deadline in the shared page.
-        // The KVM tax cut's exitless timer: writing the deadline is a store, and the vCPU's pCPU takes no timer interrupt.
+        // The KVM tax cut's exitless timer: writing the deadline is a store, and the vCPU's pCPU takes no timer
+        // interrupt.
         Exitless = "exitless",
     }
 }

@@ -292,8 +292,8 @@ table! {
         spread: Option<At<Spread>>,
         /// Predicted idle time from which the governor chooses it.
         residency: At<Time>,
-        /// The CPU watches its flags in it (MWAIT): where that is so of all states, a wake-up of an idle CPU is a write, and
-        /// no IPI. Default: false.
+        /// The CPU watches its flags in it (MWAIT): where that is so of all states, a wake-up of an idle CPU is a
+        /// write, and no IPI. Default: false.
         monitor: Option<At<bool>>,
         /// Where the numbers are from.
         source: At<SourceText>,
@@ -322,8 +322,8 @@ macro_rules! costs {
             struct CostsKeys = "a table [costs]" { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
         }
 
-        /// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that vary
-        /// the distribution.
+        /// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that
+        /// vary the distribution.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct Costs {
@@ -389,8 +389,8 @@ costs! {
     IpiSend: ipi_send => ipi_send_ns,
     /// Time an IPI travels.
     IpiFlight: ipi_flight => ipi_flight_ns,
-    /// How much longer an IPI travels to a CPU with another last-level cache, and how much longer a cache line that was written
-    /// there takes. Profiles from before 27 November 2026 have none.
+    /// How much longer an IPI travels to a CPU with another last-level cache, and how much longer a cache line that was
+    /// written there takes. Profiles from before 27 November 2026 have none.
     LlcCrossing: llc_crossing => llc_crossing_ns = "{ ns = 0, source = \"assumed: this profile has none\" }",
     /// Take an IPI (paid by the receiver).
     IpiReceive: ipi_receive => ipi_receive_ns,
@@ -404,13 +404,14 @@ costs! {
     /// `context_switch`: system calls, reading the clock, leaving the run queue. Profiles that `calibrate` wrote before
     /// November 2026 have none.
     Sleep: sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
-    /// What a thread or a guest's task pays to go to sleep where it is in its kernel already and finds nothing: a message or
-    /// room for one that is not there, a lock. The system call is in the time that the scenario gives for the message.
-    /// Profiles from before 27 November 2026 have none.
+    /// What a thread or a guest's task pays to go to sleep where it is in its kernel already and finds nothing: a
+    /// message or room for one that is not there, a lock. The system call is in the time that the scenario gives for
+    /// the message. Profiles from before 27 November 2026 have none.
     Block: block => block_ns = "{ ns = 300, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Progress lost to cold caches when a thread resumes on another CPU than its last.
     MigrationRefill: migration_refill => migration_refill_ns,
-    /// Progress lost to cold caches when a thread resumes on its CPU after another ran there for 10 us or more; less if that ran for a shorter time.
+    /// Progress lost to cold caches when a thread resumes on its CPU after another ran there for 10 us or more; less if
+    /// that ran for a shorter time.
     SwitchRefill: switch_refill => switch_refill_ns,
     /// Change a thread's policy (dequeue, enqueue, resched).
     Setattr: setattr => setattr_ns,
@@ -444,8 +445,9 @@ costs! {
     PollNotice: poll_notice => poll_notice_ns,
     /// Load a vCPU on the pCPU it was just switched to.
     VcpuLoad: vcpu_load => vcpu_load_ns,
-    /// Come to a thread of the host where a vCPU was the last to run: KVM saves the vCPU's state (`kvm_arch_vcpu_put`), and
-    /// restores the host's own MSRs before user mode (`kvm_on_user_return`). Profiles from before 26 November 2026 have none.
+    /// Come to a thread of the host where a vCPU was the last to run: KVM saves the vCPU's state (`kvm_arch_vcpu_put`),
+    /// and restores the host's own MSRs before user mode (`kvm_on_user_return`). Profiles from before 26 November 2026
+    /// have none.
     VcpuPut: vcpu_put => vcpu_put_ns = "{ ns = 0, source = \"assumed: this profile has none; in vcpu_load\" }",
     /// Guest interrupt handler for a timer or IPI (entry, handler, exit).
     GuestIrq: guest_irq => guest_irq_ns,
@@ -455,14 +457,14 @@ costs! {
     GuestWakeup: guest_wakeup => guest_wakeup_ns,
     /// Guest context switch.
     GuestSwitch: guest_switch => guest_switch_ns,
-    /// What a task of a Linux guest pays of its own CPU time to go to sleep and come back, besides the exit for its timer
-    /// and `guest_switch`. Profiles from before 24 November 2026 have none.
+    /// What a task of a Linux guest pays of its own CPU time to go to sleep and come back, besides the exit for its
+    /// timer and `guest_switch`. Profiles from before 24 November 2026 have none.
     GuestSleep: guest_sleep => guest_sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
     /// The same of a task of the lab's guest: a simulation beside the lab takes this one.
     LabSleep: lab_sleep => lab_sleep_ns = "{ ns = 300, source = \"assumed: this profile has none; as xeon-server\" }",
     /// How long a waiter for a paravirtual spinlock spins before its vCPU halts: 32768 turns of a loop around PAUSE
-    /// (`SPIN_THRESHOLD`), each of some 10 cycles on Intel's CPUs before Skylake and 140 since. A time, and no cost. Profiles from before 28
-    /// November 2026 have none.
+    /// (`SPIN_THRESHOLD`), each of some 10 cycles on Intel's CPUs before Skylake and 140 since. A time, and no cost.
+    /// Profiles from before 28 November 2026 have none.
     PvSpin: pv_spin => pv_spin_ns = "{ ns = 1529000, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Distance of voluntary preemption points in kernel sections; a distance, so never 0.
     VoluntaryPoint: voluntary_point => voluntary_point_ns,

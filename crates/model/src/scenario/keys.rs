@@ -104,12 +104,12 @@ table! {
     pub(crate) struct HostKeys {
         /// Machine profile: a built-in name, or a profile file relative to the scenario's.
         profile: At<Prose> = "xeon-server",
-        /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary; the others
-        /// are constants).
+        /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary;
+        /// the others are constants).
         costs: At<CostsKind> = "drawn",
         /// Simulated only: whether interrupts and kernel threads take pCPUs at times, as the profile says
-        /// (`celeron-n4500`, `epyc-pvm` and those of `vcoop calibrate` have what some host had while it was idle; the others are
-        /// silent).
+        /// (`celeron-n4500`, `epyc-pvm` and those of `vcoop calibrate` have what some host had while it was idle; the
+        /// others are silent).
         noise: At<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
@@ -129,8 +129,8 @@ table! {
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
         /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
         smt_speed: Option<At<Percent<100>>>,
-        /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time; the host's other threads
-        /// may be beside each other, and beside no vCPU. Simulated only.
+        /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time; the host's
+        /// other threads may be beside each other, and beside no vCPU. Simulated only.
         core_scheduling: At<CoreScheduling> = "off",
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
@@ -146,8 +146,8 @@ table! {
 }
 
 table! {
-    /// A device of the host that interrupts pCPUs: a network card with a queue for each of them, a disk. Its handlers take
-    /// time, and vCPUs that run on these pCPUs exit. Its data is not modelled. Simulated only.
+    /// A device of the host that interrupts pCPUs: a network card with a queue for each of them, a disk. Its handlers
+    /// take time, and vCPUs that run on these pCPUs exit. Its data is not modelled. Simulated only.
     pub(crate) struct InterruptKeys {
         /// Name.
         name: At<Name>,
@@ -172,8 +172,9 @@ table! {
         /// What all its threads on all CPUs weigh together, beside threads and groups of the group that it is in, or of
         /// none (1024: as a thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
         weight: At<Int<2, 262_144>> = "1024",
-        /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads under `fifo`, `rr` and
-        /// `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it. Simulated only. Default: no limit.
+        /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads
+        /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it.
+        /// Simulated only. Default: no limit.
         cpu_max: Option<At<CpuMax>>,
         /// Part of `cpu_max` that was not used and may be used later, at most.
         cpu_max_burst: At<Time> = "0us",
@@ -194,17 +195,17 @@ table! {
         vcpus: At<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
         pin: At<OneOrEach<CpuList>> = "all",
-        /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`, and in its `group`;
-        /// default: no group. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
-        /// powervm: weight in what others leave, 0 (capped) to 255; default: 128.
+        /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`, and in its
+        /// `group`; default: no group. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256. powervm:
+        /// weight in what others leave, 0 (capped) to 255; default: 128.
         weight: Option<At<Int<0, 262_144>>>,
         /// Linux: the `[[group]]` that its vCPU threads are in, or its own group, if it has `weight` or `cpu_max`.
         group: Option<At<Name>>,
         /// Linux: most CPU time of its vCPU threads, as that of a `[[group]]`; the VM then has a group of its own.
         /// Default: no limit.
         cpu_max: Option<At<CpuMax>>,
-        /// Linux: each vCPU thread is in a group of its own, of weight 1024, in the VM's group, as libvirt makes them. The
-        /// thread's nice value then counts for nothing, as it is alone there.
+        /// Linux: each vCPU thread is in a group of its own, of weight 1024, in the VM's group, as libvirt makes them.
+        /// The thread's nice value then counts for nothing, as it is alone there.
         vcpu_groups: At<bool> = "false",
         /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
         /// Default: no limit.
@@ -338,7 +339,8 @@ table! {
         brief: Option<At<Span1>>,
         /// ratelimit-auto: it does so until its mean run is at least this.
         busy: Option<At<Span1>>,
-        /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a second.
+        /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
+        /// second.
         pressed: Option<At<Int<1, 1_000_000>>>,
         /// ratelimit-auto: the ratelimit is raised again when they are at most so many.
         calm: Option<At<Int<0, 1_000_000>>>,
@@ -398,8 +400,8 @@ table! {
         vcpu: Option<At<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
         policy: Option<At<PolicyText>>,
-        /// vCPUs that the guest of `vm` prefers from now on: it keeps its tasks off the others. If the VM has a governor,
-        /// the governor's next decision replaces this.
+        /// vCPUs that the guest of `vm` prefers from now on: it keeps its tasks off the others. If the VM has a
+        /// governor, the governor's next decision replaces this.
         prefer: Option<At<CpuList>>,
     }
 }

@@ -4,8 +4,8 @@ use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, Seen, State}
 
 use super::{Guest, Host, S, every, interval, seen, widths};
 
-/// A governor's look at an interval in which each vCPU in use was busy, and was kept waiting, for so many percent of the
-/// time.
+/// A governor's look at an interval in which each vCPU in use was busy, and was kept waiting, for so many percent of
+/// the time.
 fn look(g: &mut Governor, busy_pct: u64, steal_pct: u64) -> (u32, State) {
     let time = CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct };
     g.on(&seen(&vec![Some(time); g.width() as usize]));

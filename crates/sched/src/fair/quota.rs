@@ -274,7 +274,8 @@ impl FairClass {
         Some(group)
     }
 
-    /// The queue of a group on `cpu` may run again. Returns how many entities can, and how many of those are SCHED_IDLE.
+    /// The queue of a group on `cpu` may run again. Returns how many entities can, and how many of those are
+    /// SCHED_IDLE.
     pub(crate) fn unthrottle(&mut self, cpu: CpuId, group: u32) -> (u32, u32) {
         if let Some(pool) = &mut self.groups[group as usize].quota {
             pool.on[cpu.index()].throttled = false;
@@ -288,8 +289,8 @@ impl FairClass {
         back
     }
 
-    /// Entities of a group's queue, and of the groups on it, that do not sleep and that no group above holds, and how many
-    /// of those are SCHED_IDLE.
+    /// Entities of a group's queue, and of the groups on it, that do not sleep and that no group above holds, and how
+    /// many of those are SCHED_IDLE.
     fn runnable(&self, r: usize) -> (u32, u32) {
         let mut awake = (0, 0);
         let rq = &self.rqs[r];

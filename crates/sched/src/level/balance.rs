@@ -368,7 +368,8 @@ impl Level {
         }
         let local = self.group(own, span, pinned);
         if d == 0 && local.fair == 0 && self.fair.is_eevdf() {
-            // RT or deadline entities only: to fair ones it has room, and since 6.6 only idle CPUs fill that within an LLC.
+            // RT or deadline entities only: to fair ones it has room, and since 6.6 only idle CPUs fill that within an
+            // LLC.
             return None;
         }
         // From the next one on round the domain, so that among equals each has its turn.
@@ -389,7 +390,8 @@ impl Level {
         if local.is_overloaded() && most * 100 <= pct * here {
             return None;
         }
-        // Neither end should cross the mean. That counts groups that are not overloaded as well, so it may be above `most`.
+        // Neither end should cross the mean. That counts groups that are not overloaded as well, so it may be above
+        // `most`.
         let take = (mean - here) * local.capacity;
         let give = if most > mean { (most - mean) * busiest.capacity } else { take };
         let imbalance = take.min(give) / FULL;

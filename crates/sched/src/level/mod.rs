@@ -432,8 +432,8 @@ impl Level {
         c.nr_dl + c.nr_held + c.nr_rt + c.nr_fair
     }
 
-    /// Whether the run queue of `cpu` has one entity (`single_task_running`). Sleepers that EEVDF keeps queued for their
-    /// negative lag count here, as in the kernel's `nr_running`.
+    /// Whether the run queue of `cpu` has one entity (`single_task_running`). Sleepers that EEVDF keeps queued for
+    /// their negative lag count here, as in the kernel's `nr_running`.
     #[inline]
     pub fn has_single(&self, cpu: CpuId) -> bool {
         self.nr_running(cpu) == 1 && !self.fair.has_delayed(cpu)

@@ -13,8 +13,8 @@ impl Level {
     /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not blocked (or has exited).
     /// `waker`: the CPU that woke it; `None` if no CPU of this level did.
     ///
-    /// A CPU whose current entity should give way gets a [`Note::Kick`]. An idle CPU, and one that shares no cache with the
-    /// waker, queues the entity itself ([`Level::take_woken`]).
+    /// A CPU whose current entity should give way gets a [`Note::Kick`]. An idle CPU, and one that shares no cache with
+    /// the waker, queues the entity itself ([`Level::take_woken`]).
     pub fn wake(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
         self.wake_up(now, e, waker, false)
     }

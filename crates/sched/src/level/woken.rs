@@ -1,8 +1,8 @@
 //! Wake lists: an idle CPU, or one that shares no cache with the waker, queues woken entities itself.
 //!
-//! As `ttwu_queue_wakelist` of `kernel/sched/core.c` (Linux 6.0): the waker places the entity, puts it on a list of the CPU,
-//! and sends an interrupt if the list was empty. Until the CPU takes it, the entity is on no queue: nobody can pull it to
-//! another CPU. This matters in a guest, where the CPU may have to wait for a pCPU first.
+//! As `ttwu_queue_wakelist` of `kernel/sched/core.c` (Linux 6.0): the waker places the entity, puts it on a list of the
+//! CPU, and sends an interrupt if the list was empty. Until the CPU takes it, the entity is on no queue: nobody can
+//! pull it to another CPU. This matters in a guest, where the CPU may have to wait for a pCPU first.
 
 use super::{Level, State};
 use crate::class::Enqueue;

@@ -5,7 +5,8 @@
 //! cluster  an exit for all targets of a cluster of 16 vCPUs
 //! pv       a hypercall for all targets within 128 vCPUs; a single target as icr
 //! to all others, by a shorthand: an exit for all (`ipi_shorthand`)
-//! posted   no exit: a vCPU that runs takes the interrupt when its notification is there, one that halts is woken by the
+//! posted   no exit: a vCPU that runs takes the interrupt when its notification is there, one that halts is woken by
+//! the
 //!          pCPU where it ran last, one that was preempted finds it when it is entered, or is sent it
 //!          by a hypercall that asks to boost it (`boost_receiver`)
 //! ```

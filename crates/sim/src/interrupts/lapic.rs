@@ -156,7 +156,8 @@ impl World<'_> {
         }
     }
 
-    /// KVM learns that the vCPU's timer has fired: puts the interrupt into the guest, unless the timer has been cancelled since.
+    /// KVM learns that the vCPU's timer has fired: puts the interrupt into the guest, unless the timer has been
+    /// cancelled since.
     pub(crate) fn timer_interrupt(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
@@ -201,8 +202,9 @@ impl World<'_> {
         }
     }
 
-    /// An interrupt that no VM entry would hold back any more: the pCPU that fires it waits until it is due, and sees how early or late
-    /// it was, as KVM does for a timer that it posts (`__kvm_wait_lapic_expire`). True if it has to wait.
+    /// An interrupt that no VM entry would hold back any more: the pCPU that fires it waits until it is due, and sees
+    /// how early or late it was, as KVM does for a timer that it posts (`__kvm_wait_lapic_expire`). True if it has to
+    /// wait.
     fn waits_out(&mut self, v: u32, posted: bool) -> bool {
         let p = self.vcpus[v as usize].pcpu;
         if p == NONE || p == self.cpu {

@@ -12,8 +12,8 @@ use crate::toml_read::units::{Time, show};
 table! {
     /// A shared processor pool as PowerVM has it, with `class = "powervm"` in `[host.sched]`. Every VM
     /// is `entitled` to a number of pCPUs. It gets its part of that time in every dispatch window, and, unless
-    /// it is `capped`, a share by its `weight` of the time that others leave. Whole cores are dispatched: if a core of the
-    /// host has several threads, this number of a VM's vCPUs are the threads of one virtual processor.
+    /// it is `capped`, a share by its `weight` of the time that others leave. Whole cores are dispatched: if a core of
+    /// the host has several threads, this number of a VM's vCPUs are the threads of one virtual processor.
     pub(crate) struct PowerVmKeys {
         /// Dispatch window, 1ms to 1s.
         window: At<Time> = "10ms",

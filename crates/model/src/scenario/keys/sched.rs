@@ -126,8 +126,8 @@ table! {
     /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
     /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
     pub(crate) struct SchedKeys {
-        /// The scheduler: Linux's, credit1 or PowerVM's; guests have Linux's. All other keys of this table are about Linux's:
-        /// the others have the tables `[host.credit1]` and `[host.powervm]`.
+        /// The scheduler: Linux's, credit1 or PowerVM's; guests have Linux's. All other keys of this table are about
+        /// Linux's: the others have the tables `[host.credit1]` and `[host.powervm]`.
         class: At<ClassKind> = "linux",
         /// Fair class.
         fair: At<FairKind> = "eevdf",

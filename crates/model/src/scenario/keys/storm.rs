@@ -19,8 +19,8 @@ table! {
         batch: At<Int<1, 1024>> = "1",
         /// Milestone that all VMs of a batch must have reached before the next batch begins.
         next: At<Milestone> = "login",
-        /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at any
-        /// time.
+        /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at
+        /// any time.
         rolling: At<bool> = "false",
         /// When the first batch begins, from the start of the warm-up. Default: at its end.
         start: Option<At<Time>>,

@@ -339,8 +339,9 @@ table! {
         jitter: At<Time> = "0s",
         /// What becomes of captured CPU bindings.
         cpu_map: At<CpuMap> = "free",
-        /// The capture is of the thread of a vCPU (guests only): what exits, the guest's kernel and switches take of the simulated
-        /// thread's time is in its runs, and is not added to them; it wakes up when that thread did, however long it was held up.
+        /// The capture is of the thread of a vCPU (guests only): what exits, the guest's kernel and switches take of
+        /// the simulated thread's time is in its runs, and is not added to them; it wakes up when that thread did,
+        /// however long it was held up.
         of_vcpu: At<bool> = "false",
     }
 }

@@ -28,7 +28,8 @@ shared_keys! {
         governor: Kind,
         /// False: this VM has no governor, whatever a policy says. Default: true.
         takes_part: bool,
-        /// Governor: time between two looks, 100ms to 100s. Default: 1s for `step`, 200ms for `proportional`, else 250ms.
+        /// Governor: time between two looks, 100ms to 100s. Default: 1s for `step`, 200ms for `proportional`, else
+        /// 250ms.
         governor_interval: Time,
         /// Governor: steal above which the guest folds. Default: 5%.
         steal_high: Percent<100>,

@@ -58,18 +58,19 @@ shared_keys! {
         /// An IPI to all other vCPUs is one ICR write, whatever `ipi` says, as guests since Linux 5.4 send it. False:
         /// as `ipi` says, as before. Default: false.
         ipi_shorthand: bool,
-        /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first that sees the
-        /// lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated hint); or waiters halt
-        /// after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as in guests from Linux 3.12 to 4.1).
-        /// Default: native, or as `hints` says.
+        /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first
+        /// that sees the lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated
+        /// hint); or waiters halt after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as
+        /// in guests from Linux 3.12 to 4.1). Default: native, or as `hints` says.
         spinlocks: SpinLocks,
         /// Longest that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
         spin_threshold: Span1,
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
         /// native, or as `hints` says.
         tlb_shootdown: Way,
-        /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB mode), once for
-        /// each time that they do: those of guests until Linux 4.13, and since then those that free page tables. Default: false.
+        /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB
+        /// mode), once for each time that they do: those of guests until Linux 4.13, and since then those that free
+        /// page tables. Default: false.
         tlb_shootdown_lazy: bool,
         /// A vCPU that has sent a function call to several vCPUs yields to one that is preempted. Default:
         /// false, or as `hints` says.
@@ -87,24 +88,26 @@ shared_keys! {
         /// A PAUSE exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
         /// 5.3. Default: true.
         yield_woken: bool,
-        /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by which
-        /// KVM knows. Default: true.
+        /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by
+        /// which KVM knows. Default: true.
         yield_interrupted: bool,
         /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
         /// 5.4; with spinlocks = "pv" or "pv-ticket". Default: true.
         yield_queue_heads: bool,
-        /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is alone on its pCPU,
-        /// as before Linux 5.13. Default: false.
+        /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is
+        /// alone on its pCPU, as before Linux 5.13. Default: false.
         yield_alone: bool,
-        /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task spins for a
-        /// mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an idle one. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
+        /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task
+        /// spins for a mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an
+        /// idle one. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
         vcpu_is_preempted: bool,
-        /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host had made them
-        /// leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as well (`away`, before). It decides for
-        /// `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`. Default: interrupted.
+        /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host
+        /// had made them leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as
+        /// well (`away`, before). It decides for `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`.
+        /// Default: interrupted.
         preempted_flag: Told,
-        /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests from Linux 4.11 to
-        /// 5.3. Default: false.
+        /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
+        /// from Linux 4.11 to 5.3. Default: false.
         wait_early_preempted: bool,
         /// Time until a vCPU that spins sees the write of another vCPU. Default: 100ns.
         spin_handoff: Time,

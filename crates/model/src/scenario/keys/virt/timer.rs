@@ -60,9 +60,9 @@ shared_keys! {
         nohz_full: NohzCpus,
         /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
         tsc_ratio: Factor,
-        /// Largest difference between the rates of the guest's clock and the host's (simulator). The rate of each VM is drawn once,
-        /// evenly. The VM's ticks and the sleeps of its tasks drift by this rate. Crystals differ by some 20ppm, and
-        /// NTP steers a guest's clock by at most 500ppm. Default: 0ppm.
+        /// Largest difference between the rates of the guest's clock and the host's (simulator). The rate of each VM is
+        /// drawn once, evenly. The VM's ticks and the sleeps of its tasks drift by this rate. Crystals differ by some
+        /// 20ppm, and NTP steers a guest's clock by at most 500ppm. Default: 0ppm.
         clock_skew: Skew,
     }
 }

@@ -35,9 +35,9 @@ table! {
         period: At<Period> = "1ms",
         /// What a `program` does in a loop: "ask" for a boost, "end" the request; "claim" to be in a "section" with
         /// preemption off, a "softirq", an "nmi", to run an "urgent" task, to be "idle", or "nothing" of these;
-        /// "acknowledge" the last interrupt, "notify", ring the lab's "doorbell"; "register own" area, "nothing", "refused"
-        /// addresses or "odd" ones; "scribble T" over the next vCPU's words; program a "deadline T" ahead; "halt T";
-        /// "work T"; "fault".
+        /// "acknowledge" the last interrupt, "notify", ring the lab's "doorbell"; "register own" area, "nothing",
+        /// "refused" addresses or "odd" ones; "scribble T" over the next vCPU's words; program a "deadline T" ahead;
+        /// "halt T"; "work T"; "fault".
         steps: Option<At<Vec<At<RogueStep>>>>,
     }
 }

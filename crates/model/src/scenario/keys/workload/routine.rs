@@ -13,8 +13,9 @@ table! {
         /// VM that give the same number share it. Default: none.
         lock: Option<At<Int<0, 63>>>,
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
-        /// mutex, a mutex of user space over a futex, or a read-write semaphore like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and waiting writers, spin while
-        /// the holder runs and otherwise sleep; waiters for a futex and waiting readers sleep. Default: mutex.
+        /// mutex, a mutex of user space over a futex, or a read-write semaphore like Linux's `mmap_lock` to read or to
+        /// write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for
+        /// a futex and waiting readers sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Times>>,
@@ -66,8 +67,8 @@ choice! {
 }
 
 table! {
-    /// Groups of senders and receivers (hackbench, perf bench sched messaging): each sender of a group writes a message to each
-    /// receiver of it by turns, and sleeps while there is no room. `rate` counts messages received.
+    /// Groups of senders and receivers (hackbench, perf bench sched messaging): each sender of a group writes a message
+    /// to each receiver of it by turns, and sleeps while there is no room. `rate` counts messages received.
     pub(crate) struct Groups {
         /// Groups.
         groups: At<Int<1, 1000>> = "10",
@@ -78,8 +79,8 @@ table! {
         /// What messages go through: a `socket`, whose writers are all woken when three quarters are free, or a `pipe`
         /// (hackbench -p), of which one is woken when a page is free.
         through: At<Through> = "socket",
-        /// Messages that a receiver has room for. Default: those of 100 bytes that Linux has room for, 278 in a socket and 640 in a
-        /// pipe.
+        /// Messages that a receiver has room for. Default: those of 100 bytes that Linux has room for, 278 in a socket
+        /// and 640 in a pipe.
         room: Option<At<Int<1, 1_000_000>>>,
         /// CPU time of a message at its sender.
         send: At<Times> = "1us",
@@ -95,8 +96,8 @@ table! {
 table! {
     /// Message threads that hand requests to workers (schbench): NAME/messenger-0, NAME/worker-0, ... A
     /// worker asks its messenger for a request, sleeps until it is woken for one, thinks and works. With an `interval`
-    /// requests come at a fixed rate instead (`-R`), whether workers are done or not. Measures the wake-up latency of workers, from the message to the first instruction; `rate` counts
-    /// requests.
+    /// requests come at a fixed rate instead (`-R`), whether workers are done or not. Measures the wake-up latency of
+    /// workers, from the message to the first instruction; `rate` counts requests.
     pub(crate) struct Schbench {
         /// Message threads (`-m`).
         messengers: At<Int<1, 256>> = "1",
@@ -135,21 +136,23 @@ table! {
 }
 
 table! {
-    /// Works, and takes a spinlock of the VM for a part of it (guests only). With steps it can take several locks in a round, or one lock in
-    /// several ways, as ebizzy does. Measures the time from asking for the first lock to the end of the round; `rate` counts rounds.
+    /// Works, and takes a spinlock of the VM for a part of it (guests only). With steps it can take several locks in a
+    /// round, or one lock in several ways, as ebizzy does. Measures the time from asking for the first lock to the end
+    /// of the round; `rate` counts rounds.
     pub(crate) struct LockWorkers {
         /// CPU time of a round outside of the lock, in user mode.
         work: At<Times> = "exp 20us",
-        /// CPU time of a round outside of the lock in the guest's kernel, as for page faults: KVM yields to vCPUs that were preempted
-        /// there only.
+        /// CPU time of a round outside of the lock in the guest's kernel, as for page faults: KVM yields to vCPUs that
+        /// were preempted there only.
         kernel: At<Times> = "0us",
         /// CPU time under the lock, with preemption off.
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
-        /// mutex, a mutex of user space over a futex, or a read-write semaphore to read or to write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep;
-        /// waiters for a futex and waiting readers sleep. Holders of all but a spinlock can be preempted.
+        /// mutex, a mutex of user space over a futex, or a read-write semaphore to read or to write. Waiters for a
+        /// mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for a futex and waiting
+        /// readers sleep. Holders of all but a spinlock can be preempted.
         lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
         flush_locked: At<bool> = "false",
@@ -162,14 +165,14 @@ table! {
 }
 
 table! {
-    /// Tasks that compute and then wait at a barrier until all of them have come, as threads of an OpenMP or MPI program do (linpack,
-    /// NPB; guests only). Measures the time of a round, from its begin to the first instruction behind the barrier; `rate` counts
-    /// rounds of tasks.
+    /// Tasks that compute and then wait at a barrier until all of them have come, as threads of an OpenMP or MPI
+    /// program do (linpack, NPB; guests only). Measures the time of a round, from its begin to the first instruction
+    /// behind the barrier; `rate` counts rounds of tasks.
     pub(crate) struct Barrier {
         /// CPU time of a round.
         work: At<Times> = "exp 1ms",
-        /// How long a task spins at the barrier, in user mode, before it sleeps; 0: it sleeps at once. libgomp spins some ms unless there are
-        /// more threads than CPUs, Intel's runtime 200 ms.
+        /// How long a task spins at the barrier, in user mode, before it sleeps; 0: it sleeps at once. libgomp spins
+        /// some ms unless there are more threads than CPUs, Intel's runtime 200 ms.
         spin: At<Time> = "1ms",
     }
 }
@@ -191,8 +194,9 @@ choice! {
 }
 
 table! {
-    /// Has other vCPUs call an empty function, waits until they have, and repeats that (guests only). With mode = "self" the
-    /// vCPU calls it in place, without an interrupt, as Linux does. Measures the time of that; `rate` counts rounds.
+    /// Has other vCPUs call an empty function, waits until they have, and repeats that (guests only). With mode =
+    /// "self" the vCPU calls it in place, without an interrupt, as Linux does. Measures the time of that; `rate` counts
+    /// rounds.
     pub(crate) struct IpiBench {
         /// Which IPIs are sent.
         mode: At<IpiMode> = "broadcast",
