@@ -391,7 +391,7 @@ impl Word for Status {
 /// the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// The vCPU has its pCPU to itself: spinning and idle polling take CPU time from nobody.
+    /// No other thread needs the vCPU's pCPU: spinning and idle polling take CPU time from no thread.
     pub dedicated: bool,
     /// The vCPU is not preempted while boosted.
     pub unpreempted_when_boosted: bool,

@@ -141,7 +141,7 @@ mod tests {
         let hash = commit(&root);
         let clean = name(&root).unwrap();
         assert!(clean.len() == 12 && hash.starts_with(&clean), "{clean} of {hash}");
-        // What no program is made of changes none.
+        // A file that is no part of a program does not change the name.
         fs::write(root.join("docs/page.md"), "x").unwrap();
         fs::write(root.join("crates/sim/tests/all.rs"), "x").unwrap();
         assert_eq!(name(&root).unwrap(), clean);

@@ -309,7 +309,7 @@ impl Keeper {
     pub(crate) fn drop(&mut self, slot: usize) {
         self.slots.get(slot).rests();
         self.held.remove(&slot);
-        // A process that has ended takes care of nobody.
+        // A process that has ended restores no thread.
         let _ = writeln!(self.pipe, "drop {slot}");
     }
 
@@ -473,7 +473,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
     let now = monotonic();
     for (slot, thread) in held.iter_mut() {
         let words = slots.get(*slot);
-        // Mostly nobody is boosted, and then a look costs nothing but a few words.
+        // Mostly no vCPU is boosted. A look then reads only a few words.
         if words.state.load(Ordering::Acquire) != BOOSTED {
             thread.since = None;
             continue;
@@ -509,7 +509,7 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
     eprintln!("vcoop keeper: the owner has died; {} threads have what they had", held.len());
     // Their files may be all that this process can open, and the journal's threads want some, too.
     drop(held);
-    // What the pipe did not say any more; mostly it has all of it already.
+    // The journal may have threads that the pipe did not tell of. Mostly there are none.
     match Journal::read(journal) {
         Ok(mut left) => {
             let (outcomes, written) = left.restore_all();
@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn short_runs_of_which_the_owner_hears_seldom_are_no_stall() {
         let (slot, mut since) = (boosted(), None);
-        // An eighth of the time; the owner hears of it at each third look.
+        // An eighth of the time; the owner learns of it at each third look.
         for look in 1..1_000 {
             if look % 3 == 0 {
                 slot.acts();

@@ -38,7 +38,7 @@ pub(crate) enum Due {
     Account(u64),
     /// A check of the attributes of a VM's threads.
     Check(u64),
-    /// The begin of a rest: nobody has waited for a CPU for a while.
+    /// The begin of a rest: no thread has waited for a CPU for a while.
     Rest,
 }
 
@@ -104,7 +104,7 @@ impl Vcpu {
                 Idle => lent <= now,
                 _ => false,
             },
-            // Who is SCHED_IDLE needs a privilege to leave that, but not from a boost.
+            // A SCHED_IDLE thread needs a privilege to leave that policy, but not to return from a boost.
             (_, Normal { .. }) => had == Idle,
             _ => false,
         }
@@ -188,7 +188,7 @@ impl Port for VcpuPort<'_> {
             return Err(SetError::Failed(Stop::Gone));
         }
         let captured = self.vcpu.captured.baseline();
-        // What somebody else has given it must not be written over.
+        // Attributes that another process has set must not be overwritten.
         let is_ours = |now: Attributes| now.to_policy() == self.vcpu.has.to_policy();
         let lends = self.keeper.slot(self.vcpu.slot).lends();
         if lends || !Attributes::get(captured.tid).is_ok_and(is_ours) {
@@ -202,7 +202,7 @@ impl Port for VcpuPort<'_> {
         let (slot, boosted) =
             (self.keeper.slot(self.vcpu.slot), self.vcpu.driver.policy().is_boosted());
         if boosted {
-            // Before the boost: it must be known to whoever has to take it back.
+            // Before the boost: the process that restores it must know what to restore.
             slot.boosted(self.vcpu.for_life, self.since);
         }
         let set = attributes.set(captured.tid);
@@ -220,7 +220,7 @@ impl Port for VcpuPort<'_> {
             Err(e) if e.source.raw_os_error() == Some(libc::ESRCH) => {
                 Err(SetError::Failed(Stop::Gone))
             }
-            // Deadline bandwidth is the host's, and somebody else may have it now.
+            // Deadline bandwidth is the host's, and other threads may have it now.
             Err(e) if attributes.is_deadline() && e.source.raw_os_error() == Some(libc::EBUSY) => {
                 Err(SetError::Refused(Stop::Refused(e)))
             }
@@ -239,7 +239,7 @@ impl Port for VcpuPort<'_> {
     }
 
     fn fire(&mut self) -> Result<(), Stop> {
-        // Interrupts of such a VM are its VMM's; nobody injects any here.
+        // Interrupts of such a VM come from its VMM; none is injected here.
         Ok(())
     }
 

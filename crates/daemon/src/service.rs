@@ -235,7 +235,7 @@ impl Drop for Service {
 /// select(2), which this one does not.
 fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
-    // What the kernel does not allow is felt when files run out, and said then.
+    // If the kernel refuses, files run out earlier, and the message comes then.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -330,9 +330,9 @@ impl Shared {
             },
             Request::Detach { vm } => {
                 let _one = self.change();
-                // Whoever takes back what it has applied itself leaves the VM to the rules; what somebody else takes
-                // back, a rule must not apply again. Noted before the VM is nobody's, which a look at it may find at
-                // once.
+                // If the client that applied a policy detaches it, the VM is left to the rules. If another one does, no
+                // rule may apply the policy again. This is noted before the VM is free, because a look at the VM may
+                // come at once.
                 if self.owners().get(&vm).is_some_and(|owner| owner != me) {
                     self.detached().insert(vm.clone());
                 }
@@ -372,7 +372,7 @@ impl Shared {
         let Some(Owner::Connection { pid, .. }) = owner.filter(|owner| owner != me) else {
             return Ok(());
         };
-        // One that has ended by itself is in nobody's way.
+        // One that has ended by itself prevents nothing.
         let Some(held) = self.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
             return Ok(());
         };

@@ -440,7 +440,7 @@ fn interval_of_ratio(
             }
         }
         None if comes_and_goes(base) => return None,
-        // What each repeat has none of leaves nothing to chance.
+        // If no repeat has any, the ratio is zero for certain.
         None if is_gone(mine) => return (mine.len() > 1).then_some([0.0; 2]),
         None if comes_and_goes(mine) => return None,
         None => {}

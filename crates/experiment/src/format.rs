@@ -46,7 +46,7 @@ pub fn maybe<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
 
 /// Nanoseconds without rounding, for settings: `100 ns`, `500 us`, `1.5 ms`, `4 s`.
 pub fn exact_time(ns: f64) -> String {
-    // What was converted from another unit has lost its last digits.
+    // The last digits are lost if the value was converted from another unit.
     let ns = significant(ns, 12);
     let (size, unit) = match ns.abs() {
         0.0 => (1.0, "us"),

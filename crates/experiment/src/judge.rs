@@ -618,7 +618,7 @@ mod tests {
             assert_eq!(probe(within).held(), Held::Yes, "{within:?}");
             assert!(probe(within).too_much().is_empty(), "{within:?}");
         }
-        // What a guest gains is no gain if it misses more than before; what it misses is said.
+        // A lower latency is no gain if the guest misses more periods than before. The missed share is reported.
         let guest = |missed| judged(Whose::Guest, missed);
         assert!(guest([0.3, 0.2]).improves && !guest([0.2, 0.3]).improves);
         assert!(

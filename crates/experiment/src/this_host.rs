@@ -28,7 +28,7 @@ impl ThisHost {
     /// What is simulated, in one line.
     pub fn describe(&self) -> String {
         let facts = &self.facts;
-        // What the kernel's release means for the rules: the scenario's word for it.
+        // The rules of the kernel's release, by the scenario's name for them.
         let (fair, release) = (fair_name(&facts.fair.value), &facts.release);
         let preemption = facts.preemption.value.name();
         let (cpus, hz, poll) = (self.cpus(), facts.hz(), facts.halt_poll.value.max_ns / 1_000);

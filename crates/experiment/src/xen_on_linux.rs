@@ -69,7 +69,7 @@ pub fn xen_on_linux(plan: &Plan) -> Option<(Plan, String)> {
         out.views.clear();
     }
     for vm in &mut out.vms {
-        // What was a domain is a process like any other, and a copy a VM of its own.
+        // A domain becomes a process like any other, and each copy a VM of its own.
         vm.group = None;
         vm.vcpu_groups.clear();
         vm.label.clone_from(&vm.name);
@@ -142,7 +142,7 @@ mod tests {
         // VMs come one after the other, each by the gap later.
         let starts: Vec<Ns> = nopin.vms[1..].iter().map(|vm| vm.tasks[0].start_ns).collect();
         assert_eq!(starts[..3], [10_000_000_000, 10_250_000_000, 10_500_000_000]);
-        // Exclusive pinning holds for whoever stands for dom0, too.
+        // Exclusive pinning also holds for the host, which stands for dom0.
         let (xpin, _) = xen_on_linux(&plans[1]).unwrap();
         assert_eq!(xpin.host_tasks[0].cpus, [0, 1, 2, 3]);
         assert!(xpin.vms.iter().flat_map(|vm| &vm.vcpu_cpus).flatten().all(|&cpu| cpu >= 4));

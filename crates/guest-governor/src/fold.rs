@@ -223,7 +223,7 @@ impl Fold {
             Mode::Dry => Cpus::new(),
         };
         let layout = Layout::read(&self.roots)?;
-        // What would not be undone may have come since.
+        // Changes that could not be undone may have appeared since.
         self.by.check(&self.roots, &layout, false)?;
         if self.layout.differs(&layout, &offline) {
             self.start_anew(clock, &mut look)?;
@@ -438,7 +438,7 @@ fn counters(roots: &Roots, clock: impl Fn() -> Instant) -> Result<(Stat, Instant
 
 impl Drop for Fold {
     fn drop(&mut self) {
-        // Who wants to know calls it before; the journal keeps what fails.
+        // A caller that needs the result calls `undo` before. The journal keeps failed changes.
         let _ = self.undo();
     }
 }

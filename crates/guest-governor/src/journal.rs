@@ -221,7 +221,7 @@ impl Journal {
             self.contents.settle(change, made.as_ref().ok().copied());
             refused.extend(made.err().map(|e| (change.target.clone(), e)));
         }
-        // What the file has beyond that does no harm: it is looked at before it is undone.
+        // Further entries in the file do no harm: each is examined before it is undone.
         let _ = self.write();
         Ok(refused)
     }
@@ -231,7 +231,7 @@ impl Journal {
         let before = self.contents.clone();
         targets.into_iter().for_each(|target| self.contents.forget(target));
         if self.contents != before {
-            // What the file has beyond that does no harm.
+            // Further entries in the file do no harm.
             let _ = self.write();
         }
     }

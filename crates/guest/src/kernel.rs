@@ -202,7 +202,7 @@ impl Kernel {
             now = port.now().max(self.timer);
         }
         if self.timer != 0 && now >= self.timer {
-            // It fired, by whoever: it is set to nothing now.
+            // It fired, from either timer: it is set to nothing now.
             self.timer = 0;
         }
         let idle = self.current.is_none();

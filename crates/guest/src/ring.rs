@@ -72,7 +72,7 @@ impl Ring {
         let Served { taken, done, woken, idle } = s.served;
         let count = s.missed << 2 | u64::from(idle) << 1 | u64::from(s.from_idle);
         let words = [s.due, s.taken, s.woken, s.fired, count, taken, done, woken];
-        // Who sees a word of this sample sees the count before it, too, and so that the slot's old sample
+        // A reader that sees a word of this sample also sees the count before it, and so that the slot's old sample
         // is being overwritten: pairs with the fence in `Reader::read`.
         fence(Ordering::Release);
         for (place, word) in slot.iter().zip(words) {

@@ -30,7 +30,7 @@ struct GuestOrigin {
     /// vCPU that the samples are about.
     vcpu: usize,
     ring: u64,
-    /// The injector's device interrupt wakes the task, whoever fires timers.
+    /// The injector's device interrupt wakes the task, from whatever source timers fire.
     device: bool,
     /// Place of the server, if samples are round trips.
     server: Option<Other>,
@@ -437,7 +437,7 @@ fn server(plan: &Plan, ping: Target) -> Option<Other> {
         Target::Host(_) => Other::Host,
         Target::Guest { task: server, .. } => {
             let places = places(guest);
-            // Of tasks that move, nobody knows where the other was.
+            // Of tasks that move, it is not known where the other was.
             let here =
                 !balances(plan, vm as usize) && places[task as usize] == places[server as usize];
             if here { Other::Here } else { Other::Vcpu }

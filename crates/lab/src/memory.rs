@@ -19,7 +19,7 @@ use crate::error::{Error, Whom};
 /// Every bit pattern is a value, and all fields are atomics but reserved ones, which the host does not
 /// touch.
 pub(crate) unsafe trait Shared {}
-// SAFETY: atomics, and reserved words that nobody reads.
+// SAFETY: atomics, and reserved words that are not read.
 unsafe impl Shared for GuestArea {}
 // SAFETY: the same.
 unsafe impl Shared for HostArea {}
@@ -27,7 +27,7 @@ unsafe impl Shared for HostArea {}
 unsafe impl Shared for TaskStats {}
 // SAFETY: the same.
 unsafe impl Shared for Ring {}
-// SAFETY: atomics, and reserved words that nobody reads.
+// SAFETY: atomics, and reserved words that are not read.
 unsafe impl Shared for Line {}
 // SAFETY: the same.
 unsafe impl Shared for Words {}

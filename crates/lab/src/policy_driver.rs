@@ -251,7 +251,7 @@ impl LabVm {
         port.v.counted.get_or_init(|| counted);
         let baseline = Attributes::from_policy(&port.state.driver.baseline());
         baseline.set(tid).map_err(Error::refused(&whom))?;
-        // What is restored later is what the kernel made of it.
+        // The attributes as the kernel has them now are restored later.
         port.state.captured = Some(Attributes::get(tid).map_err(Error::refused(&whom))?);
         port.v.tid.store(tid, Ordering::Release);
         driver::start(&mut port, false)
@@ -391,7 +391,7 @@ impl LabVm {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn multicast(&self, common: &Common, n: u32) -> Result<(), Error> {
-        // Guest-written: bits beyond its vCPUs are nobody.
+        // Guest-written: bits beyond its vCPUs mean no vCPU.
         let named = self.control().vcpu[n as usize].multicast.load(Ordering::Acquire);
         for to in (0..self.vcpus.len() as u32).filter(|to| named >> to & 1 != 0) {
             self.inject(common, to, Injection::Ipi, VECTOR_IPI)?;
@@ -488,7 +488,7 @@ impl LabVm {
     /// Ends the policy's effect: a boosted thread gets its baseline.
     pub(crate) fn detach(&self, common: &Common, n: u32) {
         let mut port = self.port(common, n);
-        // The thread is about to end, so there is nobody to tell if this fails.
+        // The thread is about to end: a failure cannot be reported any more.
         let _ = driver::stop(&mut port);
         if let Some(broken) = port.state.checked.as_ref().and_then(|page| page.broken()) {
             let whom = self.machine.whom_vcpu(n);

@@ -25,7 +25,7 @@ type Words = [AtomicU64; 2];
 pub(crate) struct PolicyLog {
     /// Notes written so far.
     written: AtomicU64,
-    /// Empty: nobody reads.
+    /// Empty: it is not read.
     notes: Box<[Words]>,
 }
 
@@ -98,11 +98,11 @@ impl PolicyLog {
         !self.notes.is_empty()
     }
 
-    /// Writes a note. The vCPU's lock is held: nobody else writes.
+    /// Writes a note. The vCPU's lock is held: no other thread writes.
     pub(crate) fn write(&self, note: Note) {
         let index = self.written.load(Ordering::Relaxed);
         let Some(words) = self.notes.get(index as usize % NOTES) else { return };
-        // Whoever sees a word of this note sees that those before it were written, too: pairs with
+        // A reader that sees a word of this note also sees that the notes before it were written: pairs with
         // the fence in `read`.
         fence(Ordering::Release);
         words[0].store(note.at, Ordering::Relaxed);
@@ -143,7 +143,7 @@ mod tests {
     use vcoop_policy::{Action, PolicyStats};
 
     fn note(at: u64) -> Note {
-        // What is written twice can be held against each other.
+        // The same number twice shows whether a note is torn.
         Note { at, budget: at, bits: at as u8 }
     }
 

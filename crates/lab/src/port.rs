@@ -93,7 +93,7 @@ impl Port for VcpuPort<'_> {
             Some(captured) if policy == self.state.driver.baseline() => *captured,
             _ => Attributes::from_policy(&policy),
         };
-        // Who it is about is put into words only if it fails: boosts must not allocate.
+        // The thread is named only if the call fails: boosts must not allocate.
         let whom = || self.vm.machine.whom_vcpu(self.v.number);
         match attr.set(self.v.tid()).map_err(|e| Error::refused(&whom())(e)) {
             Ok(()) => {
@@ -101,7 +101,7 @@ impl Port for VcpuPort<'_> {
                 self.happens(What::Applied(boosted));
                 Ok(())
             }
-            // Deadline bandwidth is the host's, and somebody else may have it now.
+            // Deadline bandwidth is the host's, and other threads may have it now.
             Err(e) if attr.is_deadline() && e.is_busy() => Err(SetError::Refused(e)),
             Err(e) => Err(SetError::Failed(e)),
         }

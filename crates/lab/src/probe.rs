@@ -220,7 +220,7 @@ mod tests {
         };
         assert_eq!(end(5_999_999, Some((4_000_000, 7))), (false, 0, 7));
         assert_eq!(end(6_000_000, Some((4_000_000, 7))), (true, 1, 1_000_000));
-        // What the last sample has skipped is missed; the next is due after that.
+        // Periods that the last sample skipped are missed; the next is due after them.
         assert_eq!(end(7_999_999, Some((4_000_000, 2_100_000))), (false, 2, 2_100_000));
         assert_eq!(end(9_000_000, Some((4_000_000, 2_100_000))), (true, 2 + 2, 2_100_000));
         // Late beyond the end.

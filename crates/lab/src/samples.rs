@@ -99,7 +99,7 @@ impl PendingSample {
                 parts[Part::GuestSwitch as usize] = guest;
                 parts[waited as usize] = latency - injector - guest;
             }
-            // One part: without a trace nobody knows how much of it was the timer's.
+            // One part: without a trace the timer's share of it is not known.
             Source::Host { .. } => parts[Part::WakeToRun as usize] = latency,
             Source::RoundTrip(trip) => parts = trip.parts(clock, latency),
             Source::Calls { .. } => parts[Part::CallWait as usize] = latency,

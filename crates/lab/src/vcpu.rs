@@ -225,7 +225,7 @@ pub(crate) fn install_handler() {
 /// Makes a thread of this process leave KVM_RUN. A thread that is just about to enter it is missed: the caller repeats
 /// until the thread has ended.
 pub(crate) fn interrupt(tid: i32) {
-    // SAFETY: signals a thread of our own process, or nobody if it has ended.
+    // SAFETY: signals a thread of our own process, or none if it has ended.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal()) };
 }
 

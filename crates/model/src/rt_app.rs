@@ -328,7 +328,7 @@ impl Reader<'_> {
             self.timer(value, path)?
         } else if is_event(key, "lock") {
             let lock = self.lock(text(value, path)?);
-            // What rt-app has is a mutex of pthreads.
+            // rt-app uses a mutex of pthreads.
             Act::Acquire { lock, kind: LockKind::Futex }
         } else if is_event(key, "unlock") {
             Act::Release { lock: self.lock(text(value, path)?) }

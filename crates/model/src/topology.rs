@@ -28,7 +28,7 @@ pub(crate) fn topology(
 ) -> Option<Topology> {
     let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value;
     let (threads, llcs) = (threads_per_core.value.get32(), llcs.value.get32());
-    // What a core in each LLC has.
+    // Threads of one core in each LLC.
     let one = threads * llcs;
     let cores = match (cores_per_llc, cpus) {
         (Some(given), _) => given.value.get32(),

@@ -137,7 +137,7 @@ impl Follower {
         to: u64,
         each: &mut dyn FnMut(Sample<'_>),
     ) {
-        // What it did until its first event is known with that.
+        // The first event tells what it did until then.
         if to <= self.at || timeline.is_unseen(self.tid) {
             return;
         }

@@ -203,7 +203,7 @@ impl Observation {
 
     /// Begins a window. Drops an open one.
     pub fn begin(&mut self, slicing: Slicing) {
-        // What was before is out of the way.
+        // Events from before are taken without a window.
         self.window = None;
         self.poll(&mut Nobody);
         let subject = &self.subject;
@@ -339,7 +339,7 @@ impl Observation {
             observer.closes(ns);
         }
         let mut used = self.crowd.used(to);
-        // On a CPU without any event either such a vCPU ran or nobody.
+        // On a CPU without any event either such a vCPU ran or no thread.
         used.vm += silent;
         used.idle += used.unseen.saturating_sub(silent);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);

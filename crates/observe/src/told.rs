@@ -113,7 +113,7 @@ impl Names {
         };
         let told = match event.what {
             What::Switch { prev, leaves, next, .. } => {
-                // What was missed.
+                // A switch that was missed.
                 self.switch(at, pcpu, prev, Left::Blocked, observer);
                 let runnable = leaves == Leaves::Runnable;
                 let left = if runnable { Left::Preempted } else { Left::Blocked };

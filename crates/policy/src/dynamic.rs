@@ -224,7 +224,7 @@ impl Dynamic {
     fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
         let on = self.attached && self.registered && vm.is_on();
         if on && self.is_disabled() {
-            // What was injected while the guest's hooks were off will never be acknowledged.
+            // Interrupts that were injected while the guest's hooks were off will never be acknowledged.
             self.acked = self.ticket;
         }
         self.control.set_enabled(now, on, vm, out);
@@ -278,7 +278,7 @@ impl Dynamic {
                     self.control.deny_long_section(out);
                 }
             }
-            // What it says on its way into idle may be heard when it is there, and boosted across it.
+            // Words that the guest wrote on its way into idle may be read when it is idle and boosted across idle.
             Need::None if self.control.is_halted() && self.config.boost_across_idle => {}
             Need::None => {
                 self.control.end(self.canonical, vm, out);

@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(m.start(now, &mut vm), Ok(()));
         let left = m.time_left();
         assert!((500_000..520_000).contains(&left), "{left}");
-        // Who is boosted already begins nothing, however little is left.
+        // A vCPU that is boosted already begins no new boost, however little is left.
         m.settle(now + left, &mut vm);
         assert_eq!(m.start(now + left, &mut vm), Ok(()));
     }

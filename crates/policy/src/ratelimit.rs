@@ -37,7 +37,7 @@ const LEAST_RUN_NS: Ns = 1_000_000;
 const RUNS: Ns = 2;
 /// A ratelimit falls by up to this factor an interval, because others wait,
 const DOWN: Ns = 4;
-/// and rises by up to this one, because nobody waits.
+/// and rises by up to this one, because no vCPU waits.
 const UP: Ns = 2;
 /// Weight of the past in the averaged rate of challenges: seven parts to one of the last interval.
 const PAST: u64 = 7;

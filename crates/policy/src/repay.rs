@@ -147,7 +147,7 @@ impl Repay {
         self.levels
     }
 
-    /// Nobody competed: a debt is forgotten bit by bit, and a lowered weight would help nobody.
+    /// No thread competed: a debt is forgotten bit by bit, because a lowered weight would help no thread.
     fn forgets(&mut self) -> u8 {
         self.debt -= self.debt / 8;
         if self.debt < FORGOTTEN_NS {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     proptest! {
-        /// In the long run it has what it would have without boosts, whoever else is there.
+        /// In the long run it has what it would have without boosts, beside any other threads.
         #[test]
         #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn it_gets_its_due(

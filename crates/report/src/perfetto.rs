@@ -407,7 +407,7 @@ impl<W: Write> Trace<W> {
             Event::Switch { pcpu, from, to, left } => self.switch(at, pcpu, from, to, left),
             Event::Begin { pcpu, work } => self.begin(at, pcpu, work),
             Event::Wake { thread, pcpu, by } => self.wake(at, thread, pcpu, by),
-            // What it has waited for since before the window.
+            // A wait that began before the window.
             Event::Waits { thread, pcpu } => self.wake(at, thread, pcpu, pcpu),
             Event::Move { thread, from, to } => {
                 let name =

@@ -116,7 +116,7 @@ pub(crate) fn setting(document: &Document) -> String {
     if document.is_observation() {
         return format!("observed for {}", format::time(document.duration_s * 1e6));
     }
-    // A VM that somebody else runs takes turns, and nothing is drawn.
+    // A VM that vcoop does not run takes turns, and nothing is drawn.
     let (turn, seed) = match document.backends.as_slice() {
         [one] if one == VM => ("round", String::new()),
         _ => ("repeat", format!(", seed {}", document.seed)),

@@ -42,7 +42,7 @@ pub struct Vm {
     /// What tells that policy of sleeps, wake-ups and interrupts: `perf`, `fentry of KVM`, `tracepoint of KVM`,
     /// `scx_vcoop`.
     pub heard_by: Vec<String>,
-    /// Whether that policy boosts nobody now, because hardly any thread of the host waits for a CPU.
+    /// Whether that policy boosts no vCPU now, because hardly any thread of the host waits for a CPU.
     pub rests: bool,
     /// Where the VM's name, VMM and accelerator are known from.
     pub sources: Vec<Source>,
@@ -94,8 +94,8 @@ pub struct Vcpu {
 pub struct Thread {
     /// Scheduling policy and its parameters: `SCHED_OTHER nice 0`, `SCHED_FIFO 50`.
     pub policy: Option<String>,
-    /// Who made the thread real-time: `vcoop` if vcoop has boosted it, `unknown` if somebody else did, `None` if it is
-    /// not.
+    /// Who made the thread real-time: `vcoop` if vcoop has boosted it, `unknown` if another program did, `None` if it
+    /// is not.
     pub realtime_by: Option<&'static str>,
     /// CPUs that it may use, as a list of the kernel's kind: `0-3,7`.
     pub affinity: Option<String>,

@@ -154,7 +154,7 @@ impl Guard {
             return false;
         }
         // The wake-up rule of constant bandwidth servers: within its period the server goes on where
-        // it was, with its share of the rest at most; one that serves nobody yet begins anew instead.
+        // it was, with its share of the rest at most; one that serves no entity yet begins anew instead.
         let rest = i128::from(c.due.saturating_sub(now)) * i128::from(server.runtime_ns);
         let overflows = i128::from(c.left) * i128::from(server.period_ns) > rest;
         if now >= c.due || (overflows && !c.starved) {
@@ -226,7 +226,7 @@ impl Guard {
             }
             return true;
         }
-        // Fair entities ran without the server's help: nobody starves.
+        // Fair entities ran without the server's help: none starves.
         c.server = Server::Waiting;
         c.starved = false;
         c.new_period(now, server);

@@ -168,7 +168,7 @@ impl World<'_> {
             let (current, resched) = (vcpu.current, vcpu.resched);
             let (vm, thread) = (vcpu.vm as usize, vcpu.thread as usize);
             if resched && current == NONE {
-                // Who leaves the idle loop looks for calls that came without an IPI.
+                // A CPU that leaves the idle loop looks for calls that came without an IPI.
                 self.calls_done(v);
             }
             if resched && (current == NONE || self.guest_may_preempt(v, current)) {
@@ -233,11 +233,11 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
         let work = &vm.tasks[task as usize];
-        // Who spins for a sleeping lock stops that, and goes to sleep.
+        // A task that spins for a sleeping lock stops that, and goes to sleep.
         if work.holds > 0 || matches!(work.spin, Spin::Sleeping(_)) {
             return false;
         }
-        // In user mode nobody looks at a lazy flag that another CPU has set, whether the vCPU left guest mode or not.
+        // In user mode no code reads a lazy flag that another CPU has set, whether the vCPU left guest mode or not.
         let unseen = work.mode == Mode::User && work.left > 0 && !vcpu.in_kernel;
         if unseen && vm.preemption == Preemption::Lazy && !vcpu.eager {
             return false;
@@ -408,7 +408,7 @@ impl World<'_> {
     fn tells_of_urgent(&mut self, v: u32, e: EntId) {
         let vcpu = &self.vcpus[v as usize];
         let level = &self.vms[vcpu.vm as usize].level;
-        // Without a policy nobody asks how urgent the task is.
+        // Without a policy it does not matter how urgent the task is.
         if vcpu.has_policy && level.is_urgent(e) && level.cpu_of(e) == vcpu.cpu {
             let intent = crate::policy_driver::page::intent(level.policy(e));
             self.guest_event(v, GuestEvent::RtEnqueued(intent));

@@ -130,7 +130,7 @@ impl World<'_> {
             Segment::CState => {
                 self.awake(p);
                 if self.smt.is_on() {
-                    // What it goes on with comes next.
+                    // The next segment is chosen below.
                     self.pcpus[p as usize].segment = Segment::Overhead;
                     self.sibling_turns(p);
                 }
@@ -214,7 +214,7 @@ impl World<'_> {
         self.pcpus[p as usize].extra += 2 * stopped * self.costs.of(CostKey::ContextSwitch);
         self.host_notes();
         if self.tracks.is(waking, State::IdleExit) {
-            // The idle exit was for it; somebody else was chosen, or it will be chosen now.
+            // The idle exit was for it; another thread was chosen, or it will be chosen now.
             self.tracks.set(waking, State::WakeToRun, self.clock.now());
         }
         if next == prev {

@@ -379,7 +379,7 @@ impl World<'_> {
     #[inline]
     pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
         let vcpu = &mut self.vcpus[v as usize];
-        // A half that nobody listens to need not run: switching the policy on is not possible for a
+        // A half whose words are not read need not run: switching the policy on is not possible for a
         // vCPU without one, and a rogue kernel never had it.
         if !vcpu.has_guest_half || vcpu.page.is_rogue() {
             return;

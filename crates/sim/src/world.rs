@@ -66,7 +66,7 @@ pub(crate) struct World<'p> {
     /// Counts over time, if the plan asks for them.
     pub(crate) event_counts: EventCounts,
 
-    // What is measured and told.
+    // Measurements and traces.
     pub(crate) tracks: Tracks,
     pub(crate) probes: Probes,
     pub(crate) spans: Spans<'p>,

@@ -301,7 +301,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, with this length, and used by nobody else.
+        // SAFETY: mapped by `new`, with this length, and not used by others.
         unsafe { libc::munmap(self.map.as_ptr().cast(), PAGE + RING) };
     }
 }

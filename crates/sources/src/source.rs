@@ -95,7 +95,7 @@ impl Source {
         events.watch(tid, || stat.is_asleep()).map_err(full)?;
         let token = EventData::new_u64(SEVERAL as u64);
         // Edge-triggered: a record that is begun and not yet written makes the ring readable, but cannot be taken.
-        // Whoever waits would spin, for ever if that keeps the writer from its CPU.
+        // A waiter would spin, for ever if that keeps the writer from its CPU.
         match epoll::add(epoll, events.ready(), token, EventFlags::IN | EventFlags::ET) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(e) => Err(Error::of("epoll_ctl", e.into())),

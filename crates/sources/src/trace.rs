@@ -178,7 +178,7 @@ impl Recorder {
         let tids = |of: fn(&Thread) -> bool| {
             threads.iter().filter(move |t| of(t)).map(|t| i64::from(t.tid))
         };
-        // On other CPUs, too: somebody may let them go there. If that is too long for a filter, the one of the CPUs
+        // On other CPUs, too: their affinity may be changed. If that is too long for a filter, the one of the CPUs
         // stays.
         let own = ["prev_pid", "next_pid"].map(|field| any_of(field, tids(|t| t.vcpu)));
         let switches = format!("{} || {}", self.on_cpus, own.join(" || "));

@@ -114,7 +114,7 @@ pub fn run(
             shared.moved.notify_all();
             (control.progress)(outcome.progress);
         }
-        // Threads that wait or run find out; those that send find nobody there.
+        // Threads that wait or run notice it; those that send find no receiver.
         shared.over.store(true, Ordering::Relaxed);
         shared.moved.notify_all();
         written
@@ -155,7 +155,7 @@ fn take(shared: &Shared, missing: &[u32], stop: &AtomicBool) -> Option<u32> {
             next.0 += 1;
             return Some(point);
         }
-        // A stop flag set by a signal handler tells nobody: look again now and then.
+        // A signal handler that sets the stop flag wakes no thread: look at it from time to time.
         let wait = std::time::Duration::from_millis(50);
         let found = shared.moved.wait_timeout(next, wait);
         next = found.unwrap_or_else(PoisonError::into_inner).0;

@@ -167,7 +167,7 @@ impl Job {
                     let all = [sets.as_slice(), &[Set::of(by, &n.to_string())]].concat();
                     let size = self.size(&all, loader);
                     size.map_err(|found| match self.size(&sets, loader) {
-                        // What is wrong is wrong by this number alone.
+                        // Only this number causes the error.
                         Ok(_) => ratio::refused(by, n, found),
                         Err(_) => found,
                     })
@@ -331,7 +331,7 @@ impl Job {
             .collect();
         let kinds = texts.iter().fold(1_usize, |n, (_, values)| n.saturating_mul(values.len()));
         let (mut seen, mut paths) = (BTreeSet::new(), BTreeSet::new());
-        // What was asked for until here is of no point.
+        // Files that were asked for until here are of no point.
         loader.take_asked();
         for point in 0..self.points() {
             if seen.len() == kinds {

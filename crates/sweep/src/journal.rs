@@ -21,7 +21,7 @@ pub(crate) struct Journal(File);
 impl Journal {
     /// Opens or makes the journal of a part, and returns its points. `mark`: its first line.
     pub(crate) fn open(path: &Path, mark: &str) -> io::Result<(Self, Vec<PointRows>)> {
-        // What is there may be no file at all, and to open a pipe takes for ever.
+        // The path may be no regular file, and opening a pipe would block for ever.
         if path.symlink_metadata().is_ok() {
             file::open(path)?;
         }

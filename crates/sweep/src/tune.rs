@@ -117,7 +117,7 @@ pub fn tune(
     for base in search.bases.iter().filter(|base| means.of.contains(&base.as_str())) {
         first.extend(alone(base, &means));
     }
-    // What a policy does without is tried by itself once, on the first policy that takes it.
+    // An optional key is tried by itself once, with the first policy that takes it.
     for (key, _) in search.keys.iter().filter(|(key, _)| key.values.optional()) {
         let base = search.bases.iter().find(|base| key.fits(&Setting::plain(base)));
         first.extend(base.into_iter().flat_map(|base| alone(base, key)));
@@ -268,7 +268,7 @@ impl<'a> Search<'a> {
                 self.order.push(setting.clone());
             }
             let base = self.bases.iter().position(|b| *b == setting.base).unwrap_or(0);
-            // What was proposed lies inside its range, and ranks are numbers: telling cannot fail.
+            // Proposed values lie inside their ranges, and ranks are numbers: telling cannot fail.
             let _ = self.base.tell(base as f64 + 0.5, value);
             for (key, optimizer) in self.keys.iter_mut().filter(|(key, _)| key.fits(setting)) {
                 let found = setting.keys.iter().find(|(name, _)| name == key.name);

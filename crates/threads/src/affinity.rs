@@ -119,7 +119,7 @@ impl Stay {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        // There is nobody to tell if this fails.
+        // A failure cannot be reported here.
         let _ = pin(&self.0);
     }
 }

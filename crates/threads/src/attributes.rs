@@ -98,7 +98,7 @@ fn is_default_slice(slice: Ns) -> bool {
         return true;
     }
     let look = || std::fs::read_to_string(BASE_SLICE).ok()?.trim().parse().ok();
-    // Nobody waits for somebody who may have a lower priority.
+    // No thread waits for one that may have a lower priority.
     DEFAULTS.try_lock().is_ok_and(|mut defaults| defaults.has(slice, look))
 }
 

@@ -88,7 +88,7 @@ impl Captured {
     pub fn renew(&mut self) -> Result<(), Error> {
         let tid = self.baseline.tid;
         let mut now = Attributes::get(tid)?;
-        // Who changes a nice value leaves the flag that a boost has set, which the thread did not have.
+        // A program that changes a nice value leaves the flag that a boost has set, which the thread did not have.
         now.flags &= self.baseline.attributes.flags;
         (self.baseline.attributes, self.baseline.nice) = (now, nice(tid)?);
         Ok(())

@@ -68,7 +68,7 @@ impl<T> PiMutex<T> {
 
 impl<T> Drop for PiMutex<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody holds it: a guard would borrow it.
+        // SAFETY: no thread holds it: a guard would borrow it.
         unsafe { libc::pthread_mutex_destroy(self.raw.get()) };
     }
 }

@@ -51,7 +51,7 @@ pub struct PreciseSleep {
 }
 
 impl PreciseSleep {
-    /// A sleeper on this clock. `spins`: spinning takes CPU time from nobody.
+    /// A sleeper on this clock. `spins`: spinning takes CPU time from no other thread.
     pub fn new(clock: Clock, spins: bool) -> Self {
         Self { clock, spins, spin: SPIN_NS.1 }
     }

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_guest_is_shown_boosts_in_turns_and_nothing_at_the_begin_and_the_end() {
-        // What the guest was shown, and when, in milliseconds.
+        // Statuses that the guest was shown, and when, in milliseconds.
         let shown = |guest: &dyn Fn(&Window)| {
             let (looks, all) = (Cell::new(0_u32), RefCell::new(vec![(0, Status::Disabled)]));
             let found = examined(|own| {

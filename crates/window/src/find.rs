@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_off_while_it_is_looked_at_is_no_window() {
-        // What is found here is mapped for a moment, and would be found by others.
+        // Windows of this test are mapped for a moment, and other tests would find them.
         let _one = crate::registered();
         let file = memory(1 << 16);
         let _mapped = Window::map(&file, 0).unwrap();

@@ -130,7 +130,7 @@ impl Window {
         let Some((map, guard)) =
             NonNull::new(map.cast::<u8>()).zip(Guard::new(map as usize, bytes))
         else {
-            // SAFETY: the mapping of above, which nobody uses.
+            // SAFETY: the mapping of above, which is not used any more.
             unsafe { libc::munmap(map, bytes) };
             return Err(io::Error::other("too many windows"));
         };
@@ -346,7 +346,7 @@ mod tests {
         assert!([7, u64::MAX].iter().all(|slot| host.guest(*slot).is_none()));
         assert!([7, u64::MAX].iter().all(|slot| host.host(*slot).is_none()));
         let guest = Window::map(&file, 0).unwrap();
-        // What a host has left that was killed.
+        // Words that a killed host has left.
         let left = guest.host(2).unwrap();
         for word in [&left.status, &left.ticket, &left.hints] {
             word.store(2, Ordering::Release);

@@ -134,7 +134,7 @@ impl GuestCheck {
             self.header = Some(value);
             return;
         }
-        // Whoever looked at the status just before it changed may still store.
+        // A guest that read the status just before it changed may still store.
         let gated = self.status == Status::Disabled && self.past_grace(self.status_since, now);
         self.report.require(Rule::StatusGates, !(gated && self.registered), now);
         let canonical = match offset {

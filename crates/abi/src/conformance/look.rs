@@ -56,7 +56,7 @@ impl Looks {
         };
         looks.stored(at, at::HEADER, area.header.load(Ordering::Acquire));
         looks.read(at, Actor::Host, What::Registered(true));
-        // What it said to a host before this one is not judged.
+        // Words from before this host are not judged.
         looks.words = words(area);
         looks
     }
@@ -84,7 +84,7 @@ impl Looks {
             self.answers += u64::from(unboost);
             self.stored(at, offset, now[n]);
         }
-        // What is owed by now is judged also where nothing has changed.
+        // Overdue stores are judged also if no word has changed.
         self.read(at, Actor::Host, What::End);
     }
 

@@ -85,7 +85,7 @@ struct AttachedVm {
     interrupted: Option<Interrupted>,
     /// Its number in `scx_vcoop`, if that decides about its boosts.
     ext: Option<u32>,
-    /// Its vCPUs have what they had before the policy: nobody waits for a CPU, so a boost would change nothing.
+    /// Its vCPUs have what they had before the policy: no thread waits for a CPU, so a boost would change nothing.
     rests: bool,
     /// Total time that its vCPUs had waited at the last check.
     waited: Ns,
@@ -392,7 +392,7 @@ impl Inside {
                     self.heard.max_ns = self.heard.max_ns.max(late);
                     events.push((now, true));
                 }
-                // Its run began before it was heard of, and is charged from there.
+                // Its run began before the event came, and is charged from there.
                 What::Runs => events.push((at, false)),
                 What::Interrupt { kind, coalesced } => {
                     self.interrupted(number, place, at, kind, coalesced);

@@ -269,7 +269,7 @@ fn interleaved(d: &Document, check: &Check, policy: &str, place: &Coordinates) -
     let own = &view.spans.first()?.who;
     let served = format!("{}/", check.probe);
     let mut pauses: Vec<_> = view.spans.split(|span| span.who == *own).skip(1).collect();
-    // What follows the last run is no pause between two.
+    // The time after the last run is no pause between two runs.
     pauses.pop();
     let third = |pause: &&&[SpanView]| pause.iter().any(|s| !s.who.starts_with(&served));
     let taken = pauses.iter().filter(third).count();

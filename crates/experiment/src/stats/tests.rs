@@ -138,7 +138,7 @@ fn a_quantile_beyond_the_samples_has_no_interval() {
     let even: Vec<Block> = (0..3).map(|_| block(&(1..=1000).collect::<Vec<_>>())).collect();
     let ends = Pool::new(&even).interval(990_000).unwrap();
     assert!((989.0..990.0).contains(&ends[0]) && (990.0..991.0).contains(&ends[1]), "{ends:?}");
-    // What is rare is in one repeat only: nobody knows how far the p99 is from there.
+    // A rare event is in one repeat only: the interval of the p99 is not known from it.
     let mut odd = even;
     odd[2] = block(&(1..=1000).map(|i| if i > 900 { i * 50 } else { i }).collect::<Vec<_>>());
     assert_eq!(Pool::new(&odd).interval(990_000), None);

@@ -233,7 +233,7 @@ fn is_used(roots: &Roots, contents: &Contents) -> bool {
         let has_own = child
             .cpus
             .is_some_and(|now| !now.is_empty() && !ours.is_some_and(|ours| ours.is_mine(&now)));
-        // What it had before it would lose.
+        // It would lose the CPUs that it had before.
         let had = ours.is_some_and(|ours| !ours.before.is_empty());
         has_own
             || had

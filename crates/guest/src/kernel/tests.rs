@@ -275,7 +275,7 @@ fn a_task_that_wakes_up_goes_where_it_runs_at_once() {
     k.call(Call::SleepUntil(20), &mut m);
     assert_eq!((k.current(), m.ready[0]), (Some(1), 2), "tasks 1 and 2 are left");
     k.call(Call::SleepUntil(30), &mut m);
-    // The real-time one preempts whoever runs here; the fair one would wait, and vCPU 2 is idle.
+    // The real-time one preempts the running task here; the fair one would wait, and vCPU 2 is idle.
     m.now = 31;
     k.interrupt(Cause::Timer, &mut m);
     assert_eq!((k.current(), m.sent.as_slice()), (Some(0), [(2, 1)].as_slice()));

@@ -51,7 +51,7 @@ pub(crate) fn spin(until: u64, least: u64, mut each: impl FnMut(Gap)) {
         let now = tsc();
         if now - last > least {
             each(Gap { from: last, to: now });
-            // What was done about it is no gap.
+            // The time to report a gap is no gap.
             last = tsc();
         } else {
             last = now;

@@ -80,7 +80,7 @@ impl Setup {
             n += 1;
             n as u64
         };
-        // `Echo` as the operation: nobody operates but the host.
+        // `Echo` as the operation: only the host works.
         if self.op != Op::Echo {
             add(operating);
         }

@@ -32,7 +32,7 @@ pub(crate) fn watch(b: &mut Bench<'_>, tick_ns: Ns, watch_ns: Ns) -> Result<Vec<
     let mut all = Watched::default();
     for &cpu in &cpus {
         let part = watch_ns / cpus.len() as Ns;
-        // A thread of its own: fair, and of low weight, so that whoever wants the CPU has it at once.
+        // A thread of its own: fair, and of low weight, so that other threads get the CPU at once.
         let watched = thread::scope(|s| {
             let watcher = s.spawn(|| Watched::on(b, cpu, tick_ns, part));
             watcher.join().unwrap_or(Err(Error::Panicked(Whom::Host)))

@@ -138,7 +138,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     let (vm, mut fds) = build(&kvm, &plan, 0, &guest, &rates, false).unwrap();
     let origin = tsc();
     vm.machine.ram.control(|c| c.start_tsc = origin);
-    // Notifications are answered on the vCPU's own thread: nobody else looks.
+    // Notifications are answered on the vCPU's own thread: no other thread reads them.
     let common = Common::new(Clock::new(origin, khz), false);
     let exits = Exits::default();
     let cpus = allowed_cpus().unwrap();

@@ -225,7 +225,7 @@ mod tests {
             (Part::Delivery, 7),
             (Part::GuestSwitch, 10),
         ];
-        // KVM's own timer: nobody saw it fire before the thread was woken.
+        // KVM's own timer: no event shows when it fired before the thread was woken.
         let lapic = guest(&t, &clock, 5, &sample, None).unwrap();
         let want = [&common[..], &[(Part::TimerSlack, 5)]].concat();
         assert_eq!(lapic.parts, named(&want));

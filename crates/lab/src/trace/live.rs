@@ -111,7 +111,7 @@ impl Live {
             What::Switch { prev, leaves, next, .. } => {
                 let (from, to) = (self.who(prev), self.who(next));
                 if has != from {
-                    // What was missed.
+                    // A switch that was missed.
                     let left = Left::Blocked;
                     self.events.push((at, Told::Switch { pcpu, from: has, to: from, left }));
                 }
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!((heard.0.len(), heard.1), (4, vec![15, 35]));
     }
 
-    /// What somebody was told of boosts.
+    /// What was noted of boosts.
     #[derive(Debug, Default)]
     struct Boosts(Vec<(Ns, &'static str)>);
 

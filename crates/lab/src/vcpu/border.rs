@@ -27,7 +27,7 @@ use crate::run::{one_at_a_time, tsc_khz};
 const TEST: Duration = Duration::from_secs(2);
 
 /// Two fair tasks that hold their registers and take turns every 100 us by the local timer, and a
-/// real-time one that device 0 wakes. Device 1 wakes nobody, device 2 comes by NMI.
+/// real-time one that device 0 wakes. Device 1 wakes no task, device 2 comes by NMI.
 fn machine(kvm: &Kvm, khz: u32) -> Machine {
     let machine = Machine::new(kvm, "border", 1).unwrap();
     let task = |op: Op, class: Class, ring: u64| TaskSpec {

@@ -523,7 +523,7 @@ table! {
         costs: At<CostsKeys>,
         /// Idle states, shallowest first.
         cstate: Vec<CStateKeys>,
-        /// What takes its CPUs though nobody asked for it.
+        /// Interrupts and threads of the system that take its CPUs at random times.
         noise: Vec<NoiseKeys>,
     }
 }

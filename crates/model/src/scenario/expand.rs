@@ -199,7 +199,7 @@ fn cyclictest(keys: &Cyclictest, common: &CommonKeys) -> Threads {
                 interval_ns,
                 absolute: keys.mode.value == CyclicMode::Absolute,
                 work: keys.work.value.0,
-                // Where its periods lie between the ticks is nobody's choice on a real machine.
+                // On a real machine the phase of its periods to the ticks is not chosen.
                 phase: Dist::Uniform(0, interval_ns - 1),
             };
             (copy_name(common, i), program)

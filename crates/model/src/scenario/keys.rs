@@ -41,7 +41,7 @@ table! {
         assumptions: At<Vec<At<Prose>>> = "[]",
         /// Measured time, after the warm-up.
         duration: At<AtLeast<1_000_000>> = "5s",
-        /// Dropped at the start.
+        /// Time at the start of each run that is not measured.
         warmup: At<Time> = "500ms",
         /// Independent repeats, each with a seed of its own.
         repeats: At<Int<1, 10_000>> = "10",
@@ -113,8 +113,8 @@ table! {
         noise: At<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
-        /// Where pCPUs sit. Default: the profile's, where `pcpus` fits its cores and caches; else
-        /// one cache for all.
+        /// Topology: which pCPUs share cores and caches. Default: the profile's, where `pcpus` fits its cores and
+        /// caches; else one cache for all.
         topology: Option<At<TopologyTable>>,
         /// Ticks a second.
         tick_hz: At<Int<10, 10_000>> = "250",
@@ -151,11 +151,11 @@ table! {
     pub(crate) struct InterruptKeys {
         /// Name.
         name: At<Name>,
-        /// Left out entirely when false; a matrix can vary it.
+        /// False: it is left out of the scenario. A matrix can vary it.
         enabled: At<bool> = "true",
         /// Time from one interrupt to the next, on each of its pCPUs.
         period: At<Times>,
-        /// Time that handler and softirq keep the pCPU. Default: `device_irq` of the profile.
+        /// CPU time of handler and softirq. Default: `device_irq` of the profile.
         work: Option<At<Times>>,
         /// pCPUs that take them.
         cpus: At<CpuList> = "all",
@@ -169,14 +169,14 @@ table! {
         name: At<Name>,
         /// The `[[group]]` that it is in, which stands before it. Default: none.
         group: Option<At<Name>>,
-        /// What all its threads on all CPUs weigh together, beside threads and groups of the group that it is in, or of
-        /// none (1024: as a thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
+        /// Weight of all its threads on all CPUs together, compared with the threads and groups beside it (1024: as a
+        /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
         weight: At<Int<2, 262_144>> = "1024",
         /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads
         /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it.
         /// Simulated only. Default: no limit.
         cpu_max: Option<At<CpuMax>>,
-        /// Part of `cpu_max` that was not used and may be used later, at most.
+        /// Most unused time of `cpu_max` that may be used later.
         cpu_max_burst: At<Time> = "0us",
     }
 }
@@ -186,7 +186,7 @@ table! {
     pub(crate) struct VmKeys {
         /// Name.
         name: At<Name>,
-        /// Left out entirely when false; a matrix can vary it.
+        /// False: it is left out of the scenario. A matrix can vary it.
         enabled: At<bool> = "true",
         /// Copies, named NAME/0, NAME/1, ... when there are several. Series and numbers of all are shown
         /// as one, under NAME.
@@ -210,7 +210,7 @@ table! {
         /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
         /// Default: no limit.
         vcpu_cpu_max: Option<At<CpuMax>>,
-        /// Linux: part of `cpu_max` that was not used and may be used later, at most. Default: 0us.
+        /// Linux: most unused time of `cpu_max` that may be used later. Default: 0us.
         cpu_max_burst: Option<At<Time>>,
         /// credit1: the VM's cap, its largest CPU time in percent of one pCPU; 0: no cap.
         cap: Option<At<Int<0, 25_600>>>,
@@ -222,7 +222,7 @@ table! {
         vcpu_policy: At<OneOrEach<PolicyText>> = "other",
         /// Means of boosting, instead of the policy's: one for all, or one each.
         means: Option<At<OneOrEach<MeansText>>>,
-        /// Where vCPUs sit, as the guest sees it. Default: one cache for all, no SMT.
+        /// Topology of the vCPUs, as the guest sees it. Default: one cache for all, no SMT.
         topology: Option<At<TopologyTable>>,
         /// Ticks a second of the guest.
         tick_hz: At<Int<10, 10_000>> = "250",
@@ -230,9 +230,9 @@ table! {
         preemption: At<Preemption> = "voluntary",
         /// The guest takes part in the boost protocol.
         cooperative: At<bool> = "true",
-        /// Simulated only: each vCPU has a series of its waits, VM.vcpuN with the metric `wait`: from a
-        /// wake-up of the vCPU's thread until it runs. It counts as a guest's latency, as what
-        /// `vcoop observe` measures of a VM that runs.
+        /// Simulated only: each vCPU has a series of its waits, VM.vcpuN with the metric `wait`. A wait is the time
+        /// from a wake-up of the vCPU's thread until it runs. It counts as a guest's latency, like the waits that
+        /// `vcoop observe` measures.
         waits: At<bool> = "false",
         /// How it is virtualised.
         virt: Flat<VirtKeys>,
@@ -302,7 +302,7 @@ table! {
         /// dynamic: longest boost at once, except for a two-hundredth of the time. Boosted time counts up to it, and
         /// time without a boost counts back. 0: as the budget allows.
         longest_boost: Option<At<Time>>,
-        /// dynamic: longest that a preempt-disabled section holds a boost.
+        /// dynamic: longest boost for one preempt-disabled section.
         max_preempt_off: Option<At<Span1>>,
         /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver, vcoop has to hear
         /// KVM's own events for it: a build with the feature `bpf`.
@@ -310,9 +310,9 @@ table! {
         /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
         /// IPIs the sender then asks by a hypercall.
         boost_receiver: Option<At<bool>>,
-        /// dynamic: honour the guest's request at VM exits.
+        /// dynamic: act on the guest's request at VM exits.
         boost_on_request: Option<At<bool>>,
-        /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.
+        /// dynamic: keep the vCPU boosted while it halts, so that its wake-up preempts.
         boost_across_idle: Option<At<bool>>,
         /// dynamic and wake-boost: a vCPU gives back the CPU time that it gains by boosts: its thread has a nice
         /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
@@ -321,23 +321,23 @@ table! {
         /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
         /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
         rest_slice: Option<At<Time>>,
-        /// wake-boost: longest a woken vCPU stays boosted.
+        /// wake-boost: longest boost of a vCPU after a wake-up.
         run: Option<At<Span1>>,
         /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
         /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
         patches: Option<At<Vec<At<Prose>>>>,
         /// Likewise: patches to start from.
         preset: Option<At<PresetKind>>,
-        /// ratelimit-auto: time between two looks at a domain.
+        /// ratelimit-auto: interval at which a domain is examined.
         interval: Option<At<AtLeast<1_000_000>>>,
         /// ratelimit-auto: least ratelimit, 0us (off) or 100us to 500ms.
         min_ratelimit: Option<At<Time>>,
         /// ratelimit-auto: largest ratelimit, 100us to 500ms; of it, at most the timeslice.
         max_ratelimit: Option<At<Time>>,
-        /// ratelimit-auto: a domain whose mean run from wake-up to block is at most this runs
-        /// briefly; and so short are the wake-ups that others yield to.
+        /// ratelimit-auto: a domain runs briefly if its mean run from wake-up to block is at most this. A wake-up is
+        /// short by the same limit.
         brief: Option<At<Span1>>,
-        /// ratelimit-auto: it does so until its mean run is at least this.
+        /// ratelimit-auto: mean run from which on a domain no longer runs briefly.
         busy: Option<At<Span1>>,
         /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
         /// second.
@@ -353,7 +353,7 @@ table! {
         /// Every policy: pCPUs that the host's loads may use under it; "others": those that no vCPU is
         /// pinned to. A load that has `cpus` stays there, as do a kernel's threads that are bound to a CPU.
         load_cpus: Option<At<LoadCpus>>,
-        /// Every policy: how VMs are virtualised under it, whatever they say themselves.
+        /// Every policy: virtualisation of all VMs under this policy, instead of their own keys.
         virt: Flat<VirtKeys>,
     }
 }
@@ -388,7 +388,7 @@ choice! {
 }
 
 table! {
-    /// A switch thrown while running: `boost`, `policy` of a vCPU, or vCPUs to `prefer`.
+    /// A change during the run: `boost`, `policy` of a vCPU, or vCPUs to `prefer`.
     pub(crate) struct AtKeys {
         /// When, counted from the start of the warm-up.
         time: At<Time>,

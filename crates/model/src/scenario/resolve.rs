@@ -421,7 +421,7 @@ fn compared(
     let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
     let compare = &keys.compare.value;
     let mut names: Vec<String> = Vec::new();
-    // A comparison nobody wrote is not held against anybody.
+    // A comparison that is a default is not refused.
     let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
         if let Some(Unfit { message, help }) = policies.unfit(&name.value.0, class) {
@@ -430,7 +430,7 @@ fn compared(
             }
             continue;
         }
-        // What is wrong with a policy of the file's own was said at the policy.
+        // Errors in a policy of this file were reported at the policy.
         let own = keys.policy.0.iter().any(|(own, _)| own.value == name.value.0);
         if !own && !known.contains(&name.value.0.as_str()) {
             let message = format!("there is no policy `{}`", name.value.0);

@@ -123,7 +123,7 @@ pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>
                 return None;
             };
             let known: Vec<&str> = names(&plan.probes);
-            // What is not enabled has no samples, but can be named.
+            // A probe that is switched off has no samples, but can be named.
             if !known.contains(&probe.as_str()) && !keys.switches_off(probe) {
                 let message = format!("there is no series `{probe}`");
                 errors.error_help(*span, message, nearest(probe, "series", &known));

@@ -166,7 +166,7 @@ pub(crate) fn check_policies<'p>(
         for vm in vms {
             let plan = plans.iter().find(|plan| plan.label == vm.name.value.0);
             let Some(mut virt) = plan.map(|plan| plan.virt.clone()) else { continue };
-            // What is wrong without the policy has been said.
+            // Errors that do not depend on the policy were reported before.
             if conflicts(&virt, cpu).is_empty() {
                 policy.apply(&mut virt);
                 refuse(&virt, &vm.virt.0, Some(policy), vm, cpu, errors);
@@ -218,7 +218,7 @@ fn refuse_governor(
     errors: &mut Collector<'_>,
 ) {
     let mut refuse = |keys: &[&str], message: String, help: String| {
-        // What nobody wrote is not wrong.
+        // A default is not refused.
         if let Some(at) = keys.iter().find_map(|key| written.get(key)) {
             errors.error_help(*at, message, help);
         }

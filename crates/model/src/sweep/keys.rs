@@ -12,7 +12,7 @@ use crate::toml_read::units::Percent;
 use crate::toml_read::value::{Int, Name, Prose, Raw, choice};
 
 table! {
-    /// A sweep: which scenario, what varies, when enough has been run.
+    /// A sweep: the scenario, what varies, and when a point has enough repeats.
     pub(crate) struct SweepKeys {
         /// Name, as the dataset shows it.
         name: At<Name>,
@@ -26,8 +26,8 @@ table! {
         /// a list of values, or a range `{ from = 1, to = 64, points = 7, scale = "log" }`. Ends are
         /// integers, numbers, durations or percentages. A name of its own and a list of cases
         /// `{ name = "busy", set = { PATH = VALUE, ... } }` varies several fields together.
-        /// `vcpus_per_pcpu` and ratios (or `{ by = PATH, values = [0.5, 1, 2] }`, or a range) sets
-        /// `host.pcpus`, or the field that `by` names, to what makes it so many.
+        /// `vcpus_per_pcpu` with ratios (or `{ by = PATH, values = [0.5, 1, 2] }`, or a range) sets `host.pcpus`, or
+        /// the field that `by` names, so that the scenario has this ratio.
         axes: At<Raw>,
         /// How points are chosen.
         design: At<DesignKind> = "grid",
@@ -44,7 +44,7 @@ table! {
         stop: Sub<StopKeys>,
         /// What the whole sweep may cost.
         budget: Sub<BudgetKeys>,
-        /// What the dataset keeps, where all of it would be more than is wanted.
+        /// Parts of the results that the dataset keeps. Default: all.
         keep: Sub<KeepKeys>,
     }
 }
@@ -52,15 +52,16 @@ table! {
 table! {
     /// Repeats of a point. Repeat `r` of every policy at every point sees the same workload.
     pub(crate) struct RepeatKeys {
-        /// What every point has.
+        /// Least repeats of a point.
         min: At<Int<1, 10_000>> = "5",
-        /// What a point has at most; more than `min` needs `[stop]`. Default: `min`.
+        /// Most repeats of a point; more than `min` needs `[stop]`. Default: `min`.
         max: Option<At<Int<1, 10_000>>>,
     }
 }
 
 table! {
-    /// When a point has enough repeats: when every comparison is sharp. Left out: at `min`.
+    /// When a point has enough repeats: when the intervals of all comparisons are narrow enough. Default: at `min`
+    /// repeats.
     pub(crate) struct StopKeys {
         /// Widest 95 % interval of a policy's ratio to the baseline, relative to the ratio.
         width: Option<At<Percent<1000>>>,
@@ -74,8 +75,8 @@ table! {
 table! {
     /// What the whole sweep may cost.
     pub(crate) struct BudgetKeys {
-        /// Most simulated runs (one repeat of one policy each). Points share them evenly, so that
-        /// what a point gets does not depend on the others; no point gets less than `min` repeats.
+        /// Most simulated runs (one repeat of one policy each). Points share them evenly, so that the repeats of a
+        /// point do not depend on the others. No point has fewer than `min` repeats.
         runs: Option<At<Int<1, { i64::MAX }>>>,
     }
 }

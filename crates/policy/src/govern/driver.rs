@@ -253,7 +253,7 @@ mod tests {
             }
             host.own_ns = own_ms * MS;
             assert_eq!(driver.look(100 * MS, &host), Some(width), "{own_ms}");
-            // What the host used before is no part of the next interval.
+            // CPU time that the host used before is no part of the next interval.
             for vm in [0, 1] {
                 host.run(vm, time(50, 50));
             }

@@ -149,7 +149,7 @@ impl Proportional {
         let high = pressure > self.config.high_bp;
         let low = pressure <= self.config.low_bp;
         let rate = per_second(now.busy_ns, seen.elapsed_ns);
-        // What there is: a core may have fewer vCPUs than others.
+        // CPU time that the vCPUs in use could have: a core may have fewer vCPUs than others.
         let open = u128::from(seen.elapsed_ns) * u128::from(seen.count(self.width()));
         let saturated = wanted * 100 >= open * SATURATED_PCT;
         let crowded = self.roomy && u128::from(now.busy_ns) * 100 > open * CROWDED_PCT;

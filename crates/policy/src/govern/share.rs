@@ -63,7 +63,7 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) {
     }
     loop {
         let total: u128 = claims.iter().filter(|c| c.wants()).map(Claim::parts).sum();
-        // A round in which nobody has all that it wants leaves less than a nanosecond for each.
+        // A round in which no VM has all that it wants leaves less than a nanosecond for each.
         if total == 0 || left < total {
             return;
         }

@@ -267,7 +267,7 @@ impl<'c> Drawing<'c> {
             let (x, y) = (px(self.x(*x)), px(self.y(*y)));
             let _ = match &pen {
                 None => write!(path, "M{x} {y}"),
-                // What is below a tenth of a pixel is not drawn.
+                // Steps below a tenth of a pixel are not drawn.
                 Some((px, py)) if *px == x && *py == y => Ok(()),
                 Some((_, py)) if step && *py == y => write!(path, "H{x}"),
                 Some(_) if step => write!(path, "H{x}V{y}"),

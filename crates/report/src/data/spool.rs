@@ -99,7 +99,7 @@ impl Observer for Spool<'_> {
         if let Some(writer) = self.writer.as_mut().filter(|_| sample.counts)
             && let Err(error) = writer.push(sample)
         {
-            // What comes later is dropped: the file is of no use.
+            // Later samples are dropped: the file is of no use.
             self.failed = Some(said(error));
             self.writer = None;
         }

@@ -169,7 +169,7 @@ impl<W: Write> Packets<W> {
         if !std::mem::replace(&mut self.started, true) {
             packet.sequence_flags = Some(CLEARED | NEEDS_NAMES);
         }
-        // As field 1 of the trace: a file is one message that nobody ever holds as a whole.
+        // As field 1 of the trace: a file is one message, which is never held as a whole.
         self.buffer.clear();
         prost::encoding::message::encode(1, &packet, &mut self.buffer);
         self.bytes += self.buffer.len() as u64;

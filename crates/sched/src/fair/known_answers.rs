@@ -81,7 +81,7 @@ fn a_protected_one_goes_on_beside_an_earlier_deadline() {
         assert_eq!(at(&c, P), (850, 2250));
         assert_eq!(c.avg_vruntime(0), BASE + 1250 * US);
         assert!(!preempts(&mut c, A, P), "{release:?}");
-        // What it is protected for is used up.
+        // The protected time is used up.
         c.ses[A as usize].protect = BASE + 900 * US;
         assert_eq!(ran(&mut c, A, 0), release >= V6_18_0, "{release:?}");
         assert!(preempts(&mut c, A, P), "{release:?}");
@@ -233,7 +233,7 @@ fn a_short_slice_ends_protection_or_cuts_it() {
         assert!(preempts(&mut c, A, P));
         assert_eq!(protect(&c, A), 900);
 
-        // It is not eligible: B would be picked, and nobody preempts.
+        // It is not eligible: B would be picked, and does not preempt.
         let mut c = of(release, slice(300));
         runs(&mut c, A, 900, 2300, 2300);
         waits(&mut c, B, 1000, 1200);
@@ -300,7 +300,7 @@ fn a_yield_gives_up_the_request_since_2026() {
         assert_eq!(at(&c, A), want, "{release:?}");
         assert_eq!(c.pick(CPU), Some(EntId(B)));
     }
-    // Who ran ahead has nothing to give up, and who is alone nobody to give it to.
+    // An entity that ran ahead has nothing to give up; one that is alone has no other to give it to.
     for b in [Some(400), None] {
         let mut c = of(V6_18, N);
         runs(&mut c, A, 500, 1500, 1500);
@@ -321,7 +321,7 @@ fn a_second_request_runs_unprotected() {
         c.set_next(CPU, EntId(A));
         assert!(ran(&mut c, A, 4000));
         assert_eq!((at(&c, A), protect(&c, A)), ((4000, 5400), 1400));
-        // Still the only eligible one: nobody is switched in, so nobody is protected.
+        // Still the only eligible one: no entity is switched in, so none is protected.
         assert_eq!(c.pick(CPU), Some(EntId(A)));
         assert_eq!(ran(&mut c, A, 100), release >= V6_18_0, "{release:?}");
     }

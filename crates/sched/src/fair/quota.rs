@@ -242,7 +242,7 @@ impl FairClass {
         self.groups[group as usize].quota.as_ref()?;
         let r = self.group_queue(group, cpu);
         let target = match wanted {
-            // Whoever runs asks for more when it is charged.
+            // A running entity asks for more when it is charged.
             Wanted::Yes if self.rqs[r].curr != NONE => return None,
             Wanted::Yes => SLICE as i64,
             Wanted::No => 1,

@@ -84,7 +84,7 @@ impl Level {
             return false;
         };
         if self.idle_in(e, llc.0, llc.0, llc.1).is_none() {
-            // It cannot go there; somebody else can, perhaps.
+            // It cannot go there; another entity can, perhaps.
             return false;
         }
         let tries = &mut self.spread[own];

@@ -63,7 +63,7 @@ impl Level {
         }
         self.offline = offline;
         if all.without(&offline).without(&self.avoided).is_empty() {
-            // What is left was to be avoided: the mask has no meaning any more.
+            // Only avoided CPUs are left: the mask has no meaning any more.
             self.avoided = CpuSet::EMPTY;
         }
         self.remask();

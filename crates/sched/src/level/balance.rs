@@ -311,7 +311,7 @@ impl Level {
 
     /// Pulls load to `cpu` that balances domain `d`. Returns whether the domain was balanced.
     fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) -> bool {
-        // CPUs of which nobody may come are as if they were not there.
+        // CPUs from which no entity may come do not count.
         let mut pinned = CpuSet::EMPTY;
         let (src, imbalance) = loop {
             let Some((src, imbalance)) = self.busiest(cpu, d, &pinned) else {

@@ -133,7 +133,7 @@ impl Level {
         if self.ents[e.index()].state == State::Queued {
             self.rt.dequeue(cpu, e, Dequeue::Save);
             self.store_policy(e, policy);
-            // Who is demoted goes ahead of its new equals, who is promoted behind them.
+            // An entity that is demoted goes ahead of its new equals; one that is promoted goes behind them.
             let down = self.rt.prio(e) < before;
             let how = if down { Enqueue::RestoreHead } else { Enqueue::Restore };
             self.rt.enqueue(cpu, e, how);

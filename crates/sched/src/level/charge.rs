@@ -60,7 +60,7 @@ impl Level {
         }
     }
 
-    // What only deadline entities need is out of line: most levels have none.
+    // Out of line, because most levels have no deadline entities.
     #[cold]
     fn charge_dl(&mut self, now: Ns, cpu: CpuId, e: EntId, ran: Ns) {
         self.cpus[cpu.index()].taken += ran;

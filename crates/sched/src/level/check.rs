@@ -119,7 +119,7 @@ impl Level {
                 (first..first + t.threads_per_core).all(|i| self.sets.idle.contains(CpuId(i)));
             assert_eq!(self.sets.idle_cores.contains(CpuId(first)), all, "{cpu}: idle core");
         }
-        // Whoever could run is either running or has been announced, or waits for its core.
+        // An entity that could run is running or has been announced, or waits for its core.
         let excused = self.is_kicked(cpu) || self.is_forced_idle(cpu);
         assert!(c.curr != NONE || nr == 0 || excused, "{cpu} idles beside work");
     }

@@ -76,7 +76,7 @@ impl Level {
             }
             let fits = |e: EntId| self.open[e.index()].contains(cpu);
             let Some(e) = self.dl.movable(src, fits) else { continue };
-            // Who is earlier than what runs there was just woken, and gets that CPU.
+            // An entity with an earlier deadline than the running one there was just woken, and gets that CPU.
             let runs = self.current_dl(src).is_some_and(|c| self.dl.due(c) <= self.dl.due(e));
             if runs && self.dl.due(e) < self.dl.earliest(cpu) {
                 self.transfer(now, e, cpu);

@@ -84,7 +84,7 @@ impl Level {
             let fits = |e: EntId| self.open[e.index()].contains(cpu);
             let Some(e) = self.rt.movable(src, fits) else { continue };
             let c = self.cpus[src.index()].curr;
-            // Who is more urgent than what runs there was just woken, and gets that CPU.
+            // An entity that is more urgent than the running one there was just woken, and gets that CPU.
             let runs = c != NONE && self.rank(EntId(c)) >= self.rt.prio(e);
             if runs && self.rt.prio(e) > here {
                 self.transfer(now, e, cpu);

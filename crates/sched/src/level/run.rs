@@ -505,7 +505,7 @@ impl Level {
             self.core_changed(cpu, nr == 0);
         }
         let c = &self.cpus[cpu.index()];
-        // Who is on its wake list will run there.
+        // An entity on its wake list will run there.
         let idle = nr == 0 && !c.has_woken;
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0 && !c.spared);
         put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);

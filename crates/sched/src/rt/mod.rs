@@ -115,7 +115,7 @@ impl RtClass {
         self.ents[e.index()].movable
     }
 
-    /// Best waiting priority; 0 if nobody waits.
+    /// Best waiting priority; 0 if no entity waits.
     #[inline]
     pub(crate) fn waiting(&self, cpu: CpuId) -> u8 {
         // Bit 0 is never set, so an empty bitmap gives 0 as well.

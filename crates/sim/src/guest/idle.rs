@@ -38,7 +38,7 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].polling = true;
-        // What came during the exit is handled, and what the exit left is done, before it polls.
+        // Before it polls, interrupts of the exit are handled, and the exit's remaining work is done.
         self.goes_on(p);
         true
     }
@@ -260,7 +260,7 @@ impl World<'_> {
 
     /// How long a vCPU has rested in guest mode, how long its guest expected that, and the governor's state after it.
     pub(crate) fn rests(&self, vcpu: &Vcpu) -> (Ns, Ns, IdleGovernor) {
-        // What was left of it when it was last stopped, or began.
+        // Since it began or was last stopped.
         let since = vcpu.since - (FOR_EVER - vcpu.left);
         let ns = self.clock.now() - since;
         let mut governor = vcpu.virt.idle_governor;
@@ -295,7 +295,7 @@ impl World<'_> {
             vcpu.wants |= wants::HALT_TIME;
         }
         self.boost_halted(v);
-        // What the priority change costs is paid with the switch.
+        // The cost of the priority change is paid with the switch.
         self.reschedule(p, Leave::Blocked);
     }
 }

@@ -130,7 +130,7 @@ impl Locks {
         (lock.queue.front().copied(), joined)
     }
 
-    /// Whether nobody has a spinlock.
+    /// Whether no task holds a spinlock.
     pub(crate) fn is_free(&self, l: u32) -> bool {
         self.0[l as usize].holder == NONE
     }

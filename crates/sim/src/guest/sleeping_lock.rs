@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(one.released(1), [3, 2], "the sleeper is woken all the same");
         assert_eq!((one.0.owner(0), one.0.watchers(3)), (Owner::Task(3), vec![4]));
         assert_eq!(one.asks(3, kind, false), Turn::Has, "it knows now");
-        // Woken in vain: nobody is before it any more.
+        // Woken in vain: no waiter is before it any more.
         assert_eq!(one.asks(2, kind, false), Turn::Sleeps);
         assert_eq!(one.released(3), [2]);
         assert_eq!(one.0.owner(0), Owner::Task(2), "though another spins");

@@ -70,7 +70,7 @@ impl World<'_> {
         if !locks.is_free(l) {
             return;
         }
-        // Who has no pCPU finds it free later, if nobody was faster.
+        // A waiter without a pCPU finds it free later, unless another one took it first.
         let faster = locks.outside(l).find(|&other| self.spins_now(vm, other));
         if let Some(faster) = faster {
             self.takes_free(vm, l, faster);
@@ -85,7 +85,8 @@ impl World<'_> {
             return;
         }
         let sync = &self.vms[vm].sync;
-        // A head that has not run since it became that finds the lock free when it does, if nobody was faster.
+        // A head that has not run since it became the head finds the lock free when it runs, unless another task took
+        // it.
         if sync.spin.locks.in_order() || sync.locks.is_claimed(l) {
             self.hand_over(vm, l, head);
         }
@@ -383,7 +384,7 @@ impl World<'_> {
     /// since the last search.
     pub(crate) fn on_spin(&mut self, p: u32, v: u32) -> bool {
         if self.host.credit1().is_some() {
-            // Xen's window does not grow, and its vCPU yields to whoever is next (`EXIT_REASON_PAUSE_INSTRUCTION` of
+            // Xen's window does not grow, and its vCPU yields to the next one (`EXIT_REASON_PAUSE_INSTRUCTION` of
             // `xen/arch/x86/hvm/vmx/vmx.c`).
             self.reschedule(p, Leave::Yield);
             return true;

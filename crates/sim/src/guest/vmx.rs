@@ -98,8 +98,8 @@ impl World<'_> {
             Exit::Timer if hv_timer => Some(CostKey::SetHvTimer),
             Exit::Timer => Some(CostKey::HandleTimerMsr),
             Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => Some(CostKey::HandleIcr),
-            // What a PAUSE exit takes besides the search is taken to be a hypercall's, and so is what
-            // an MSR takes that KVM reads for its guest.
+            // A PAUSE exit besides its search, and an MSR that KVM reads for its guest, are assumed to cost what a
+            // hypercall costs.
             Exit::Notify
             | Exit::Register(_)
             | Exit::Send(_)

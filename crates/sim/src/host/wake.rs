@@ -104,7 +104,7 @@ impl World<'_> {
         if track != NONE {
             let target = &mut self.pcpus[cpu.index()];
             let idle = matches!(target.segment, Segment::Idle | Segment::CState);
-            // A throttled one wakes nobody.
+            // A throttled one wakes no thread.
             let idle = idle && !self.host.is_throttled(EntId(t));
             if idle && target.waking == NONE {
                 target.waking = track;

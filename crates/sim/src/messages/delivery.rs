@@ -46,7 +46,7 @@ impl World<'_> {
             self.deliver_to_host(message);
             return false;
         }
-        // What irqfd does for a device's interrupt, without that interrupt.
+        // The work of irqfd for a device's interrupt, without that interrupt.
         let [device, timer] =
             [CostKey::DeviceIrq, CostKey::TimerIrq].map(|key| self.costs.constant(key));
         let handling = device.saturating_sub(timer);
@@ -190,7 +190,7 @@ impl World<'_> {
             (true, false) => Leg::Arrived,
             (false, true) => Leg::Served,
             (false, false) if sleeps => Leg::Behind,
-            // On its own track a host thread runs for nobody but itself.
+            // On its own track a host thread runs for itself only.
             (false, false) => Leg::Queued,
         };
         self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));

@@ -68,7 +68,7 @@ fn error_pct(shares: &[Share], ns: Ns) -> Option<f64> {
     let attained: Vec<f64> = shares.iter().map(|s| s.exec_ns as f64 / ns as f64).collect();
     let mut entitled = vec![None; shares.len()];
     let mut left: f64 = attained.iter().sum();
-    // Each round either fills somebody up or hands out what is left.
+    // Each round either gives one VM all that it wants, or hands out what is left.
     loop {
         let claim = |s: &Share| f64::from(s.weight) * f64::from(s.vcpus);
         let open = |(s, e): (&&Share, &Option<f64>)| if e.is_none() { claim(s) } else { 0.0 };

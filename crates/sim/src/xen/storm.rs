@@ -213,7 +213,7 @@ impl<'p> Storms<'p> {
         let storm = &self.all[after.storm as usize];
         let event = Event::Storm(after.storm);
         let goes_on = match plan.rolling {
-            // What is due already fills this place as well.
+            // A start that is already due takes this place as well.
             true => !clock.is_pending(event),
             false => storm.there(plan.next) == storm.requested,
         };

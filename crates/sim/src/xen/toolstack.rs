@@ -158,7 +158,7 @@ impl World<'_> {
         };
         let now = self.clock.now();
         for p in 0..self.pcpus.len() as u32 {
-            // What runs has run until now.
+            // Running entities have run until now.
             credit1.charge(now, CpuId(p));
         }
         let mut threads = self.vcpus.iter().map(|vcpu| EntId(vcpu.thread));

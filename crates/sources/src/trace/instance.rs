@@ -63,7 +63,7 @@ impl Instance {
         let instances = root.join("instances");
         remove_stale(&instances);
         let path = instances.join(format!("vcoop-{}{name}", std::process::id()));
-        // One of this process, or of an earlier one of this number: nobody else's.
+        // One of this process, or of an earlier one of this number: of no other process.
         let _ = fs::remove_dir(&path);
         fs::create_dir(&path).map_err(why("create", &path))?;
         // From here on it is removed however this ends.

@@ -44,7 +44,7 @@ pub(super) fn nice_in_group(
 impl Inside {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
         let Target { vm: id, accel, vcpus, plan, timers, shares } = target;
-        // What takes long, or can fail, comes before the first boost.
+        // Steps that take long or can fail come before the first boost.
         let of_timers = |why: Refusal| why.of("the thread that delivers its timers");
         let timers = timers.map(|(thread, plan)| {
             self.prepare((id.clone(), accel), vec![thread], plan, None).map_err(of_timers)
@@ -243,7 +243,7 @@ impl Inside {
         }
         match self.drive(number, place, |port| port.try_means()) {
             Some(Err(Stop::Refused(why))) => Err(Refusal::from(why)),
-            // A thread that has ended, or is somebody else's, is found when the policy begins.
+            // A thread that has ended, or that another process controls, is found when the policy begins.
             _ => Ok(()),
         }
     }
@@ -303,7 +303,7 @@ impl Inside {
         for of in [Some(number), self.vms.get(&number)?.timers].into_iter().flatten() {
             let places = self.vms.get(&of).map_or(0, |vm| vm.vcpus.len());
             for place in 0..places {
-                // Refused, gone, or changed by somebody else: what is left to do follows.
+                // Refused, gone, or changed by another process: what is left to do follows.
                 let _ = self.drive(of, place, |port| driver::stop(port));
             }
         }

@@ -33,7 +33,7 @@ impl Inside {
             return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned().into());
         };
         if policy.needs_kvm() && scheduler.hears().is_none() {
-            let why = "KVM's events cannot be heard of in this kernel: KVM is not loaded, or it has no fentry\n  \
+            let why = "this kernel does not report KVM's events: KVM is not loaded, or there is no fentry\n  \
                        remedy: wake-boost with boost_on_injection false";
             return Err(Refusal::missing(why));
         }
@@ -99,7 +99,7 @@ impl Inside {
         self.scheduler.take().into_iter().for_each(|scheduler| self.unloading.begin(scheduler));
     }
 
-    /// Checks whether the kernel has ended the scheduler. Then nobody is boosted, and status must say so.
+    /// Checks whether the kernel has ended the scheduler. Then no vCPU is boosted, and the status must say so.
     pub(super) fn check_scheduler(&mut self) {
         let Some(why) = self.scheduler.as_ref().and_then(|scheduler| scheduler.ended()) else {
             return;

@@ -102,8 +102,8 @@ impl Inside {
         let sent = link.was_sent_tasks(place);
         let rings = link.bell.is_some();
         let Some(vcpu) = self.vcpu(number, place) else { return };
-        // It has not run for long enough to be heard of; or it has rung because it is about to halt. If it
-        // does not, it is heard of and charged from here.
+        // Its run was too short for an event; or it has rung because it is about to halt. If it does not
+        // halt, an event follows, and it is charged from here.
         if idle != vcpu.driver.is_halted() && (!idle || rings) {
             self.halt(number, place, now, idle);
             self.attend(number, place);
@@ -196,7 +196,7 @@ impl Inside {
                 link.prefer(Some(governor.width()));
             }
             for place in 0..vm.threads.len() {
-                // What was agreed with the one before is over.
+                // The agreement with the driver before is over.
                 self.run(number, place, |port| driver::register(port, false));
                 if self.vms.get(&number).is_some_and(|vm| vm.hears(place)) {
                     self.run(number, place, |port| driver::register(port, true));

@@ -40,7 +40,7 @@ impl Inside {
         }
         let needs = matches!(vm.plan.policy, PolicyPlan::WakeBoost(_));
         if vm.accel != Accel::Kvm {
-            let why = "an emulated VM's interrupts are its VMM's own, and cannot be heard of\n  remedy: leave \
+            let why = "an emulated VM's interrupts come from its VMM, and no event reports them\n  remedy: leave \
                        boost_on_injection false for it";
             return if needs { Err(Refusal::from(why.to_owned())) } else { Ok(()) };
         }

@@ -21,9 +21,9 @@ choice! {
 
 choice! {
     for Burn {
-        /// By the nanosecond.
+        /// For the time that a vCPU ran, to the nanosecond.
         Exact = "exact",
-        /// To whoever a tick finds running, as before 2010.
+        /// A whole tick to the vCPU that runs at the tick, as before 2010.
         TickSampled = "tick-sampled",
     }
 }
@@ -65,7 +65,7 @@ choice! {
         Nopin = "nopin",
         /// Each of its vCPUs on the pCPU of the same number; others run anywhere.
         Pin = "pin",
-        /// The same, and nobody else runs there.
+        /// The same, and no other vCPU runs there.
         Xpin = "xpin",
     }
 }

@@ -15,7 +15,7 @@ table! {
         name: At<Name>,
         /// The VMs: all copies of this one.
         vm: At<Prose>,
-        /// How many at a time.
+        /// VMs of a batch.
         batch: At<Int<1, 1024>> = "1",
         /// Milestone that all VMs of a batch must have reached before the next batch begins.
         next: At<Milestone> = "login",
@@ -34,11 +34,11 @@ table! {
         /// Server that they call.
         backend: Option<At<Prose>>,
         /// Density: how many VMs are logged in before the response times of their tasks of kind =
-        /// "desktop" pass this limit. Default: it is not asked.
+        /// "desktop" pass this limit. Default: no limit, and no density in the result.
         limit: Option<At<Span1>>,
         /// Statistic of the response times that is compared with the limit.
         score: At<Score> = "p95",
-        /// Actions count that begin within this time of a login. Default: until the next login.
+        /// Only actions that begin within this time after a login count. Default: until the next login.
         window: Option<At<Span1>>,
     }
 }
@@ -75,7 +75,7 @@ choice! {
     pub(crate) enum ViewKind {
         /// Every sample of a probe.
         Scatter = "scatter",
-        /// Who ran when on a pCPU.
+        /// What ran on a pCPU, over time.
         Intervals = "intervals",
     }
 }

@@ -91,7 +91,7 @@ choice! {
     pub(crate) enum ExitKind {
         /// HLT: an idle vCPU keeps its pCPU, which the host sees busy.
         Hlt = "hlt",
-        /// MWAIT, which a guest has only so.
+        /// MWAIT. A guest has this instruction only if it does not exit.
         Mwait = "mwait",
         /// PAUSE.
         Pause = "pause",

@@ -54,7 +54,7 @@ table! {
     pub(crate) struct CommonKeys {
         /// Name; probes, `--set` and reports refer to it.
         name: At<Name>,
-        /// Left out entirely when false; a matrix can vary it.
+        /// False: it is left out of the scenario. A matrix can vary it.
         enabled: At<bool> = "true",
         /// Copies, named NAME/0, NAME/1, ... when there are several.
         count: At<Int<1, 1024>> = "1",
@@ -88,7 +88,7 @@ choice! {
 }
 
 table! {
-    /// Wakes at a period and notes how late it was. Measures.
+    /// Wakes up at a period. Measures how late each wake-up is.
     pub(crate) struct Cyclictest {
         /// Period.
         interval: At<Period> = "1ms",
@@ -102,14 +102,14 @@ table! {
 }
 
 table! {
-    /// Uses the CPU without end.
+    /// Uses the CPU all the time.
     pub(crate) struct Hog {
         /// Share of its time spent in kernel sections.
         kernel: At<Percent<100>> = "0%",
         /// Length of a kernel section.
         section: At<Times> = "exp 50us",
-        /// Of the host: on a live one `stress-ng` does the work, by this `--cpu-method`. It must be
-        /// installed there. To the simulator it is a hog like any other.
+        /// Of the host: on a live one `stress-ng` does the work, by this `--cpu-method`. It must be installed there. In
+        /// the simulator it is like any other hog.
         stress_ng: Option<At<Name>>,
     }
 }
@@ -125,8 +125,8 @@ table! {
         util: Option<At<Percent<100>>>,
         /// Periods start at multiples of the period; else each sleep follows the work.
         phase_locked: At<bool> = "true",
-        /// `on` is time by the clock, however much CPU it gets of it, as `stress-ng --timeout`, and
-        /// comes first in each period; needs `phase_locked`.
+        /// `on` is time by the clock, as `stress-ng --timeout`, and not CPU time. It comes first in each period. Needs
+        /// `phase_locked`.
         by_clock: At<bool> = "false",
     }
 }
@@ -147,8 +147,8 @@ table! {
 }
 
 table! {
-    /// A stress-ng-like mix: user compute broken by system calls, now and then a long kernel
-    /// section, now and then a short sleep.
+    /// A mix like stress-ng's: compute in user mode, system calls in between, sometimes a long kernel section,
+    /// sometimes a short sleep.
     pub(crate) struct Stress {
         /// User compute between system calls.
         user: At<Times> = "exp 400us",
@@ -164,7 +164,7 @@ table! {
 }
 
 table! {
-    /// A browser at a benchmark: a main thread that computes in bursts, a compositor and a raster
+    /// A browser that runs a benchmark: a main thread that computes in bursts, a compositor and a raster
     /// thread at the frame rate, workers (script compilation, garbage collection).
     pub(crate) struct Browser {
         /// System call after a burst of any thread.
@@ -211,8 +211,8 @@ choice! {
 }
 
 table! {
-    /// An audio callback: each period a burst of work is due. If it ends later than the buffer lasts, that is a
-    /// glitch. Measures.
+    /// An audio callback: each period a burst of work is due. If it ends later than the buffer lasts, that is a glitch.
+    /// Measures how late each callback begins.
     pub(crate) struct Audio {
         /// Frames a second.
         rate: At<Int<1_000, 1_000_000>> = "48000",
@@ -230,12 +230,12 @@ table! {
 }
 
 table! {
-    /// Waits for calls, takes them in their order, uses the CPU for each and answers it.
+    /// A server: waits for calls, uses the CPU for each in the order of their arrival, and answers it.
     pub(crate) struct Server {
         /// CPU time of a call.
         work: At<Times> = "2us",
-        /// Sleep after the work and before the answer, as for a disk. Later calls wait behind
-        /// this one; more copies serve in parallel.
+        /// Sleep after the work and before the answer, as for a disk. Later calls wait meanwhile; several copies serve
+        /// in parallel.
         wait: At<Times> = "0us",
         /// What it does under a lock for each call, before the work.
         guarded: Flat<SectionKeys>,
@@ -245,9 +245,8 @@ table! {
 }
 
 table! {
-    /// Calls a server at a period and notes the round trip on its own clock (vmping, TCP_RR). A
-    /// closed loop: periods that pass while a call is out, or before it could be made, are missed.
-    /// Measures.
+    /// Calls a server at a period, and measures the round trip by its own clock (vmping, TCP_RR). It is a closed loop:
+    /// periods that pass before a call is made or answered are missed.
     pub(crate) struct Ping {
         /// Server that it calls: `host.LOAD` or `VM.TASK`; of several copies `VM.TASK/0`, or without
         /// the number copy n modulo the servers.
@@ -274,8 +273,7 @@ choice! {
 }
 
 table! {
-    /// Boots, until VMLogin: rounds of a burst of compute and an I/O call, now and then a longer burst
-    /// (guests only).
+    /// Boots, until VMLogin: rounds of a burst of compute and an I/O call, sometimes with a longer burst (guests only).
     pub(crate) struct Boot {
         /// Rounds.
         rounds: At<Int<1, 10_000_000>> = "1000",
@@ -333,15 +331,15 @@ table! {
         scale: At<Factor> = "1.0",
         /// Start again at the end.
         r#loop: At<bool> = "true",
-        /// Keep only this many threads, those with the most CPU demand.
+        /// Only this many threads, those with the most CPU demand.
         threads: Option<At<Int<1, 100_000>>>,
         /// Spread the threads' starts evenly over this time.
         jitter: At<Time> = "0s",
         /// What becomes of captured CPU bindings.
         cpu_map: At<CpuMap> = "free",
-        /// The capture is of the thread of a vCPU (guests only): what exits, the guest's kernel and switches take of
-        /// the simulated thread's time is in its runs, and is not added to them; it wakes up when that thread did,
-        /// however long it was held up.
+        /// The capture is of the thread of a vCPU (guests only). The time for exits, the guest's kernel and switches is
+        /// part of the captured runs, and is not added to them. The simulated thread wakes up at the captured times,
+        /// even if it was delayed.
         of_vcpu: At<bool> = "false",
     }
 }

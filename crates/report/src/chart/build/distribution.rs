@@ -93,7 +93,7 @@ fn slower_panel(
                 sure.push((le, share(left)));
             } else {
                 if rare.is_empty() {
-                    // What falls by more at once is sure down to ten samples.
+                    // A curve that falls by more at once is certain down to ten samples.
                     let fallen = (le, sure.last().map_or(1.0, |p| p.1.min(share(BEYOND))));
                     sure.push(fallen);
                     rare.push(fallen);

@@ -184,7 +184,7 @@ pub(crate) fn colours(policies: &[String], baseline: &str) -> Vec<usize> {
         (policy != baseline).then_some(usual).flatten().map(|(_, n)| *n)
     };
     let any_usual = policies.iter().any(|policy| own(policy).is_some());
-    // Where none of the usual ones is, nobody takes another policy for it.
+    // Where none of the usual ones is, no reader takes another policy for it.
     let first = if any_usual { USUAL.len() + 1 } else { 1 };
     let taken: Vec<usize> = policies.iter().filter_map(own).collect();
     let mut left = (first..MOST_LANES).chain(1..first).chain(MOST_LANES..);

@@ -31,7 +31,7 @@ pub(super) fn latency(document: &Document) -> Group {
             .filter_map(|s| s.detail.as_ref()?.over_time.as_ref())
             .collect();
         let filled = |column: &&Column| {
-            // Half of the slices, of somebody.
+            // Half of the slices, of one series.
             columns.iter().any(|t| 2 * column.1(t).iter().flatten().count() >= t.count.len().max(1))
         };
         let column = COLUMNS.iter().find(filled).unwrap_or(&COLUMNS[2]);

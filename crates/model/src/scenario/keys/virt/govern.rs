@@ -13,9 +13,9 @@ choice! {
         Entitlement = "entitlement",
         /// One core at a time, by steal.
         Step = "step",
-        /// As many as steal shows.
+        /// As many vCPUs as the steal time allows.
         Proportional = "proportional",
-        /// The host's word.
+        /// The host's hint.
         HostHint = "host-hint",
     }
 }
@@ -28,8 +28,8 @@ shared_keys! {
         governor: Kind,
         /// False: this VM has no governor, whatever a policy says. Default: true.
         takes_part: bool,
-        /// Governor: time between two looks, 100ms to 100s. Default: 1s for `step`, 200ms for `proportional`, else
-        /// 250ms.
+        /// Governor: interval between two decisions, 100ms to 100s. Default: 1s for `step`, 200ms for `proportional`,
+        /// else 250ms.
         governor_interval: Time,
         /// Governor: steal above which the guest folds. Default: 5%.
         steal_high: Percent<100>,
@@ -47,9 +47,9 @@ shared_keys! {
         entitled: Int<1, 256>,
         /// Governor: the guest takes vCPUs offline instead of avoiding them. Default: false.
         hotplug: bool,
-        /// hotplug: time that one change takes, however many vCPUs it is about. Default: 20s.
+        /// hotplug: time that one change takes, for any number of vCPUs. Default: 20s.
         hotplug_batch: Time,
-        /// hotplug: time that each vCPU stops all of the guest for. Default: 5ms.
+        /// hotplug: time for which each changed vCPU stops the whole guest. Default: 5ms.
         hotplug_stall: Time,
         /// On real vCPUs: the guest moves its tasks between its vCPUs, as one with a governor does. (In
         /// the simulator every guest does.) Default: false, each task stays on one.

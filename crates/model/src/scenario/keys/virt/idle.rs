@@ -22,7 +22,7 @@ shared_keys! {
         guest_halt_poll_shrink: Int<0, 1000>,
         /// haltpoll: whether it shrinks. Default: true.
         guest_halt_poll_allow_shrink: bool,
-        /// Longest that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
+        /// Longest time that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
         /// `halt_poll_ns`; Linux has 200us on x86). 0us is never. Default: never in the simulator; on real
         /// vCPUs as this host's KVM does, and so in the simulation beside them.
         halt_poll: Time,
@@ -31,7 +31,7 @@ shared_keys! {
         halt_poll_fixed: bool,
         /// Host polling: factor by which a vCPU's poll grows. Default: 2.
         halt_poll_grow: Int<0, 1000>,
-        /// Host polling: what it grows from, and below which it shrinks to nothing. Default: 10us.
+        /// Host polling: poll from which a vCPU's poll grows, and below which it shrinks to nothing. Default: 10us.
         halt_poll_grow_start: Time,
         /// Host polling: divisor by which it shrinks, 0: to nothing. Default: 2.
         halt_poll_shrink: Int<0, 1000>,

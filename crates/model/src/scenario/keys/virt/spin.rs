@@ -63,7 +63,7 @@ shared_keys! {
         /// hint); or waiters halt after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as
         /// in guests from Linux 3.12 to 4.1). Default: native, or as `hints` says.
         spinlocks: SpinLocks,
-        /// Longest that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
+        /// Longest time that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
         spin_threshold: Span1,
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
         /// native, or as `hints` says.

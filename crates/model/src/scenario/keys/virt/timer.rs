@@ -8,7 +8,7 @@ use crate::toml_read::Text;
 use crate::toml_read::units::{NohzCpus, Skew, Time};
 use crate::toml_read::value::Factor;
 
-/// How early a guest's timer is fired.
+/// How early a guest's timer fires.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdvanceText(AdvanceConfig);
 

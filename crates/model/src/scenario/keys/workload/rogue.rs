@@ -9,15 +9,15 @@ use crate::toml_read::{At, Text};
 choice! {
     /// How a rogue guest abuses the boost protocol.
     pub(crate) enum Abuse {
-        /// Asks for a boost for ever.
+        /// Asks for a boost all the time.
         Forever = "forever",
-        /// Begins one preempt-disabled section after the other, so that none is ever too long.
+        /// Begins one preempt-disabled section after the other, so that each is short enough for a boost.
         Toggle = "toggle",
         /// Writes nonsense into the page of another vCPU of its VM, while the host reads it.
         Scribble = "scribble",
-        /// Writes the notify and the registration MSR without end.
+        /// Writes the notify and the registration MSR in a loop.
         MsrFlood = "msr-flood",
-        /// Registers pages that must be refused, and its own anew, without end.
+        /// Registers pages that must be refused and its own page, in a loop.
         HostileGpa = "hostile-gpa",
         /// Ends its VM by a triple fault, and with it the run, which fails.
         TripleFault = "triple-fault",

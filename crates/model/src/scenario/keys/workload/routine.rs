@@ -19,22 +19,22 @@ table! {
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Times>>,
-        /// Every so many times the TLBs of all vCPUs that run tasks of this process are flushed under the lock, as
-        /// munmap does; 0: never. Default: 0.
+        /// Acquisitions from one flush of the TLBs of all vCPUs that run tasks of this process, under the lock, as by
+        /// munmap, to the next; 0: no flush. Default: 0.
         flush_every: Option<At<Int<0, 1_000_000_000>>>,
     }
 }
 
 table! {
-    /// Asks a server and waits for the answer, without end: TCP_RR, or with a think time a user of Redis,
-    /// memcached or a web server. Measures the round trip, from the call to the first instruction after the
-    /// answer; `rate` counts them.
+    /// Calls a server and waits for the answer, in a loop: TCP_RR, or with a think time a user of Redis, memcached or a
+    /// web server. Measures the round trip, from the call to the first instruction after the answer; `rate` counts
+    /// them.
     pub(crate) struct Client {
         /// Server that it calls, here or in another VM: `host.LOAD` or `VM.TASK`; of several copies
         /// `VM.TASK/0`, or without the number copy n modulo the servers. Either this or `network`.
         server: Option<At<Prose>>,
-        /// The server is on another machine: time from a call's leaving this one until the answer's
-        /// interrupt, the service over there included.
+        /// The server is on another machine: time from the call's departure to the interrupt of the answer, with the
+        /// server's work.
         network: Option<At<Times>>,
         /// Time between an answer and the next call.
         think: At<Times> = "0us",
@@ -48,7 +48,7 @@ table! {
 }
 
 table! {
-    /// Two tasks that send a message to and fro through two pipes (perf bench sched pipe): NAME/ping and
+    /// Two tasks that send a message back and forth through two pipes (perf bench sched pipe): NAME/ping and
     /// NAME/pong. Measures the round trip; `rate` counts them.
     pub(crate) struct Pipe {
         /// CPU time of each task before it writes.
@@ -86,7 +86,7 @@ table! {
         send: At<Times> = "1us",
         /// CPU time of a message at its receiver.
         receive: At<Times> = "1us",
-        /// A sender's sleep when it has written to all receivers once.
+        /// A sender's sleep after it has written to all receivers once.
         pause: At<Times> = "0us",
         /// What a receiver does under a lock for each message.
         guarded: Flat<SectionKeys>,
@@ -122,9 +122,9 @@ table! {
 table! {
     /// A further part of a round, after the parts before it.
     pub(crate) struct StepKeys {
-        /// How often it is done, one after the other.
+        /// How many times the step is repeated in a round.
         times: At<Int<1, 10_000>> = "1",
-        /// It is left out but in every so many-th round.
+        /// The step is done in one of so many rounds.
         every: At<Int<1, 1_000_000_000>> = "1",
         /// CPU time in user mode, before the lock is taken.
         work: At<Times> = "0us",
@@ -195,8 +195,8 @@ choice! {
 
 table! {
     /// Has other vCPUs call an empty function, waits until they have, and repeats that (guests only). With mode =
-    /// "self" the vCPU calls it in place, without an interrupt, as Linux does. Measures the time of that; `rate` counts
-    /// rounds.
+    /// "self" the vCPU calls it in place, without an interrupt, as Linux does. Measures the time of a round; `rate`
+    /// counts rounds.
     pub(crate) struct IpiBench {
         /// Which IPIs are sent.
         mode: At<IpiMode> = "broadcast",
@@ -233,11 +233,11 @@ table! {
 }
 
 table! {
-    /// A monitor that looks at the residency of idle states at intervals, as turbostat does: reads the
-    /// counters (MSRs) of its own vCPU (guests only). Each read exits but with
-    /// disable_exits = ["cstate"]. Measures how long a look takes.
+    /// A monitor that reads the residency of idle states at intervals, as turbostat does, from the counters (MSRs) of
+    /// its own vCPU (guests only). Each read exits, unless disable_exits = ["cstate"]. Measures how long it takes to
+    /// read all counters.
     pub(crate) struct CstateMonitor {
-        /// Time between two looks.
+        /// Time between two readings.
         interval: At<Times> = "100ms",
         /// Counters: of a core there are four (C1, C3, C6, C7), of its package up to seven more.
         counters: At<Int<1, 64>> = "4",
@@ -245,8 +245,8 @@ table! {
 }
 
 table! {
-    /// Threads described in the language of rt-app: runs, sleeps, timers, locks, loops, priorities (guests
-    /// only). What cannot be expressed is refused by its path in the file. Measures the lateness of timers.
+    /// Threads described in the language of rt-app: runs, sleeps, timers, locks, loops, priorities (guests only).
+    /// Something that vcoop cannot express is refused with its path in the file. Measures the lateness of timers.
     pub(crate) struct RtApp {
         /// A JSON file, relative to the scenario's, or `builtin:rt-app-mixed`.
         file: At<Prose>,
