@@ -91,8 +91,8 @@ fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     let kept = text(&output.stderr).lines().find_map(|l| l.split("; ").nth(1)?.split(' ').next());
     let kept: usize = kept.and_then(|n| n.parse().ok()).unwrap();
-    // What was written down is there again; what runs when it is killed, and what ended but is not
-    // written yet, is all that can be lost.
+    // Points that were written are there again. Only points that run when it is killed, or that ended and
+    // are not written yet, can be lost.
     assert!(kept >= before.saturating_sub(jobs) && kept <= 320, "{kept} of {before}");
     assert!(bytes(&whole) == bytes(&pieces), "the same bytes");
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -252,7 +252,7 @@ fn what_cannot_be_applied_is_refused_with_a_remedy() {
     };
     let (code, why) = run(&["attach", "no-such-vm", "--policy", "wake-boost"]);
     assert!(code == Some(2) && why.contains("no VM `no-such-vm`"), "{why}");
-    // What else is wrong is said whether there is a VM or not.
+    // Other errors are reported whether there is a VM or not.
     let set = "policy.wake-boost.rum=1ms";
     for (args, said) in [
         (&["attach", "x", "--policy", "static", "--for", "5"][..], "--for"),

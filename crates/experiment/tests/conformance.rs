@@ -86,7 +86,7 @@ fn the_budget_holds_whatever_the_guest_asks(backend: &dyn Backend) -> Result<(),
         let boosted = scalar(&r, "guest", "boosted");
         // A tenth of a second's time, a burst of 3 ms, and a timer that may be late.
         require(boosted <= 10.0 + 0.3 + 1.5, || format!("{mode}: boosted {boosted} %"))?;
-        // What it took by lies would be missing here.
+        // CPU time that it got by false words would be missing here.
         let hogs = scalar(&r, "host.hog", "throughput");
         require(hogs > 0.2, || format!("{mode}: the hogs got {hogs} CPUs"))?;
         if mode == "forever" {

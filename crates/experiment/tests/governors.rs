@@ -43,7 +43,7 @@ fn the_hosts_word_keeps_its_benefit_at_ten_seconds_and_step_has_none_on_kvm() {
         let class_set = format!("host.sched.class={class}");
         let sets: Vec<&str> = THIRD.into_iter().chain([class_set.as_str()]).collect();
         let plans = builtin("paravirt-duty", &policies, &sets);
-        // What the mean wake-up latency falls by, as a share of that out of the box.
+        // Decrease of the mean wake-up latency, as a share of that out of the box.
         let benefit = |policy: &str, period: &str| {
             let of = |policy: &str| mean_us(&run(&plans, policy, period), "lpar1.schbench");
             1.0 - of(policy) / of("vanilla")

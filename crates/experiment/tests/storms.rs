@@ -113,7 +113,7 @@ fn a_storm_that_is_cut_off_says_how_far_it_got() {
     let least = *login.reached.iter().min().unwrap();
     assert!((1..4).contains(&least), "{:?}", login.reached);
     assert_eq!(login.points.len(), least as usize);
-    // What has come so far, at least: to the end of the run.
+    // A lower bound: to the end of the run.
     assert_eq!(scalar(&d, "vanilla", "login_total"), 0.06);
 }
 

@@ -129,7 +129,7 @@ fn missing_more_periods_is_not_better() {
 #[test]
 fn statistics_of_a_known_law() {
     fn law(policy: &str, _: &str, seed: u64) -> Vec<u64> {
-        // What repeats differ in is large, and common to both policies.
+        // Repeats differ much, and in the same way for both policies.
         let factor = if policy == "vanilla" { 2 } else { 1 };
         (1..=1000).map(|i| i * 1000 * factor * (1 + seed % 5)).collect()
     }

@@ -137,7 +137,7 @@ live!(a_boost_answers_the_ping_of_a_busy_guest, || -> Outcome {
         let dynamic = run(&plan(text, "dynamic", &sets));
         let a = complete(&vanilla, "host.ping", 1_500)?;
         let b = complete(&dynamic, "host.ping", 1_500)?;
-        // What makes a round trip from the host one about a guest, for verdicts and tables.
+        // This part makes a round trip from the host a latency of a guest, for verdicts and tables.
         assert!(a.parts_sum[Part::GuestSwitch as usize] > 0);
         let p99 = |l: &LatencyRecord| l.hist.value_at_quantile(0.99);
         let (a, b) = (p99(a), p99(b));

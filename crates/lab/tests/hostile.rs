@@ -125,7 +125,7 @@ live!(toggling_is_contained, || -> Outcome { is_contained("toggle", &[], |_| Ok(
 live!(words_that_change_while_they_are_read_are_contained, || -> Outcome {
     is_contained("scribble", &[], |r| {
         more("boosts", guest(r, "boosts"), 10.0)?;
-        // What the page says of the victim is nonsense, and the victim runs all the same.
+        // The page's words of the victim are nonsense, and the victim runs nevertheless.
         more("samples", latency(r, "guest.victim").hist.len() as f64, 20.0)
     })
 });

@@ -206,7 +206,7 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
 
 test!("live", a_vcpu_that_the_hosts_kernel_blocks_has_not_halted, || {
     let cpus = allowed_cpus().unwrap();
-    // Who starts a program sleeps uninterruptibly until that is loaded (vfork).
+    // A process that starts a program sleeps uninterruptibly until that is loaded (vfork).
     let blocked = Worker::new("blocked", &cpus[..1], || {
         assert!(Command::new("true").status().unwrap().success());
     });
@@ -251,7 +251,7 @@ test!("live", a_vcpu_that_is_moved_to_another_cpu_is_seen_there, || {
     let observed = window(&mut observation, Duration::from_millis(500), &mut Nobody);
     assert_sums(&observed, "web.vcpu0");
     let share = |metric| scalar(&observed.recording, "web.vcpu0", metric);
-    // What others took of it there is in both.
+    // The time that others took there is in both.
     assert!((share("steal") - share("run_delay")).abs() < 10.0, "{} steal", share("steal"));
     assert!(share("running") > 20.0, "{} running", share("running"));
     let told = observed.notes.iter().any(|note| note.evidence.contains("other CPUs now"));

@@ -72,7 +72,7 @@ fn interval(host: Host, pcpus: u32, guests: &mut [Guest]) {
     };
     let mut claims: Vec<Claim> = guests.iter().map(claim).collect();
     share(u64::from(pcpus) * S, &mut claims);
-    // What the host knows goes by what a VM could use.
+    // The host's hint goes by the time that a VM could use.
     let mut hints: Vec<Claim> = guests
         .iter()
         .map(|g| {
@@ -260,13 +260,13 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
     assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), [75, 25]);
     assert_eq!(given(100, vec![claim(90, 3, 0), claim(10, 1, 0)]), [90, 10]);
     assert_eq!(given(50, vec![claim(90, 1, 60), claim(90, 1, 40)]), [30, 20]);
-    // What a quota keeps from one is the others'.
+    // Time that a quota keeps from one VM goes to the others.
     let limited = Claim { quota_ns: Some(20), ..claim(90, 3, 0) };
     assert_eq!(given(100, vec![limited, claim(90, 1, 0)]), [20, 80]);
-    // What one leaves goes to the others, and what the next one leaves as well.
+    // Time that one VM leaves goes to the others, and so does the time that the next one leaves.
     let wants = |wanted_ns| claim(wanted_ns, 1, 0);
     assert_eq!(given(150, vec![wants(10), wants(999), wants(60)]), [10, 80, 60]);
-    // Who has no weight has what it is entitled to; the others leave it nothing.
+    // A VM without weight has its entitlement; the others leave it nothing.
     let all = vec![claim(90, 0, 20), claim(90, 1, 20), claim(10, 1, 0)];
     assert_eq!(given(100, all), [20, 70, 10]);
     assert_eq!(given(10, vec![claim(90, 0, 2)]), [2]);

@@ -266,7 +266,7 @@ proptest! {
         for i in history {
             rig.feed(i);
         }
-        // What too little evidence left over from before.
+        // The remains of too little evidence from before.
         rig.feed(same);
         let mut seen = vec![rig.policy.limit_ns()];
         // A domain may come out of `Brief` into `Pressed`, or the other way: two changes of mind.

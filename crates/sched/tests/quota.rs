@@ -35,7 +35,7 @@ fn a_group_has_its_quota_wherever_it_runs() {
     for mut m in machines(1, &[group(30)]) {
         let (own, other) = (member(&mut m, 0, HOG), m.spawn(Policy::NORMAL, HOG));
         m.run_for(10_000 * MS);
-        // What is charged late is paid later: of each period it has no more than that.
+        // Time that is charged late is paid later: it has no more than that of each period.
         assert_ratio(m.exec(own), 10_000 * MS, 0.30, 1.0);
         assert_ratio(m.exec(other), 10_000 * MS, 0.70, 1.0);
     }

@@ -106,7 +106,7 @@ fn a_unicast_goes_by_the_icr_also_where_there_is_a_hypercall() {
 fn the_fast_path_is_for_icr_writes_in_physical_mode() {
     let wakes = routine(vec![user(100), Act::Resume { peer: 1 }]);
     let sleeps = routine(vec![Act::Suspend, user(1)]);
-    // What the exits of a reschedule IPI take, each.
+    // Time of each exit of a reschedule IPI.
     let each = |path: IpiPath, fastpath: bool| {
         let mut p = machine(2, &[0, 1], vec![wakes.clone(), sleeps.clone()]);
         p.host.costs = dear();

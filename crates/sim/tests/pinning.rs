@@ -105,7 +105,7 @@ proptest! {
             }
         }
         prop_assert!(places.0.iter().flatten().any(|ran| *ran));
-        // What ran was not idle, and no more was there than pCPUs.
+        // Running threads do not count as idle, and there is no more time than that of the pCPUs.
         let busy = scalar(&r, "host", "cpu") / 100.0 * f64::from(pcpus);
         let loads: f64 = r.scalars.iter()
             .filter(|((probe, metric), _)| metric == "throughput" && probe.starts_with("host."))

@@ -254,7 +254,7 @@ fn what_follows_the_login_follows_it() {
     let r = run(&p);
     let login = times(&r, MarkKind::LoggedIn)[0] + 10 * MS;
     let want = (2 * S - login - 100 * MS) as f64 / (2 * S) as f64;
-    // What runs is booked when it is next interrupted: a tick.
+    // Running time is booked at the next interruption: a tick.
     assert!((scalar(&r, "desktop.loop", "throughput") - want).abs() < 1e-3);
     p.vms[1].tasks[1].start_ns = 0;
     if let Program::Boot { hog, .. } = &mut p.vms[1].tasks[0].program {
@@ -417,7 +417,7 @@ fn intervals_show_who_had_the_pcpu() {
     assert_eq!(had.values().sum::<Ns>(), 100 * MS);
     assert!(had.values().all(|ns| *ns >= 40 * MS), "{had:?}");
     assert!(one.spans.windows(2).all(|w| w[0].until_ns == w[1].from_ns && w[0].who != w[1].who));
-    // Whose pCPU is not said is followed there.
+    // A view without a pCPU follows the VM there.
     assert_eq!(r.intervals[1].pcpu, Some(9));
     assert_eq!(r.intervals[2].spans, []);
     // A view of what never happens never begins.

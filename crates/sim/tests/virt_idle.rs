@@ -155,7 +155,7 @@ fn halts_and_polls_have_their_quantiles() {
     let of = |metric: &str| scalar(&r, "g", metric);
     let (halts, won) = (of("halts"), of("halt_polls.won"));
     assert!((halts - won).abs() < 1.0 && halts > 6_666.0, "{halts} halts, {won} polls won");
-    // What passes between two timers is mostly one period, less the exits, the guest and the write.
+    // The time between two timers is mostly one period, less the exits, the guest and the write.
     let p50 = of("halts.p50");
     assert!((120.0..150.0).contains(&p50), "{p50}");
     assert!((of("halt_polls.won.p50") / p50 - 1.0).abs() < 0.06);

@@ -274,7 +274,7 @@ test!("newest", a_wake_up_without_an_interrupt_is_told_at_once, || -> Outcome {
             (Remote::from_word(window.area(1, offset_of!(GuestArea, remote))).count, slept)
         };
         let before = counts();
-        // Who wakes runs on for longer than a wake-up is news.
+        // The waker runs on for longer than a wake-up is news.
         let writes = format!("taskset 1 wake write 7000 {WAKE_UPS}");
         guest.sh(&format!("{writes} >/tmp/urgent 2>{first}"));
         let now = counts();
@@ -366,7 +366,7 @@ fn tells_how_late_it_was(guest: &Guest, window: &Window) {
     guest.sh("sleep 2");
     assert_eq!(latencies(), before);
     guest.sh("echo 10 >/proc/sys/kernel/watchdog_thresh");
-    // Whoever has left leaves no deadline behind.
+    // A task that has ended leaves no deadline behind.
     until("no deadline is left", || {
         guest.sh("true");
         window.area(0, offset_of!(GuestArea, deadline_tsc)) == 0
@@ -375,7 +375,7 @@ fn tells_how_late_it_was(guest: &Guest, window: &Window) {
 
 /// What is due far away, and what another CPU wakes.
 fn tells_what_is_due_and_who_is_woken(guest: &Guest, window: &Window) {
-    // Who waits for ever is due later than any host looks ahead.
+    // A task that waits for ever is due later than any host looks ahead.
     let far = during(
         || guest.sh("timeout 1 taskset 1 chrt -f 30 sleep 99999999999 || true"),
         || window.area(0, offset_of!(GuestArea, deadline_tsc)) > 1 << 56,
@@ -444,7 +444,7 @@ fn tells_who_is_declared_urgent(guest: &Guest, window: &Window) {
             },
         )
     };
-    // What a task is, is told when it is switched to.
+    // The class of a task is told when it is switched to.
     let busy = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); usleep 1000; done";
     let nice = format!("taskset 2 nice -n -5 sh -c '{busy}'");
     assert_eq!(declared(&nice), 0);

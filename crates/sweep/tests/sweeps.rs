@@ -307,7 +307,7 @@ fn why(result: Result<Dataset, DatasetError>) -> String {
 #[test]
 fn of_two_starters_one_writes() {
     let (dir, job) = (folder("starters"), job(SMALL));
-    // Who starts first has the folder before there is anything in it.
+    // The first starter has the folder before it has any file.
     fs::create_dir_all(&dir).unwrap();
     let lock = fs::File::open(&dir).unwrap();
     lock.lock().unwrap();

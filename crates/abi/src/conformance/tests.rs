@@ -147,7 +147,7 @@ fn what_a_guest_may_do_is_not_found() {
     fine(&|t| t[10] = Record { by: Actor::OtherVcpu, ..guest(22, at::REMOTE, 1 << 16) });
     fine(&|t| t[10] = guest(22, at::HEADER, Header::OURS.to_word()));
     fine(&|t| t[18] = guest(9_000, at::ACK, 1));
-    // What still runs is urgent, and nobody said so in words.
+    // The running task is still urgent, and no word says so.
     let rt = Intent { running: TaskIntent::fifo(1), ..Intent::default() };
     fine(&|t| {
         t[11] = guest(30, at::INTENT, rt.to_word());

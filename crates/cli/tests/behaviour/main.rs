@@ -450,7 +450,7 @@ fn notes_and_refusals_fit_a_terminal() {
     ] {
         let shown = on_terminal(&args.replace('<', "'<'"));
         assert!(shown.contains(says), "{args}: {shown}");
-        // What is to be copied stays whole.
+        // Text to copy stays whole.
         let prose = shown.lines().filter(|line| !line.trim_start().starts_with(['-', '<']));
         let long: Vec<&str> = prose.filter(|line| line.trim_end().chars().count() > 80).collect();
         assert!(long.is_empty(), "{args}: {long:#?}");

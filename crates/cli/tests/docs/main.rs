@@ -134,7 +134,7 @@ fn shortened(args: &[String]) -> Vec<String> {
     }
     let pattern = |arg: &String| arg == "SCENARIO" || arg.starts_with('[');
     if short.iter().any(pattern) {
-        // What a command looks like: its name is what can be tried.
+        // A pattern of a command: only its name can be tried.
         short.truncate(1);
         short.push("--help".to_owned());
     } else if short.len() == 1
@@ -171,7 +171,7 @@ fn can_be_cut_short(args: &[String]) -> bool {
     ];
     let live = own.iter().chain(&vms).any(|name| *name == args[0])
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] != "sim")
-        // What `vcoop observe` of the reader's VM wrote.
+        // A file that `vcoop observe` of the reader's VM wrote.
         || args.iter().any(|arg| arg == "web.toml");
     // A report and a comparison take folders that runs wrote.
     let drawn =

@@ -51,7 +51,7 @@ fn comes_and_goes(host: &Host) {
         assert_eq!(state(host), "disabled\n");
     }
     assert_eq!(loads(host) - first, rounds * LOADS);
-    // Whoever is killed leaves nothing behind either.
+    // A killed process leaves nothing behind either.
     host.sh("vcoop scx --quiet >/dev/null 2>&1 & pid=$!; until grep -q enabled /sys/kernel/sched_ext/state; \
              do sleep 0.1; done; kill -9 $pid; wait $pid; \
              until grep -q disabled /sys/kernel/sched_ext/state; do sleep 0.1; done");
@@ -261,7 +261,7 @@ fn is_answered(host: &Host) -> Outcome {
     let budget = 20e6 + 0.5 * told["for_ns"].as_f64().unwrap();
     // A run's timer may be late by a tick, and is paid for by the next.
     assert!(boosts > 50 && boosted < budget + 5e6, "{told}");
-    // Who was boosted does not wait for as long as it takes the others to have as much.
+    // A boosted vCPU does not wait until the others have had as much time.
     let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 1 --each 2s";
     let document = host.json(&format!("{compare}{sets}{injection}"));
     let longest =

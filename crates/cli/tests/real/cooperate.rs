@@ -469,7 +469,7 @@ test!("qemu", a_guest_that_writes_anything_anywhere_has_no_more_than_its_budget,
         // A quarter of the time, and the burst; twice that for what a late engine charges late.
         assert!(boosted <= ns / 4 + 6_000_000, "{boosted} of {ns}: {vcpu}");
     }
-    // What the window says is what the guest has written last.
+    // The window has the words that the guest wrote last.
     threads_are_at_rest(&vm);
     // The daemon still serves others.
     let output = daemon.vcoop(&["top", "--once"]).output().unwrap();

@@ -189,7 +189,7 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     assert_eq!((rig.files(), rig.loops()), (before.clone(), "0-3\n0-3\n".to_owned()));
     assert_eq!(rig.sh("vcoop guest --restore"), "nothing was left changed\n");
 
-    // What somebody else has set meanwhile stays, and the next start gives the rest back. Others use
+    // Settings that another program has changed meanwhile stay, and the next start gives the rest back. Others use
     // cpusets then, so that they stay enabled; Linux 6.1 does not empty those that have tasks.
     rig.start(fast);
     rig.until("grep -q 'CPUs (0-1)' /tmp/vcoop.out");

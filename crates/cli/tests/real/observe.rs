@@ -172,7 +172,7 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         }
         if holds { Ok(()) } else { Err(told.into()) }
     });
-    // What is too short for its urgent work is said to be.
+    // A longest boost that is too short for the urgent work is reported.
     let args = ["compare", "asked", "--policy", "vanilla,dynamic", "--rounds", "1", "--each", "2s"];
     let short = ["--set", "policy.dynamic.longest_boost=50us", "--no-probe", "--json"];
     if let Ok(told) = run(&[&args[..], &short].concat()) {

@@ -110,7 +110,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
-        // What keeps it busy ends. One that has ended does not answer.
+        // Its load ends. A VM that has ended does not answer.
         if let Some(vm) = self.vm.take()
             && vm.end_loops().is_ok()
         {
@@ -184,13 +184,13 @@ fn is_applied_for_a_time(rig: &Rig) {
 }
 
 fn is_refused_with_a_reason(rig: &Rig) {
-    // What is none is refused.
+    // A policy that changes nothing is refused.
     let refused = rig.vcoop(&["attach", rig.name(), "--policy", "vanilla"]).output().unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
     let remedy = format!("vcoop detach {}", rig.name());
     assert!(refused.status.code() == Some(2) && why.contains(&remedy), "{why}");
 
-    // What this host lacks has an exit code of its own, and so has what this user may not do.
+    // A facility that this host lacks has an exit code of its own, and so has an action that this user may not do.
     let blind =
         "umount -a -t tracefs,debugfs && exec \"$0\" attach \"$1\" --policy wake-boost --for 1s";
     let mut blind_vcoop = Command::new("unshare");
@@ -568,7 +568,7 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
     end(child);
     rig.wait("the rule's again", PATIENCE, || rig.is_boosted());
 
-    // What somebody has detached is let be, until the rules are read again.
+    // A VM that a client has detached is left alone until the rules are read again.
     assert!(rig.vcoop(&["detach", "--all"]).output().unwrap().status.success());
     thread::sleep(2 * SECOND);
     assert_eq!(rig.has(), BEFORE);

@@ -109,7 +109,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
             let mut ours = 0;
             for vm in &shown {
                 let name = vm["name"].as_str().unwrap();
-                // What libvirt or a lab runs on this host is not ours.
+                // VMs that libvirt or a lab runs on this host are not ours.
                 if !name.starts_with(&prefix) {
                     continue;
                 }

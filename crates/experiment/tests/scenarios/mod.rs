@@ -102,7 +102,7 @@ fn busy_host_waits_under_vanilla_and_not_under_dynamic() {
     assert!(kept(vanilla) < kept(dynamic));
     let glitches = |policy| scalar(&d, "guest.audio", "glitches", policy);
     assert!(glitches("vanilla") > 20.0 && glitches("dynamic") <= glitches("vanilla") / 5.0);
-    // What real-time vCPUs cost shows on the host, and a boost that is given back does not.
+    // The cost of real-time vCPUs shows on the host; a boost that is given back costs nothing there.
     let host = |policy| latency(&d, "host.cyclictest", policy).mean.unwrap();
     assert!(host("dynamic") < 1.25 * host("vanilla"), "{} {}", host("dynamic"), host("vanilla"));
     assert!(host("static") > 1.5 * host("dynamic"), "{} {}", host("static"), host("dynamic"));

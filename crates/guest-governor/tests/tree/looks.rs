@@ -28,7 +28,7 @@ fn a_late_look_is_followed_by_a_whole_interval() {
     tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
     tree.stat();
     assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
-    // What it did not look at counts by the next one.
+    // Time in which it did not look counts at the next look.
     tree.now += ms(249);
     tree.busy.iter_mut().for_each(|ticks| *ticks += 20);
     tree.stat();
@@ -106,7 +106,7 @@ fn the_width_is_what_the_kernel_has_let_be_done() {
     refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
     assert!(!tree.decide(&mut fold, 50, 20).is_change());
     assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
-    // Who enables it then is somebody else.
+    // Another program enables it then.
     let control = "sys/fs/cgroup/cgroup.subtree_control";
     fs::remove_file(tree.path(control)).unwrap();
     tree.put(control, "cpuset cpu");

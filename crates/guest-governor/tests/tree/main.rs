@@ -400,7 +400,7 @@ fn a_controller_that_nobody_needs_stays_disabled() {
     tree.put(control, "cpu");
     tree.decide(&mut fold, 50, 0);
     assert_eq!(tree.get(control), "cpu\n");
-    // Who enables it now has done so for a reason.
+    // Another program enables it now, for a reason of its own.
     tree.put(control, "cpuset cpu");
     fold.undo().unwrap();
     assert_eq!(tree.get(control), "cpuset cpu\n");

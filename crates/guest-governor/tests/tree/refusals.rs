@@ -161,7 +161,7 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
     assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
-    // What all threads lack is no choice of theirs.
+    // A CPU that all threads lack was not excluded by a thread.
     tree.put("sys/devices/system/cpu/isolated", "3");
     thread(17, 17, 1, "0-2", "system.slice");
     thread(18, 18, 1, "3", "system.slice");

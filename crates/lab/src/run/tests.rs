@@ -39,7 +39,7 @@ fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
     let (recording, failure) = run(Run::new(&plan, 1), &Options::default()).unwrap();
     let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
     assert_eq!(vm, fault_injection::PANICS);
-    // What the other VM measured until then is there.
+    // The samples of the other VM until then are there.
     let samples: u64 = recording.latencies.iter().map(|l| l.hist.len()).sum();
     assert!((1..15_000).contains(&samples), "{samples} samples of a run cut short");
     assert_no_thread(|name| name.contains("panics"));

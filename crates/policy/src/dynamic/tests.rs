@@ -385,7 +385,7 @@ fn nothing_but_time_ends_a_throttling() {
     rig.on(5_000_000, Event::Baseline { outranks: false });
     rig.vm.set_vm(true);
     assert_eq!(rig.status_after(20_000_000, Event::Enable), Status::Normal);
-    // What is over does not come back with the next switch, however little budget there is.
+    // A boost that is over does not come back with the next switch, however little budget there is.
     assert_eq!(rig.status_after(20_000_000, Event::Exit(asks())), Status::Boosted);
     assert_eq!(rig.status_after(24_000_000, Event::Timer), Status::Throttled);
     assert_eq!(rig.status_after(30_000_000, Event::Timer), Status::Normal);

@@ -68,7 +68,7 @@ fn what_lost_is_not_folded_again_until_nobody_competes() {
     let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
     assert_eq!([look(50, 50).0, look(25, 75).0, look(25, 75).0], [4, 4, 8]);
     assert_eq!([look(50, 50), look(97, 3), look(50, 50)], [(8, State::Open); 3]);
-    // What was learned is forgotten.
+    // The earlier result is forgotten.
     assert_eq!(look(100, 0), (8, State::Open));
     assert_eq!(look(50, 50), (4, State::Folded));
     assert_eq!([look(100, 0).0, look(100, 0).0], [4, 5], "after the first hold, not a longer one");

@@ -225,7 +225,7 @@ fn a_vcpu_that_was_held_up_is_in_time_again() {
     assert_eq!(sleeps_until(5), 15);
     // Later than its next time: it misses that one, and no other.
     assert_eq!([41, 42, 47].map(&mut sleeps_until), [41, 45, 60]);
-    // What it was starved of longer ago than 100 ms is over.
+    // Periods that it missed more than 100 ms ago are dropped.
     let missed = (0..).take_while(|_| sleeps_until(10_000) == 10_000).count();
     assert_eq!(missed, 7);
 }

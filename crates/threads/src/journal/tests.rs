@@ -33,7 +33,7 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
             let captured = Captured::of(*tid).unwrap();
             journal.record(&captured).unwrap();
             Attributes::from_policy(&Policy::Fifo(1)).set(*tid).unwrap();
-            // What it has now is not what it had.
+            // Its attributes now are not those from before.
             journal.record(&Captured::of(*tid).unwrap()).unwrap();
         }
         let first = Captured::of(tids[0]).unwrap();

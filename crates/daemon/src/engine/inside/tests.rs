@@ -171,7 +171,7 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
         let left = kept(&mut inside, means, now).unwrap();
         assert!(left.0.is_some() && left.1 == normal(3), "{means}: {left:?}");
     }
-    // What nobody could make of it without privileges is somebody else's.
+    // A policy that needs privileges was set by another program.
     for theirs in [Policy::Fifo(9), Policy::Rr(9)] {
         let left = kept(&mut inside, "rr 8", theirs).unwrap();
         assert!(left.0.is_some_and(|why| why.starts_with("somebody else")) && left.1 == theirs);
@@ -219,7 +219,7 @@ fn who_has_lent_its_boosts_gets_no_more() {
     let alone = inside.vms[&number].vcpus[0].as_ref().unwrap_err();
     assert!(alone.left_alone.as_ref().is_some_and(|why| why.contains("lends")), "{alone:?}");
     assert_eq!(Attributes::get(tid).unwrap(), before);
-    // What another thread gets that has its slot is its own.
+    // Another thread with this slot gets boosts of its own.
     inside.detach(number);
     let next = inside.attach(target(tid)).unwrap();
     assert_eq!(next.driven().count(), 1);
@@ -251,7 +251,7 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
         let (&number, _) = inside.vms.first_key_value().unwrap();
         if looks {
             inside.check(number, 0);
-            // What a later process would give back.
+            // The nice value that a later process would restore.
             let noted = inside.journal.contents().threads[&tid].nice;
             assert_eq!(noted, 9, "{means}");
         }
