@@ -180,7 +180,8 @@ fn step<'n>(
     match &mut here.value {
         NodeValue::Table(table) => {
             if table.get(part).is_none() {
-                if ARRAYS.contains(&part) {
+                // A policy may be named like an array: `step`.
+                if done != "policy" && ARRAYS.contains(&part) {
                     errors.error(span, format!("there is no [[{part}]] here"));
                     return None;
                 }

@@ -31,6 +31,13 @@ fn every_documented_form_works() {
 }
 
 #[test]
+fn a_policy_that_is_named_like_an_array_has_keys() {
+    let sets = ["policy.step.steal_low=1%", "compare.policy=[\"vanilla\",\"step\"]"];
+    assert_eq!(small_plans(&sets)[1].policy_name, "step");
+    assert!(refused("vm.guest.step.times=2").1.contains("there is no [[step]] here"));
+}
+
+#[test]
 fn a_topology_follows_the_number_of_cpus() {
     let smt = "host.topology={ threads_per_core = 2, llcs = 2 }";
     let plans = small_plans(&[smt, "host.pcpus=12"]);
