@@ -4,10 +4,10 @@
 //! by the first of the ways below that the running kernel has. For each vCPU the first interrupt since it ran is
 //! reported, and then at most one per 100 us, so that no VM can keep the receiver busy.
 //!
-//! | heard by | where | of | misses |
+//! | reported by | where | of | misses |
 //! | --- | --- | --- | --- |
 //! | fentry of `apic_timer_expired` and `__apic_accept_irq` | kernels with BTF and ftrace's direct calls, and KVM's local APIC in the kernel | a vCPU that was preempted, or is before it has taken the interrupt: its timer, devices, other vCPUs, NMIs | what hardware posts to a vCPU itself (AVIC, posted interrupts); emulated guests |
-//! | the tracepoint `kvm_apic_accept_irq` | other kernels with KVM's tracepoints | any vCPU: devices and other vCPUs of its own process | the vCPU's own timer, which comes there when the vCPU runs again; who runs already is told of, too |
+//! | the tracepoint `kvm_apic_accept_irq` | other kernels with KVM's tracepoints | any vCPU: devices and other vCPUs of its own process | the vCPU's own timer, which comes there when the vCPU runs again; a vCPU that runs already is reported, too |
 //! | none | kernels without KVM | no interrupts | all |
 
 use vcoop_threads::Ns;

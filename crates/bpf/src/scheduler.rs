@@ -1,12 +1,12 @@
 //! `scx_vcoop`: a sched_ext scheduler for a whole host, in which `wake-boost` and `dynamic` are decided in the kernel.
 //!
 //! Loading it takes all fair threads of the host away from EEVDF; dropping [`Scheduler`], or the death of its process,
-//! gives them back, and so does the kernel where a thread has waited for five seconds. It is weighted-fair for
-//! everybody. A vCPU that is [admitted](Scheduler::admit) is boosted as
+//! gives them back, and so does the kernel where a thread has waited for five seconds. It is weighted-fair for all
+//! threads. A vCPU that is [admitted](Scheduler::admit) is boosted as
 //! [`WakeBoost`](vcoop_policy::WakeBoost) or [`Dynamic`](vcoop_policy::Dynamic) has it, with no system call and no
-//! wake-up of a daemon on the way: what begins and ends a boost is heard in the kernel.
+//! wake-up of a daemon on the way: the kernel itself sees what begins and ends a boost.
 //!
-//! | what | heard by | misses |
+//! | what | reported by | misses |
 //! | --- | --- | --- |
 //! | a vCPU sleeps, or wakes up | the scheduler's own calls | nothing |
 //! | an interrupt for a vCPU that was preempted, or is before it has taken the interrupt | fentry of `apic_timer_expired` and `__apic_accept_irq` | what hardware posts to a vCPU itself; emulated guests |

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(name(&root).unwrap(), before);
         fs::rename(root.join("crates/sim/src/lib.rs"), root.join("crates/sim/src/bil.rs")).unwrap();
         assert_ne!(name(&root).unwrap(), before);
-        // Unpacked inside somebody's repository, they are not of its commit.
+        // Unpacked inside another repository, they are not of its commit.
         let inner = root.join("docs/inner");
         fs::rename(tree("inner"), &inner).unwrap();
         commit(&root);

@@ -146,8 +146,8 @@ pub(crate) enum Command {
 /// What a policy may cost the host and others: the same everywhere.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MayCost {
-    /// What the best policy may cost others, compared with the baseline: mean=1.1x and p99=1.25x of a
-    /// host probe, missed=1% more of its periods, work=0.95x of a load's work kept
+    /// What the best policy may cost others, compared with the baseline. Default: mean=1.1x and p99=1.25x
+    /// of a host probe, missed=1% more of its periods, work=0.95x of a load's work kept
     #[arg(long = "may-cost", value_name = "NAME=LIMIT", value_delimiter = ',', value_parser = may_cost)]
     changes: Vec<String>,
 }
@@ -243,7 +243,7 @@ pub(crate) struct Single {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Of a matrix the cell with this value: interval=1ms, vcpus=4; several choose among these
+    /// The cell of the matrix with this value: interval=1ms, vcpus=4; several: all must match
     #[arg(long = "cell", value_name = "NAME=VALUE")]
     pub(crate) cells: Vec<String>,
 }

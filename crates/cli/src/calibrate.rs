@@ -25,7 +25,7 @@ pub(crate) struct CalibrateArgs {
     /// Write the profile into this file, for `--set host.profile=FILE`
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Watch for so long what takes the CPUs of the idle host [default: 1min, 2s with --quick]
+    /// How long to watch what takes the CPUs of the idle host [default: 1min, 2s with --quick]
     #[arg(long, value_name = "TIME")]
     pub(crate) noise: Option<String>,
     /// Write constants only: no cost of the profile varies, and there is no noise

@@ -47,7 +47,7 @@ pub(crate) struct RunArgs {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Of a matrix only the cells with this value: interval=1ms, vcpus=4; several choose among these
+    /// Run only cells of the matrix with this value: interval=1ms, vcpus=4; several: all must match
     #[arg(long = "cell", value_name = "NAME=VALUE")]
     pub(crate) cells: Vec<String>,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         note(&speed(engine));
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
-    // Whether files can be written and whether stdout has a reader are independent.
+    // Files are written also if stdout has no reader.
     let printed = print(&text);
     if let Some(metrics) = metrics {
         metrics.write(&result)?;

@@ -31,7 +31,8 @@ pub(crate) struct SearchArgs {
     /// A limit that must hold, like 'guest.cyclictest.p999 < 100us'; several: all of them
     #[arg(long, value_name = "LIMIT", required = true)]
     pub(crate) slo: Vec<String>,
-    /// Policies to look at, with commas between
+    /// Policies to try, with commas between. Default: those of the scenario (capacity), or those that fit
+    /// it (tune)
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2
@@ -64,7 +65,7 @@ pub(crate) struct SearchArgs {
 /// What a search can vary besides policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum AlsoArg {
-    /// Who fires guests' timers, and how early
+    /// What fires guests' timers, and how early
     Timers,
     /// What idle vCPUs do, and how long the host polls for them
     Idle,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use vcoop_testing::{Tree as Files, found};
 
-/// A guest with four CPUs, and somebody's cpuset in one of its slices.
+/// A guest with four CPUs. One of its slices has a cpuset already.
 struct Tree(Files);
 
 impl Deref for Tree {

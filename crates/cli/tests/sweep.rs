@@ -191,7 +191,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
     }
 }
 
-/// One question has one answer, whoever is asked; and other limits have another, everywhere.
+/// All commands give the same answer to the same limits, and another one to other limits.
 #[test]
 fn run_tune_capacity_and_map_give_the_same_answer() {
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two-cores.toml");

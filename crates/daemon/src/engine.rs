@@ -165,7 +165,7 @@ impl Engine {
     pub(crate) fn end(&self) {
         self.order(Command::End);
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // One that has panicked has left it to the keeper.
+            // If it has panicked, the keeper gives everything back.
             let _ = thread.join();
         }
     }
@@ -190,7 +190,7 @@ impl Engine {
 
     fn order(&self, command: Command) -> bool {
         let told = self.commands.send(command).is_ok();
-        // A full counter wakes as well.
+        // This fails if the counter is full, and then the engine wakes up anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         told
     }
@@ -212,15 +212,15 @@ impl Engine {
         if !target.is_decided_in_kernel() {
             return self.apply(target, None);
         }
-        // Or the scheduler would go with the policy that is replaced.
+        // First, because the scheduler would be unloaded together with the policy that is replaced.
         self.detach(target.vm.clone());
         if matches!(decided_there(&target.plan.policy), Some(Rules::Dynamic(_))) {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
         let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;
-        // One that the kernel has ended.
+        // A scheduler that the kernel has ended may still be unloading.
         self.unloading.wait();
-        // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
+        // Loaded here: the kernel takes a while to verify it, and the engine's thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();
         self.apply(target, scheduler.map_err(Refusal::missing)?)
     }

@@ -139,7 +139,7 @@ impl<'a> Follower<'a> {
     /// Looks for VMs, if it is time to.
     pub fn look(&mut self) {
         let since = self.looked.map(|at| at.elapsed());
-        // The number of the last thread is in the load's file: while it stays, no VM can have come.
+        // The file ends with the id of the last thread. While that stays, no VM can have started.
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let last = load.split_whitespace().next_back().unwrap_or_default();
         let quiet = last == self.last && !self.vms.values().any(Followed::starts);

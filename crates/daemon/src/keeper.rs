@@ -11,11 +11,11 @@
 //! It also ends the boosts of a thread that *lends* them. A thread that sleeps is not charged for its boost. But if it
 //! sleeps in a PI futex, the holder of that futex runs at its priority meanwhile, for as long as both want.
 //!
-//! So a boost that nobody ends lasts for at most some 100 ms. A boost for life (`static`) ends when its owner dies, but
-//! not when it stalls.
+//! So a boost that its owner does not end lasts for at most some 100 ms. A boost for life (`static`) ends when its
+//! owner dies, but not when it stalls.
 //!
-//! The keeper holds the owner's lock as well, so nobody else can own the threads before it is done. If both are killed
-//! at once, the journal remains, for the next owner or for `vcoop restore`.
+//! The keeper holds the owner's lock as well, so no other process can own the threads before it is done. If both are
+//! killed at once, the journal remains, for the next owner or for `vcoop restore`.
 //!
 //! ```text
 //! hold SLOT thread TID START policy=... .     a thread that may be changed from now on
@@ -98,7 +98,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// The thread is about to be boosted at time `now`. `for_life`: until its policy is taken away.
     pub(crate) fn boosted(&self, for_life: bool, now: Ns) {
-        // The end of a boost leaves its timer armed. Of the next boost that is no end, and the one that is follows.
+        // The time of the last boost may be left over. It does not end this boost, whose own time is set later.
         if self.due.load(Ordering::Relaxed) <= now {
             self.due(None);
         }
@@ -420,7 +420,7 @@ fn read(pipe: impl AsFd, bytes: &mut Vec<u8>) -> bool {
             bytes.extend_from_slice(&some[..n]);
             n > 0
         }
-        // It has not been read, and is still there.
+        // Nothing was read; the data is still there.
         Err(Errno::INTR | Errno::AGAIN) => true,
         // An owner that was killed resets the connection.
         Err(_) => false,
@@ -453,7 +453,7 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
                 Some(Ok(Some(captured))) => {
                     let tid = captured.baseline().tid;
                     let new = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
-                    // A thread can have a new baseline whenever its process likes.
+                    // The same thread with a new baseline: its process may change that at any time.
                     let lent = held.get(&slot).map_or(0, |held| held.lent);
                     held.insert(slot, Held { lent, ..new });
                 }
@@ -686,7 +686,7 @@ mod tests {
         owner.write_all(all.as_bytes()).unwrap();
         let (tell, ended) = mpsc::channel();
         thread::spawn(move || tell.send(serve(pipe, &slots, Path::new("/nowhere"))));
-        // The owner goes on, so the end is heard by that line alone.
+        // The owner goes on, so only that line reports the end.
         ended.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
     }
 }

@@ -96,9 +96,9 @@ impl Vcpu {
             return false;
         }
         match (lent, now) {
-            // With RLIMIT_RTPRIO also of the other kind.
+            // With RLIMIT_RTPRIO the process may also change between FIFO and RR.
             (Fifo(lent) | Rr(lent), Fifo(now) | Rr(now)) => !had.is_rt() && now <= lent,
-            // Slices are free for anybody: with another one the nice value may be all of the boost.
+            // A slice can be changed without privilege, so only the nice value shows a kept boost.
             (Normal { nice: lent, .. }, Normal { nice: now, .. }) => match had {
                 Normal { nice: had, .. } => lent <= now && now < had,
                 Idle => lent <= now,

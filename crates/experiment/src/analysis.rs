@@ -284,7 +284,7 @@ fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
         if !enough(ppm) {
             return None;
         }
-        // Nothing is left of it, and of nothing no logarithm.
+        // The ratio is 0, which has no logarithm.
         if mine.blocks() > 1 && at(&ones, ppm) == 0.0 {
             return Some([0.0; 2]);
         }

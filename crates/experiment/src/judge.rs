@@ -11,7 +11,7 @@
 //!    been the worst.
 //! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
 //!    than half a percent), a host probe's mean or p99 rises above its limit, or a load of the host, or
-//!    of a VM whose latency nobody measures, does less than its limit of its work ([`Limits`]); or if a
+//!    of a VM whose latency is not measured, does less than its limit of its work ([`Limits`]); or if a
 //!    host probe misses a larger share of its periods, by more than its limit. Where the baseline misses a larger share by as
 //!    much, its p99 lacks its worst periods: the probe's p99 is named, and not judged. One without any sample
 //!    has missed all of them: the work of a task that never runs is lost. What the guest's own other
@@ -454,7 +454,7 @@ fn unjudged(effect: &Effect, baseline: &str, limits: &Limits) -> Option<String> 
 fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
     let (whose, mut costs) = (effect.whose, Vec::new());
     let few = effect.repeats < LEAST_REPEATS;
-    // `turned`: a ratio as one of which more is worse.
+    // `turned` converts a ratio so that more is worse.
     let mut one =
         |change: &Change, limit: f64, turned: fn(f64) -> f64, beyond_noise: bool, always: bool| {
             let (weight, most) = (turned(change.ratio), turned(limit));
@@ -495,7 +495,7 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
         costs.push(Cost {
             text: effect.misses(baseline),
             interval: None,
-            // A share has no ratio where there was none: worse than any that has one.
+            // Missed periods have no ratio if there were none before. They weigh more than any ratio.
             weight: f64::INFINITY,
             beyond_noise: true,
             excess: Some(libm::log(now / (before + limits.missed).max(1e-9))),

@@ -31,7 +31,7 @@ pub fn short(cell: &BTreeMap<String, String>) -> Params {
 /// The shortest end of `path`, in whole keys, that no other path ends with.
 pub fn unique_end(path: &str, paths: &[&str]) -> String {
     let keys: Vec<&str> = path.split('.').collect();
-    // Switches say nothing without what they switch.
+    // A generic key has no meaning without its parent.
     let least = if keys.last().is_some_and(|key| GENERIC.contains(key)) { 2 } else { 1 };
     for n in least..keys.len() {
         let end = &keys[keys.len() - n..];

@@ -65,7 +65,7 @@ pub fn interval(blocks: usize, mut statistic: impl FnMut(&[u16]) -> f64) -> Opti
     if parts.iter().any(|x| !x.is_finite()) {
         return None;
     }
-    // Alike but for the rounding of their sums.
+    // Equal except for the rounding of sums.
     if parts.iter().all(|x| (x - whole).abs() <= 1e-12 * whole.abs()) {
         return Some([whole; 2]);
     }
@@ -102,7 +102,7 @@ pub fn interval_of_counts(counts: &[f64]) -> Option<[f64; 2]> {
         return None;
     }
     let (n, spread) = (counts.len() as f64, dispersion(counts));
-    // Of so many events that come together.
+    // Events that come together count once.
     let events = counts.iter().sum::<f64>() / spread;
     let (root, reach) = ((events + 0.375).sqrt(), 0.5 * NORMAL_975);
     let end = |root: f64| root * root * spread / n;

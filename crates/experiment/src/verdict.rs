@@ -54,7 +54,7 @@ pub fn verdicts(document: &Document) -> Vec<Verdict> {
         if own.len() > 1 && document.policies.len() > 1 {
             let mut over = verdict(document, &own);
             let (n, none) = (own.len(), each.iter().filter(|v| v.best.is_none()).count());
-            // With few repeats only all cells together say something.
+            // With few repeats only all cells together have a verdict.
             if let Some(best) = &over.best
                 && none < n
             {

@@ -247,7 +247,7 @@ fn cells_curves_and_views_can_be_compared() {
     let curve = &by("xen-dom0-patch-one").evidence.checks[0];
     assert!(curve.what.contains("start of VMs 30 to 60"), "{}", curve.what);
     assert!((0.3..0.9).contains(&curve.value.unwrap()), "{curve:?}");
-    // Where only dom0 is, dom0 meets nobody whose ratelimit could count.
+    // On pCPUs of its own dom0 meets no vCPU whose ratelimit could count.
     for check in &by("xen-dom0-patch-xpin").evidence.checks {
         assert_eq!(check.value, Some(1.0));
     }

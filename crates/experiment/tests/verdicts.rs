@@ -26,7 +26,7 @@ fn usual(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
     around(level, seed)
 }
 
-/// A machine on which nobody misses a period, and the load of the host is done whatever the policy.
+/// A machine on which no task misses a period, and the load of the host is done whatever the policy.
 const USUAL: Fake = Fake { law: usual, missed: |_| 0, load: |_| 1.5 };
 
 /// What so many repeats on a machine come to.
@@ -180,7 +180,7 @@ impl Backend for WithCommand {
 
 #[test]
 fn times_that_a_command_printed_count_in_place_of_waits() {
-    // By the waits of its vCPUs dynamic is best; by what the guest's benchmark says nobody is.
+    // By the waits of its vCPUs dynamic is best; by the guest's benchmark no policy is.
     let same = verdict(WithCommand(USUAL, |_| 700.0));
     assert_eq!(same.best, None, "{}", same.text);
     let times: fn(&str) -> f64 = |policy| if policy == "dynamic" { 70.0 } else { 700.0 };

@@ -214,7 +214,7 @@ impl Fold {
     pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
         let mut look = Look::default();
         if self.by == By::Hotplug && self.is_folded() {
-            // Before the CPUs are compared: those that others brought back are not ours.
+            // Before the CPUs are compared: CPUs that others brought online are no longer ours.
             let plan = self.plan(&self.wanted())?;
             self.leave_to_others(&plan, &mut look.notes);
         }
@@ -262,7 +262,7 @@ impl Fold {
         self.decider.on(&seen, &self.config, &self.roots, &self.layout);
         let mut after = self.wanted();
         let is_folded = self.decider.width() < self.layout.counted() || self.is_folded();
-        // Also where the width stays: for cgroups that are new.
+        // Also if the width stays, because there may be new cgroups.
         let mut refused = false;
         if matches!(self.mode, Mode::Apply(_)) && is_folded {
             refused = self.apply(notes)?;
@@ -272,8 +272,7 @@ impl Fold {
         }
         let narrower = self.decider.width() < before.width();
         if refused && narrower && after == self.used && after != self.wanted() {
-            // Nothing came of folding further: what the governor goes by is what is. Its time goes on where the width
-            // stays.
+            // Folding further was refused: the governor goes back to its state before, which has the actual width.
             self.decider = before;
         }
         let why = why(&before, &self.decider, &self.config, steal);
@@ -312,7 +311,7 @@ impl Fold {
         if let Some(prepare) = self.by.prepare(&self.roots) {
             self.lose_cpusets(notes);
             if folds && self.make(&[prepare], notes)? {
-                // Without it there are no cpusets to change.
+                // Without the controller there are no cpusets to change.
                 return Ok(true);
             }
         }
@@ -321,7 +320,7 @@ impl Fold {
         for (target, why) in plan.left {
             self.say(notes, format!("{target} is left alone: {why}"));
         }
-        // Above, where it was needed.
+        // Controllers were changed above, if that was needed.
         let changes: Vec<_> =
             plan.changes.into_iter().filter(|c| c.target != Target::Controllers).collect();
         self.make(&changes, notes)
@@ -329,7 +328,7 @@ impl Fold {
 
     /// Handles a controller that is not enabled. If there were cpusets, another program has disabled it, which drops
     /// their contents, ours and older ones. systemd does so when it sets controllers anew and no unit asks for this
-    /// one; nobody intends it.
+    /// one; no program intends it.
     fn lose_cpusets(&mut self, notes: &mut Vec<String>) {
         let Mode::Apply(journal) = &mut self.mode else { return };
         let contents = &journal.contents;

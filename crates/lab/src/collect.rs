@@ -207,7 +207,7 @@ impl<'a> Collector<'a> {
         }
         for Line { origin, series } in &mut self.lines {
             series.tid = match origin {
-                // One that may have moved since: no thread's trace explains it.
+                // The task may have moved since, so no single thread's trace explains the sample.
                 Origin::Guest(g) if balances(self.plan, g.vm) => 0,
                 Origin::Guest(g) => vcpus[g.vm].get(g.vcpu).copied().unwrap_or_default(),
                 Origin::Host { task, .. } => tasks[*task],

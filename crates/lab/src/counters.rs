@@ -124,7 +124,7 @@ impl Counters<'_> {
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
             for words in &vm.control().vcpu[..vm.vcpus.len()] {
                 let (won, lost) = totals.guest_polls;
-                // The guest's own words.
+                // Guest-written: sums may overflow.
                 let sum = |a: u64, c| a.wrapping_add(n(c));
                 totals.guest_polls = (sum(won, &words.polls_won), sum(lost, &words.polls_lost));
                 totals.mask.2 = sum(totals.mask.2, &words.pushed);
@@ -193,8 +193,8 @@ pub(crate) fn scalars_between(
     for (label, (cpu, done)) in loads {
         let probe = format!("host.{label}");
         put(&probe, "throughput", "cpu", cpu / ns);
-        // CPU time says who had the CPU; work done also says what it was worth, caches and all.
-        // A stressor does not tell what it has done.
+        // Work done also depends on caches and clock rates, which CPU time does not show. A stressor does not report
+        // its work.
         if !plan.host_tasks.iter().any(|t| t.label == *label && t.stress_ng.is_some()) {
             put(&probe, "work", "1/s", done / 1e6 / seconds);
         }

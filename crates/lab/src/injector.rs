@@ -277,8 +277,8 @@ impl<'a> Injector<'a> {
     /// Publishes that it will look at `at`, and looks once more: the earliest of `exact`, the deadlines and the
     /// policies' timers.
     fn publish(&self, at: Ns, mut exact: Ns) -> Ns {
-        // A sleep can end late by as much as is spun before exact times, and deadlines are fired
-        // early: one that comes so shortly after the look must ring as well.
+        // A sleep can end late by up to MOST_SPIN_NS, and deadlines fire up to `early` ahead. The guest must ring also
+        // for a deadline that is this little after the look.
         let early = self.fired.iter().flatten().map(|f| f.advance.ns()).max().unwrap_or(0);
         let margin = MOST_SPIN_NS + early;
         let look = self.common.clock.tsc_at(at.saturating_add(margin));

@@ -37,7 +37,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A VM with the guest image in its memory. `exitless`: the host fires deadlines.
+    /// A VM with the guest image in its memory.
     ///
     /// # Errors
     ///

@@ -283,7 +283,7 @@ impl LabVm {
     pub(crate) fn timer_due(&self, common: &Common, n: u32) -> Result<(), Error> {
         let mut port = self.port(common, n);
         driver::timer(&mut port)?;
-        // One that has come is gone, and one that was armed meanwhile is there.
+        // The policy has used up its timer, or armed another one.
         let next = port.state.driver.timer().unwrap_or(NEVER);
         port.v.timer.store(next, Ordering::Release);
         Ok(())
@@ -374,8 +374,8 @@ impl LabVm {
             port.halt(true)?;
         }
         let entries = self.control().vcpu[n as usize].entries.load(Ordering::Relaxed);
-        // Whether the receiver of an IPI has its pCPU user space cannot see: a sender's request counts
-        // for all that it sends through us.
+        // User space cannot see whether the receiver of an IPI has its pCPU, so a sender's request counts for every
+        // IPI that it sends through us.
         driver::inject(&mut port, kind, kind == Injection::Ipi)?;
         port.v.entries.store(entries, Ordering::Relaxed);
         if port.state.driver.is_halted() {

@@ -1,8 +1,8 @@
 //! A log of what a vCPU's policy did and when, for observers.
 //!
 //! It is written with the vCPU's lock held, so it must be fast: a few stores into a ring that is allocated at the
-//! start, and nothing if nobody reads. The collector reads it without a lock; notes that were overwritten before are
-//! counted as lost.
+//! start, and nothing if there is no reader. The collector reads it without a lock; notes that were overwritten before
+//! are counted as lost.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -93,7 +93,7 @@ impl PolicyLog {
         Self { notes: (0..NOTES).map(|_| Words::default()).collect(), ..Self::off() }
     }
 
-    /// Whether anybody reads it.
+    /// Whether there is a reader.
     pub(crate) fn is_on(&self) -> bool {
         !self.notes.is_empty()
     }

@@ -38,7 +38,7 @@ impl VcpuPort<'_> {
     pub(crate) fn notify(&mut self, running: bool) -> Result<(), Error> {
         if self.state.checked.is_some() {
             let words = self.words();
-            // One that has gone on since asks for something else by now.
+            // If the vCPU has run on since, its words may ask for something else by now.
             if words.request.decode::<BoostRequest>() == BoostRequest::Unboost {
                 self.happens(What::Notify);
             }

@@ -182,7 +182,7 @@ impl Widths {
         let mut lost = 0;
         let mut changes = Vec::new();
         for (m, vm) in vms.iter().enumerate() {
-            // Put down with the lock held, looked at without it: the injector may wait for it.
+            // Copied with the lock held and read without it, because the injector may wait for it.
             lost += vm.take_changes(|at, width| changes.push((at, width)));
             for (at, width) in changes.drain(..) {
                 self.changed(m, at, width);

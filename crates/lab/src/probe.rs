@@ -143,8 +143,8 @@ impl Probe {
     /// True: there was such a sample.
     pub(crate) fn close(&mut self, end: Ns) -> bool {
         let (end, interval) = (end.min(self.window.to), self.interval);
-        // Those that fell due before the last sample was taken are skipped, and the next one would have
-        // told of them.
+        // Periods that fell due before the last sample was taken were skipped; the next sample would have reported
+        // them.
         let (last, skipped) = match self.last {
             Some((due, latency)) => (due, latency.min(end.saturating_sub(due)) / interval),
             None => (self.start, 0),

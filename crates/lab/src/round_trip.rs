@@ -46,8 +46,8 @@ impl RoundTrip {
         let taken = self.served.taken.clamp(self.called, self.back);
         let done = self.served.done.clamp(taken, self.back);
         let asleep = |idle| if idle { Part::WakeToRun } else { Part::PreemptedToRun };
-        // Not woken for this call, it was up with another: then its vCPU was not idle, and all of the
-        // way is taken for a wait.
+        // If the server was not woken for this call, it was busy with another one: its vCPU was not idle, and the
+        // whole way counts as a wait.
         let for_this = (self.called..=taken).contains(&self.served.woken);
         let (ready, way_in) = match self.server {
             // To a thread of the host: its wake-up.

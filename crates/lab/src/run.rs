@@ -169,7 +169,7 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     }
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
     let wiring = Channels::new(plan)?;
-    // Any rates will do to see whether it can be said to a guest.
+    // The check whether a guest can run the plan does not depend on the rates.
     let rates = Rates { clock: Clock::new(0, 1_000_000), per_ms: 1_000 };
     for (i, vm) in plan.vms.iter().enumerate() {
         Guest::new(vm, i as u64, 0, &rates, &rings(plan, i), &wiring.guests[i])?;
@@ -244,8 +244,8 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
         vms.push(driver);
         fds.push(vcpus);
     }
-    // Before the threads start, so that no state of theirs is missed. It takes its time, so before
-    // the origin of theirs. Why it could not start is in the environment.
+    // Before the threads start, so that no state of theirs is missed; before `origin`, because this takes a while.
+    // If it cannot start, the environment has the reason.
     let trace = options.trace.then(|| Recorder::start(&cpus.measured(plan), clock).ok());
     // The tables are there; the origin of all times is shortly ahead.
     let origin = tsc() + clock.to_cycles(GET_READY_NS);

@@ -7,7 +7,7 @@ use crate::support::{
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 
-/// Everybody calls somebody: host and guest, on one vCPU and on two, with and without a measure.
+/// All directions of calls: host and guest, on one vCPU and on two, with and without a measure.
 const MESH: &str = scenario!(
     "duration = '600ms'\nwarmup = '100ms'",
     r#"
@@ -116,7 +116,7 @@ live!(everybody_reaches_everybody, || -> Outcome {
             // With or without a trace, a round trip has the parts of its own times.
             let measured: u64 = r.latencies.iter().map(|l| l.hist.len()).sum();
             assert_eq!(scalar(&r, "lab", "samples_coarse"), measured as f64);
-            // Also those whose round trips nobody measures get their answers.
+            // Calls whose round trips are not measured get their answers as well.
             let served = scalar(&r, "host.backend", "served") * 0.6;
             let measured = ["guest.up", "host.thread"].map(|p| latency(&r, p).hist.len());
             let others = served - measured.iter().sum::<u64>() as f64;

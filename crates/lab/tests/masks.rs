@@ -64,7 +64,7 @@ live!(a_guest_keeps_off_the_vcpus_that_its_page_says, || -> Outcome {
         if pushed <= 0.0 {
             return Err("nobody was pushed off".to_owned());
         }
-        // Nobody is lost on the way, and who is pinned stays and runs.
+        // No task is lost when it moves, and a pinned one stays and runs.
         for probe in ["guest.worker/0", "guest.pinned"] {
             let n = latency(&r, probe).hist.len();
             // Few where others use this host as well: a fair task waits for its turn behind hogs.
@@ -146,7 +146,7 @@ live!(every_governor_runs_live_and_folds_only_under_contention, || -> Outcome {
             let r = run(&plan(text, policy, &sets));
             let used = scalar(&r, "guest", "vcpus_used");
             let steal = scalar(&r, "guest", "steal");
-            // A host that steals from us is contention, whoever it is.
+            // Steal on this host counts as contention, whatever its cause.
             if used < 1.95 && steal < 1.0 {
                 return Err(format!("{policy}: {used} vCPUs used at {steal} % steal"));
             }

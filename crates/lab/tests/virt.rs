@@ -29,7 +29,7 @@ fn idle() -> Plan {
     plan(IDLE, "vanilla", &[])
 }
 
-/// The same with a vCPU that waits for nobody's slice, whatever else this host does.
+/// The same with a vCPU that waits for no other thread's slice, whatever else this host does.
 fn urgent() -> Plan {
     plan(IDLE, "static", &["policy.static.means=\"fifo 20\""])
 }

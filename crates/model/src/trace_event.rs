@@ -259,7 +259,7 @@ pub struct SampleEvent<'a> {
     pub open: bool,
 }
 
-/// Somebody who watches a run.
+/// Watches a run.
 pub trait Observer: Debug {
     /// Times (from the start of the run) between which [`event`](Self::event) is called: ascending,
     /// none touching the next. None: only samples are told.
@@ -272,7 +272,7 @@ pub trait Observer: Debug {
         false
     }
 
-    /// Who can appear. Called once, before everything else, if there are windows.
+    /// The threads that can appear. Called once, before everything else, if there are windows.
     fn thread_names(&mut self, _names: &ThreadNames) {}
 
     /// A window opens. The events that follow at the same time say how things stand.

@@ -143,7 +143,7 @@ impl Follower {
         }
         let unknown = Span { state: State::Unknown, from: self.at, to, cpu: 0 };
         let spans = timeline.all_spans(self.tid, self.at, to);
-        // Forgotten: the history that is kept is bounded.
+        // `None`: the spans are older than the history that is kept.
         for span in spans.unwrap_or_else(|| vec![unknown]) {
             self.take(&span, timeline, clock, each);
         }

@@ -203,7 +203,7 @@ impl Observation {
 
     /// Begins a window. Drops an open one.
     pub fn begin(&mut self, slicing: Slicing) {
-        // Events from before are taken without a window.
+        // Earlier events are read while no window is open, so that they do not count.
         self.window = None;
         self.poll(&mut Nobody);
         let subject = &self.subject;

@@ -163,7 +163,7 @@ test!("live", a_vcpu_among_hogs_waits_as_schedstat_says_and_hogs_run_instead, ||
         for metric in ["wait", "preempted"] {
             let l = series(r, "web.vcpu0", metric);
             let hog = l.ran_instead.get("hog").copied().unwrap_or(0);
-            // Others work on this host, too; nobody's time is no wait.
+            // Others work on this host, too. Nearly all of each wait must be attributed to threads.
             let named: u128 = l.ran_instead.values().sum();
             if hog == 0 || 10 * named < 9 * l.sum_ns {
                 told.push(format!("{metric}: {hog} of {} ns: {:?}", l.sum_ns, l.ran_instead));
@@ -382,7 +382,7 @@ test!("live", a_thread_that_is_gone_is_refused, || -> Outcome {
         thread::sleep(Duration::from_millis(1));
     });
     let mut subject = subject(&[&worker]);
-    // Its number is somebody's, but it started at another time.
+    // A thread has its number, but started at another time.
     subject.vcpus[0].start += 1;
     let missing = Observation::new(subject).unwrap_err();
     assert!(missing.to_string().contains("vCPU 0 has ended\n  remedy: vcoop vms"), "{missing}");

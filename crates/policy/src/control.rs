@@ -397,7 +397,7 @@ impl Control {
         self.stats.too_long += u64::from(reason == Reason::Longest);
         self.stats.by_vm += u64::from(reason == Reason::VmBudget);
         self.latched = Some(reason);
-        // The end of a boost brings the rest along.
+        // If it is boosted, `restore` sets the rest as well.
         let before = (!self.is_boosted()).then(|| self.rest());
         self.restore(Status::Throttled, vm, out);
         before.into_iter().for_each(|before| self.rests(before, out));

@@ -34,7 +34,7 @@ pub trait Port {
     /// An error of the backend.
     type Error;
 
-    /// Whether anybody reads what [`store_budget`](Self::store_budget) publishes; if not, it is not computed.
+    /// Whether anything reads what [`store_budget`](Self::store_budget) publishes; if not, it is not computed.
     const SHOWS_BUDGET: bool = true;
 
     /// The time, in nanoseconds. It never goes back between two calls for one VM.
@@ -196,7 +196,7 @@ pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
     v.accounted = None;
     let outranks = v.outranks();
     call(port, Event::Baseline { outranks }, false)?;
-    // Also that it does not: it may have gone while there was no thread to act on.
+    // Also if false: the guest may have left while there was no thread.
     call(port, Event::Registered(registered), false)?;
     call(port, Event::Attached(true), false)?;
     let refused = port.with(|v, vm| {
@@ -310,7 +310,7 @@ pub fn halt<P: Port>(port: &mut P, halted: bool) -> Result<(), P::Error> {
 /// The port's.
 pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
     let now = port.now();
-    // Under whatever keeps calls apart: the timer may be another one than its owner saw.
+    // Read under the port's lock: the timer may have changed since the caller looked.
     if port.driver().timer.take_if(|at| *at <= now).is_some() {
         feed(port, Event::Timer)?;
     }
@@ -400,7 +400,7 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
             Action::Restore => {
                 let rested = port.driver().attributes(None);
                 match set(port, rested) {
-                    // Somebody else has taken the reservation it had. It is boosted no longer.
+                    // Another thread has its reservation now. It is no longer boosted.
                     Ok(false) => set(port, Policy::NORMAL).map(drop),
                     done => done.map(drop),
                 }

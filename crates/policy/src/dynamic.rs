@@ -20,7 +20,7 @@
 //! # The race with the guest's way out
 //!
 //! A guest that finishes looks at the status, sees "normal", and returns to a task that may run for seconds without
-//! another hook. Nobody would end a boost that begins in between. Three rules together exclude that:
+//! another hook. Nothing would end a boost that begins in between. Three rules together exclude that:
 //!
 //! 1. *Ticket before interrupt.* The ticket is published before the interrupt is visible. So the
 //!    handler that takes the interrupt reads that ticket or a later one, and its acknowledgement

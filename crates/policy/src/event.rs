@@ -57,7 +57,7 @@ pub enum Event {
     /// What the vCPU's thread did since the last such event, or since it began. Fed every
     /// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS) to a policy that [repays](crate::HostPolicy::repays).
     Ran(CpuTime),
-    /// Somebody else changed the baseline of the vCPU thread (an administrator, a timeline). A
+    /// The baseline of the vCPU thread was changed (by an administrator, a timeline). A
     /// later [`Action::Restore`](crate::Action::Restore) means the new one.
     Baseline {
         /// The new baseline is at least as urgent as the means of boosting.

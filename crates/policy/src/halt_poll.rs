@@ -44,7 +44,7 @@ impl HostHaltPoll {
         } else if most == 0 {
             self.now = 0;
         } else if halt_ns <= self.now {
-            // Caught, or it would have been.
+            // The poll was long enough.
         } else if self.now > 0 && halt_ns > most {
             self.shrink();
         } else if self.now < most && halt_ns < most {
@@ -124,7 +124,7 @@ impl GuestHaltPoll {
         if self.limit < block_ns && block_ns <= c.max_ns {
             self.limit = grown(self.limit, c.grow, c.grow_start_ns, c.max_ns);
         } else if block_ns > c.max_ns && c.allow_shrink {
-            // To nothing below what it grows from since Linux 6.9.
+            // Since Linux 6.9 a limit below `grow_start` becomes 0.
             self.limit = shrunk(self.limit, c.shrink, c.grow_start_ns);
         }
     }

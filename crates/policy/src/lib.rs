@@ -72,7 +72,7 @@
 //! 4. [`Action::Ticket`] is carried out before the interrupt becomes visible to the guest.
 //! 5. After [`Action::Recheck`], and for an injection after the interrupt is visible, the full fence of
 //!    the handshake is run (`vcoop_abi`, "Ordering"), and the guest's words are read again and fed as
-//!    [`Event::Recheck`]. Until then the boost may be one that nobody will end.
+//!    [`Event::Recheck`]. Until then the boost may be one that nothing will end.
 //! 6. Where [`HostPolicy::repays`], [`Event::Ran`] comes every [`repay::ACCOUNT_NS`].
 //! 7. A thread has its baseline back when its driver ends, whichever way it ends (drop, panic, SIGTERM).
 #![no_std]

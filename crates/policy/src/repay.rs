@@ -121,7 +121,7 @@ impl Repay {
         }
         let between_boosts = self.seen.others();
         let learned = self.free.others().min(between_boosts.saturating_mul(MOST_FORGIVEN));
-        // The estimates lag behind others who have left; what is seen now bounds them as well.
+        // The estimates lag if other threads have left. This interval's waits bound them.
         let now = if unboosted == 0 {
             u64::MAX
         } else {
@@ -304,7 +304,7 @@ mod tests {
         }
         assert_eq!(repay.free.others(), others, "what it ran at its full weight is no lesson");
         assert!(repay.debt > super::MOST_DEBT_NS * 9 / 10, "{}", repay.debt);
-        // Nobody is there any more.
+        // No other thread is left.
         (0..60).for_each(|_| _ = repay.on(CpuTime { busy_ns: ACCOUNT_NS, steal_ns: 0 }, 0, false));
         assert_eq!(repay.levels(), 0);
     }

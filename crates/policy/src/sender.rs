@@ -11,7 +11,7 @@
 //! | idle | by hardware | the processor notifies the host, which has to wake it anyway |
 //! | preempted, boosted | by hardware | it is urgent already |
 //! | preempted, throttled | by hardware | a request would be denied |
-//! | preempted, host does not boost | by hardware | nobody would do anything about it |
+//! | preempted, host does not boost | by hardware | the host would not act on it |
 //! | preempted, normal | by the host | the request goes with it: [`Event::Asked`](crate::Event::Asked) |
 //!
 //! A sender that lies gains nothing more than it may have anyway: the boost goes to a vCPU of the same VM, and is

@@ -133,7 +133,7 @@ fn a_sender_is_heard_where_the_policy_hears_senders() {
     for (receiver, asked) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut vcpu = Vcpu::dynamic(receiver);
         driver::inject(&mut vcpu, Injection::Ipi, asked).unwrap();
-        // Where it hears nobody, an interrupt is a reason of its own.
+        // If it hears no senders, an interrupt is a reason of its own.
         let boosts = asked || !receiver;
         assert_eq!(vcpu.done().contains(&Call::Set(BOOSTED)), boosts, "{receiver} {asked}");
     }

@@ -238,7 +238,7 @@ fn the_hosts_word_is_followed_at_once() {
     assert_eq!(say(true, 60), (6, 6));
     assert_eq!(say(true, 61), (6, 8), "more: at once");
     assert_eq!(say(false, 0), (16, 16));
-    // Nobody says anything: nothing happens.
+    // Without a grant nothing happens.
     assert_eq!(hint.on(&seen(&cpus)), None);
 }
 

@@ -40,7 +40,7 @@ enum Op {
     Rebase(Policy),
     /// The host refuses means that it did not refuse before, or takes them again.
     Refuse(bool),
-    /// Somebody thinks that the timer is due.
+    /// The driver is called as if the timer were due.
     EarlyTimer,
     /// From now on timers come so much too late.
     Late(Ns),
@@ -60,14 +60,14 @@ struct Thread {
     policy: Policy,
     baseline: Policy,
     refuses: bool,
-    /// Somebody else has changed it.
+    /// Another process has changed it.
     foreign: bool,
     halted: bool,
     status: Status,
     ticket: u64,
     fired: u32,
     timer: Option<Ns>,
-    /// What was published of its budget, and how often the policy was called, since somebody looked.
+    /// What was published of its budget, and how often the policy was called, since the last look.
     budget: Option<Ns>,
     calls: u32,
     boosted_ns: Ns,
@@ -356,7 +356,7 @@ impl Rig {
                     self.drive(v, |port| driver::stop(port));
                     assert_eq!(self.threads[v].policy, before.baseline);
                     (self.threads[v].timer, self.threads[v].exists) = (None, false);
-                    // Once more there is nobody to act on.
+                    // A second stop: there is no thread any more.
                     self.drive(v, |port| driver::stop(port));
                 } else {
                     let t = &mut self.threads[v];
@@ -522,7 +522,7 @@ fn boosted_in_a_second(gives_back: bool) -> u64 {
     rig.threads[0].boosted_ns
 }
 
-/// Burst and refill are the bound for everybody; a guest that gives boosts back comes near it, one
+/// Burst and refill are the bound for all; a guest that gives boosts back comes near it, one
 /// that never does is held off.
 #[test]
 fn the_budget_grants_what_is_given_back() {
@@ -533,7 +533,7 @@ fn the_budget_grants_what_is_given_back() {
     assert!(rogue >= 3_000_000 && rogue <= grant / 3, "{rogue} of {grant}");
 }
 
-/// A boost that cannot be taken back, because somebody else has changed the thread: the guest and the timer have what
+/// A boost that cannot be taken back, because another process has changed the thread: the guest and the timer have what
 /// the policy believes.
 #[test]
 fn what_else_a_policy_wants_is_done_where_its_thread_cannot_be_set() {
@@ -552,7 +552,7 @@ fn what_else_a_policy_wants_is_done_where_its_thread_cannot_be_set() {
     assert!(rig.threads[0].timer.is_some_and(|at| at > ends));
 }
 
-/// Several vCPUs that run at once, each of which is heard of after a while: all pay from where they began, for
+/// Several vCPUs that run at once, and whose events come after a while: all pay from where they began, for
 /// themselves and for their VM.
 #[test]
 fn vcpus_that_are_heard_of_late_are_each_charged_from_their_begin() {
@@ -574,7 +574,7 @@ fn vcpus_that_are_heard_of_late_are_each_charged_from_their_begin() {
         policy.on(0, Event::Enable, &mut vm);
         policy.on(0, halted, &mut vm);
     }
-    // Heard of at 1.0, 1.01, ... ms; each has run since 250 us before.
+    // Events come at 1.0, 1.01, ... ms; each has run since 250 us before.
     for (policy, i) in policies.iter_mut().zip(0..) {
         policy.on(750_000 + i * 10_000, Event::Woken, &mut vm);
     }

@@ -165,7 +165,7 @@ fn off_is_reached_and_left_by_way_of_the_floor() {
     let back = rig.feed_all(COMPUTING, 60);
     let rise = back.iter().position(|&us| us > 0).unwrap();
     assert_eq!(back[rise - 1..rise + 3], [0, 100, 200, 400]);
-    // A domain that runs briefly keeps the floor: nobody gains by breaking its runs.
+    // A domain that runs briefly keeps the floor: no domain gains if its runs are broken.
     rig.feed_all(BOOTING, 9);
     assert_eq!(rig.policy.limit_ns(), RATELIMIT_FLOOR_NS);
 }

@@ -72,7 +72,7 @@ fn table(
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
             let (text, sign, tone) = match judged(document, series) {
                 None => (String::new(), "", Tone::Plain),
-                // Few samples, and of the best times: a ratio of them would be read as one of all.
+                // It has few samples, from times when it ran: a ratio of them would look like one of all.
                 Some(_) if series.is_starved() => ("starved".to_owned(), "-", Tone::Bad),
                 Some(Judged { ratio, interval, of_means, sign, tone }) => {
                     let star = if of_means { "*" } else { "" };

@@ -77,7 +77,7 @@ pub fn render(document: &Document, style: Style) -> String {
     }
     out.push_str(&deployments(document, style));
     if !document.command.is_empty() {
-        // One line whatever its length: it is there to be copied.
+        // One line of any length, so that it can be copied.
         out.push_str(&format!("Again: {}\n", document.command));
     }
     out
@@ -177,7 +177,7 @@ pub(crate) fn by_chance(document: &Document) -> Option<String> {
     }
     let judged = signs.iter().filter(|sign| !sign.is_empty()).count();
     let marked = signs.iter().filter(|sign| ["+", "-"].contains(sign)).count();
-    // An interval of 95 % leaves out one truth in twenty.
+    // One of twenty 95 % intervals does not contain the true value.
     let chance = (judged as f64 / 20.0).round() as usize;
     (chance > 0).then(|| {
         format!(

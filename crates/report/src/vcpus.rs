@@ -1,4 +1,4 @@
-//! The vCPUs of a VM that somebody else runs: where their time went, and who ran instead.
+//! The vCPUs of a VM that vcoop does not run: where their time went, and who ran instead.
 
 use std::collections::BTreeMap;
 

@@ -127,7 +127,7 @@ fn a_policy_has_the_same_colour_whatever_it_is_compared_with() {
     assert_eq!(colour(&own, "dynamic"), Some(Slot::Series(2)));
     let alone = renamed(&["vanilla", "dynamic"], &["halt", "poll"]);
     assert_eq!(colour(&alone, "poll"), Some(Slot::Series(1)));
-    // As somebody asks who draws by other means.
+    // As a user asks who draws with other tools.
     let named = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     let page = render_html(&usual);
     let asked = colours(&named(&["vanilla", "dynamic"]), "vanilla");

@@ -1,4 +1,4 @@
-//! The report of an observation of a VM that somebody else runs.
+//! The report of an observation of a VM that vcoop does not run.
 
 use std::collections::BTreeMap;
 

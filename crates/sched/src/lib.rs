@@ -59,7 +59,7 @@
 //! - A [`Note::Kick`] means: call [`Level::schedule`] on that CPU once it can be interrupted,
 //!   with [`Leave::Preempted`] if an entity runs there. A kicked CPU is not kicked again before
 //!   it has scheduled, except when a lazy kick becomes an eager one.
-//! - A [`Note::Woken`] means: interrupt that CPU, and have it call [`Level::take_woken`] until nobody is left.
+//! - A [`Note::Woken`] means: interrupt that CPU, and have it call [`Level::take_woken`] until none is left.
 //! - Call [`Level::tick`] every [`LevelConfig::tick_ns`](config::LevelConfig) on CPUs where
 //!   [`Level::tick_needed`] holds, and [`Level::on_deadline`] at [`Level::deadline`].
 //! - Time in which a CPU did not execute (steal) is reported by [`Level::stolen`] before the

@@ -261,7 +261,7 @@ proptest! {
         }).collect();
         m.run_for(20 * MS);
         m.avoid(avoided);
-        // RT hogs keep others from their turn: only who runs is pushed, and those run to the end.
+        // RT hogs keep others from their turn: only running entities are pushed, and the hogs run to the end.
         m.run_for((all.len() as u64 + 2) * MS);
         for &e in &all {
             let own = *m.level.cpus(e);

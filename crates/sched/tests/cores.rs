@@ -15,7 +15,7 @@ fn due(deadline_ns: u64) -> Policy {
 }
 
 /// The most urgent decides the core's cookie. On the sibling an entity of that cookie runs though a better one waits
-/// there, which may move but can go nowhere: nobody asks the sibling to choose again and again.
+/// there, which may move but can go nowhere. The sibling is not asked to choose again and again.
 #[test]
 fn a_better_one_with_another_cookie_waits() {
     for [first, better, worse] in [

@@ -196,7 +196,7 @@ fn admission_is_that_of_the_kernel() {
 #[test]
 fn switching_to_and_fro_earns_nothing() {
     let mut m = machine(1);
-    // The RT hog leaves the CPU to nobody but deadlines.
+    // The RT hog leaves the CPU only to deadline entities.
     m.spawn(Policy::Fifo(50), HOG);
     let e = m.spawn(nice(0), HOG);
     for _ in 0..2000 {
@@ -287,7 +287,7 @@ proptest! {
                 let e = m.start(attr, 0, HOG);
                 greedy_ones.push((e, runtime, period));
             } else {
-                // A microsecond less than reserved: who ends exactly when its runtime does may be
+                // A microsecond less than reserved: a run that ends exactly with its runtime may be
                 // throttled before it blocks.
                 let work = Work { run: (runtime - 1) * US, sleep: ASLEEP };
                 releases.push((start * US, m.add(attr, 0, work), period * US));

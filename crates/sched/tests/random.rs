@@ -227,7 +227,7 @@ proptest! {
             }
             for c in 0..cpus {
                 let nr = m.level.nr_running(CpuId(c));
-                // Whom a quota holds back is not counted.
+                // Entities that a quota holds back are not counted.
                 let held = |e: &EntId| {
                     m.level.cpu_of(*e).0 == c && m.level.is_throttled(*e) && m.level.is_urgent(*e)
                 };
@@ -248,8 +248,8 @@ proptest! {
         prop_assert_eq!(exec + stolen, m.tasks.busy.iter().sum::<u64>());
     }
 
-    /// With newidle balancing, no affinity, nothing cache-hot, and wake-ups that look at all CPUs because nobody
-    /// has found the LLC busy, nobody waits while a CPU idles.
+    /// With newidle balancing, no affinity, nothing cache-hot, and wake-ups that look at all CPUs because
+    /// none has found the LLC busy, no entity waits while a CPU idles.
     #[test]
     fn work_is_conserved(
         fair in FAIR,

@@ -216,7 +216,7 @@ fn the_fair_server_stays_away_while_fair_is_served() {
     let fair = m.spawn(nice(0), HOG);
     m.run_for(5_000 * MS);
     assert_ratio(m.exec(fair), 5_000 * MS, 0.2, 1.0);
-    // Every run of RT is 8 ms in one piece: nobody went ahead of it.
+    // Every run of RT is 8 ms in one piece: no entity went ahead of it.
     for w in m.log.windows(2) {
         if w[0].2 == Some(rt) {
             assert_eq!(w[1].0 - w[0].0, 8 * MS);

@@ -139,7 +139,7 @@ fn nobody_pulls_who_was_woken_for_a_cpu_that_is_not_up_yet() {
         m.set_cpus(other, CpuSet::one(CpuId(3)));
         m.run_for(10 * MS);
         assert!(m.level.is_waking(woken) && m.current(2).is_none());
-        // Nor does a wake-up go to a CPU that has somebody on its list: both of the LLC have.
+        // A wake-up does not go to a CPU that has an entity on its list, either. Both CPUs of the LLC have one.
         let second = m.add(Attr::anywhere(nice(0)), 1, BRIEF);
         m.wake(second, None);
         assert_eq!(m.level.cpu_of(second), CpuId(2));

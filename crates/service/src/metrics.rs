@@ -173,7 +173,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !answered.load(Ordering::Relaxed) {
-                    // It is not heard any more in the end.
+                    // In the end its bytes are not read any more.
                     let _ = slow.write_all(b"E");
                     thread::sleep(PATIENCE / 8);
                 }

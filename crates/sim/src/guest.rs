@@ -437,7 +437,7 @@ impl World<'_> {
                     let to = &mut self.vcpus[target as usize];
                     to.resched = true;
                     to.eager |= eager;
-                    // Nobody is sent an interrupt for a lazy flag (`__resched_curr`).
+                    // No interrupt is sent for a lazy flag (`__resched_curr`).
                     let lazy = !eager && self.vms[vm].preemption == Preemption::Lazy;
                     if target != v && !lazy {
                         self.guest_interrupts(v, target);

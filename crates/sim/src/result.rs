@@ -195,7 +195,7 @@ impl World<'_> {
             let thread = EntId(v.thread);
             let stats = self.host.stats(thread);
             vm.exec_ns += stats.exec_ns;
-            // A wait that goes on counts up to here, and what is left of it from here on.
+            // A wait in progress counts up to now; its rest counts after this snapshot.
             vm.steal_ns += stats.wait_ns + self.host.waits_for(now, thread);
             vm.preempted += stats.preempted;
             vm.counters.add(&self.counters_of(v));
@@ -473,13 +473,13 @@ impl World<'_> {
             // All of them are of the measured time.
             let missed = Missed { n: open.missed, last: end, every: 1 };
             self.probes.missed(work.probe, missed);
-            // One that is late by less than a period is cut off like any other at the end.
+            // A sample that is late by less than a period is left out, like every open one.
             if open.late
                 && let Some(sample) = self.tracks.close(work.sampler, end)
             {
                 self.probes.record_open(work.probe, &sample, end, &mut self.spans);
             } else if let Some(due) = open.never {
-                // Nobody has followed it: all of it is a wait for its CPU.
+                // It was not tracked: all of it counts as a wait for its CPU.
                 let mut parts = Parts::default();
                 parts[waits as usize] = end - due;
                 let nobody = vec![0; self.probes.labels().len() + 1];

@@ -234,7 +234,7 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
             block_ns: 300,
             context_switch_ns: 1_100,
             guest_switch_ns: 1_100,
-            // Of no effect: nobody sleeps for a time.
+            // Of no effect: no task sleeps for a time.
             sleep_ns: 20_000,
             guest_sleep_ns: 20_000,
             ..free()

@@ -51,7 +51,7 @@ fn sched_policy() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// Whom it calls is chosen later, when there is somebody.
+/// Stands for the server of a caller, which is chosen later, when there are servers.
 const SOMEBODY: Target = Target::Host(u32::MAX);
 
 /// A part of a routine that leaves nothing behind: locks are released, messages taken.
@@ -289,7 +289,7 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     ]
 }
 
-/// Everybody who calls calls one of the servers there are, if any; interrupts go to any vCPU.
+/// Each caller calls one of the servers, if there are any; interrupts go to any vCPU.
 fn connect(p: &mut Plan, mut seed: u64) {
     let mut servers = Vec::new();
     let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
@@ -593,7 +593,7 @@ proptest! {
         prop_assert_eq!(text(&p), text(&p));
     }
 
-    /// A free machine that conserves work: as long as somebody wants a CPU, none is lost.
+    /// A free machine that conserves work: as long as a thread wants a CPU, none is lost.
     #[test]
     fn hogs_fill_a_free_machine(cpus in 1u32..5, hogs in 1usize..9, modern: bool) {
         let mut p = plan(if modern { eevdf(cpus) } else { cfs(cpus) }, free());
@@ -665,7 +665,7 @@ proptest! {
         prop_assert!(seen + 100 >= periods && seen <= periods, "{seen} of {periods}");
         prop_assert!(!l.hist.is_empty(), "nothing came back");
         if p.host.costs.entry_ns == 0 && p.host.smt_ppm.is_none() {
-            // No cold caches and no siblings: the server's part is its work, whoever preempts it. The last call may
+            // No cold caches and no siblings: the server's part is its work, whatever preempts it. The last call may
             // be cut off.
             let service = l.parts_sum[Part::Service as usize] / u128::from(US);
             let all = u128::from(l.hist.len() * work);
@@ -677,7 +677,7 @@ proptest! {
     #[test]
     fn every_period_is_sampled_or_missed(p in scenario(), interval in 5u64..20) {
         let mut p = p;
-        // Reservations go before FIFO 99, and can be for all of the CPU: nobody asks for admission.
+        // Reservations go before FIFO 99, and can be for all of the CPU: admission is off.
         let reserved = match &p.policy {
             PolicyPlan::Static { means: Means::Deadline { .. } } => {
                 p.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum()

@@ -244,7 +244,7 @@ fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
 
 #[test]
 fn a_wake_up_on_a_busy_vcpu_of_another_llc_is_an_ipi() {
-    // vCPU 0 sends 50 messages a second to a task of vCPU 1 that often preempts nobody there.
+    // vCPU 0 sends 50 messages a second to a task of vCPU 1 that often preempts no task there.
     let wait = Act::Timer { period_ns: 20 * MS, busy: false, interrupt: false };
     let post = Act::Post { peer: 1, room: Room::Pipe(640) };
     let post = routine(vec![wait, user(10), post, Act::Done]);

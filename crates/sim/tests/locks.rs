@@ -19,7 +19,7 @@ fn locker(section: Ns) -> Program {
 
 #[test]
 fn a_spinlock_is_handed_over_in_order() {
-    // Everybody wants it all the time: a round takes everybody's section.
+    // All tasks want it all the time: a round takes the sections of all.
     let p = machine(4, &[0, 1, 2, 3], vec![locker(10 * US); 4]);
     let r = run(&p);
     for t in ["guest.t0", "guest.t1", "guest.t2", "guest.t3"] {
@@ -160,7 +160,7 @@ fn a_vcpu_that_was_woken_is_a_candidate_by_a_rule_of_its_own() {
 
 #[test]
 fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
-    // Waiters halt at once; with hogs, somebody else wants the pCPU of each.
+    // Waiters halt at once; with hogs, another thread wants the pCPU of each.
     let yields = |queue_heads, hogs: bool| {
         let mut p = machine(2, &[0, 1], vec![locker(300 * US); 2]);
         for cpu in (0..2).filter(|_| hogs) {
@@ -247,7 +247,7 @@ fn a_round_takes_one_lock_to_read_and_to_write() {
 
 #[test]
 fn a_mutex_is_spun_for_while_its_holder_runs() {
-    // Four who want it all the time: on a CPU each nobody sleeps; with two tasks to a CPU, or a holder that sleeps,
+    // Four who want it all the time: on a CPU each none sleeps; with two tasks to a CPU, or a holder that sleeps,
     // they do.
     let of = |kind, vcpus: &[u32], holder_naps: bool| {
         let mut program = sections(kind, 10, 0, 0);
@@ -270,7 +270,7 @@ fn a_mutex_is_spun_for_while_its_holder_runs() {
         let (rate, sleeps) = of(kind, &[0, 1, 2, 3], true);
         assert!(rate < 1.7e4 && sleeps > 10_000.0, "{rate}, {sleeps} sleeps");
     }
-    // Nobody spins for a futex; who releases it takes it again before anybody is there.
+    // No task spins for a futex; the one that releases it takes it again before another has come.
     let (rate, sleeps) = of(LockKind::Futex, &[0, 1, 2, 3], false);
     assert!((rate - 1e5).abs() < 100.0 && sleeps > 1e4, "{rate}, {sleeps} sleeps");
 }
@@ -370,8 +370,8 @@ fn a_server_serves_one_call_at_a_time_under_its_lock() {
 
 #[test]
 fn equal_vms_lose_pcpus_with_locks_held() {
-    // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and nobody ever sleeps. Did all pCPUs switch at once, each
-    // VM would have all of them or none: nobody would wait for a holder that is away, and be preempted while it waits.
+    // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and no task ever sleeps. Did all pCPUs switch at once, each
+    // VM would have all of them or none: none would wait for a holder that is away, and be preempted while it waits.
     let worker = routine([&[user(50)], &locked(3 * US)[..], &[Act::Done]].concat());
     let pins: Vec<u32> = (0..16).collect();
     let mut p = machine(16, &pins, vec![worker; 16]);
@@ -436,7 +436,7 @@ fn who_spins_owes_one_refill_however_often_it_is_switched() {
 
 #[test]
 fn ple_does_not_yield_to_idle_vcpus() {
-    // Both of the others sleep; the waiter has nobody to yield to.
+    // Both of the others sleep, so the waiter has no vCPU to yield to.
     let sleeper = routine(vec![user(1), nap(10_000)]);
     let spins = routine([&[Act::Begin], &locked(MS)[..], &[Act::Sample]].concat());
     let p = machine(4, &[0, 1, 2, 3], vec![spins.clone(), spins, sleeper.clone(), sleeper]);
@@ -548,7 +548,7 @@ fn a_test_and_set_lock_goes_to_whoever_has_a_pcpu() {
     let (queued, free) = (of(SpinLocks::Queued), of(SpinLocks::TestAndSet));
     assert!(free.0 > 1.3 * queued.0, "{free:?}, {queued:?}");
     assert!(free.1 > 10.0, "waiters are preempted, and nobody waits for them");
-    // Nobody else wants a pCPU: who waits first has it first, here.
+    // No other thread wants a pCPU: here the first waiter has the lock first.
     let mut p = machine(3, &[0, 1, 2], vec![locker(10 * US); 3]);
     p.vms[0].virt.spin.locks = SpinLocks::TestAndSet;
     let r = run(&p);
@@ -559,7 +559,7 @@ fn a_test_and_set_lock_goes_to_whoever_has_a_pcpu() {
 
 #[test]
 fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
-    // Three wait in line, the second on a pCPU with a hog: whoever is behind it halts while it is preempted, long
+    // Three wait in line, the second on a pCPU with a hog: the one behind it halts while it is preempted, long
     // before the threshold.
     let halts = |told, early| {
         let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
@@ -602,7 +602,7 @@ fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
 
 #[test]
 fn a_lone_caller_yields_by_a_hypercall_before_linux_5_13_only() {
-    // vCPU 0 calls the others, of which 1 shares its pCPU with a hog; nobody shares that of 0.
+    // vCPU 0 calls the others, of which 1 shares its pCPU with a hog; no thread shares that of 0.
     let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Others, wait: true }, Act::Done]);
     let tried = |not_alone| {
         let mut p = machine(3, &[0, 1, 2], vec![caller.clone(), hog(), hog()]);

@@ -113,7 +113,7 @@ proptest! {
             .sum();
         let had = loads + scalar(&r, "a", "cpu") + scalar(&r, "b", "cpu");
         prop_assert!(had <= busy + 1e-6 && busy <= f64::from(pcpus) + 1e-9, "{had} of {busy}");
-        // A hog in a VM, alone on a pCPU that nobody else may use, has all of it.
+        // A hog in a VM, alone on a pCPU that no other thread may use, has all of it.
         let last = allowed.last().unwrap();
         let alone = |(i, other): (usize, &Vec<u32>)| {
             i + 1 == allowed.len() || !other.is_empty() && !other.iter().any(|cpu| last.contains(cpu))

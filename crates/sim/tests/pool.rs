@@ -59,7 +59,7 @@ fn cores_are_dispatched_whole() {
     let r = run(&p);
     let (a, b) = (cpu(&r, "a"), cpu(&r, "b"));
     assert!(b > 0.5 && b < 1.01, "{b}");
-    // While b's thread has a core, three threads of it are nobody's.
+    // While b's thread has a core, three threads of it are idle.
     assert!((a - (8.0 - 4.0 * b)).abs() < 0.05, "{a} beside {b}");
 }
 
@@ -83,7 +83,7 @@ fn a_wake_up_waits_for_entitled_work_only() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
 
-    /// With costs: who always wants CPU has its entitlement, nobody capped has more, time is
+    /// With costs: a VM that always wants CPU has its entitlement, no capped one has more, time is
     /// conserved, and every sample is the sum of its parts.
     #[test]
     fn promises_hold_at_a_price(

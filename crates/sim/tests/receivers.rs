@@ -79,7 +79,7 @@ fn who_needs_no_request_makes_none() {
     assert!((asked / all - 0.25).abs() < 0.08, "{asked} of {all}");
     assert!((count(&r, "exits.hypercall") - asked).abs() < 1.0);
     assert!((count(&r, "boosts") - asked).abs() < 1.0, "{} {asked}", count(&r, "boosts"));
-    // Where the host hears of each IPI by itself, or does not boost for them.
+    // No hypercall if the host sees each IPI anyway, or does not boost for them.
     assert_eq!(count(&measure(sender(), IpiPath::Icr, 5 * MS), "exits.hypercall"), 0.0);
     let PolicyPlan::Dynamic(config) = sender() else { unreachable!() };
     let deaf = PolicyPlan::Dynamic(DynamicConfig { boost_receiver: false, ..config });
@@ -112,7 +112,7 @@ fn a_receiver_that_never_answers_is_boosted_for_its_vms_budget_and_no_longer() {
         let mut p = plan_of(sender(), path, US);
         p.vms[0].tasks[1].program =
             Program::Rogue { steps: Arc::new(vec![RogueStep::Ask, RogueStep::Work(MS)]) };
-        // Nobody waits for an answer: one request after the other.
+        // No task waits for an answer: one request after the other.
         let acts = vec![
             Act::Do(Phase::Run { time: Dist::Const(50 * US), mode: Mode::User }),
             Act::Ipi { to: IpiTo::Others, wait: false },

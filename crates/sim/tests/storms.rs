@@ -151,7 +151,7 @@ fn a_rolling_storm_keeps_so_many_on_their_way() {
 
 #[test]
 fn a_serial_toolstack_and_a_serial_backend_queue_a_batch() {
-    // All are asked for at once: the builds follow each other, and nobody else wants the backend.
+    // All are asked for at once: the builds follow each other, and no other task wants the backend.
     let mut p = storm(N, Milestone::Start, 1, 1);
     p.vms[1..].iter_mut().for_each(|vm| vm.tasks.clear());
     let r = run(&p);

@@ -87,7 +87,7 @@ fn a_lone_vcpu_on_a_full_nohz_cpu_has_no_ticks_of_the_host() {
 
 #[test]
 fn the_tick_comes_back_with_company_and_goes_with_it() {
-    // Somebody who runs for 20 ms every 100 ms shares pCPU 1.
+    // A load that runs for 20 ms every 100 ms shares pCPU 1.
     let mut p = busy(&[1], &[1]);
     p.host_tasks.push(task(
         "guest",
@@ -95,7 +95,7 @@ fn the_tick_comes_back_with_company_and_goes_with_it() {
         Policy::NORMAL,
         &[1],
     ));
-    // Both begin at once: what each has depends on who came first.
+    // Both begin at once: what each has depends on which came first.
     (p.warmup_ns, p.duration_ns) = (0, 10 * S);
     let shared = run(&p);
     let done = |r: &Recording| scalar(r, "host.guest", "throughput");
@@ -122,7 +122,7 @@ fn a_task_that_joins_a_guests_full_nohz_cpu_is_scheduled() {
     for label in ["g.late", "g.hog1"] {
         let of = |r: &Recording| scalar(r, label, "throughput");
         let (a, b) = (of(&full), of(&ticking));
-        // EEVDF places who wakes by what the other had when it was last charged, which is longer ago.
+        // EEVDF places a waking entity by the other's time as of its last charge, which is longer ago.
         assert!((a / b - 1.0).abs() < 0.1, "{label}: {a} and {b}");
     }
 }

@@ -294,7 +294,7 @@ fn hlt_without_exits_keeps_the_pcpu() {
     // (The next deadline is the tick's, out of the preemption timer's range.)
     let path = 2_000 + 700 + 350 + 600 + 150 + 1_000 + 700 + 1_000 + (700 + 400 + 600);
     assert!(l.min_ns >= path && l.max_ns < path + 4, "{} to {}, {path}", l.min_ns, l.max_ns);
-    // Somebody else on the pCPU gets his share of it, which an exiting HLT would have left him whole.
+    // Another thread on the pCPU gets its share of it; with an exiting HLT it would have had all.
     let mut shared = alone(MS, {
         let mut virt = Virt::default();
         virt.exits_off.hlt = true;

@@ -354,7 +354,7 @@ fn tells_who_is_urgent(guest: &Guest, window: &Window) {
 
 /// Neither a timer that is armed for the past nor the kernel's watchdog spoils what it counts.
 fn tells_how_late_it_was(guest: &Guest, window: &Window) {
-    // A timer that is armed for a time that has passed is due when it is armed. Some kernels wake nobody by it.
+    // A timer that is armed for a time that has passed is due when it is armed. Some kernels wake no task by it.
     let sum = || window.report(0, offset_of!(GuestReport, latency_sum_ns));
     let before = sum();
     guest.sh("taskset 1 wake past 5000000 500");
@@ -397,7 +397,7 @@ fn tells_what_is_due_and_who_is_woken(guest: &Guest, window: &Window) {
     assert!(told > 0 && remote().count > before, "{:?} {}", remote(), guest.state());
 }
 
-/// It rings for a deadline that the host cannot know. Nobody hears it here.
+/// It rings for a deadline that the host cannot know. Nothing here reacts to it.
 fn rings(guest: &Guest, window: &Window) {
     let doorbell = offset_of!(WindowHeader, doorbell) as u64;
     assert!(guest.state().contains(" rang 0,"), "{}", guest.state());
@@ -533,7 +533,7 @@ fn is_told_which_vcpus_are_preferred(guest: &Guest, window: &Window) {
     assert_eq!(preferred(), "\n");
 }
 
-/// A host that goes is nobody to talk to.
+/// The guest stops talking to a host that has gone.
 fn talks_to_nobody_without_a_host(guest: &Guest, window: &Window) {
     window.offer(Status::Disabled);
     guest.sh("true");

@@ -95,8 +95,8 @@ pub fn capacity(
         if let Some(known) = tried.get(&step) {
             return Ok(known.score.held >= least);
         }
-        // Others suffer from what fills the host, too: what a policy takes from them is told by the same
-        // step without it.
+        // What fills the host costs others, too, so the cost of the policy is measured against the same step without
+        // it.
         let mut plans = vec![bench.plan(&[knob.set(step)], BASELINE)?];
         if policy != BASELINE {
             plans.push(bench.plan(&[knob.set(step)], policy)?);
@@ -114,11 +114,11 @@ pub fn capacity(
         tried.insert(step, found);
         Ok(holds)
     };
-    // By value, surely, and at best: the later ones mostly find their steps tried already.
+    // The likely answer, the certain one and the best case. The last two mostly find their steps tried already.
     let most = hardest(last, &mut |step| hold(step, Held::Likely))?;
     let surely = hardest(last, &mut |step| hold(step, Held::Yes))?;
     let at_best = hardest(last, &mut |step| hold(step, Held::Unlikely))?;
-    // Between the easy end and the answer, and beyond it, bisection looked at little.
+    // Bisection tried few steps below the answer and beyond it.
     let answer = most.unwrap_or(0);
     for step in [answer / 4, answer / 2, answer * 3 / 4, answer + 2, answer + answer / 2 + 1] {
         if step <= last {

@@ -331,7 +331,7 @@ impl Job {
             .collect();
         let kinds = texts.iter().fold(1_usize, |n, (_, values)| n.saturating_mul(values.len()));
         let (mut seen, mut paths) = (BTreeSet::new(), BTreeSet::new());
-        // Files that were asked for until here are of no point.
+        // Files that were read until here belong to no point.
         loader.take_asked();
         for point in 0..self.points() {
             if seen.len() == kinds {

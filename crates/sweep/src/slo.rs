@@ -126,7 +126,7 @@ impl Quantity {
             return Ok(found.clone());
         }
         let names: Vec<&str> = known.iter().map(|q| q.name.as_str()).collect();
-        // A probe's own name is a slip of its own.
+        // The name of a probe alone gets a help of its own.
         let prefix = format!("{name}.");
         let inside: Vec<&str> =
             names.iter().copied().filter(|n| n.starts_with(&prefix)).take(20).collect();

@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         for base in asked {
             match bench.plan(&[], &base) {
                 Ok(_) => bases.push(base),
-                // Named by the user, it must be right; of our own choice, it need not fit.
+                // A policy that the user named must fit; others are left out if they do not.
                 Err(why) if !goal.bases.is_empty() => return Err(why.into()),
                 Err(why) => {
                     unfit.push((base, why.0.first().map_or(String::new(), |d| d.message.clone())));
@@ -182,7 +182,7 @@ impl<'a> Search<'a> {
             }
         }
         if bases.is_empty() {
-            // Not even vanilla: the scenario itself is what is wrong, and says so.
+            // Vanilla does not fit either: the scenario itself is wrong, and this returns its errors.
             bench.plan(&[], "vanilla")?;
             return Err(SearchError::Failed("no policy fits this scenario".to_owned()));
         }
@@ -291,7 +291,7 @@ impl<'a> Search<'a> {
         if settings.is_empty() {
             return Ok(Vec::new());
         }
-        // First what they are held against, with the same seeds.
+        // First the baseline that they are compared with, with the same seeds.
         let mut plans = vec![self.bench.plan(&[], BASELINE)?];
         change(&mut plans[0]);
         for (i, setting) in settings.iter().enumerate() {

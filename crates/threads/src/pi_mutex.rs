@@ -36,7 +36,7 @@ impl<T> PiMutex<T> {
     pub fn new(value: T) -> Self {
         let raw = Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
         // SAFETY: the attribute lives from its init to its destroy; the mutex is initialised once,
-        // before anybody can lock it, at its final address.
+        // before any thread can lock it, at its final address.
         unsafe {
             let mut attr = std::mem::zeroed::<libc::pthread_mutexattr_t>();
             libc::pthread_mutexattr_init(&raw mut attr);

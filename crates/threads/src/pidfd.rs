@@ -63,7 +63,7 @@ mod tests {
         assert!(fd.is_alive());
         other.end();
         until("it is gone", || !fd.is_alive());
-        // Nobody waits for the process yet.
+        // The process has not been waited for yet.
         let mut process = Command::new("true").spawn().unwrap();
         let fd = PidFd::of(process.id().cast_signed()).unwrap();
         until("it has ended", || !fd.is_alive());

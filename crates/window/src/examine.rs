@@ -91,7 +91,7 @@ fn examine_by(
         })
     };
     let mut vcpus: Vec<Vcpu<'_>> = window.online().into_iter().filter_map(vcpu).collect();
-    // Nothing may be said before, nor at the end, but for what was about to be.
+    // The host keeps every status at Disabled for this long at the start and at the end.
     let quiet = (time / 10).max(2 * grace);
     loop {
         let now = next();

@@ -156,7 +156,7 @@ impl Window {
 
     /// Address at an offset in the window.
     fn at(&self, offset: u64) -> NonNull<u8> {
-        // SAFETY: who asks stays within the window, which is within the mapping.
+        // SAFETY: callers stay within the window, which is within the mapping.
         unsafe { self.map.add(self.begin + offset as usize) }
     }
 

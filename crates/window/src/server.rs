@@ -73,7 +73,7 @@ impl Connection {
             PollFd::new(&self.process, PollFlags::IN),
         ];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Nothing comes of a client that is there.
+        // Either event means that the client has gone.
         !matches!(poll(&mut fds, Some(&now)), Ok(1..))
     }
 }
@@ -188,7 +188,7 @@ fn serve(stream: UnixStream, pid: u32, user: u32) -> io::Result<Connection> {
     tell(&stream, CLIENT, None)?;
     tell(&stream, -1, Some(memory.as_fd()))?;
     tell(&stream, HOST, Some(bell.as_fd()))?;
-    // Nobody rings it: the guest sees what it has to at its next event.
+    // It is never rung: the guest reads the window at its next event.
     tell(&stream, CLIENT, Some(theirs.as_fd()))?;
     window.offer(Doorbell { valid: true, peer: HOST as u16, vector: 0 });
     let offer = Offer { window: Arc::new(window), bell: Arc::new(bell) };

@@ -340,7 +340,7 @@ fn who_watches_finds_what_the_checks_find() {
     };
     let (guest_side, host_side) = pairs(&|_| ());
     assert!(guest_side.is_conforming() && host_side.is_conforming());
-    // Without any one of these records somebody breaks a rule.
+    // Without any one of these records guest or host breaks a rule.
     for without in [2, 4, 5, 11, 14, 16] {
         let (guest_side, host_side) = pairs(&|t| t[without].what = What::End);
         assert!(!guest_side.is_conforming() || !host_side.is_conforming(), "{without}");

@@ -48,7 +48,7 @@ struct Watched {
 
 /// Events of threads, reported by BPF.
 pub struct Events {
-    /// By what interrupts are heard.
+    /// How interrupts are reported.
     interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
     watched: BTreeMap<i32, Watched>,
     object: Object,

@@ -176,7 +176,7 @@ impl Board {
             let done = &mut entry.done;
             done.bins.merge(&latency.bins);
             done.max = done.max.max(latency.max_ns);
-            // The only repeat has bars already.
+            // A single repeat has bars over time instead.
             let bars = if by_time { 0 } else { MOST_BARS };
             if latency.count > 0 && entry.p99.len() < bars {
                 entry.p99.push(latency.bins.quantile(P99));

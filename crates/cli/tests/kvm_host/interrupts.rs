@@ -29,7 +29,7 @@ struct Wakeups {
     /// ... or before it slept again.
     late: u32,
     /// ... or not at all, as the engine was awake when the vCPU ran or slept again, and had not come to it: the sleep
-    /// was shorter than it takes to hear of one, or the engine's CPU stood still.
+    /// was shorter than an event takes, or the engine's CPU stood still.
     outrun: u32,
     /// ... or not at all, while the engine slept: it was not told of the sleep, or has done nothing about it.
     lost: u32,
@@ -295,7 +295,7 @@ test!("unit", a_trace_tells_which_wake_ups_were_boosted, || {
     };
     let on = |prio: u32| switch("9 prev_prio=120 prev_state=R", &format!("7 next_prio={prio}"));
     let lines = [
-        // Nobody knows how it was before; then one in time, one while it runs, one after a preemption, and a lost one.
+        // The first state is not known; then one in time, one while it runs, one after a preemption, and a lost one.
         on(120),
         out(120, "S"),
         on(91),

@@ -85,8 +85,8 @@ fn stays_through_hotplug(host: &Host) {
     assert_eq!(told, "enabled\nenabled\n");
 }
 
-/// One that slept while others of its queue ran for seconds takes an idle CPU, and makes nobody wait there for what it
-/// has not had.
+/// A thread that slept while others of its queue ran for seconds takes an idle CPU. There it makes no thread wait for
+/// the CPU time that it did not use.
 fn makes_nobody_wait_behind_one_that_slept(host: &Host) {
     let told = host.sh("mkfifo /tmp/never; vcoop scx --quiet >/dev/null & pid=$!; \
          until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; \
@@ -218,7 +218,7 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
 });
 
 fn is_answered(host: &Host) -> Outcome {
-    // First: who is pinned to that CPU would be so no longer.
+    // First, because threads that are pinned to this CPU would lose that.
     stays_through_hotplug(host);
     makes_nobody_wait_behind_one_that_slept(host);
     let threads = host.crowd(host.daemon());

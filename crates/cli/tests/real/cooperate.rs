@@ -93,7 +93,7 @@ impl Daemon {
         });
     }
 
-    /// Waits until every vCPU is heard, and so many more deadlines have been met.
+    /// Waits until the engine hears every vCPU, and so many more deadlines have been met.
     fn until_met(&self, vm: &StockVm, more: u64) {
         let before = self.status(vm).as_ref().map_or(0, deadlines);
         let what = format!("{more} deadlines more than {before}");

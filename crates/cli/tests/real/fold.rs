@@ -165,7 +165,7 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     rig.until("grep -q 'enabled again' /tmp/vcoop.err");
     rig.until("grep -qx 0-1 /sys/fs/cgroup/user.slice/cpuset.cpus");
     assert_eq!(rig.loops(), "0-1\n0-1\n");
-    // A slice that comes later follows; one that somebody else sets is left.
+    // A slice that comes later follows; one that another program sets is left alone.
     rig.sh("mkdir /sys/fs/cgroup/late.slice");
     rig.until("grep -qx 0-1 /sys/fs/cgroup/late.slice/cpuset.cpus");
     rig.sh("rmdir /sys/fs/cgroup/late.slice");
@@ -178,7 +178,7 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     assert!(said.contains("every file has what it had before"), "{said}");
     assert_eq!((rig.files(), rig.loops()), (before.clone(), "0-3\n0-3\n".to_owned()));
 
-    // Killed, it leaves the loops confined, until somebody restores them.
+    // Killed, it leaves the loops confined until `--restore`.
     rig.start(fast);
     rig.until("grep -q 'CPUs (0-1)' /tmp/vcoop.out");
     rig.loops_are("0-1\n0-1\n");

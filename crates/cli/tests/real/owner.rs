@@ -88,7 +88,7 @@ impl Rig {
         self.has().is_rt()
     }
 
-    /// Whether the owner has found that somebody else has a say in what the vCPU has.
+    /// Whether the owner has found that another process sets the vCPU's attributes.
     fn is_left_alone(&self) -> bool {
         let mut client = Client::connect(&self.dir).unwrap().expect("there is an owner");
         match client.ask(&Request::Status).unwrap() {
@@ -147,7 +147,7 @@ fn keeper_of(owner: u32) -> u32 {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// So long is waited for what nobody has promised a time for.
+/// Limit for events without a promised time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
@@ -158,7 +158,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     is_kept_by_who_applied_it(&rig);
     is_detached(&rig);
     is_applied_by_keys(&rig);
-    // Nobody's journal, socket or process is left.
+    // No journal, socket or process is left.
     rig.wait("only the lock is left", PATIENCE, || {
         let left = fs::read_dir(&rig.dir).unwrap().map(|entry| entry.unwrap().file_name());
         left.eq(["lock"])
@@ -322,7 +322,7 @@ test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
         mine.unwrap()["rests"] == true
     };
     let began = Instant::now();
-    // Each look has somebody wait.
+    // Each look makes a thread wait, so looks are rare.
     while !rests() {
         thread::sleep(5 * SECOND);
         if began.elapsed() > 40 * SECOND {
@@ -354,7 +354,7 @@ test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
 test!("qemu", what_others_have_given_a_vcpu_stays, || -> Outcome {
     let rig = Rig::new("others")?;
     rig.keep_busy(120);
-    // Somebody has made it real-time before.
+    // Another program has made it real-time before.
     let theirs = Policy::Fifo(5);
     Attributes::from_policy(&theirs).set(rig.tid).unwrap();
     let child = rig.attach(&["--policy", "wake-boost", "--for", "1s"]);
@@ -364,7 +364,7 @@ test!("qemu", what_others_have_given_a_vcpu_stays, || -> Outcome {
     assert!(stderr.contains(why), "{stderr}");
     assert_eq!(rig.has(), theirs);
 
-    // Somebody does so meanwhile.
+    // Another program does so meanwhile.
     Attributes::from_policy(&BEFORE).set(rig.tid).unwrap();
     let child = rig.attach(&["--policy", "static", "--set", "policy.static.means=\"nice -7\""]);
     rig.wait("static", PATIENCE, || rig.has() == Policy::Normal { nice: -7, slice_ns: None });
@@ -401,7 +401,7 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
         child.kill().unwrap();
         child.wait().unwrap();
         let killed = Instant::now();
-        // It is over when nobody holds the lock: then nobody is left who could boost.
+        // It is over when the lock is free: then no process is left that could boost.
         rig.wait("rests for good", 2 * SECOND, || !rig.is_boosted() && is_free(&rig.dir));
         longest = longest.max(killed.elapsed());
         assert_eq!(rig.has(), BEFORE, "round {round}");
@@ -432,7 +432,7 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
         assert_eq!(rig.has(), BEFORE);
     }
 
-    // Somebody kills the keeper only: there is another one, which does its duty.
+    // Only the keeper is killed: another one is started, which gives everything back.
     let mut child = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
     let first = keeper_of(child.id());
@@ -444,7 +444,7 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
     Ok(())
 });
 
-/// Whether nobody owns the threads.
+/// Whether no process owns the threads.
 fn is_free(dir: &Path) -> bool {
     let Ok(lock) = fs::File::open(dir.join("lock")) else { return true };
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok()
@@ -552,7 +552,7 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
     assert!(page.contains(&counted), "{page}");
     assert!(page.ends_with("# EOF\n"), "{page}");
 
-    // Another daemon is refused, and says who is there.
+    // Another daemon is refused, and names the first.
     let other = rig.vcoop(&["daemon"]).output().unwrap();
     let why = String::from_utf8(other.stderr).unwrap();
     assert!(
@@ -560,7 +560,7 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
         "{why}"
     );
 
-    // Somebody's policy goes before the rule's, and the rule's comes back after it.
+    // A client's policy goes before the rule's, and the rule's comes back after it.
     let child = rig.attach(&["--policy", "static", "--set", "policy.static.means=\"nice -7\""]);
     let nice = Policy::Normal { nice: -7, slice_ns: None };
     rig.wait("somebody's", PATIENCE, || rig.has() == nice);

@@ -95,7 +95,7 @@ pub(crate) fn need_qemu() -> Result<(), Skip> {
     program("qemu-system-x86_64", "qemu-system-x86").map(drop).map_err(Skip::because)
 }
 
-/// Needs to hear of threads.
+/// Needs events of threads.
 ///
 /// # Errors
 ///

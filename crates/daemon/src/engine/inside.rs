@@ -196,7 +196,7 @@ impl Inside {
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poll, room, at_once.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // It cannot go on without: all is given back.
+                // It cannot go on without events: it gives everything back.
                 Err(_) => break,
             }
             let mut ends = false;
@@ -596,7 +596,6 @@ impl Inside {
         let Err(why) = again else { return false };
         let why = format!("its keeper has ended and cannot be started again: {why}");
         tracing::error!("{why}");
-        // Set once.
         let _ = self.why.set(why);
         true
     }

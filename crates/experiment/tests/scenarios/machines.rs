@@ -105,7 +105,7 @@ fn a_fixed_poll_polls_where_an_adaptive_one_has_given_up() {
     assert!((100.0..150.0).contains(&p50[0]) && (900.0..1_000.0).contains(&p50[1]), "{p50:?}");
 }
 
-/// A flush under a lock that everybody needs makes everybody wait for vCPUs that nobody needs.
+/// A flush under a lock that all tasks need makes them wait for vCPUs that none of them needs.
 #[test]
 fn a_flush_under_the_memory_maps_lock_holds_up_all_requests() {
     let d = run("mmap-lock", &["duration=1s", "repeats=3"], &[]);

@@ -407,8 +407,8 @@ fn the_boost_is_what_counts_and_the_timer_saves_exits() {
     assert_eq!(scalar(&d, "guest", "exits.msr_timer", "exitless-boost"), 0.0);
 }
 
-/// A vCPU that never halts is boosted blindly for each of its thousand interrupts a second. Nobody else pays for it,
-/// the host's task that wakes up as often included, and nearly every interrupt finds it boosted.
+/// A vCPU that never halts is boosted blindly for each of its thousand interrupts a second. No other thread pays for
+/// it, the host's task that wakes up as often included, and nearly every interrupt finds it boosted.
 #[test]
 fn blind_boosts_cost_neither_the_host_nor_the_guests_tail() {
     let sets = [

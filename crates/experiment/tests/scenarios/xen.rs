@@ -20,7 +20,7 @@ fn is_cell(cell: &std::collections::BTreeMap<String, String>, at: [&str; 3]) -> 
     paths.iter().zip(at).all(|(path, value)| cell[*path].trim_matches('"') == value)
 }
 
-/// Who wakes up behind a CPU loop waits for its ratelimit: today for what is left of it, in 4.2 for
+/// A vCPU that wakes up behind a CPU loop waits for its ratelimit: today for what is left of it, in 4.2 for
 /// all of it again (and once more where another wake-up comes in between), and without one not at all.
 #[test]
 fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
@@ -74,7 +74,7 @@ fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
             assert_eq!(in_cell(&d, at, "load", "ratelimit", "ratelimit-auto"), 100.0);
         }
     }
-    // Without load nobody runs whom a ratelimit could protect.
+    // Without load no vCPU runs that a ratelimit could protect.
     let idle = ["duration=300ms", "warmup=100ms", "repeats=2", "vm.load.enabled=false"];
     let d = run("xen-ratelimit", &idle, &["vanilla"]);
     let io = |limit| in_cell(&d, ["nopin", "current", limit], "dom0.backend", "served", "vanilla");
@@ -111,7 +111,7 @@ fn a_ping_from_dom0_meets_a_ratelimit_only_without_exclusive_pinning() {
 }
 
 /// Under CPU loops each I/O of a boot waits for a ratelimit where dom0 has pCPUs of its own, and
-/// where it has not as soon as the disk takes time; without load nobody does.
+/// where it has not as soon as the disk takes time; without load none does.
 #[test]
 fn a_storm_waits_for_ratelimits() {
     let matrix = r#"matrix={"vm.desktop.task.boot.then"=["none","hog"],"host.dom0_pin"=["nopin","xpin"],"host.credit1.ratelimit"=["0us","1ms"],"vm.dom0.task.backend.wait"=["0us","100us"]}"#;

@@ -99,7 +99,7 @@ fn children(roots: &Roots) -> Result<Vec<Child>, FoldError> {
     let entries = fs::read_dir(&roots.cgroup).map_err(FoldError::io(&roots.cgroup))?;
     let mut children = Vec::new();
     for entry in entries.flatten().take(MOST_CGROUPS) {
-        // A cgroup that ends while it is looked at is none.
+        // A cgroup that was removed meanwhile is left out.
         let Ok(meta) = entry.metadata() else { continue };
         let Ok(name) = entry.file_name().into_string() else { continue };
         if !meta.is_dir() {
@@ -132,7 +132,7 @@ pub(super) fn changes(
         let target = Target::Cgroup { name: child.name.clone(), inode: child.inode };
         let now = match child.cpus {
             Some(now) => now,
-            // It will have one.
+            // It gets a cpuset with the controller.
             None if !enabled => String::new(),
             None => continue,
         };

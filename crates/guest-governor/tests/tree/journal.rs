@@ -81,7 +81,7 @@ fn two_refuse_each_other() {
     assert!(elsewhere().is_ok());
 }
 
-/// Whoever can open a file can hold a shared lock on it.
+/// A process that can open a file can hold a shared lock on it.
 #[test]
 fn who_is_not_root_cannot_hold_the_lock() {
     let tree = Tree::new(4, 1);

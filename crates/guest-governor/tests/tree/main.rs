@@ -289,7 +289,7 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     tree.online("0-5");
     tree.decide(&mut fold, 50, 40);
     assert_eq!(online(&tree), "1110000");
-    // Somebody brings one back.
+    // Another program brings one back.
     tree.put("sys/devices/system/cpu/cpu6/online", "1");
     tree.online("0-3,6");
     let look = tree.look(&mut fold, 50, 40);
@@ -359,7 +359,7 @@ fn the_controller_is_enabled_only_where_it_is_not() {
     assert_eq!(fold.plan(&fold.layout().all()).unwrap().changes, []);
     assert_eq!(tree.look(&mut fold, 50, 20).notes, Vec::<String>::new());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
-    // As the kernel has it then; and somebody uses it by the end.
+    // The kernel's state after that. Another program uses the controller by the end.
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
     tree.put("sys/fs/cgroup/user.slice/cpuset.mems", "0");
     let undone = fold.undo().unwrap();

@@ -23,7 +23,7 @@ fn no_task_is_moved_onto_isolated_cpus() {
     let says = ["CPUs 6-7 are isolated", "remedy: isolate them by a partition"];
     assert_refused(&tree, By::Cpuset, &says);
     assert_refused(&tree, By::Hotplug, &says);
-    // No cgroup has cpusets: hotplug is no change of anybody's.
+    // No cgroup has cpusets, so hotplug changes the CPUs of none.
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
     assert_refused(&tree, By::Cpuset, &says);
     let mut fold = tree.fold(By::Hotplug, step());

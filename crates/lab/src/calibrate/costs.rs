@@ -136,7 +136,7 @@ impl Known<'_> {
         let mut spread = BTreeMap::new();
         for (key, value) in medians.0.iter().filter(|_| !self.constant) {
             let ns = levels.each_ref().map(|values| values.get(key).unwrap_or(0).min(MAX_NS));
-            // The median stays what the constant is.
+            // The median stays equal to the constant.
             let below = ns[..MEDIAN].iter().map(|ns| (*ns).min(value.ns));
             let ns: Vec<Ns> = below.chain(ns[MEDIAN..].iter().copied()).collect();
             let quantiles = Quantiles::ascending(ns.try_into().unwrap_or_default());
@@ -180,7 +180,7 @@ impl At<'_> {
         v.measured("timer_irq", own("timer-interrupt", 0), "timer-interrupt", "timer-interrupt");
         let program = own("timer-program", call);
         v.measured("timer_program", program, "timer-program - syscall", "timer-program");
-        // A constant: what it is at times longer is what else took the CPU.
+        // A constant: in longer measurements something else took the CPU.
         let pauses = self.known.seen("pause-loop").map(|d| d.median_ns);
         v.measured("pv_spin", pauses, "pause-loop", "pause-loop");
         v.measured("ipi_receive", own("ipi-receive", 0), "ipi-receive", "ipi-receive");
@@ -401,7 +401,7 @@ impl Known<'_> {
             if name.is_empty() || states.iter().any(|s| s.name == name) {
                 continue;
             }
-            // Firmware may say what it likes; a profile's states only deepen.
+            // Firmware may report any order; the states of a profile only deepen.
             let last = states.last().map_or((0, 0), |s| (s.exit_ns, s.residency_ns));
             states.push(CState {
                 name,

@@ -104,7 +104,7 @@ fn ticks(gaps: &[Gap], period: u64, jitter: u64) -> Vec<Gap> {
         }
         longest
     };
-    // Of equals, the one that took longer: the tick is not the shortest of interrupts.
+    // Among equals the one with longer gaps: the tick is not the shortest of interrupts.
     let weight = |found: &BTreeMap<u64, Gap>| (found.len(), found.values().map(|g| g.len()).sum());
     let best: BTreeMap<u64, Gap> = gaps
         .iter()
@@ -184,7 +184,7 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
                 let before = tsc();
                 interrupt_others();
                 let after = tsc();
-                // The other CPU is told to go on when it has answered, and notes its gap after.
+                // The call returns when the other CPU has answered; that CPU notes its gap afterwards.
                 spin(after + block / 2000, u64::MAX, |_| {});
                 let gap =
                     Gap { to: to.load(Ordering::Acquire), from: from.load(Ordering::Relaxed) };

@@ -190,7 +190,7 @@ impl Running<'_> {
     ) -> Result<(), Error> {
         let mut reader = Reader::new();
         self.measure(b, name, about, |out| {
-            // Not what is left from before the vCPUs stood still: that sample took the break in.
+            // Earlier samples are left out: one of them includes the time in which the vCPUs stood still.
             let (from, until) = (tsc(), monotonic() + BLOCK_NS);
             while monotonic() < until {
                 sleep_until(monotonic() + 2_000_000);
@@ -362,7 +362,7 @@ fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                 sleep_until(monotonic() + 100_000);
             }
             read(guest.ring(0), &mut reader, from, |s| {
-                // Both are in the order of time; a guest's lies only cost it samples.
+                // Both are in order of time. Wrong times from a guest only lose samples.
                 let ours = sent.partition_point(|(_, after)| *after < s.due);
                 if sent.get(ours).is_some_and(|(before, _)| *before <= s.taken) {
                     out.push(s.taken - s.due);

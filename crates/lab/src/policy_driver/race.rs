@@ -241,7 +241,7 @@ fn a_boost_that_lands_as_the_guest_leaves_does_not_stay() {
     for _ in 0..TRIES {
         let (left, stats) = stress(true);
         eprintln!("with it {left}: {stats:?}");
-        // Somebody else's real-time thread on the vCPU's CPU holds up its notification too.
+        // Another real-time thread on the vCPU's CPU delays its notification as well.
         spoilt += usize::from(left > 0);
         assert!(spoilt < 2, "{left} boosts stayed: {stats:?}");
         if left == 0 && stats.raced > 0 {

@@ -117,8 +117,7 @@ pub(crate) fn guest(
         asleep = Part::Delivery;
     }
     let from = fired.unwrap_or(sample.due);
-    // Out of guest mode it is on its way out or in. Where nobody tells, neither can be told from
-    // delivery.
+    // Outside of guest mode it exits or enters. Without KVM's events neither can be distinguished from delivery.
     ledger.follow(tid, from, sample.woken, [asleep, Part::EntryExit, Part::Delivery])?;
     let outside = if timeline.sees_entries(tid) { Part::EntryExit } else { Part::GuestSwitch };
     let meaning = [Part::Delivery, outside, Part::GuestSwitch];

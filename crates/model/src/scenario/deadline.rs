@@ -63,7 +63,7 @@ pub(crate) fn check(
             && let Some(vm) = plan.vms.get(vm as usize)
             && let Some(cpus) = vm.vcpu_cpus.get(vcpu as usize)
         {
-            // Alone: who has left by then is not known here.
+            // Checked without the other VMs: which threads have ended by then is not known.
             without_vms.clone().reserve(policy, cpus, keys, errors);
         }
     }

@@ -125,7 +125,7 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
-    // Cyclictest, ping and timer-bench set it so; what ends a server's or a desktop's sleep is no timer.
+    // Cyclictest, ping and timer-bench set it to 0. No timer ends the sleep of a server or a desktop.
     let none = matches!(
         program,
         Program::Cyclictest { .. }
@@ -175,7 +175,7 @@ fn sleep(time: Times) -> Phase {
 }
 
 fn cycle(phases: Vec<Phase>) -> Program {
-    // A sleep of nothing is no phase.
+    // Sleeps of 0 are left out.
     let idle = |phase: &Phase| matches!(phase, Phase::Sleep { time: Dist::Const(0) });
     Program::Cycle { phases: phases.into_iter().filter(|p| !idle(p)).collect() }
 }

@@ -129,8 +129,8 @@ table! {
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
         /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
         smt_speed: Option<At<Percent<100>>>,
-        /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time; the host's
-        /// other threads may be beside each other, and beside no vCPU. Simulated only.
+        /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time. The host's
+        /// other threads may run beside each other, but beside no vCPU. Simulated only.
         core_scheduling: At<CoreScheduling> = "off",
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
@@ -163,20 +163,20 @@ table! {
 }
 
 table! {
-    /// A control group of a Linux host, with the CPU controller. Groups do not contain groups.
+    /// A control group of a Linux host, with the CPU controller.
     pub(crate) struct GroupKeys {
         /// Name.
         name: At<Name>,
-        /// The `[[group]]` that it is in, which stands before it. Default: none.
+        /// The `[[group]]` that contains it, which must stand before it in the file. Default: none.
         group: Option<At<Name>>,
         /// Weight of all its threads on all CPUs together, compared with the threads and groups beside it (1024: as a
         /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
         weight: At<Int<2, 262_144>> = "1024",
         /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads
-        /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run whatever is left of it.
+        /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run even if it is used up.
         /// Simulated only. Default: no limit.
         cpu_max: Option<At<CpuMax>>,
-        /// Most unused time of `cpu_max` that may be used later.
+        /// Most unused time of `cpu_max` that may be used later; at most `cpu_max`.
         cpu_max_burst: At<Time> = "0us",
     }
 }
@@ -210,9 +210,10 @@ table! {
         /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
         /// Default: no limit.
         vcpu_cpu_max: Option<At<CpuMax>>,
-        /// Linux: most unused time of `cpu_max` that may be used later. Default: 0us.
+        /// Linux: most unused time of `cpu_max` that may be used later; at most `cpu_max`. Default: 0us.
         cpu_max_burst: Option<At<Time>>,
-        /// credit1: the VM's cap, its largest CPU time in percent of one pCPU; 0: no cap.
+        /// credit1: the VM's cap: its largest CPU time in percent of one pCPU, up to 100 for each vCPU. 0: no cap.
+        /// Default: 0.
         cap: Option<At<Int<0, 25_600>>>,
         /// powervm: the VM gets no time beyond its entitlement. Default: false.
         capped: Option<At<bool>>,
@@ -299,20 +300,20 @@ table! {
         vm_burst: Option<At<Span1>>,
         /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
         vm_refill: Option<At<Percent<4000>>>,
-        /// dynamic: longest boost at once, except for a two-hundredth of the time. Boosted time counts up to it, and
-        /// time without a boost counts back. 0: as the budget allows.
+        /// dynamic: longest boost at once. Boosted time adds to an account, and time without a boost takes from it; a
+        /// full account ends the boost. Boosts may exceed this for a two-hundredth of the time. 0: no such limit.
         longest_boost: Option<At<Time>>,
         /// dynamic: longest boost for one preempt-disabled section.
         max_preempt_off: Option<At<Span1>>,
-        /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver, vcoop has to hear
-        /// KVM's own events for it: a build with the feature `bpf`.
+        /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver this needs KVM's
+        /// own events: a build with the feature `bpf`.
         boost_on_injection: Option<At<bool>>,
         /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
         /// IPIs the sender then asks by a hypercall.
         boost_receiver: Option<At<bool>>,
         /// dynamic: act on the guest's request at VM exits.
         boost_on_request: Option<At<bool>>,
-        /// dynamic: keep the vCPU boosted while it halts, so that its wake-up preempts.
+        /// dynamic: boost the vCPU when it halts, so that it is boosted already when it wakes up.
         boost_across_idle: Option<At<bool>>,
         /// dynamic and wake-boost: a vCPU gives back the CPU time that it gains by boosts: its thread has a nice
         /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
@@ -342,7 +343,7 @@ table! {
         /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
         /// second.
         pressed: Option<At<Int<1, 1_000_000>>>,
-        /// ratelimit-auto: the ratelimit is raised again when they are at most so many.
+        /// ratelimit-auto: the ratelimit is raised again if there are at most so many short wake-ups a second.
         calm: Option<At<Int<0, 1_000_000>>>,
         /// ratelimit-auto: intervals in a row that must show the same before it counts.
         confirm: Option<At<Int<1, 100>>>,

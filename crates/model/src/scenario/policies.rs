@@ -371,7 +371,7 @@ fn check_ratelimits(
     };
     bound("min_ratelimit", &keys.min_ratelimit, "0us (off), or ");
     bound("max_ratelimit", &keys.max_ratelimit, "");
-    // Of two that contradict each other one may be a default: the policy is marked.
+    // One of the two may be a default, so the error points to the policy.
     let mut order = |least: &str, most: &str, wrong: bool| {
         if wrong {
             let help = format!("`{least}` is at most `{most}`");

@@ -95,7 +95,7 @@ pub(crate) fn resolve(
         errors.error_help(keys.name.span, "there is nothing to run", help);
     }
     let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, cpus, errors);
-    // A scenario without a task is that of a VM that runs.
+    // Only the scenario of a VM that runs on this host has no tasks.
     let runs_here = !host_tasks.is_empty() || keys.vm.iter().any(|vm| !vm.task.is_empty());
     check_means(&policies, &facts, runs_here, errors);
     let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
@@ -271,7 +271,7 @@ fn check_housekeeping(
         return;
     }
     let of_vms = keys.vm.iter().map(|vm| &vm.virt.0);
-    // A policy that pins may make room for one.
+    // A policy that pins vCPUs may leave a pCPU for housekeeping.
     let keeps = |(name, named): &(&String, &Named)| {
         let mut own = plan.clone();
         named.pinning.apply(name, &mut own).is_err() || own.housekeeping().is_some()

@@ -128,7 +128,7 @@ fn refuse(
         errors.error_help(*at, message, "set another `timer_mode`, or take out that task");
     }
     let vcpus = vm.vcpus.value.get32();
-    // Under a policy that says nothing of it, it has been said of the VM.
+    // For a policy without this key the error was reported at the VM.
     if over.is_none_or(|over| over.timer.0.nohz_full.is_some())
         && let Some(at) = written.get("nohz_full")
     {

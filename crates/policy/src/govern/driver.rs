@@ -115,7 +115,7 @@ impl GovernorDriver {
             }
             let member = host.member(vm);
             self.pool.insert(vm, member.used);
-            // One that has come since has used nothing that is known.
+            // A VM that is new since the last look counts with no use.
             let used = member.used.since(*before.get(&vm).unwrap_or(&member.used));
             members.push(Member { used, ..member });
         }

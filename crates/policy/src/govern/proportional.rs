@@ -170,7 +170,7 @@ impl Proportional {
                 self.pressed(rate, now);
             }
             State::Open if low => {
-                // Nobody competes: what was learned of those who did is over.
+                // No VM competes: what was learned before does not hold any more.
                 self.narrowest = self.cores.floor;
                 self.next_hold = FIRST_HOLD;
                 self.hold = 0;

@@ -9,7 +9,7 @@ pub struct Claim {
     pub wanted_ns: Ns,
     /// Weight in what is left when every VM has what it is entitled to. 0: no part of that.
     pub weight: u64,
-    /// CPU time it is owed before anybody gets more.
+    /// CPU time it is owed before any VM gets more.
     pub entitled_ns: Ns,
     /// Quota: most CPU time that the VM may have.
     pub quota_ns: Option<Ns>,

@@ -45,7 +45,7 @@ impl Cbs {
     /// Sets the parameters, which hold from the next period on, as with `sched_setattr`. Deadline and remaining runtime
     /// stay.
     pub(crate) fn set_params(&mut self, runtime: Ns, deadline: Ns, period: Ns) {
-        // The server would never end a replenishment otherwise; `Reservation` excludes it.
+        // Replenishment would never end otherwise; `check_reservation` excludes it.
         self.runtime = runtime.max(1);
         self.deadline = deadline.max(1);
         self.period = period.max(self.deadline);
@@ -114,11 +114,11 @@ impl Cbs {
         }
     }
 
-    /// Updates throttling before it is queued; returns false if it is not throttled any more.
+    /// Updates throttling before it is queued. Returns whether it may run.
     fn settle(&mut self, now: Ns) -> bool {
         let late = self.due != 0 && self.due < now && now < self.next_period();
         if !self.throttled && !self.is_implicit() && late {
-            // A full runtime now would be a second one in this period.
+            // Replenished now, it would have its runtime twice in this period.
             self.throttled = true;
             self.left = self.left.min(0);
         }
@@ -162,7 +162,7 @@ impl Cbs {
             self.left += (periods * self.runtime) as i64;
         }
         if self.due < now {
-            // It lags beyond a period (it was stopped, or timers were late).
+            // It is late by more than a period: it was stopped, or timers were late.
             self.new_period(now);
         }
         self.throttled = false;

@@ -239,7 +239,7 @@ impl DlClass {
     }
 
     /// Ends the periods of throttled entities on `cpu` that are over. Adds each entity that left the held list to
-    /// `put`; the current one just goes on. True if anything changed.
+    /// `put`; the current one just goes on.
     pub(crate) fn on_timer(&mut self, now: Ns, cpu: CpuId, put: &mut Vec<EntId>) {
         let rq = &mut self.rqs[cpu.index()];
         if rq.timer > now {

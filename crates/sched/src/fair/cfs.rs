@@ -88,11 +88,11 @@ impl FairClass {
         let slice = self.slice_cfs(r, s, c).min(c.sched_latency_ns);
         let se = &self.ses[s];
         if se.ran > slice {
-            // It shall not be chosen again for having been preempted.
+            // Otherwise the buddy hint could choose it again.
             self.forget_buddy(r, s);
             return true;
         }
-        // Whatever the slice, a wake-up storm shall not cut runs below this.
+        // However many entities wake up, the tick ends no run before this.
         if se.ran < c.min_granularity_ns {
             return false;
         }

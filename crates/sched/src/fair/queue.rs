@@ -265,7 +265,7 @@ impl FairClass {
                 self.update_lag(r, s, &t);
                 let se = &mut self.ses[s];
                 if was_delayed {
-                    // It stayed to pay back, not to earn.
+                    // A sleeper stays queued to lose its negative lag, and gains none.
                     se.vlag = se.vlag.min(0);
                     se.delayed = false;
                 }

@@ -215,7 +215,7 @@ impl Level {
             return;
         }
         let taken = (c.taken * FULL / window).min(FULL - 1);
-        // A CPU that nothing was taken of for a while is as good as new; else half new, half old.
+        // If nothing was taken in the window, the capacity is full again; else it is the mean of old and new.
         c.capacity = if taken == 0 { FULL } else { (c.capacity + FULL - taken).div_ceil(2) };
         let used = (c.used * FULL / window).min(FULL);
         let old = (window / AVERAGE_WINDOW).min(63);
@@ -333,8 +333,8 @@ impl Level {
             looked += 1;
             let hot = failed <= NICE_TRIES && self.is_hot(now, e, cpu);
             let load = self.fair.load_of(e);
-            // With every failure, larger entities than the imbalance may move: otherwise an odd
-            // one out would never share its bad luck.
+            // With each failed attempt larger entities than the imbalance may move. Otherwise a CPU
+            // that has one entity more than the others would keep it for ever.
             if self.may_use(e, cpu) && !hot && load >> failed.min(8) <= left {
                 moves[n] = e;
                 n += 1;
@@ -368,11 +368,11 @@ impl Level {
         }
         let local = self.group(own, span, pinned);
         if d == 0 && local.fair == 0 && self.fair.is_eevdf() {
-            // RT or deadline entities only: to fair ones it has room, and since 6.6 only idle CPUs fill that within an
-            // LLC.
+            // It runs RT or deadline entities only, so it has room for fair ones. Since 6.6 only idle CPUs fill such
+            // room within an LLC.
             return None;
         }
-        // From the next one on round the domain, so that among equals each has its turn.
+        // Round the domain from the next one on: among equals each CPU begins with another.
         let others = (own + span..hi).chain(lo..own).step_by(span as usize);
         let (mut all, mut busiest, mut at) = (local, Group::default(), own);
         for first in others {

@@ -27,8 +27,8 @@ impl Level {
     /// [`Refusal`]; the entity has not changed.
     pub fn try_set_policy(&mut self, now: Ns, e: EntId, policy: Policy) -> Result<(), Refusal> {
         let old = self.policies[e.index()];
-        // Where a change takes an entity off its queue, so does one that asks for the slice it has by default:
-        // the kernel compares what is asked for, 0, with the slice in force.
+        // If changes take an entity off its queue, a request for the default slice does so, too: the kernel compares
+        // the requested slice, 0, with the slice in force.
         let renewed =
             matches!(policy, Policy::Normal { slice_ns: None, .. }) && self.fair.requeues();
         if old == policy && !renewed {
@@ -170,8 +170,8 @@ impl Level {
             ClassId::Rt => {
                 self.rt.set_next(cpu, e);
                 self.pull_dl(now, cpu);
-                // Throttled, the fair server's turn, a deadline waits, or after one its better: it has to wait as
-                // well.
+                // It has to wait if RT is throttled, the fair server has its turn, or a deadline entity or a more
+                // urgent RT entity waits.
                 let c = &self.cpus[cpu.index()];
                 let fair_first = self.guard.fair_first(cpu) && c.nr_fair > 0;
                 let better = self.rt.waiting(cpu) > self.rt.prio(e);
@@ -188,7 +188,7 @@ impl Level {
                 if self.dl.earliest(cpu) == NEVER {
                     self.pull_rt(now, cpu);
                 }
-                // Its protection and its precedence are gone: everybody who waits is a candidate.
+                // Its protection and its precedence are gone: every waiting entity is a candidate.
                 if self.nr_running(cpu) > 1 {
                     self.kick(cpu, true);
                 }
@@ -200,7 +200,7 @@ impl Level {
     /// A running entity has joined the deadline class.
     fn run_dl(&mut self, now: Ns, e: EntId, cpu: CpuId) {
         if self.dl.is_held(e) {
-            // It came back within a period that it has used up. It runs on until it is put aside.
+            // Its runtime in this period is used up. It runs on until it is put aside.
             let c = &mut self.cpus[cpu.index()];
             c.nr_held -= 1;
             c.nr_dl += 1;

@@ -66,7 +66,7 @@ impl Level {
 
     fn check_cpu(&self, cpu: CpuId) {
         let c = &self.cpus[cpu.index()];
-        // Whom a quota holds back does not count.
+        // Entities that a quota holds back do not count.
         let here = || {
             let ents = self.ents.iter().enumerate();
             let on = ents

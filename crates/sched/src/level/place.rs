@@ -244,7 +244,7 @@ impl Level {
                 best = (n, lo, hi);
             }
         }
-        // The cores of all that idle may run what it must not run beside.
+        // Each idle CPU may be on a core whose threads it must not run beside.
         self.idle_in(e, home.0, best.1, best.2)
             .or_else(|| self.least_loaded(mask, home, 0, all))
             .unwrap_or(home)

@@ -30,8 +30,8 @@ impl Level {
             return None;
         }
         if self.fair.is_delayed(e) {
-            // Still on its queue: it goes on where it is, as in the kernel. Whether its debt is paid is decided by
-            // what the others had when the current one was last charged; that is charged after.
+            // It is still on its queue and goes on there, as in the kernel. Whether its debt is paid depends on the
+            // times of the others as of the last charge, so the current one is charged afterwards.
             let cpu = self.ents[e.index()].cpu;
             self.fair.wake_delayed(e);
             self.charge(now, cpu);
@@ -121,7 +121,7 @@ impl Level {
             }
         }
         if prev_rank > 0 {
-            // The current entity has the last word on being throttled when it is put aside.
+            // Whether the current entity is throttled is settled only when it is put aside.
             if prev_dl && (!stays || prev.is_some_and(|p| self.dl.is_held(p))) {
                 self.pull_dl(now, cpu);
             }
@@ -168,7 +168,7 @@ impl Level {
                 self.kick(cpu, false);
             }
             ClassId::Rt if self.rt.tick(cpu, e) => self.kick(cpu, true),
-            // A deadline entity is charged, and that is all.
+            // A deadline entity is only charged.
             _ => {}
         }
         if self.cpus[cpu.index()].spared {
@@ -428,7 +428,7 @@ impl Level {
     #[cold]
     fn dequeue_dl(&mut self, e: EntId, cpu: CpuId, how: Dequeue) {
         let before = self.deadline(cpu);
-        // One that runs counts as one that may, until it is put aside.
+        // A running entity counts as not held until it is put aside.
         let held = self.dl.is_held(e) && !self.dl.is_current(cpu, e);
         self.dl.dequeue(cpu, e, how);
         self.announce(cpu, before);

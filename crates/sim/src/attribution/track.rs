@@ -264,7 +264,7 @@ impl Tracks {
     #[inline]
     pub(crate) fn runs(&mut self, p: u32, label: u16, now: Ns) {
         if self.tracks.is_empty() {
-            // Nobody will ask. The table is as large as pCPUs times labels: it is left alone.
+            // Nothing is tracked. The table is large (pCPUs times labels), so it is not touched.
             return;
         }
         let pcpu = &mut self.pcpus[p as usize];
@@ -362,7 +362,7 @@ impl Tracks {
             return;
         }
         if t.next_due < now {
-            // Due in the middle of this wait: it gets the whole of it, and its share at the end.
+            // The sample was due during this wait: it gets all of the wait now, and its share when it ends.
             self.start_due(track, now);
         }
         let (t, pcpu) = (&mut self.tracks[track as usize], &mut self.pcpus[p as usize]);
@@ -469,7 +469,7 @@ impl Tracks {
             true => (Phase::AfterEvent, Phase::Acting),
             false => (Phase::Acting, Phase::AfterEvent),
         };
-        // On its way with a call it does not work: it waits for the answer.
+        // While a call is under way the task waits for the answer, and does not work.
         if self.samplers[sampler as usize].phase == from {
             self.flush(sampler, now);
             self.samplers[sampler as usize].phase = to;
@@ -545,8 +545,8 @@ impl Tracks {
         s.phase = Phase::Idle;
         let latency = now - s.due;
         debug_assert_eq!(s.parts.iter().sum::<Ns>(), latency, "parts add up to the sample");
-        // A wait that began before the sample was due is known as a whole only: who ran in it has
-        // a share of the part that counts.
+        // Of a wait that began before the sample was due, only the whole is known: the part that counts is shared out
+        // in proportion to what ran in all of it.
         let waited = [Part::WakeToRun, Part::PreemptedToRun, Part::Throttled, Part::CState]
             .iter()
             .map(|p| s.parts[*p as usize])

@@ -260,7 +260,7 @@ impl World<'_> {
 
     /// How long a vCPU has rested in guest mode, how long its guest expected that, and the governor's state after it.
     pub(crate) fn rests(&self, vcpu: &Vcpu) -> (Ns, Ns, IdleGovernor) {
-        // Since it began or was last stopped.
+        // The time when it began, or was last stopped.
         let since = vcpu.since - (FOR_EVER - vcpu.left);
         let ns = self.clock.now() - since;
         let mut governor = vcpu.virt.idle_governor;

@@ -215,7 +215,7 @@ mod tests {
         assert!(locks.outside(0).eq([4]) && !locks.is_free(0));
         assert_eq!(locks.spins(0, 2), [4], "it gets in line");
         assert_eq!((locks.before(0, 4), locks.outside(0).count()), (Some(2), 0));
-        // Nobody is left in line.
+        // No waiter is left.
         locks.release(0, 3);
         assert_eq!(locks.hand_over(0).0, Some(4));
         assert!(!locks.take(0, 5, PV) && locks.is_outside(0, 5));

@@ -147,7 +147,7 @@ impl World<'_> {
         let handoff = self.vms[vm].sync.spin.handoff_ns;
         let work = &mut self.vms[vm].tasks[t as usize];
         work.spin = Spin::No;
-        // It sees the change when the cache line has come to it.
+        // It sees the change only when it has the cache line.
         work.left = handoff;
         let ns = work.needs();
         if spins {

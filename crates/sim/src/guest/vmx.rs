@@ -231,7 +231,7 @@ impl World<'_> {
             self.falls_asleep(p, v);
         }
         if parks {
-            // Asleep, but not for want of work.
+            // It sleeps because it waits for a lock.
             self.state(self.vcpus[v as usize].track, State::Spin);
         }
         true

@@ -49,7 +49,7 @@ impl HostTicks {
         clock.set(Event::Tick(p), clock.now() + self.ticks.period());
     }
 
-    /// A thread gets a pCPU: starts its tick, if needed. True if it did not tick before.
+    /// A thread gets a pCPU: starts its tick, if needed. True if it was started.
     #[inline]
     pub(crate) fn start(&self, p: u32, host: &Scheduler, clock: &mut Clock) -> bool {
         let starts = !clock.is_pending(Event::Tick(p)) && host.tick_needed(CpuId(p));

@@ -104,7 +104,7 @@ impl World<'_> {
         if track != NONE {
             let target = &mut self.pcpus[cpu.index()];
             let idle = matches!(target.segment, Segment::Idle | Segment::CState);
-            // A throttled one wakes no thread.
+            // The wake-up of a throttled thread does not end the idle state.
             let idle = idle && !self.host.is_throttled(EntId(t));
             if idle && target.waking == NONE {
                 target.waking = track;
@@ -168,7 +168,7 @@ impl World<'_> {
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
                 Note::Unparked { ent } => self.park(ent.0, State::Preempted),
-                // For those who watch.
+                // For observers only.
                 Note::Decision { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let event = Event::Sched(cpu.0);
@@ -234,7 +234,7 @@ impl World<'_> {
         }
         let event = Event::Ipi(to);
         if !self.clock.is_pending(event) {
-            // It leaves when what this pCPU still has to do before it is done, and the sending itself.
+            // It leaves after this pCPU's pending work and the sending itself.
             let sent = self.clock.now() + self.pcpus[self.cpu as usize].extra;
             let way = if watches { CostKey::PollNotice } else { CostKey::IpiFlight };
             self.pcpus[to as usize].sees_write = watches;
@@ -261,7 +261,7 @@ impl World<'_> {
         }
         match pc.segment {
             Segment::Idle => self.leave_idle(p, false),
-            // An interrupt was first, and its way back was too early for the write.
+            // An interrupt came first, and its return was too early to see the write.
             Segment::User | Segment::Guest | Segment::Poll if pc.resched => {
                 self.interrupt(p, Irq::Ipi);
             }

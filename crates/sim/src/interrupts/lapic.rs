@@ -139,7 +139,7 @@ impl World<'_> {
         if vcpu.halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, p);
         } else if self.tracks.waits(track) {
-            // Due while the vCPU waits for a pCPU: who ran before does not count.
+            // Due while the vCPU waits for a pCPU: threads that ran before do not count.
             let cpu = self.host.cpu_of(self.thread_of(v)).0;
             self.tracks.due_while_waiting(track, cpu, self.clock.now());
         }

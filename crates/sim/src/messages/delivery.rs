@@ -46,7 +46,7 @@ impl World<'_> {
             self.deliver_to_host(message);
             return false;
         }
-        // The work of irqfd for a device's interrupt, without that interrupt.
+        // What irqfd does for a device's interrupt, without the interrupt itself.
         let [device, timer] =
             [CostKey::DeviceIrq, CostKey::TimerIrq].map(|key| self.costs.constant(key));
         let handling = device.saturating_sub(timer);
@@ -234,7 +234,7 @@ impl World<'_> {
         if !runs {
             self.settle_wait(v);
         }
-        // Before it has started it waits for a timer, too.
+        // It also waits for a timer before it has started.
         let wait = self.vms[vm].tasks[t as usize].wait;
         let sleeps = wait == Wait::Timer && self.calls.is_busy(server);
         let what = match (runs, sleeps) {

@@ -45,9 +45,9 @@ impl Cyclictest {
             self.due = now + self.interval + rng.draw(&self.phase);
             self.at = Stage::Arm;
         } else if self.at == Stage::Worked {
-            // A period that was already over at the wake-up is skipped and counted, as cyclictest
-            // does: sampling it would count one long stall many times. One that ran out during the
-            // work is not: what held the work up shows there.
+            // A period that was already over at the wake-up is skipped and counted, as cyclictest does: sampling it
+            // would count one long stall many times. One that ran out during the work is sampled, and shows what
+            // held the work up.
             self.due = if self.absolute { self.due } else { now } + self.interval;
             self.at = Stage::Arm;
             let missed = skip_past(&mut self.due, self.interval, self.woke);

@@ -60,8 +60,8 @@ impl Routine {
                 };
             }
         }
-        // Acts that only say where to go on take no operation; a round of nothing else would be for
-        // ever, so that it is one of no length at the end.
+        // Acts that only say where to go on are no operation. A round of nothing else would never end, so a run of
+        // length 0 follows it.
         for _ in 0..=self.acts.len() {
             let i = self.next;
             self.next = (i + 1) % self.acts.len();

@@ -151,7 +151,7 @@ impl<'p> Storms<'p> {
         let plan = &self.plan.storms[s as usize];
         let storm = &mut self.all[s as usize];
         let (from, all) = (storm.requested, plan.vms.len() as u32);
-        // Of a rolling storm: as many as there are places.
+        // A rolling storm starts as many VMs as there are places free.
         let underway = if plan.rolling { from - storm.there(plan.next) } else { 0 };
         storm.requested = (from + plan.batch.saturating_sub(underway)).min(all);
         let births = storm.first + from..storm.first + storm.requested;

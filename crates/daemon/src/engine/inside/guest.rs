@@ -55,7 +55,7 @@ impl Inside {
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
         let looks = link.cost_of_all();
         if link.bell.is_some() {
-            // It is not heard for longer after its next ring.
+            // These looks count, too: after its next ring the pause is longer.
             let _ = link.charge(now, looks);
         }
         self.heed_all(number, now);
@@ -191,7 +191,7 @@ impl Inside {
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let Some(link) = &mut vm.link else { return };
         if link.changed(&vm.threads) {
-            // Its governor speaks only when it changes its mind, and this window may be another one.
+            // The governor publishes a width only when it changes, and this window may be another one.
             if let Some(governor) = &vm.governor {
                 link.prefer(Some(governor.width()));
             }

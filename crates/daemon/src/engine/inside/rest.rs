@@ -1,4 +1,4 @@
-//! Policies rest while nobody waits for a CPU: a boost would change nothing, and watching wake-ups would cost CPU time.
+//! Policies rest while no thread waits for a CPU. Boosts would change nothing, and watching wake-ups costs CPU time.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::PolicyPlan;
@@ -80,7 +80,7 @@ impl Inside {
         }
     }
 
-    /// Nobody has waited for a while: policies rest.
+    /// No thread has waited for a while: policies rest.
     pub(super) fn rest(&mut self) {
         self.rests_at = 0;
         for number in self.those(|vm| vm.may_rest() && !vm.rests) {

@@ -45,7 +45,7 @@ impl Exec {
         command.arg("-c").arg(line).env("VCOOP_VM", vm).env("VCOOP_POLICY", policy);
         command.env("VCOOP_EACH_S", each.as_secs_f64().to_string());
         command.stdin(Stdio::null()).stdout(stdout.try_clone().map_err(failed)?);
-        // A group of its own: Ctrl-C is for us to hear, and all of it can be ended.
+        // A process group of its own: Ctrl-C comes to this process only, and the whole group can be ended.
         let child = command.stderr(stderr.try_clone().map_err(failed)?).process_group(0).spawn();
         let child = child.map_err(failed)?;
         let until = Instant::now() + each + PATIENCE;

@@ -155,10 +155,10 @@ table! {
         /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
         /// and eevdf-6.6, else `fair-server`.
         rt_guard: Option<At<GuardKind>>,
-        /// RT time allowed in a period (throttle, both: 950ms), or fair time granted in one
-        /// (fair-server: 50ms). With `both` the fair server grants what is left of the period.
+        /// RT time allowed in a period (default with throttle and both: 95 % of it), or fair time granted in one
+        /// (with fair-server: 5 %). With `both` the fair server grants what is left of the period.
         rt_runtime: Option<At<Span1>>,
-        /// The period. Default: 1s.
+        /// The period of `rt_runtime`. Default: 1s.
         rt_period: Option<At<Span1>>,
         /// Admission control of SCHED_DEADLINE: reservations may take 95 % of the CPUs, less what fair
         /// servers have, and their threads may not be confined to some CPUs. False is Linux's

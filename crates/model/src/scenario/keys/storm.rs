@@ -22,7 +22,7 @@ table! {
         /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at
         /// any time.
         rolling: At<bool> = "false",
-        /// When the first batch begins, from the start of the warm-up. Default: at its end.
+        /// When the first batch begins, from the start of the warm-up; not before its end. Default: at its end.
         start: Option<At<Time>>,
         /// Time from a batch's end to the next one's begin.
         gap: At<Time> = "0s",

@@ -58,21 +58,22 @@ table! {
         enabled: At<bool> = "true",
         /// Copies, named NAME/0, NAME/1, ... when there are several.
         count: At<Int<1, 1024>> = "1",
-        /// Scheduling policy. Default: other; threads of a capture keep the captured one.
+        /// Scheduling policy. Default: that of the file for threads of a capture or of rt-app, else other.
         policy: Option<At<PolicyText>>,
-        /// CPUs it may use: pCPUs for a load, vCPUs for a guest task.
+        /// CPUs it may use: pCPUs for a load, vCPUs for a guest task. If it is "all", threads of rt-app keep the
+        /// CPUs of their file, and those of a capture with cpu_map = "wrap".
         cpus: At<CpuList> = "all",
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program. With 0s the simulator draws a time of the warm-up's
-        /// first 100 ms; threads of captures and of rt-app start together.
+        /// first 100 ms for each task; threads of a capture start together.
         start: At<StartTime> = "0s",
         /// The `[[group]]` that its threads are in (loads only). Default: none.
         group: Option<At<Name>>,
         /// Process that it is a thread of (guests only): tasks of one process share an address space, which is what
         /// TLB flushes are about. Default: each name is a process.
         process: Option<At<Name>>,
-        /// Timer slack of its sleeps. Default: none under fifo and rr, for cyclictest and ping, which set it
-        /// so, and for servers and desktops, whose sleeps no timer ends; else 50 us, as Linux has it.
+        /// Timer slack of its sleeps. Default: 0 under fifo, rr and deadline, for cyclictest, ping and timer-bench,
+        /// which set it so, and for servers and desktops, whose sleeps no timer ends; else 50 us, as in Linux.
         slack: Option<At<Time>>,
     }
 }
@@ -283,8 +284,8 @@ table! {
         every: At<Int<0, 10_000_000>> = "0",
         /// CPU time of a longer burst, besides the round's own.
         long: At<Times> = "exp 1ms",
-        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies the one of the caller's
-        /// number. Default: no I/O.
+        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
+        /// servers. Default: no I/O.
         server: Option<At<Prose>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
@@ -304,8 +305,8 @@ table! {
         bursts: At<Int<1, 100_000>> = "20",
         /// CPU time of a burst.
         burst: At<Times> = "exp 1ms",
-        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies the one of the caller's
-        /// number. Default: no I/O.
+        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
+        /// servers. Default: no I/O.
         server: Option<At<Prose>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
@@ -437,7 +438,7 @@ fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workloa
             let help = format!("add `kind = ...`, one of {}", words.join(", "));
             reader.errors.error_help(reader.span, "missing key `kind`", help);
         }
-        // Without its kind, which keys belong is not known: none is called unknown.
+        // Which keys are valid depends on the kind, so none is reported as unknown.
         reader.accept_all();
         return None;
     };

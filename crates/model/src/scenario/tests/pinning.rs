@@ -47,7 +47,7 @@ fn vcpus_have_their_own_pcpus_and_loads_the_others() {
     assert_eq!(places(TEXT, "isolated"), (one_each, loads(&[4, 5])));
     let off = with("[policy.off]\nbase = \"vanilla\"\nload_cpus = \"2-5\"");
     assert_eq!(places(&off, "off"), (all.clone(), loads(&[2, 3, 4, 5])));
-    // Nobody is pinned, so all pCPUs are others.
+    // No vCPU is pinned, so all pCPUs are others.
     let others = with("[policy.others]\nbase = \"vanilla\"\nload_cpus = \"others\"");
     assert_eq!(places(&others, "others").1, loads(&[0, 1, 2, 3, 4, 5]));
     // A variant takes back what its base says.
@@ -91,7 +91,7 @@ fn what_cannot_be_pinned_is_refused_with_a_remedy() {
     ] {
         let text = compare(policy).replacen(from, to, 1);
         check(&text, &quoted(policy), message, help);
-        // Who asks for it by an option hears the same; others are not bothered.
+        // The error is the same if an option names the policy. Without it the others can be run.
         let text = TEXT.replacen(from, to, 1);
         let said = unfit(&text, policy);
         assert!(said.contains(message) && said.contains(help), "{said}");

@@ -23,8 +23,8 @@ shared_keys! {
         /// haltpoll: whether it shrinks. Default: true.
         guest_halt_poll_allow_shrink: bool,
         /// Longest time that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
-        /// `halt_poll_ns`; Linux has 200us on x86). 0us is never. Default: never in the simulator; on real
-        /// vCPUs as this host's KVM does, and so in the simulation beside them.
+        /// `halt_poll_ns`; Linux has 200us on x86). 0us is never. Guests with guest_idle = "haltpoll" switch it off.
+        /// Default: never in the simulator; on real vCPUs, and in simulations beside them, as this host's KVM does.
         halt_poll: Time,
         /// Host polling: for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of a time that
         /// adapts to how long halts are. Simulated only. Default: false.

@@ -79,7 +79,7 @@ pub(crate) fn named(mode: Abuse, period: Ns) -> Vec<RogueStep> {
     use RogueStep::{
         Ask, Claim as Says, Doorbell, End, Fault, Halt, Notify, Register, Scribble, Work,
     };
-    // Work between two misdeeds where those are the point.
+    // Work between two steps that abuse the protocol.
     const PAUSE: RogueStep = Work(1_000);
     match mode {
         // It also claims to halt, because halted time is not charged.
@@ -96,7 +96,7 @@ pub(crate) fn named(mode: Abuse, period: Ns) -> Vec<RogueStep> {
             [turn(Ask), turn(End)].concat()
         }
         // Every address that must be refused, some that are legal and odd, the end of its registration and
-        // the own area again; with a boost asked for all the time, to see whether the budget forgets.
+        // the own area again; a boost is requested all the time, to see whether the budget is reset.
         Abuse::HostileGpa => {
             let tries = [
                 &[Registers::Refused; 9][..],

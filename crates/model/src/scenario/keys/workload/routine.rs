@@ -111,8 +111,8 @@ table! {
         work: At<Times> = "exp 1ms",
         /// A messenger's sleep between two batches of requests. Default: no fixed rate.
         interval: Option<At<Period>>,
-        /// interval: requests of a batch, each to the next worker in turn. schbench of 2017 to 2021 wakes two thirds of
-        /// its workers at once. Default: 1.
+        /// interval: requests of a batch, at most `workers`, each to the next worker in turn. schbench of 2017 to 2021
+        /// wakes two thirds of its workers at once. Default: 1.
         batch: Option<At<Int<1, 1024>>>,
         /// What a worker does under a lock for each request.
         guarded: Flat<SectionKeys>,
