@@ -7,7 +7,7 @@ use serde_json::Value;
 use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
-use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, POLICY, Show, map};
+use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, Show, map};
 
 use crate::args::MayCost;
 use crate::failure::Failure;
@@ -63,27 +63,16 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
         }
     }
     let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
-    let show = match args.show.as_str() {
-        BEST => {
-            let axes = [&args.rows, &args.columns];
-            let needless = match (&args.policy, &args.probe) {
-                (Some(_), _) => Some("--policy"),
-                (None, Some(_)) => Some("--probe"),
-                (None, None) => {
-                    axes.iter().any(|axis| *axis == POLICY).then_some("an axis `policy`")
-                }
-            };
-            if let Some(needless) = needless {
-                let message = format!("{needless} goes with a column: --show ratio_p99");
-                return Err(Failure::usage(message));
-            }
-            Show::Best
+    let show = match (args.show.as_str(), &args.policy, &args.probe) {
+        (BEST, None, None) => Show::Best,
+        (BEST, policy, _) => {
+            let option = if policy.is_some() { "--policy" } else { "--probe" };
+            let message = format!("{option} goes with a column: --show ratio_p99");
+            return Err(Failure::usage(message));
         }
-        column => Show::Number {
-            column: column.to_owned(),
-            policy: args.policy.clone(),
-            probe: args.probe.clone(),
-        },
+        (column, policy, probe) => {
+            Show::Number { column: column.to_owned(), policy: policy.clone(), probe: probe.clone() }
+        }
     };
     let ask = Ask {
         rows: args.rows.clone(),

@@ -152,14 +152,19 @@ fn cells_can_be_cycles_and_ratios() {
     assert_eq!(own.cells[0].simulated_unit, "cycles");
 }
 
+/// One repeat of all tables of a file in `published/series/`.
+fn series(name: &str) -> Reproduction {
+    let file = format!("../../published/series/{name}.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (selection, setup) = setup_of(&file, &text, &["repeats=1"]).unwrap();
+    let stop = AtomicBool::new(false);
+    setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap()
+}
+
 /// Nothing was adjusted for these tables: they say how far the simulator may be off.
 #[test]
 fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
-    let file = "../../published/series/patch-series.toml";
-    let text = std::fs::read_to_string(file).unwrap();
-    let (selection, setup) = setup_of(file, &text, &["repeats=1"]).unwrap();
-    let stop = AtomicBool::new(false);
-    let all = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let all = series("patch-series");
     assert_eq!(all.summary.cells_comparable, 23);
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }
@@ -167,11 +172,7 @@ fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
 /// These tables do not all agree. What the page says of them holds: the order of their columns, and the collapse.
 #[test]
 fn loads_that_wait_are_in_the_published_order() {
-    let file = "../../published/series/locks-and-polling.toml";
-    let text = std::fs::read_to_string(file).unwrap();
-    let (selection, setup) = setup_of(file, &text, &["repeats=1"]).unwrap();
-    let stop = AtomicBool::new(false);
-    let all = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let all = series("locks-and-polling");
     let of = |table: &str| -> Vec<f64> {
         let cells = all.cells.iter().filter(|cell| cell.table == table);
         cells.map(|cell| cell.simulated.unwrap()).collect()

@@ -217,7 +217,12 @@ fn unit(ask: &Ask, all: &[Record], probe: Option<&str>) -> Option<String> {
 
 /// The columns that a map needs.
 fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
+    let of_all = [&ask.rows, &ask.columns].into_iter().any(|axis| axis == POLICY);
     let Show::Number { column, policy, .. } = &ask.show else {
+        if of_all {
+            let why = format!("an axis `{POLICY}` goes with a column: --show ratio_p99");
+            return Err(Unreadable(why));
+        }
         return Ok([&JUDGED[..], &["value"]].concat());
     };
     let shown = [&NUMBERS[..], &[MISSED]].concat();
@@ -225,7 +230,6 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
         let help = nearest(column, "columns", &shown);
         return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
     }
-    let of_all = [&ask.rows, &ask.columns].into_iter().any(|axis| axis == POLICY);
     match policy {
         Some(policy) if !manifest.policies.contains(policy) => {
             let help = nearest(policy, "policies", &manifest.policies);

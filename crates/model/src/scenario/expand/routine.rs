@@ -198,9 +198,13 @@ pub(super) fn schbench(
                     vec![receive, run(keys.message.value, Mode::User), Act::Reply]
                 }
                 Some(interval) => {
-                    let workers =
-                        first + messengers + m * workers..first + messengers + (m + 1) * workers;
-                    batches(interval.value.0, batch, workers, run(keys.message.value, Mode::User))
+                    let own = first + messengers + m * workers;
+                    batches(
+                        interval.value.0,
+                        batch,
+                        own..own + workers,
+                        run(keys.message.value, Mode::User),
+                    )
                 }
             };
             threads.push((format!("{name}/messenger-{m}"), Program::Routine { acts }));
