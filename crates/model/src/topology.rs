@@ -15,7 +15,7 @@ table! {
         threads_per_core: At<Int<1, 8>> = "1",
         /// Cores that share a last-level cache. Default: as many as the number of CPUs needs.
         cores_per_llc: Option<At<Int<1, MAX_PCPUS>>>,
-        /// Last-level caches (sockets, here).
+        /// Last-level caches: sockets of Intel's servers, CCXs of AMD's.
         llcs: At<Int<1, MAX_PCPUS>> = "1",
     }
 }

@@ -26,9 +26,10 @@ use crate::toml_read::{At, Node, Text, Value};
 use crate::topology::{TopologyTable, topology};
 
 /// Profiles that ship with the program: name and text.
-const BUILTIN: [(&str, &str); 6] = [
+const BUILTIN: [(&str, &str); 7] = [
     ("celeron-n4500", include_str!("../../../../profiles/celeron-n4500.toml")),
     ("epyc-pvm", include_str!("../../../../profiles/epyc-pvm.toml")),
+    ("epyc-server", include_str!("../../../../profiles/epyc-server.toml")),
     ("haswell-ep", include_str!("../../../../profiles/haswell-ep.toml")),
     ("power-pool", include_str!("../../../../profiles/power-pool.toml")),
     ("xeon-server", include_str!("../../../../profiles/xeon-server.toml")),

@@ -43,6 +43,9 @@ fn a_cpu_is_described_in_full_or_not_at_all() {
 fn machines_are_what_they_say() {
     assert_eq!(Profile::load("celeron-n4500").unwrap().topology.cpus(), 4);
     assert_eq!(Profile::load("xeon-server").unwrap().topology.cpus(), 48);
+    let epyc = Profile::load("epyc-server").unwrap();
+    assert_eq!((epyc.topology.cpus(), epyc.topology.llc(16)), (192, 1), "16 threads in a CCX");
+    assert!(epyc.cpu.unwrap().shuns_preemption_timer());
     let spins = |name| Profile::load(name).unwrap().costs.pv_spin_ns;
     assert!(10 * spins("haswell-ep") < spins("xeon-server"), "PAUSE takes longer since Skylake");
     let zero = Profile::load(ZERO).unwrap().costs;
