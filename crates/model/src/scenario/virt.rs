@@ -127,6 +127,7 @@ fn refuse(
         let message = "the guest has no timer but its tick, and `timer-bench` measures deadlines";
         errors.error_help(*at, message, "set another `timer_mode`, or take out that task");
     }
+    refuse_hv_timer(virt, own, over, cpu, errors);
     let vcpus = vm.vcpus.value.get32();
     // For a policy without this key the error was reported at the VM.
     if over.is_none_or(|over| over.timer.0.nohz_full.is_some())
@@ -135,6 +136,27 @@ fn refuse(
         check_nohz(&virt.nohz_full, *at, Place { cpus: vcpus, guest: true }, errors);
     }
     refuse_governor(virt, vcpus, &written, errors);
+}
+
+/// Refuses `timer = "hv-timer"` on a machine whose CPU has no preemption timer. KVM would use an hrtimer, and the timer
+/// asked for would be compared under a name that is not its own. `kvm = "stock"` asks for what the machine has.
+fn refuse_hv_timer(
+    virt: &Virt,
+    own: &VirtKeys,
+    over: Option<&VirtKeys>,
+    cpu: Option<Cpu>,
+    errors: &mut Collector<'_>,
+) {
+    // Under a policy that says nothing of it, it has been said of the VM.
+    let asked = over.unwrap_or(own).timer.0.timer.as_ref();
+    let none = cpu.is_some_and(|cpu| cpu.preemption_timer_shift.is_none());
+    if let Some(asked) = asked
+        && virt.timer.source == Some(GuestTimer::HvTimer)
+        && none
+    {
+        let message = "the profile's CPU has no VMX preemption timer";
+        errors.error_help(asked.span, message, "set timer = \"hrtimer\", which KVM uses there");
+    }
 }
 
 /// Refuses full-nohz CPUs that the level does not have, and a list of all its CPUs.

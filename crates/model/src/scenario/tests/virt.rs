@@ -107,6 +107,31 @@ fn what_kvm_cannot_have_is_refused_where_it_is_written() {
 }
 
 #[test]
+fn a_preemption_timer_is_refused_where_the_cpu_has_none() {
+    let on = |profile: &str, vm: &str, rest: &str| {
+        let text = format!(
+            "name = \"x\"\ntitle = \"x\"\n[host]\nprofile = \"{profile}\"\npcpus = 8\n\
+             topology = {{ threads_per_core = 1 }}\n[[vm]]\nname = \"a\"\nvcpus = 1\n{vm}\
+             [[vm.task]]\nname = \"h\"\nkind = \"hog\"\n{rest}"
+        );
+        parse(&text).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let (own, none) = ("timer = \"hv-timer\"\n", "has no VMX preemption timer");
+    let policy = "[policy.p]\nbase = \"vanilla\"\ntimer = \"hv-timer\"\n";
+    for (vm, rest) in [(own, ""), ("", policy), ("timer = \"lapic\"\n", policy)] {
+        on("xeon-server", vm, rest).unwrap();
+        let error = on("epyc-server", vm, rest).unwrap_err();
+        assert_eq!(error.matches(none).count(), 1, "{error}");
+    }
+    // Said once, and not under each policy that says nothing of timers.
+    let silent = "[policy.q]\nbase = \"vanilla\"\nhalt_poll = \"9us\"\n";
+    let error = on("epyc-server", own, silent).unwrap_err();
+    assert_eq!(error.matches(none).count(), 1, "{error}");
+    // A stock KVM takes the timer that the machine has.
+    on("epyc-server", "kvm = \"stock\"\n", silent).unwrap();
+}
+
+#[test]
 fn a_posted_timer_needs_what_kvm_needs() {
     let apicv = "timer = 'posted'\ndisable_exits = ['hlt']\n";
     refused(apicv, "", "timer = 'posted'", "posted where interrupts are");
