@@ -56,6 +56,13 @@ const BROKEN_PREEMPTION_TIMER: [u32; 9] =
     [0x206e6, 0x20652, 0x20655, 0x106e5, 0x106a0, 0x106a1, 0x106a4, 0x106a5, 0x306a8];
 
 impl Cpu {
+    /// Whether KVM uses SVM on it: a CPU of AMD's since Zen, or of Hygon's.
+    pub fn has_svm(&self) -> bool {
+        let (family, extended) = ((self.signature >> 8) & 0xf, (self.signature >> 20) & 0xff);
+        // Intel's families end below.
+        family == 0xf && family + extended >= 0x17
+    }
+
     /// Whether KVM does not use the preemption timer on this CPU: it has none, it is broken, or its 32 bits last less
     /// than ten seconds.
     pub fn shuns_preemption_timer(&self) -> bool {

@@ -45,6 +45,9 @@ fn machines_are_what_they_say() {
     assert_eq!(Profile::load("xeon-server").unwrap().topology.cpus(), 48);
     let epyc = Profile::load("epyc-server").unwrap();
     assert_eq!((epyc.topology.cpus(), epyc.topology.llc(16)), (192, 1), "16 threads in a CCX");
+    let svm = |name: &str| Profile::load(name).unwrap().cpu.unwrap().has_svm();
+    let all = ["epyc-server", "epyc-pvm", "xeon-server", "celeron-n4500"];
+    assert_eq!(all.map(svm), [true, true, false, false]);
     assert!(epyc.cpu.unwrap().shuns_preemption_timer());
     let spins = |name| Profile::load(name).unwrap().costs.pv_spin_ns;
     assert!(10 * spins("haswell-ep") < spins("xeon-server"), "PAUSE takes longer since Skylake");

@@ -394,8 +394,8 @@ impl World<'_> {
         let posted = self.vms[vm].virt.posted;
         let sync = &self.vms[vm].sync;
         let (grow, rules) = (Ns::from(sync.spin.ple_grow), sync.spin.candidates);
-        let candidates = sync.candidates(n);
-        self.vcpus[v as usize].spin.widen(grow);
+        let (longest, candidates) = (sync.ple_max_ns, sync.candidates(n));
+        self.vcpus[v as usize].spin.widen(grow, longest);
         let searched = self.vcpus[v as usize].spin.searches(self.clock.now());
         let mut tries = TRIES;
         for c in candidates.map(|i| first + i) {

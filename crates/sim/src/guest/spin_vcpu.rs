@@ -1,6 +1,6 @@
 //! How a vCPU spins, and the host's state about that.
 
-use vcoop_model::plan::virt::{Candidates, SpinVirt};
+use vcoop_model::plan::virt::Candidates;
 
 use crate::queue::Ns;
 
@@ -139,8 +139,8 @@ impl SpinVcpu {
     }
 
     /// A PAUSE loop has used up its window: the next one is longer.
-    pub(crate) fn widen(&mut self, by: Ns) {
-        self.window = (self.window * by).min(SpinVirt::PLE_MAX_NS);
+    pub(crate) fn widen(&mut self, by: Ns, longest: Ns) {
+        self.window = (self.window * by).min(longest);
     }
 
     /// Whether a spinning vCPU may yield to it by these rules, if it could run. `in_kernel`: KVM last saw it there;
@@ -197,10 +197,10 @@ mod tests {
         assert_eq!((spin.spell(halts(0), false), spin.spell), (1, Spell::Threshold));
         assert_eq!((spin.spell(halts(40), true), spin.spell), (40, Spell::Threshold));
         assert_eq!((spin.spell(halts(60), true), spin.spell), (50, Spell::Window));
-        spin.widen(2);
+        spin.widen(2, 150);
         assert_eq!(spin.spell(None, true), 100);
-        spin.widen(Ns::from(u32::MAX));
-        assert_eq!(spin.spell(None, true), SpinVirt::PLE_MAX_NS);
+        spin.widen(2, 150);
+        assert_eq!(spin.spell(None, true), 150);
     }
 
     #[test]

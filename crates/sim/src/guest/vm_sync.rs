@@ -48,6 +48,8 @@ pub(crate) struct VmSync {
     pub(crate) ple: bool,
     /// Window of the first such exit, in nanoseconds.
     pub(crate) ple_window_ns: Ns,
+    /// No later window is longer.
+    pub(crate) ple_max_ns: Ns,
     /// How long a waiter for a paravirtual lock spins.
     pub(crate) pv_threshold_ns: Ns,
     /// Time between two checks of the waiter before it.
@@ -57,11 +59,20 @@ pub(crate) struct VmSync {
     counts: Counts,
 }
 
+/// KVM's window of PAUSE-loop exiting on this host, the default and the longest. VMX counts cycles, SVM counts PAUSEs.
+fn ple_windows(host: &HostPlan) -> (Ns, Ns) {
+    if host.cpu.is_some_and(|cpu| cpu.has_svm()) {
+        let last = |pauses: u64| (pauses * host.costs.pv_spin_ns / SpinVirt::PV_TURNS).max(1);
+        return (last(SpinVirt::PLE_WINDOW_PAUSES), last(SpinVirt::PLE_MAX_PAUSES));
+    }
+    // Without a frequency, 3 GHz.
+    let tsc_khz = host.cpu.map_or(3_000_000, |cpu| u64::from(cpu.tsc_khz));
+    (SpinVirt::PLE_WINDOW_CYCLES * 1_000_000 / tsc_khz, SpinVirt::PLE_MAX_NS)
+}
+
 impl VmSync {
     pub(crate) fn new(vm: &VmPlan, host: &HostPlan) -> Self {
-        // Without a frequency, 3 GHz.
-        let tsc_khz = host.cpu.map_or(3_000_000, |cpu| u64::from(cpu.tsc_khz));
-        let usual = SpinVirt::PLE_WINDOW_CYCLES * 1_000_000 / tsc_khz;
+        let (usual, longest) = ple_windows(host);
         let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
         Self {
             locks: Locks::new(locks),
@@ -79,6 +90,7 @@ impl VmSync {
             },
             ple: !vm.virt.exits_off.pause,
             ple_window_ns: vm.virt.spin.ple_window_ns.unwrap_or(usual),
+            ple_max_ns: longest,
             pv_threshold_ns: vm.virt.spin.threshold_ns.unwrap_or(host.costs.pv_spin_ns),
             pv_look_ns: (host.costs.pv_spin_ns / SpinVirt::PV_LOOKS).max(1),
             last_boosted: 0,
@@ -106,5 +118,24 @@ impl VmSync {
     pub(crate) fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + use<> {
         let last = self.last_boosted;
         (1..=n).map(move |i| (last + i) % n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_testing::rig::builtin;
+
+    use super::*;
+
+    #[test]
+    fn vmx_counts_cycles_and_svm_counts_pauses() {
+        let windows = |profile: &str| {
+            let sets = [&*format!("host.profile={profile}")];
+            ple_windows(&builtin("spinlock-overcommit", &["ple"], &sets)[0].host)
+        };
+        // 4096 cycles at 2.4 GHz.
+        assert_eq!(windows("xeon-server"), (1_706, SpinVirt::PLE_MAX_NS));
+        // 3000 and 65535 PAUSEs of 27 ns.
+        assert_eq!(windows("epyc-server"), (81_207, 1_773_972));
     }
 }

@@ -54,7 +54,7 @@ pub struct SpinVirt {
     pub threshold_ns: Option<Ns>,
     /// How long a vCPU spins until the hardware ends that by an exit (PAUSE-loop exiting), the first time since it was
     /// loaded; without effect if PAUSE does not exit. `None`: KVM's value,
-    /// [`PLE_WINDOW_CYCLES`](Self::PLE_WINDOW_CYCLES).
+    /// [`PLE_WINDOW_CYCLES`](Self::PLE_WINDOW_CYCLES) or [`PLE_WINDOW_PAUSES`](Self::PLE_WINDOW_PAUSES).
     pub ple_window_ns: Option<Ns>,
     /// Factor by which each such exit makes the window longer.
     pub ple_grow: u32,
@@ -164,15 +164,24 @@ impl Default for Candidates {
 }
 
 impl SpinVirt {
-    /// Default window, in cycles of the time-stamp counter (`KVM_VMX_DEFAULT_PLE_WINDOW`).
+    /// VMX's default window, in cycles of the time-stamp counter (`KVM_VMX_DEFAULT_PLE_WINDOW`).
     pub const PLE_WINDOW_CYCLES: u64 = 4096;
 
-    /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
+    /// VMX's window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
     pub const PLE_MAX_NS: Ns = 1_431_655_765;
 
+    /// SVM's default window, in PAUSEs (`KVM_SVM_DEFAULT_PLE_WINDOW`).
+    pub const PLE_WINDOW_PAUSES: u64 = 3000;
+
+    /// SVM's window never grows beyond this, in PAUSEs (`KVM_SVM_DEFAULT_PLE_WINDOW_MAX`).
+    pub const PLE_MAX_PAUSES: u64 = 65_535;
+
+    /// Turns of a loop around PAUSE in the profile's `pv_spin`.
+    pub const PV_TURNS: u64 = 32_768;
+
     /// How often in the profile's `pv_spin` a waiter for a paravirtual lock checks whether the waiter before it has
-    /// halted; then it halts, too (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 turns of 32768.
-    pub const PV_LOOKS: u64 = 32_768 / 256;
+    /// halted; then it halts, too (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 turns.
+    pub const PV_LOOKS: u64 = Self::PV_TURNS / 256;
 }
 
 impl Default for SpinVirt {
