@@ -31,7 +31,7 @@ const SEEDS: [(&str, &str); 8] = [
 /// What was found worth keeping stays in target/fuzz, and the next campaign begins with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Targets, by their files in fuzz/fuzz_targets; all, if none is named
+    /// Targets, by their files in fuzz/examples; all, if none is named
     targets: Vec<String>,
 
     /// Time of each target, in seconds
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// The fuzz targets: one per file of the folder.
 fn targets(root: &Path) -> BTreeSet<String> {
-    let files = fs::read_dir(root.join("fuzz/fuzz_targets")).into_iter().flatten().flatten();
+    let files = fs::read_dir(root.join("fuzz/examples")).into_iter().flatten().flatten();
     let name = |file: fs::DirEntry| Some(file.path().file_stem()?.to_str()?.to_owned());
     files.filter_map(name).collect()
 }
@@ -63,20 +63,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .arg("build")
         .args(["--workspace", "--features", "vcoop-fuzz/link"])
         .args(layers::features().split_whitespace())
-        .args(chosen.iter().flat_map(|target| ["--bin", target]))
+        .args(chosen.iter().flat_map(|target| ["--example", target]))
         .env("RUSTC_WORKSPACE_WRAPPER", Path::new("fuzz/rustc").canonicalize()?)
         .status()?;
     ensure!(built.success(), "the fuzz targets cannot be built");
 
-    // Cargo puts the targets beside this program.
+    // Cargo puts examples into a folder beside this program.
     let own = std::env::current_exe()?;
-    let programs = own.parent().context("this program is in no folder")?;
+    let programs = own.parent().context("this program is in no folder")?.join("examples");
     println!("\nrunning {} tests", chosen.len());
     let (left, failed) = (Mutex::new(chosen.iter()), Mutex::new(Vec::new()));
     thread::scope(|s| {
         let works = || {
             while let Some(target) = { left.lock().expect("no holder panics").next() } {
-                let said = campaign(programs, target, args.seconds);
+                let said = campaign(&programs, target, args.seconds);
                 println!("test {target} ... {}", if said.is_ok() { "ok" } else { "FAILED" });
                 if let Err(error) = said {
                     failed
@@ -128,12 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fuzz_target_is_built_and_every_seed_is_there() {
+    fn every_seed_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let built = fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
-        let built = built.split("[[bin]]").skip(1).count();
         let targets = targets(&root);
-        assert!(built > 0 && targets.len() == built, "{built} built, {targets:?} run");
         for (target, folder) in SEEDS {
             assert!(targets.contains(target) && root.join(folder).is_dir(), "{target}");
         }

@@ -14,6 +14,6 @@ fuzz_target!(|text: &str| {
         Ok(scenario) => {
             scenario.plans(None).expect("the policies compared are there");
         }
-        Err(found) => assert!(!found.to_string().is_empty()),
+        Err(found) => vcoop_fuzz::refused(found),
     }
 });
