@@ -68,9 +68,9 @@ shared_keys! {
         /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv
         /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
         /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
-        /// ipi_shorthand = true. Each can be set by its own key as well. With AMD's AVIC, KVM virtualises IPIs, too: add
-        /// ipi = "posted". What else a guest takes up depends on
-        /// `hints`: write hints = "shared" for a VM as by default. Default: nothing of these.
+        /// ipi_shorthand = true. Each can be set by its own key as well. With AMD's AVIC, KVM virtualises IPIs, too:
+        /// add ipi = "posted". What else a guest takes up depends on `hints`: write hints = "shared" for a VM as by
+        /// default. Default: nothing of these.
         kvm: KvmKind,
     }
 }

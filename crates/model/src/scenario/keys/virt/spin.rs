@@ -77,7 +77,8 @@ shared_keys! {
         pv_sched_yield: bool,
         /// How long a vCPU spins before it exits, to yield to another of the VM; see
         /// `disable_exits = ["pause"]`. Default: 4096 cycles of the
-        /// profile's time-stamp counter; on AMD's CPUs since Zen, 3000 PAUSEs, each a 32768th of the profile's `pv_spin`.
+        /// profile's time-stamp counter; on AMD's CPUs since Zen, 3000 PAUSEs, each a 32768th of the profile's
+        /// `pv_spin`.
         ple_window: Span1,
         /// Factor by which each PAUSE exit makes the window longer, until the vCPU is loaded anew.
         /// Default: 2.

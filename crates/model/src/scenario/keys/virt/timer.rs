@@ -40,12 +40,11 @@ shared_keys! {
     /// A guest's timer.
     pub(crate) struct TimerKeys {
         /// What fires the guest's timer deadlines: `lapic` (what the host's KVM does; in the simulator an
-        /// hrtimer), `hrtimer`, `hv-timer` (refused where the profile's CPU has no preemption timer, as AMD's), `posted`
-        /// (simulator), `exitless`. `posted` is KVM's
-        /// `pi_inject_timer` and needs APICv, `disable_exits` with "hlt" or "mwait", and a pCPU that vCPUs are
-        /// kept off; it differs from `exitless` in that writing a deadline exits. Default: the policy's, else `lapic`;
-        /// on real vCPUs `exitless` under policies that boost, because only the injector boosts together with the
-        /// interrupt.
+        /// hrtimer), `hrtimer`, `hv-timer` (refused where the profile's CPU has no preemption timer, as AMD's),
+        /// `posted` (simulator), `exitless`. `posted` is KVM's `pi_inject_timer` and needs APICv, `disable_exits` with
+        /// "hlt" or "mwait", and a pCPU that vCPUs are kept off; it differs from `exitless` in that writing a deadline
+        /// exits. Default: the policy's, else `lapic`; on real vCPUs `exitless` under policies that boost, because only
+        /// the injector boosts together with the interrupt.
         timer: GuestTimer,
         /// Mode in which the guest programs its timer. A guest with `periodic` has no other timer than its tick, which
         /// never stops. Default: tsc-deadline.
