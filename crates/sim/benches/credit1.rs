@@ -53,6 +53,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             policy: Policy::NORMAL,
             cpus: vec![],
             start_ns: u64::from(i) * 100_000,
+            together: false,
             timer_slack_ns: 0,
             group: None,
             process: None,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan};
-use vcoop_model::plan::{Program, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Target, TaskPlan, VmPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
 
@@ -230,9 +230,8 @@ impl<'p> Setup<'p> {
 
     /// When a task of a machine (0: the host) begins. A task that would begin with the run begins at a drawn time of
     /// the warm-up: if all vCPUs of a VM woke up at once, they would lose their pCPUs together while others compute.
-    /// Times of scripts are relative to each other, so their threads begin together.
     fn start(&self, machine: usize, i: usize, task: &TaskPlan) -> Ns {
-        if task.start_ns > 0 || matches!(task.program, Program::Script { .. }) {
+        if task.start_ns > 0 || task.together {
             return task.start_ns;
         }
         let within = self.plan.warmup_ns.min(STARTS_WITHIN_NS);

@@ -246,6 +246,7 @@ fn tasks(cpus: u32, guest: bool) -> impl Strategy<Value = Vec<TaskPlan>> {
             .enumerate()
             .map(|(i, (program, policy, pin, start))| TaskPlan {
                 start_ns: start * US,
+                together: false,
                 timer_slack_ns: if policy.is_rt() || policy.is_deadline() { 0 } else { 50 * US },
                 ..task(&format!("t{i}"), program, policy, pin.as_slice())
             })

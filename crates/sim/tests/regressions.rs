@@ -6,7 +6,7 @@ use crate::support::*;
 use vcoop_abi::conformance::Rule;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{Dist, Mode, Ns, Phase, PolicyPlan, Program, Step};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, PolicyPlan, Program, Step, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_model::scenario::{Scenario, Set};
@@ -29,6 +29,26 @@ fn a_starved_probe_is_not_silent() {
 
 fn script(steps: Vec<Step>) -> Program {
     Program::Script { steps: Arc::new(steps), repeat: false }
+}
+
+#[test]
+fn tasks_start_at_drawn_times_unless_they_belong_together() {
+    let left = |together| {
+        let mut p = plan(eevdf(2), free());
+        p.warmup_ns = 100 * MS;
+        let one = |name, cpu| {
+            let ends = script(vec![Step::Run(90 * MS), Step::Exit]);
+            TaskPlan { together, ..task(name, ends, Policy::NORMAL, &[cpu]) }
+        };
+        p.host_tasks = vec![one("a", 0), one("b", 1)];
+        probe_all(&mut p);
+        let r = run(&p);
+        ["host.a", "host.b"].map(|probe| scalar(&r, probe, "throughput"))
+    };
+    // Started with the run, they end in the warm-up.
+    assert_eq!(left(true), [0.0, 0.0]);
+    let [a, b] = left(false);
+    assert!(a + b > 0.0 && (a - b).abs() > 1e-3, "{a} and {b} s are left");
 }
 
 #[test]

@@ -141,6 +141,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
         policy,
         cpus: common.cpus.value.0.clone(),
         start_ns: common.start.value.ns,
+        together: false,
         after_login: common.start.value.login,
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
         group: None,
@@ -580,6 +581,7 @@ fn capture(
         }
         let spread = u128::from(keys.jitter.value.0) * u128::from(i) / u128::from(total.max(1));
         task.start_ns += Ns::try_from(spread).unwrap_or(0);
+        task.together = true;
         task.of_vcpu = keys.of_vcpu.value;
         push(out, task, common, errors);
     }

@@ -44,6 +44,7 @@ pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
                 policy: Policy::NORMAL,
                 cpus: vec![cpu],
                 start_ns: 0,
+                together: false,
                 after_login: false,
                 timer_slack_ns: 0,
                 group: None,

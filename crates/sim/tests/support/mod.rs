@@ -155,6 +155,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         policy,
         cpus: cpus.to_vec(),
         start_ns: 0,
+        together: false,
         after_login: false,
         timer_slack_ns: 0,
         group: None,

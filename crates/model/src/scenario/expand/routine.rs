@@ -383,6 +383,7 @@ pub(super) fn rt_app(
             plan.cpus = thread.cpus;
         }
         plan.start_ns += thread.delay_ns;
+        plan.together = true;
         push(out, plan, common, errors);
     }
 }

@@ -65,7 +65,7 @@ table! {
         cpus: At<CpuList> = "all",
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program. With 0s the simulator draws a time of the warm-up's
-        /// first 100 ms for each task; threads of a capture start together.
+        /// first 100 ms for each task; threads of a capture or of rt-app start together.
         start: At<StartTime> = "0s",
         /// The `[[group]]` that its threads are in (loads only). Default: none.
         group: Option<At<Name>>,

@@ -347,6 +347,10 @@ fn an_rt_app_file_is_the_tasks_of_a_guest() {
     assert_eq!(acts(&tasks[0].program)[0], Act::Acquire { lock: 64, kind: LockKind::Futex });
     assert_eq!((tasks[0].policy, tasks[0].timer_slack_ns), (Policy::Fifo(9), 0));
     assert_eq!((tasks[1].cpus.as_slice(), tasks[1].start_ns), ([3].as_slice(), 5_000));
+    assert!(
+        tasks.iter().all(|task| task.together),
+        "a thread without a delay starts 5 us before the other"
+    );
     let vm = "[[vm]]\nname = 'g'\nvcpus = 3\n[[vm.task]]\nname = 'x'\nkind = 'rt-app'\n";
     refused(&format!("{vm}file = 'app.json'\n"), "there is no vCPU 3");
     refused(&format!("{vm}file = 'bad.json'\n"), "`tasks.a.iorun` is not known here");
