@@ -27,6 +27,9 @@ const WAYS: [(&str, &[&str]); 2] = [
 /// The program that reports sleeps.
 const SWITCHED: &str = "switched";
 
+/// The program for sleeps has the arguments that its tracepoint has since 5.18.
+const REMEDY: &str = "run as root on Linux 5.18 or later with BTF, after kvm is loaded";
+
 /// Flags of the map of threads, as in the programs.
 const SLEEPS: u32 = 1;
 const INTERRUPTS: u32 = 2;
@@ -91,12 +94,12 @@ impl Events {
             }
         }
         let without = Missing {
-            what: format!("KVM's events cannot be heard by BPF: {}", why.join("; ")),
-            remedy: "run as root on a kernel with BTF, after kvm is loaded",
+            what: format!("BPF cannot report KVM's events: {}", why.join("; ")),
+            remedy: REMEDY,
         };
         Self::load(Err(without)).map_err(|error| Missing {
             what: format!("{}; {SWITCHED}: {error}", why.join("; ")),
-            remedy: "run as root on a kernel with BTF, after kvm is loaded",
+            remedy: REMEDY,
         })
     }
 
@@ -214,7 +217,7 @@ impl Events {
     pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
         let (name, programs) = self.interrupts.clone()?;
         let failed = |error| Missing {
-            what: format!("interrupts of thread {} are not heard: {error}", vcpu.tid),
+            what: format!("BPF cannot report interrupts of thread {}: {error}", vcpu.tid),
             remedy: "apply policies to fewer vCPUs at a time",
         };
         // Only the program for sleeps is attached.
