@@ -28,9 +28,9 @@ use vcoop_window::Window;
 use crate::config::USUAL;
 use crate::keeper::Keeper;
 use crate::place::Place;
+use crate::policy::kernel_rules;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
-pub(crate) use inside::decided_there;
 #[cfg(test)]
 pub(crate) use inside::tests::target;
 use unload::Unloading;
@@ -66,7 +66,7 @@ pub(crate) struct Target {
 impl Target {
     /// Whether `scx_vcoop` decides about its boosts.
     fn is_decided_in_kernel(&self) -> bool {
-        decided_there(&self.plan.policy).is_some()
+        kernel_rules(&self.plan.policy).is_some()
     }
 }
 
@@ -214,7 +214,7 @@ impl Engine {
         }
         // First, because the scheduler would be unloaded together with the policy that is replaced.
         self.detach(target.vm.clone());
-        if matches!(decided_there(&target.plan.policy), Some(Rules::Dynamic(_))) {
+        if matches!(kernel_rules(&target.plan.policy), Some(Rules::Dynamic(_))) {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
         let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -14,8 +13,7 @@ use vcoop_service::metrics::{self, Listen};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
-use crate::protocol::{InterruptStatus, Status, VcpuStatus};
-use crate::service::Shared;
+use crate::protocol::{InterruptStatus, Refusal, Status, VcpuStatus};
 
 /// A vCPU on this host.
 #[derive(Clone, Debug)]
@@ -167,14 +165,16 @@ fn in_seconds((labels, ns): Value) -> Value {
     (labels, ns / NS)
 }
 
-/// Serves metrics until the process ends.
+/// Serves metrics of what `status` says at each request, until the process ends.
 ///
 /// # Errors
 ///
 /// The listening socket cannot be made.
-pub(crate) fn serve(shared: &Arc<Shared>, listen: &Listen) -> io::Result<()> {
-    let shared = shared.clone();
-    metrics::serve(listen, move || Ok(text(shared.status().map_err(io::Error::other)?)))
+pub(crate) fn serve(
+    listen: &Listen,
+    status: impl Fn() -> Result<Status, Refusal> + Send + 'static,
+) -> io::Result<()> {
+    metrics::serve(listen, move || Ok(text(status().map_err(io::Error::other)?)))
 }
 
 #[cfg(test)]

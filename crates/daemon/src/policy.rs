@@ -1,5 +1,6 @@
 //! Policies by name, as far as they can be applied to a running VM.
 
+use vcoop_bpf::Rules;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::limits::{MAX_PCPUS, MAX_VCPUS};
@@ -11,7 +12,6 @@ use vcoop_policy::govern::Kind;
 use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
-use crate::engine::decided_there;
 use crate::protocol::Refusal;
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted vCPU could
@@ -175,7 +175,7 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
              --governor {governor}` in the guest, or host-hint here"
         )));
     }
-    if decided_there(&plan.policy).is_some()
+    if kernel_rules(&plan.policy).is_some()
         && let Some(key) = account_of(&plan.policy)
     {
         return Err(Refused(format!(
@@ -240,6 +240,17 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
 /// Whether a plan's policy exchanges anything with the guest's driver.
 pub fn needs_driver(plan: &Plan) -> bool {
     listens(plan) || plan.governor(0).is_some()
+}
+
+/// The rules that `scx_vcoop` gets of a policy that it decides.
+pub(crate) fn kernel_rules(policy: &PolicyPlan) -> Option<Rules> {
+    match policy {
+        PolicyPlan::WakeBoost(config) if config.means == Means::Ext => {
+            Some(Rules::WakeBoost(*config))
+        }
+        PolicyPlan::Dynamic(config) if config.means == Means::Ext => Some(Rules::Dynamic(*config)),
+        _ => None,
+    }
 }
 
 /// Whether a plan's policy uses the guest's words.

@@ -131,7 +131,8 @@ impl Service {
     ///
     /// The listening socket cannot be made.
     pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
-        metrics::serve(&self.shared, listen)
+        let shared = self.shared.clone();
+        metrics::serve(listen, move || shared.status())
     }
 
     /// Serves windows to VMMs as long as this lives (see [`Server`]), and sets whether windows in guest memory are
@@ -293,7 +294,7 @@ impl Shared {
     }
 
     /// What is in force.
-    pub(crate) fn status(&self) -> Result<Status, Refusal> {
+    fn status(&self) -> Result<Status, Refusal> {
         self.engine.status()
     }
 

@@ -5,6 +5,8 @@
 //! - [`Pressure`] reports that threads wait for CPUs at all.
 
 #[cfg(target_os = "linux")]
+mod event;
+#[cfg(target_os = "linux")]
 mod perf;
 #[cfg(target_os = "linux")]
 mod pressure;
@@ -16,6 +18,8 @@ pub mod trace;
 mod tracefs;
 
 #[cfg(target_os = "linux")]
+pub use event::{Error, Happened, What};
+#[cfg(target_os = "linux")]
 pub use pressure::Pressure;
 #[cfg(target_os = "linux")]
-pub use source::{Error, Happened, Source, What};
+pub use source::Source;

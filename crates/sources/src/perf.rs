@@ -25,7 +25,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Ns, Stat};
 
-use crate::source::{Error, Happened, What};
+use crate::event::{Error, Happened, What};
 use crate::tracefs::mount_point;
 
 /// Shortest run that is reported: about as long as the wake-up of a watcher takes on the slowest hosts.

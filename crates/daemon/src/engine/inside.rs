@@ -35,10 +35,9 @@ use super::unload::Unloading;
 use super::{BELL, Command, ENDS, Found, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
-use crate::policy::{ENGINE_PRIORITY, listens};
+use crate::policy::{ENGINE_PRIORITY, kernel_rules, listens};
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
-pub(crate) use ext::decided_there;
 use govern::Usage;
 use interrupts::Interrupted;
 
@@ -96,7 +95,7 @@ struct AttachedVm {
 impl AttachedVm {
     /// Whether the policy uses the guest's words, and the engine (not `scx_vcoop`) reads them.
     fn listens(&self) -> bool {
-        listens(&self.plan) && decided_there(&self.plan.policy).is_none()
+        listens(&self.plan) && kernel_rules(&self.plan.policy).is_none()
     }
 
     /// Whether its guest's driver reports on a vCPU.

@@ -14,10 +14,10 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
 use vcoop_vmm::{Accel, Groups, VcpuThread};
 
-use super::ext::decided_there;
 use super::{AttachedVm, Inside, next_check};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
+use crate::policy::kernel_rules;
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
@@ -198,7 +198,7 @@ impl Inside {
             let _ = self.journal.forget(&captured);
             format!("the keeper: {e}")
         })?;
-        let elsewhere = decided_there(&vm.plan.policy).is_some();
+        let elsewhere = kernel_rules(&vm.plan.policy).is_some();
         let driver = if elsewhere {
             VcpuDriver::new(HostPolicy::Vanilla, None, policy)
         } else {

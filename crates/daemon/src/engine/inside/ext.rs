@@ -4,31 +4,19 @@
 //! the first such VM, and unloaded with the last.
 
 use vcoop_bpf::{Admission, Rules};
-use vcoop_model::plan::PolicyPlan;
-use vcoop_policy::config::Means;
 use vcoop_vmm::Accel;
 
 use super::{AttachedVm, Inside, vcpu_status};
 use crate::engine::link::Link;
+use crate::policy::kernel_rules;
 use crate::port::Vcpu;
 use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
-
-/// The rules that `scx_vcoop` gets of a policy that it decides.
-pub(crate) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
-    match policy {
-        PolicyPlan::WakeBoost(config) if config.means == Means::Ext => {
-            Some(Rules::WakeBoost(*config))
-        }
-        PolicyPlan::Dynamic(config) if config.means == Means::Ext => Some(Rules::Dynamic(*config)),
-        _ => None,
-    }
-}
 
 impl Inside {
     /// Registers the vCPUs of a VM with `scx_vcoop`.
     pub(super) fn admit(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
-        let Some(policy) = decided_there(&vm.plan.policy) else { return Ok(()) };
+        let Some(policy) = kernel_rules(&vm.plan.policy) else { return Ok(()) };
         let Some(scheduler) = &mut self.scheduler else {
             return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned().into());
         };
@@ -68,7 +56,7 @@ impl Inside {
     /// Updates whether a vCPU's guest reports on it.
     pub(super) fn listen_there(&mut self, number: u64, place: usize) {
         let Some(vm) = self.vms.get(&number) else { return };
-        let Some(Rules::Dynamic(_)) = decided_there(&vm.plan.policy) else { return };
+        let Some(Rules::Dynamic(_)) = kernel_rules(&vm.plan.policy) else { return };
         let Some(Ok(vcpu)) = vm.vcpus.get(place) else { return };
         let page = vm.link.as_ref().and_then(|link| link.address(place));
         if let (Some(scheduler), Some(place)) = (&mut self.scheduler, vcpu.ext) {

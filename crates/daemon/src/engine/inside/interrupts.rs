@@ -9,8 +9,8 @@ use vcoop_policy::event::Injection;
 use vcoop_threads::clock::monotonic;
 use vcoop_vmm::Accel;
 
-use super::ext::decided_there;
 use super::{AttachedVm, Inside};
+use crate::policy::kernel_rules;
 use crate::protocol::{InterruptStatus, Refusal};
 
 /// Counts of the interrupts of a VM.
@@ -35,7 +35,7 @@ impl Inside {
     /// announces its deadlines; `wake-boost` would do less than was asked for, and is refused.
     pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
-        if !vm.plan.policy.boosts_on_injection() || decided_there(&vm.plan.policy).is_some() {
+        if !vm.plan.policy.boosts_on_injection() || kernel_rules(&vm.plan.policy).is_some() {
             return Ok(());
         }
         let needs = matches!(vm.plan.policy, PolicyPlan::WakeBoost(_));

@@ -7,9 +7,9 @@ use vcoop_policy::driver;
 use vcoop_sources::Pressure;
 use vcoop_threads::clock::monotonic;
 
-use super::ext::decided_there;
 use super::{AttachedVm, CHECK_NS, Inside, next_check};
 use crate::engine::PRESSURE;
+use crate::policy::kernel_rules;
 use crate::port::Due;
 
 /// Policies rest when the host has been without CPU pressure for this long.
@@ -22,7 +22,7 @@ impl AttachedVm {
     /// something urgent, or once.
     pub(super) fn may_rest(&self) -> bool {
         matches!(self.plan.policy, PolicyPlan::WakeBoost(_))
-            && decided_there(&self.plan.policy).is_none()
+            && kernel_rules(&self.plan.policy).is_none()
     }
 
     fn look_at_waits(&mut self) -> Ns {
