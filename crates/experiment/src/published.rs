@@ -14,7 +14,6 @@ use vcoop_model::builtin::is_path;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::kind::Kind;
 
-use crate::reproduce::MOST_US;
 use crate::result::Statistic;
 use places::Origin;
 pub(crate) use places::Step;
@@ -22,6 +21,9 @@ pub(crate) use places::Step;
 /// Path of the scenario to value, as text: the coordinates of a matrix cell. A scenario's cell matches if it has at
 /// least these.
 pub type Coordinates = BTreeMap<String, String>;
+
+/// Samples beyond this, in microseconds, are in the last bucket.
+pub(crate) const MOST_US: u64 = 100_000;
 
 /// A publication.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -5,7 +5,6 @@
 mod compare;
 mod document;
 mod histogram;
-pub(crate) use histogram::MOST_US;
 mod names;
 
 use std::collections::BTreeMap;

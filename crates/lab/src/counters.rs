@@ -14,7 +14,7 @@ use vcoop_threads::{RunTime, preemptions, run_time};
 
 use crate::host_task::Progress;
 use crate::policy_driver::LabVm;
-use crate::translate::Rates;
+use crate::rates::Rates;
 use crate::vcpu::Exits;
 use crate::virt::is_exitless;
 

@@ -11,9 +11,9 @@ use crate::channels::Channels;
 use crate::error::{Error, Whom};
 use crate::inbox::Inbox;
 use crate::policy_driver::{Common, LabVm};
+use crate::rates::Rates;
 use crate::samples::HostSample;
 use crate::stress_ng::{self, Stressor};
-use crate::translate::Rates;
 use crate::work::spin;
 use vcoop_model::rng::Stream;
 

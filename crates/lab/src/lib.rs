@@ -88,6 +88,7 @@ mod linux {
     pub(crate) mod port;
     pub(crate) mod preferred_mask;
     pub(crate) mod probe;
+    pub(crate) mod rates;
     pub(crate) mod reservation;
     pub(crate) mod rogue;
     pub(crate) mod round_trip;

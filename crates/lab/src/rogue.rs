@@ -6,8 +6,8 @@ use vcoop_guest::layout::{HOST_WINDOW, IDT, IMAGE, RAM, area};
 use vcoop_guest::program::{Step, StepOp};
 use vcoop_model::plan::{Registers, RogueStep};
 
+use crate::rates::Rates;
 use crate::routine::Seat;
-use crate::translate::Rates;
 
 /// The steps of a task in this seat.
 pub(crate) fn steps(program: &[RogueStep], seat: Seat, rates: &Rates) -> Vec<Step> {

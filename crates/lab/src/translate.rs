@@ -9,6 +9,7 @@ use vcoop_threads::tsc::Clock;
 
 use crate::channels::GuestLines;
 use crate::error::Error;
+use crate::rates::Rates;
 use crate::rogue;
 use crate::routine::{self, Seat};
 use vcoop_model::rng::Stream;
@@ -28,22 +29,6 @@ pub(crate) struct Guest {
     pub(crate) lines: Vec<LineSpec>,
     /// Slice of fair tasks, in nanoseconds.
     pub(crate) slice_ns: Ns,
-}
-
-/// Rates of this host.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rates {
-    pub(crate) clock: Clock,
-    /// Iterations of the unit of work in a millisecond.
-    pub(crate) per_ms: u64,
-}
-
-impl Rates {
-    /// CPU time as iterations, at least one.
-    pub(crate) fn iterations(&self, ns: Ns) -> u64 {
-        let n = u128::from(ns) * u128::from(self.per_ms) / 1_000_000;
-        u64::try_from(n).unwrap_or(u64::MAX).max(1)
-    }
 }
 
 impl Guest {

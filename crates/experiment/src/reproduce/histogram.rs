@@ -10,7 +10,7 @@ use vcoop_model::plan::Plan;
 use super::compare::fits;
 use super::document::{Bucket, HistogramResult};
 use crate::bins::Bins;
-use crate::published::{Histogram, HistogramColumn};
+use crate::published::{Histogram, HistogramColumn, MOST_US};
 use crate::rounding::scalar;
 use crate::runner::PlanRuns;
 
@@ -54,9 +54,6 @@ fn one(
         buckets,
     }
 }
-
-/// Samples beyond this, in microseconds, are in the last bucket.
-pub(crate) const MOST_US: u64 = 100_000;
 
 fn mean(bins: &Bins) -> Option<f64> {
     let sum: u128 = bins.iter().map(|(us, n)| u128::from(us) * u128::from(n)).sum();

@@ -27,8 +27,9 @@ use super::{Common, LabVm};
 use crate::channels::GuestLines;
 use crate::error::Error;
 use crate::port::VcpuPort;
+use crate::rates::Rates;
 use crate::run::{build, rings, tsc_khz};
-use crate::translate::{Guest, Rates};
+use crate::translate::Guest;
 use crate::vcpu::{self, Exits};
 
 const GAP_NS: u64 = 3_000_000;

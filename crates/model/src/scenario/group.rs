@@ -1,8 +1,9 @@
 //! Control groups of a Linux host: those that are declared, those of VMs, and those of vCPUs.
 
+use vcoop_credit1::Domain;
+use vcoop_powervm::Partition;
 use vcoop_sched::config::{GroupConfig, Quota};
 
-use super::host::Shares;
 use super::keys::sched::ClassKind;
 use super::keys::texts::CpuMax;
 use super::keys::{GroupKeys, VmKeys};
@@ -11,6 +12,27 @@ use crate::plan::VmPlan;
 use crate::toml_read::At;
 use crate::toml_read::units::Time;
 use crate::toml_read::value::Name;
+
+/// Groups, domains and partitions of VMs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    /// Linux: names of the declared groups.
+    pub(crate) named: Vec<String>,
+    /// Linux: the groups, first the declared ones, then those of VMs that have their own.
+    pub(crate) groups: Vec<GroupConfig>,
+    /// credit1: every VM's domain.
+    pub(crate) domains: Vec<Domain>,
+    /// powervm: every VM's partition.
+    pub(crate) partitions: Vec<Partition>,
+}
+
+impl Shares {
+    /// Adds a group; returns its number.
+    pub(crate) fn add(&mut self, group: GroupConfig) -> Option<u16> {
+        self.groups.push(group);
+        u16::try_from(self.groups.len() - 1).ok()
+    }
+}
 
 /// Weight of a group without that key: as much as a thread of nice 0.
 const DEFAULT_WEIGHT: u64 = 1024;

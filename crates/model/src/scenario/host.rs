@@ -1,14 +1,12 @@
 //! Resolves `[host]` and `[[vm]]` to the plan's host and VMs.
 
-use vcoop_credit1::Domain;
 use vcoop_policy::config::Means;
-use vcoop_powervm::Partition;
-use vcoop_sched::config::{GroupConfig, Policy, Topology};
+use vcoop_sched::config::{Policy, Topology};
 
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, locks_of};
-use super::group;
+use super::group::{self, Shares};
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::keys::texts::{MeansText, PolicyText};
 use super::keys::workload::{Kind, Workload};
@@ -176,27 +174,6 @@ pub(crate) struct HostFacts {
     pub(crate) threads: u32,
     /// Timers of its CPU.
     pub(crate) cpu: Option<Cpu>,
-}
-
-/// Groups, domains and partitions of VMs.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shares {
-    /// Linux: names of the declared groups.
-    pub(crate) named: Vec<String>,
-    /// Linux: the groups, first the declared ones, then those of VMs that have their own.
-    pub(crate) groups: Vec<GroupConfig>,
-    /// credit1: every VM's domain.
-    pub(crate) domains: Vec<Domain>,
-    /// powervm: every VM's partition.
-    pub(crate) partitions: Vec<Partition>,
-}
-
-impl Shares {
-    /// Adds a group; returns its number.
-    pub(crate) fn add(&mut self, group: GroupConfig) -> Option<u16> {
-        self.groups.push(group);
-        u16::try_from(self.groups.len() - 1).ok()
-    }
 }
 
 /// Resolves one VM; adds its weight to `shares`.

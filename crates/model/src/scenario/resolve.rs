@@ -10,18 +10,18 @@ use super::credit1;
 use super::deadline;
 use super::effect::Effects;
 use super::expand::{Expanded, Place};
-use super::group;
-use super::host::{self, HostFacts, Shares, refuse_ext, refuse_slice};
+use super::group::{self, Shares};
+use super::host::{self, HostFacts, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
 use super::keys::{PolicyKeys, ScenarioKeys};
 use super::policies::{Named, Policies};
 use super::storm;
-use super::timeline::timeline;
+use super::timeline::{check_before_end, timeline};
 use super::unfit::Unfit;
 use super::virt;
 use crate::builtin::is_path;
-use crate::diagnostic::{Collector, Span, nearest};
+use crate::diagnostic::{Collector, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
     HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, VmPlan,
@@ -29,7 +29,6 @@ use crate::plan::{
 use crate::profile::Profile;
 use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
-use crate::toml_read::units::show;
 
 /// A cell, ready but for the policy.
 #[derive(Clone, Debug)]
@@ -239,13 +238,6 @@ fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &m
         if !start.value.login {
             check_before_end(start.value.ns, start.span, end_ns, errors);
         }
-    }
-}
-
-/// Checks that a time is before the end of the run.
-pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut Collector<'_>) {
-    if at_ns >= end_ns {
-        errors.error(span, format!("the run ends at {}, before this", show(end_ns)));
     }
 }
 

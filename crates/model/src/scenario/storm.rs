@@ -4,7 +4,7 @@ use super::calls::{self, Named};
 use super::keys::ScenarioKeys;
 use super::keys::storm::{StartText, StormKeys, ViewKeys, ViewKind};
 use super::keys::workload::Kind;
-use super::resolve::check_before_end;
+use super::timeline::check_before_end;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{
     DensityPlan, Milestone, Ns, Plan, ProbePlan, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,

@@ -2,11 +2,10 @@
 
 use super::host::check_policy_slice;
 use super::keys::{AtKeys, ScenarioKeys, Switch};
-use super::resolve::check_before_end;
-use crate::diagnostic::{Collector, nearest};
+use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{Ns, TimelineAction, TimelineEvent, VmPlan};
 use crate::toml_read::At;
-use crate::toml_read::units::CpuList;
+use crate::toml_read::units::{CpuList, show};
 
 /// The events of `switches`, in order of time. `slices`: whether the host's fair class has slices.
 pub(super) fn timeline(
@@ -119,4 +118,11 @@ fn prefers(
         return None;
     }
     Some(TimelineAction::Prefer { vm, vcpus: list })
+}
+
+/// Checks that a time is before the end of the run.
+pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut Collector<'_>) {
+    if at_ns >= end_ns {
+        errors.error(span, format!("the run ends at {}, before this", show(end_ns)));
+    }
 }
