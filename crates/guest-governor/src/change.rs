@@ -1,4 +1,4 @@
-//! Changes of a guest's files, and their old contents.
+//! Changes of a guest's files, and how they are undone.
 
 use std::fmt;
 use std::io;
@@ -6,23 +6,8 @@ use std::path::PathBuf;
 
 use rustix::fs::CWD;
 
-use crate::cpus::{self, Cpus};
-use crate::error::FoldError;
+use crate::cpus;
 use crate::files::{Roots, hold, read, write};
-use crate::journal::Contents;
-use crate::layout::Layout;
-
-mod cpuset;
-mod hotplug;
-
-/// How a guest avoids CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// `cpuset.cpus` of every cgroup below the root (cgroup v2).
-    Cpuset,
-    /// CPUs go offline.
-    Hotplug,
-}
 
 /// A file that is changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +89,7 @@ impl Target {
 
     /// Writes the file. A cgroup that has replaced this one is left alone: the next look would take what was written
     /// for the cgroup's own CPUs.
-    fn write(&self, roots: &Roots, text: &str) -> io::Result<()> {
+    pub(crate) fn write(&self, roots: &Roots, text: &str) -> io::Result<()> {
         match self {
             Self::Cgroup { name, inode } => {
                 write(hold(&roots.cgroup.join(name), *inode)?, "cpuset.cpus", text)
@@ -146,95 +131,6 @@ impl fmt::Display for Change {
     }
 }
 
-impl By {
-    /// Checks whether this way works here; with `write` also whether this process has the permission.
-    pub(crate) fn check(
-        self,
-        roots: &Roots,
-        layout: &Layout,
-        write: bool,
-    ) -> Result<(), FoldError> {
-        match self {
-            Self::Cpuset => cpuset::check(roots, write)?,
-            Self::Hotplug => hotplug::check(roots, write)?,
-        }
-        // Without cpusets below the root, hotplug changes the affinity of no task that keeps a CPU.
-        if self == Self::Cpuset || cpuset::is_enabled(roots) {
-            isolated(layout)?;
-        }
-        Ok(())
-    }
-
-    /// A change to make first, once.
-    pub(crate) fn prepare(self, roots: &Roots) -> Option<Change> {
-        (self == Self::Cpuset && !cpuset::is_enabled(roots)).then(|| Change {
-            target: Target::Controllers,
-            from: read(&Target::Controllers.path(roots)).unwrap_or_default(),
-            to: "+cpuset".to_owned(),
-            before: "-cpuset".to_owned(),
-            instead: None,
-        })
-    }
-
-    /// The changes after which the guest uses `used` and avoids `avoided`.
-    pub(crate) fn changes(
-        self,
-        roots: &Roots,
-        contents: &Contents,
-        used: &Cpus,
-        avoided: &Cpus,
-    ) -> Result<Changes, FoldError> {
-        match self {
-            Self::Cpuset => cpuset::changes(roots, contents, used, avoided),
-            Self::Hotplug => Ok(hotplug::changes(roots, contents, avoided)),
-        }
-    }
-
-    /// Waits until the kernel has carried out what follows from these changes.
-    pub(crate) fn settle(self, roots: &Roots, changes: &[Change]) {
-        let online = changes.iter().filter_map(|change| match change.target {
-            Target::Cpu(cpu) if change.to == "1" => Some(cpu),
-            _ => None,
-        });
-        if self == Self::Hotplug {
-            hotplug::await_cpusets(roots, &online.collect());
-        }
-    }
-
-    /// Which of `all` are in use if `used` was asked for and changes were refused.
-    pub(crate) fn in_use(
-        self,
-        roots: &Roots,
-        contents: &Contents,
-        used: &Cpus,
-        all: &Cpus,
-    ) -> Result<Cpus, FoldError> {
-        match self {
-            Self::Cpuset => cpuset::in_use(roots, contents, used, all),
-            Self::Hotplug => Ok(all - &contents.cpus),
-        }
-    }
-}
-
-/// Refuses isolated CPUs that are in no partition. Tasks avoid them only because they inherit the affinity of the first
-/// process. A change of a task's cpuset replaces that affinity by all CPUs of the cpuset, for good.
-fn isolated(layout: &Layout) -> Result<(), FoldError> {
-    let isolated = layout.isolated();
-    if isolated.is_empty() {
-        return Ok(());
-    }
-    let list = cpus::show(&isolated);
-    Err(FoldError::Missing {
-        what: format!(
-            "CPUs {list} are isolated by isolcpus=: tasks would be moved onto them when their cpuset \
-             changes, and stay there"
-        ),
-        remedy: "isolate them by a partition (cpuset.cpus.partition of a cgroup), not by isolcpus=; \
-                 or --by hotplug while no cgroup has cpusets (cpuset is not in the root's \
-                 cgroup.subtree_control)",
-    })
-}
-
 /// Whether two lists name the same CPUs; text that is no list is compared as text.
 pub(crate) fn same(a: &str, b: &str) -> bool {
     match (cpus::parse(a), cpus::parse(b)) {
@@ -243,16 +139,8 @@ pub(crate) fn same(a: &str, b: &str) -> bool {
     }
 }
 
-/// Restores all files in a journal. Files that were not restored remain in it.
-pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> Undone {
-    let mut undone = Undone::default();
-    cpuset::undo(roots, contents, &mut undone);
-    hotplug::undo(roots, contents, &mut undone);
-    undone
-}
-
 /// Restores a file if its content is ours. False: it can be tried again.
-fn give_back(
+pub(crate) fn give_back(
     roots: &Roots,
     target: &Target,
     is_ours: impl Fn(&str) -> bool,

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
 
-use crate::change::{By, Change, Changes, Target, Undone, is_gone};
+use crate::change::{Change, Changes, Target, Undone, is_gone};
+use crate::contents::Contents;
 use crate::cpus::{Cpus, show};
 use crate::decider::Decider;
 use crate::error::FoldError;
 use crate::files::Roots;
-use crate::journal::{Contents, Journal};
+use crate::journal::Journal;
 use crate::layout::Layout;
+use crate::mechanism::By;
 use crate::metrics::Numbers;
 use crate::pinned::forgets;
 use crate::stat::{Stat, TICK_NS};

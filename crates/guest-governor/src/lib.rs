@@ -15,6 +15,7 @@
 #![cfg(target_os = "linux")]
 
 mod change;
+mod contents;
 pub mod cpus;
 mod decider;
 mod error;
@@ -22,17 +23,19 @@ mod files;
 mod fold;
 mod journal;
 mod layout;
+mod mechanism;
 mod metrics;
 mod pinned;
 pub mod settings;
 pub mod stat;
 mod why;
 
-pub use change::{By, Change, Target, Undone};
+pub use change::{Change, Target, Undone};
 pub use error::FoldError;
 pub use files::Roots;
 pub use fold::{Decision, Fold, Look, Mode, Plan};
 pub use journal::{Journal, restore};
 pub use layout::Layout;
+pub use mechanism::By;
 pub use metrics::Numbers;
 pub use pinned::{Pinned, pinned};

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::change::By;
 use crate::cpus::{self, Cpus};
 use crate::files::{Roots, read};
 use crate::layout::Layout;
+use crate::mechanism::By;
 
 /// Most threads that are looked at.
 const MOST_THREADS: usize = 100_000;

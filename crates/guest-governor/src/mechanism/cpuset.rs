@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Change, Changes, Target, Undone, give_back, is_gone, same};
+use crate::change::{Change, Changes, Target, Undone, give_back, is_gone, same};
+use crate::contents::Contents;
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
-use crate::journal::Contents;
 
 /// Most cgroups below the root that are looked at.
 const MOST_CGROUPS: usize = 4096;

@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Change, Changes, Target, Undone, cpuset, give_back, is_gone};
+use super::cpuset;
+use crate::change::{Change, Changes, Target, Undone, give_back, is_gone};
+use crate::contents::Contents;
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
-use crate::journal::Contents;
 
 /// Longest wait for a CPU that came online.
 const PATIENCE: Duration = Duration::from_millis(500);
