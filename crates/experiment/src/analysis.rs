@@ -29,6 +29,9 @@ const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
 /// in one: repeats without such exits are alike, and an interval from them would be wrong.
 const EXIT_TIME: &str = "exit_time.";
 
+/// Parts of a vCPU's time that an observation leaves out if they are zero.
+const TIMES: [&str; 4] = ["blocked", "guest", "polling", "unknown"];
+
 /// How many of the worst samples a series shows.
 const WORST: usize = 5;
 
@@ -185,15 +188,24 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
             series.push(Series::Latency(Box::new(one)));
         }
     }
-    for ((probe, metric), first) in &any.scalars {
-        let values = |summaries: &mut dyn Iterator<Item = &&RepeatSummary>| -> Vec<f64> {
-            let id = (probe.clone(), metric.clone());
-            summaries.filter_map(|d| d.scalars.get(&id)).map(|s| s.value).collect()
+    let sources = own.iter().map(|(_, summary)| *summary).chain(paired.1.iter().copied());
+    let mut units: BTreeMap<&(String, String), &'static str> = BTreeMap::new();
+    for (id, scalar) in std::iter::once(any).chain(sources).flat_map(|summary| &summary.scalars) {
+        units.entry(id).or_insert(scalar.unit);
+    }
+    for (id @ (probe, metric), unit) in units {
+        let value = |summary: &RepeatSummary| {
+            summary.scalars.get(id).map(|s| s.value).or_else(|| if_absent(metric, unit))
         };
-        let mine = values(&mut own.iter().map(|(_, d)| d));
-        let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
-        let per = events_per(first.unit, plan.duration_ns);
-        let mut one = number(key(probe, metric, first.unit), &mine, &pair, per);
+        let mine: Vec<f64> = own.iter().filter_map(|(_, summary)| value(summary)).collect();
+        // Another policy's number.
+        if mine.is_empty() && !any.scalars.contains_key(id) {
+            continue;
+        }
+        let pairs = paired.0.iter().zip(&paired.1);
+        let pair = pairs.filter_map(|(mine, base)| Some((value(mine)?, value(base)?))).unzip();
+        let per = events_per(unit, plan.duration_ns);
+        let mut one = number(key(probe, metric, unit), &mine, &pair, per);
         if metric.starts_with(EXIT_TIME) {
             (one.value_ci95, one.ratio_ci95) = (None, None);
         }
@@ -357,6 +369,14 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
             ran_instead: w.ran_instead.iter().map(|(l, ns)| (l.clone(), us(*ns))).collect(),
         })
         .collect()
+}
+
+/// The value of a scalar in a repeat that does not have it: a repeat leaves out events that did not happen, and time that
+/// was not spent. `None`: the value is unknown, like a quantile of few values.
+fn if_absent(metric: &str, unit: &str) -> Option<f64> {
+    let event = matches!(unit, "1/s" | "1/min");
+    let time = metric.starts_with(EXIT_TIME) || unit == "%" && TIMES.contains(&metric);
+    (event || time).then_some(0.0)
 }
 
 /// Events for which a number of this unit stands, in a repeat of this length; `None` if the unit does not count events.

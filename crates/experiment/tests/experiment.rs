@@ -8,7 +8,7 @@ use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
-use vcoop_model::recording::Recording;
+use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::run::Run;
 
 const SHORT: [&str; 3] = ["duration=500ms", "warmup=20ms", "repeats=6"];
@@ -151,6 +151,56 @@ fn runs_cut_short_do_not_count_beside_whole_ones() {
     let repeats =
         |d: &vcoop_experiment::result::Document| d.latencies().next().unwrap().key.repeats;
     assert_eq!((repeats(&whole), repeats(&cut)), (2, 1));
+}
+
+/// Has some scalars in some repeats only, and the base policy has an event that the other has not.
+#[derive(Debug)]
+struct Seldom;
+
+impl Backend for Seldom {
+    fn name(&self) -> &'static str {
+        "seldom"
+    }
+
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let repeat = (0..4).find(|r| repeat_seed(1, *r) == run.seed).unwrap();
+        let vanilla = run.plan.policy_name == "vanilla";
+        let mut scalars = std::collections::BTreeMap::new();
+        let mut put = |metric: &str, unit, value| {
+            scalars.insert(("vm".to_owned(), metric.to_owned()), Scalar { unit, value });
+        };
+        if repeat == 2 {
+            put("exits.pause", "1/s", 8.0);
+            put("exit_time.pause", "%", 0.4);
+        }
+        if vanilla && repeat == 3 {
+            put("yields.tried", "1/s", 100.0);
+        }
+        // Two repeats of each have it, of which they share one.
+        if [1, 1 + u32::from(vanilla) * 2].contains(&repeat) || !vanilla && repeat == 2 {
+            put("halts.p99", "us", if repeat == 1 { 10.0 } else { 40.0 });
+        }
+        Ok((Recording { scalars, ..Recording::default() }, None))
+    }
+}
+
+/// An event that did not happen in a repeat happened zero times there. A quantile that a repeat has too few values for
+/// is unknown there.
+#[test]
+fn scalars_of_some_repeats_count_for_all_or_for_those() {
+    let plans = plans("busy-host-1", &["repeats=4", "duration=1s"], &["vanilla", "static"]);
+    let document = run(&plans, &Seldom, 1);
+    let of = |policy: &str, metric: &str| {
+        let mut all = document.scalars();
+        let one = all.find(|s| s.key.policy == policy && s.key.metric == metric);
+        one.map(|one| (one.value.unwrap(), one.ratio_to_baseline))
+    };
+    assert_eq!(of("vanilla", "exits.pause"), Some((2.0, None)));
+    assert_eq!(of("static", "exits.pause"), Some((2.0, Some(1.0))));
+    assert_eq!(of("static", "exit_time.pause").unwrap().0, 0.1);
+    assert_eq!(of("vanilla", "yields.tried"), Some((25.0, None)));
+    assert_eq!(of("static", "yields.tried"), Some((0.0, Some(0.0))));
+    assert_eq!(of("static", "halts.p99"), Some((25.0, Some(1.0))), "of the repeat that both have");
 }
 
 #[derive(Debug)]
