@@ -189,6 +189,10 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
         let name = base.key.name();
         let whose = if guest { Whose::Guest } else { Whose::Others };
         let series = document.latency(cell, &name, policy);
+        // A vCPU that never waited has no series of waits, and no ratio of them.
+        if series.is_none() && base.key.metric != "latency" {
+            continue;
+        }
         effects.push(latency(document, cell, whose, base, series));
     }
     let loads = loads(document, cell, policy).into_iter();

@@ -1,10 +1,10 @@
 //! What is said of results that are known.
 
-use crate::common::{Fake, plans, run};
+use crate::common::{Fake, plans, record, run};
 use vcoop_experiment::backend::Backend;
 use vcoop_experiment::result::{Document, Series, Verdict};
-use vcoop_experiment::verdict::verdicts;
-use vcoop_model::recording::{Recording, Scalar};
+use vcoop_experiment::verdict::{judgement, verdicts};
+use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_model::run::Run;
 
 /// A thousand and more samples around a level, which shifts a little from repeat to repeat.
@@ -189,6 +189,39 @@ fn times_that_a_command_printed_count_in_place_of_waits() {
     assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
     assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
     assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
+}
+
+/// A backend that measures waits of vCPUs, as on a running VM: since wake-ups, and since preemptions, of which `static`
+/// has none.
+#[derive(Debug)]
+struct Waits;
+
+impl Backend for Waits {
+    fn name(&self) -> &'static str {
+        "vm"
+    }
+
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let policy = run.plan.policy_name.clone();
+        let seed = run.seed;
+        let (mut recording, _) = USUAL.run(run)?;
+        let level = if policy == "vanilla" { 1_000_000 } else { 900_000 };
+        let preempted = if policy == "static" { Vec::new() } else { around(level, seed) };
+        let [woken, preempted] = [around(level, seed), preempted].map(|v| record("web", &v, 0));
+        recording.latencies = vec![
+            LatencyRecord { metric: LatencyRecord::WAIT, ..woken },
+            LatencyRecord { metric: LatencyRecord::PREEMPTED, ..preempted },
+        ];
+        Ok((recording, None))
+    }
+}
+
+#[test]
+fn a_vcpu_that_is_never_preempted_is_not_starved() {
+    let document = of(Waits, 10);
+    let found = judgement(&document, &document.cells()[0], "static");
+    assert_eq!(found.worse, Vec::<String>::new());
+    assert!(found.improves && (found.gain.unwrap() - 0.9).abs() < 0.01, "{found:?}");
 }
 
 /// A vCPU at a fixed real-time priority that never sleeps leaves its CPU to nobody: the probe, that was
