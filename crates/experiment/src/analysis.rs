@@ -13,8 +13,8 @@ use crate::deploy::deploy;
 use crate::params;
 use crate::repeat_summary::{Latency, RepeatSummary};
 use crate::result::{
-    Document, Engine, Interval, Key, LatencySeries, Limits, Missing, Note, RatioIntervals, Ratios,
-    SCHEMA, ScalarSeries, Series, VM, Worst,
+    Document, EXEC_METRIC, Engine, Interval, Key, LatencySeries, Limits, Missing, Note,
+    RatioIntervals, Ratios, SCHEMA, ScalarSeries, Series, VM, Worst,
 };
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
@@ -204,7 +204,7 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
         }
         let pairs = paired.0.iter().zip(&paired.1);
         let pair = pairs.filter_map(|(mine, base)| Some((value(mine)?, value(base)?))).unzip();
-        let per = events_per(unit, plan.duration_ns);
+        let per = events_per(metric, unit, plan.duration_ns);
         let mut one = number(key(probe, metric, unit), &mine, &pair, per);
         if metric.starts_with(EXIT_TIME) {
             (one.value_ci95, one.ratio_ci95) = (None, None);
@@ -379,10 +379,12 @@ fn if_absent(metric: &str, unit: &str) -> Option<f64> {
     (event || time).then_some(0.0)
 }
 
-/// Events for which a number of this unit stands, in a repeat of this length; `None` if the unit does not count events.
-fn events_per(unit: &str, duration_ns: u64) -> Option<f64> {
+/// Events for which a number of this unit stands, in a repeat of this length; `None` if it counts no events, as far as
+/// is known: what a command prints without a unit may be a score.
+fn events_per(metric: &str, unit: &str, duration_ns: u64) -> Option<f64> {
     let seconds = duration_ns as f64 / 1e9;
     match unit {
+        _ if metric == EXEC_METRIC => None,
         "1/s" => Some(seconds),
         "1/min" => Some(seconds / 60.0),
         "count" => Some(1.0),

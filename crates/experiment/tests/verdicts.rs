@@ -191,6 +191,15 @@ fn times_that_a_command_printed_count_in_place_of_waits() {
     assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
 }
 
+/// What a number without a unit is, only the command knows: a score of 3 does not spread like 3 events.
+#[test]
+fn a_number_that_a_command_printed_is_no_count_of_events() {
+    let document = of(WithCommand(USUAL, |_| 700.0), 10);
+    let rounds = document.scalar(&document.cells()[0], "exec.rounds", "value", "vanilla").unwrap();
+    let ([lo, hi], value) = (rounds.value_ci95.unwrap(), rounds.value.unwrap());
+    assert!(2.9 < lo && lo < value && value < hi && hi < 3.3, "{rounds:?}");
+}
+
 /// A backend that measures waits of vCPUs, as on a running VM: since wake-ups, and since preemptions, of which `static`
 /// has none.
 #[derive(Debug)]
