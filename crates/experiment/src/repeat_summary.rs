@@ -3,6 +3,7 @@
 //! A [`Recording`] holds dense histograms, about half a megabyte a probe. The summary keeps their [`Bins`]: some ten
 //! kilobytes, whatever the simulated time.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
@@ -12,6 +13,7 @@ use vcoop_model::recording::{
 };
 
 use crate::bins::Bins;
+use crate::result::latency_name;
 
 /// One repeat.
 #[derive(Clone, Debug)]
@@ -104,6 +106,11 @@ impl RepeatSummary {
 }
 
 impl Latency {
+    /// Its name, as in a document.
+    pub fn name(&self) -> Cow<'_, str> {
+        latency_name(&self.probe, self.metric)
+    }
+
     fn new(record: LatencyRecord) -> Self {
         Self {
             probe: record.probe,

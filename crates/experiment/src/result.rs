@@ -487,13 +487,18 @@ impl Document {
     }
 }
 
+/// Name of a latency series: its probe, and its metric if that is not `latency`.
+pub(crate) fn latency_name<'n>(probe: &'n str, metric: &str) -> Cow<'n, str> {
+    match metric {
+        "latency" => Cow::Borrowed(probe),
+        metric => Cow::Owned(format!("{probe} {metric}")),
+    }
+}
+
 impl Key {
-    /// Name of a latency series: its probe, and its metric if that is not `latency`.
+    /// Its name, if it is a latency series.
     pub fn name(&self) -> Cow<'_, str> {
-        match self.metric.as_str() {
-            "latency" => Cow::Borrowed(&self.probe),
-            metric => Cow::Owned(format!("{} {metric}", self.probe)),
-        }
+        latency_name(&self.probe, &self.metric)
     }
 
     /// Whether a latency series has this name.

@@ -13,6 +13,7 @@ mod samples;
 mod spool;
 mod table;
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
@@ -55,17 +56,17 @@ pub fn write(
     }
     for run in &measured.runs {
         let plan = &plans[run.plan];
-        for (probe, repeats) in probes(run) {
-            let name = format!("{}.{}.{probe}{}", run.backend, plan.policy_name, cell(plan));
+        for (series, repeats) in all_series(run) {
+            let name = format!("{}.{}.{series}{}", run.backend, plan.policy_name, cell(plan));
             let text = histograms::hgrm(&repeats);
             file(&folder.join("hgrm").join(plain(&name) + ".hgrm"), &text)?;
         }
     }
-    // One a backend, cell and probe, all policies in it.
+    // One a backend, cell and series, all policies in it.
     let mut done: Vec<String> = Vec::new();
     for run in &measured.runs {
-        for (probe, _) in probes(run) {
-            let name = format!("{}.{probe}{}", run.backend, cell(&plans[run.plan]));
+        for (series, _) in all_series(run) {
+            let name = format!("{}.{series}{}", run.backend, cell(&plans[run.plan]));
             if done.contains(&name) {
                 continue;
             }
@@ -77,7 +78,7 @@ pub fn write(
                 .iter()
                 .filter(same)
                 .filter_map(|other| {
-                    let repeats = probes(other).into_iter().find(|(p, _)| *p == probe)?.1;
+                    let repeats = all_series(other).into_iter().find(|(s, _)| *s == series)?.1;
                     Some(Column { policy: &plans[other.plan].policy_name, repeats })
                 })
                 .collect();
@@ -99,19 +100,20 @@ fn of_run<'a>(run: &'a PlanRuns, plans: &'a [Plan]) -> Vec<Interval<'a>> {
     digests.flat_map(of).collect()
 }
 
-/// The probes of a run with samples, and their repeats.
-fn probes(run: &PlanRuns) -> Vec<(&str, Vec<&Latency>)> {
-    let mut probes: Vec<(&str, Vec<&Latency>)> = Vec::new();
+/// The latency series of a run with samples by name, and their repeats.
+fn all_series(run: &PlanRuns) -> Vec<(Cow<'_, str>, Vec<&Latency>)> {
+    let mut all: Vec<(Cow<'_, str>, Vec<&Latency>)> = Vec::new();
     for latency in run.repeats.iter().flatten().flat_map(|d| &d.latencies) {
         if latency.count == 0 {
             continue;
         }
-        match probes.iter_mut().find(|(probe, _)| *probe == latency.probe) {
+        let name = latency.name();
+        match all.iter_mut().find(|(other, _)| *other == name) {
             Some((_, repeats)) => repeats.push(latency),
-            None => probes.push((&latency.probe, vec![latency])),
+            None => all.push((name, vec![latency])),
         }
     }
-    probes
+    all
 }
 
 /// The cell of the matrix, as part of a file's name.

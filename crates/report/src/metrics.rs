@@ -94,6 +94,11 @@ pub fn open_metrics(document: &Document) -> String {
 }
 
 fn latency(families: &mut Families, s: &LatencySeries) {
+    // A vCPU's waits may have the probe of a task.
+    let metric = Some(("metric", s.key.metric.as_str())).filter(|(_, name)| *name != "latency");
+    let labels = |more: Option<(&str, &str)>| {
+        of(&s.key, &metric.into_iter().chain(more).collect::<Vec<_>>())
+    };
     let name = "vcoop_latency_seconds";
     let help = "Time from when a sample was due to its first instruction, all repeats pooled.";
     let family = families.add(name, "summary", "seconds", help);
@@ -101,11 +106,11 @@ fn latency(families: &mut Families, s: &LatencySeries) {
         [("0.5", s.p50), ("0.9", s.p90), ("0.99", s.p99), ("0.999", s.p999), ("0.9999", s.p9999)];
     for (quantile, us) in quantiles {
         if let Some(us) = us {
-            let labels = of(&s.key, &[("quantile", quantile)]);
+            let labels = labels(Some(("quantile", quantile)));
             family.lines.push(format!("{name}{labels} {}", seconds(us)));
         }
     }
-    let own = of(&s.key, &[]);
+    let own = labels(None);
     let count = s.count as f64;
     family.lines.push(format!("{name}_sum{own} {}", seconds(s.mean.unwrap_or(0.0) * count)));
     family.lines.push(format!("{name}_count{own} {}", s.count));
@@ -123,7 +128,7 @@ fn latency(families: &mut Families, s: &LatencySeries) {
     let family = families.add(name, "counter", "seconds", help);
     for part in Part::ALL {
         let us = s.parts_mean.get(part.name()).copied().unwrap_or(0.0);
-        let labels = of(&s.key, &[("part", part.name())]);
+        let labels = labels(Some(("part", part.name())));
         family.lines.push(format!("{name}_total{labels} {}", seconds(us * count)));
     }
 }

@@ -1,15 +1,20 @@
 //! The report of an observation of a VM that vcoop does not run.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use vcoop_experiment::analysis::About;
+use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Note};
+use vcoop_experiment::runner::{Measured, PlanRuns};
 use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
+use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
 use vcoop_model::running_vm::{RunningVm, plain_name};
 use vcoop_model::scenario::Scenario;
-use vcoop_report::{Style, render, render_html};
+use vcoop_report::data::{self, Spools};
+use vcoop_report::{Style, open_metrics, render, render_html};
 
 fn waits(probe: &str, metric: &'static str, part: Part, ns: u64) -> LatencyRecord {
     let mut record = LatencyRecord { metric, ..LatencyRecord::new(probe) };
@@ -23,7 +28,7 @@ fn waits(probe: &str, metric: &'static str, part: Part, ns: u64) -> LatencyRecor
 }
 
 /// Two vCPUs for 4 s.
-fn document(name: &str) -> Document {
+fn observation(name: &str) -> (Plan, Recording) {
     let living = RunningVm { name: name.to_owned(), vcpus: 2, pcpus: 2 };
     let text = living.scenario(&["vanilla".to_owned()]);
     let scenario = Scenario::parse("--", &text, &[], &NoCaptures).unwrap();
@@ -47,7 +52,11 @@ fn document(name: &str) -> Document {
     put(&name, "exit.HLT", "1/s", 1234.0);
     put(&name, "steal", "%", 60.0);
     put("host.others", "throughput", "cpu", 0.95);
-    let recording = Recording { latencies, scalars, ..Recording::default() };
+    (plan, Recording { latencies, scalars, ..Recording::default() })
+}
+
+fn document(name: &str) -> Document {
+    let (plan, recording) = observation(name);
     let note = Note { evidence: "it was dark".to_owned(), remedy: Some("a lamp".to_owned()) };
     let about = About { title: "QEMU".to_owned(), notes: vec![note], ..About::default() };
     observed(&plan, recording, true, about)
@@ -118,4 +127,34 @@ fn the_page_and_the_document_have_it_too() {
     assert_eq!(again.backends, ["vm"]);
     assert_eq!(again.notes.len(), 1);
     assert!(again.verdicts.is_empty());
+}
+
+/// A vCPU has waits since wake-ups and waits since preemptions: two series of one probe.
+#[test]
+fn each_series_has_files_of_its_own() {
+    let (plan, recording) = observation("web");
+    let repeats = vec![Some(RepeatSummary::new(recording, true))];
+    let runs = vec![PlanRuns { backend: "vm", host: None, plan: 0, repeats }];
+    let measured = Measured { runs, interrupted: false, failure: None, others: None };
+    let folder = std::env::temp_dir().join(format!("vcoop-series-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    data::write(&folder, &Spools::new(&folder), &document("web"), &measured, &[plan]).unwrap();
+    for (series, row) in [("wait", "000200 002000"), ("preempted", "001000 002000")] {
+        let path = folder.join(format!("histograms/vm.web.vcpu1_{series}.txt"));
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains(row) && text.contains("# Total: 000002000\n"), "{series}");
+        assert!(folder.join(format!("hgrm/vm.as-is.web.vcpu1_{series}.hgrm")).exists());
+    }
+    let log = fs::read_to_string(folder.join("latency.hlog")).unwrap();
+    assert!(log.contains("Tag=vm:as-is:web.vcpu0_preempted,"), "{log}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn each_series_has_metrics_of_its_own() {
+    let text = open_metrics(&document("web"));
+    let mut names: Vec<&str> = text.lines().filter_map(|l| Some(l.rsplit_once(' ')?.0)).collect();
+    assert!(names.iter().any(|name| name.contains("probe=\"web.vcpu1\",metric=\"preempted\"")));
+    names.sort_unstable();
+    assert!(names.windows(2).all(|two| two[0] != two[1] || two[0].starts_with('#')), "{text}");
 }

@@ -22,7 +22,7 @@ pub(super) struct Interval<'a> {
 }
 
 /// `latency.hlog`: an HdrHistogram log, version 1.3, with one line a series and repeat, tagged
-/// `BACKEND:POLICY:PROBE` and the cell. Values are nanoseconds.
+/// `BACKEND:POLICY:SERIES` and the cell. Values are nanoseconds.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub(super) fn log(intervals: &[Interval<'_>]) -> Result<String, String> {
 
 /// A tag, without commas and spaces.
 fn tag(i: &Interval<'_>) -> String {
-    let mut tag = format!("{}:{}:{}", i.backend, i.plan.policy_name, i.latency.probe);
+    let mut tag = format!("{}:{}:{}", i.backend, i.plan.policy_name, i.latency.name());
     for (key, value) in &i.plan.params {
         let _ = write!(tag, ":{key}={value}");
     }
