@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use vcoop_capture::Loader;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Choice, Column, Request, Selection, Sim, select};
-use vcoop_experiment::deploy::quoted;
 use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Engine};
 use vcoop_experiment::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
@@ -20,6 +19,7 @@ use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{SLICES, Style, render};
 use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
+use vcoop_text::quoted;
 
 use crate::args::{BackendArg, Common, MayCost};
 use crate::fail_if::{conditions, fail_if};

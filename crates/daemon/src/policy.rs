@@ -9,6 +9,7 @@ use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, Set, is_of_virtualisation};
 use vcoop_policy::config::{Means, Ns};
 use vcoop_policy::govern::Kind;
+use vcoop_text::quoted;
 use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
@@ -262,7 +263,8 @@ pub(crate) fn listens(plan: &Plan) -> bool {
 pub fn no_driver(vm: &str, policy: &str) -> Refusal {
     Refusal::missing(format!(
         "{policy} talks with the guest's driver, and no driver says anything in {vm}\n  remedy: \
-         `vcoop vms --how {vm}` says how to load one; {WITHOUT}"
+         `vcoop vms --how {}` says how to load one; {WITHOUT}",
+        quoted(vm)
     ))
 }
 
@@ -289,7 +291,9 @@ mod tests {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("virsh vcpupin VM 1 1"), "{name}: {why}");
         }
-        assert!(no_driver("web", "dynamic").missing, "a guest without it lacks something");
+        let without = no_driver("my web", "dynamic");
+        assert!(without.missing, "a guest without it lacks something");
+        assert!(without.to_string().contains("`vcoop vms --how 'my web'`"), "{without}");
         let why = policy(&vm(), "ratelimit-auto", &[]).unwrap_err().to_string();
         assert!(why.contains("Linux's scheduler has none"), "{why}");
         let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();

@@ -16,6 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_service::metrics::Listen;
 use vcoop_service::{FolderError, accepted};
+use vcoop_text::quoted;
 use vcoop_threads::Peer;
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
@@ -383,7 +384,9 @@ impl Shared {
         );
         Err(Refusal::from(format!(
             "{}: {who} applies {} to it\n  remedy: end that process, or vcoop detach {}",
-            id.name, held.policy, id.name
+            id.name,
+            held.policy,
+            quoted(&id.name)
         )))
     }
 
@@ -415,7 +418,7 @@ impl Shared {
         if matches!(plan.policy, PolicyPlan::Vanilla) && plan.governor(0).is_none() {
             return Err(Refusal::usage(format!(
                 "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
-                vm.name
+                quoted(&vm.name)
             )));
         }
         let shares =

@@ -8,6 +8,7 @@ use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
 use vcoop_policy::config::{AdvanceConfig, Budget, Means};
 use vcoop_policy::govern::Kind;
+use vcoop_text::quoted;
 
 /// Commands for a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -354,27 +355,10 @@ fn words(means: Means) -> String {
     }
 }
 
-/// A word, quoted for a shell.
-pub fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use vcoop_testing::rig::plans;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        assert_eq!(quoted("host.pcpus=8"), "host.pcpus=8");
-        assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
-        assert_eq!(quoted("a'b"), r"'a'\''b'");
-        assert_eq!(quoted(""), "''");
-    }
 
     /// The plan of a VM under a policy with these settings.
     fn of<'a>(name: &str, sets: impl Iterator<Item = &'a str>) -> Plan {

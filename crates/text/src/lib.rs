@@ -1,4 +1,4 @@
-//! Text that people are shown: characters from elsewhere, and lines. A crate of its own, so that what looks for VMs
+//! Text that people are shown: characters from elsewhere, words of commands, and lines. A crate of its own, so that what looks for VMs
 //! needs no scenarios for it.
 
 /// Adds a character of foreign text to what is printed: a control character, and one that reorders or
@@ -12,6 +12,15 @@ pub fn show(c: char, out: &mut String) {
         c if c.is_control() => out.extend(c.escape_default()),
         c => out.push(c),
     }
+}
+
+/// A word, quoted for a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Sets words in lines of at most `width` characters. The first line starts with `lead`, the others with `rest`, which
@@ -54,7 +63,15 @@ fn is_number(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::wrap;
+    use super::{quoted, wrap};
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("host.pcpus=8"), "host.pcpus=8");
+        assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+        assert_eq!(quoted(""), "''");
+    }
 
     #[test]
     fn a_number_stays_with_its_unit() {

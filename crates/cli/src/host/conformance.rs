@@ -8,6 +8,7 @@ use serde::Serialize;
 use vcoop_abi::conformance::{Looks, Rule, Violation};
 use vcoop_abi::window::Doorbell;
 use vcoop_experiment::format;
+use vcoop_text::quoted;
 use vcoop_window::{Examined, Window, examine};
 
 use crate::args::host::ConformanceArgs;
@@ -55,7 +56,8 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     let (name, window) = window(args)?;
     if window.is_in_use() {
         let why = format!(
-            "{name}: a host cooperates with this guest already\n  remedy: vcoop detach {name}"
+            "{name}: a host cooperates with this guest already\n  remedy: vcoop detach {}",
+            quoted(&name)
         );
         return Err(Failure::Run(why));
     }
@@ -98,7 +100,8 @@ fn window(args: &ConformanceArgs) -> Result<(String, Window), Failure> {
     let window = found.ok_or_else(|| {
         let name = &vm.name;
         Failure::Missing(format!(
-            "no driver says anything in {name}\n  remedy: vcoop vms --how {name}"
+            "no driver says anything in {name}\n  remedy: vcoop vms --how {}",
+            quoted(name)
         ))
     })?;
     Ok((vm.name, window))

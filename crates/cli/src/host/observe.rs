@@ -13,7 +13,6 @@ use flate2::write::GzEncoder;
 use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
 use vcoop_experiment::analysis::About;
-use vcoop_experiment::deploy::quoted;
 use vcoop_experiment::format;
 use vcoop_experiment::result::Note;
 use vcoop_experiment::this_host::ThisHost;
@@ -26,6 +25,7 @@ use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{SLICES, Style, render};
+use vcoop_text::quoted;
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
 
