@@ -220,6 +220,19 @@ impl Vm {
     }
 }
 
+/// What was measured, and what the policy did meanwhile. Why a measurement failed is said first: nothing can be taken
+/// back from a VM that has ended.
+fn both(
+    measured: Result<Recording, String>,
+    applied: Result<Applied, String>,
+) -> Result<(Recording, Applied), String> {
+    match (measured, applied) {
+        (Ok(recording), Ok(applied)) => Ok((recording, applied)),
+        (Err(why), Err(also)) => Err(format!("{why}; {also}")),
+        (Err(why), Ok(_)) | (Ok(_), Err(why)) => Err(why),
+    }
+}
+
 /// The shortest and the longest of these lengths, in seconds, unless all are as planned. Up to a hundredth of a second
 /// more counts as planned.
 fn range(lengths: &[Ns], planned: Ns) -> Option<[f64; 2]> {
@@ -272,11 +285,10 @@ impl Backend for Vm {
         let mut applies = self.applies.lock().unwrap_or_else(PoisonError::into_inner);
         applies.apply(plan)?;
         let measured = self.measure(plan, run.stop, observer);
-        let applied = applies.take_back()?;
+        let (mut recording, applied) = both(measured, applies.take_back())?;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         totals.entry(plan.policy_name.clone()).or_default().add(&applied);
         drop(totals);
-        let mut recording = measured?;
         let name = Subject::of(&self.found).name;
         let mut put = |metric: &str, unit: &'static str, value: f64| {
             recording.scalars.insert((name.clone(), metric.to_owned()), Scalar { unit, value });
@@ -296,7 +308,17 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::{Applied, range};
+    use super::{Applied, Recording, both, range};
+
+    #[test]
+    fn the_end_of_a_vm_is_said_before_what_follows_from_it() {
+        let ended = || Err("web has ended".to_owned());
+        let none = || Err("web: no policy is applied to it".to_owned());
+        let told = |measured, applied| both(measured, applied).map(drop).unwrap_err();
+        assert_eq!(told(ended(), none()), "web has ended; web: no policy is applied to it");
+        assert_eq!(told(ended(), Ok(Applied::default())), "web has ended");
+        assert!(told(Ok(Recording::default()), none()).starts_with("web: no policy"));
+    }
 
     #[test]
     fn turns_that_took_longer_than_planned_are_told() {
