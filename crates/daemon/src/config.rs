@@ -77,13 +77,13 @@ struct File {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, [metrics]")]
 struct MetricsKeys {
     listen: String,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, [windows]")]
 struct WindowsKeys {
     socket: Option<PathBuf>,
     group: Option<String>,
@@ -92,7 +92,7 @@ struct WindowsKeys {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, [[rule]]")]
 struct RuleKeys {
     name: Option<String>,
     vmm: Option<String>,
@@ -153,6 +153,11 @@ fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
             let known: Vec<&str> = quoted.collect();
             (format!("unknown key `{key}`"), Some(nearest(key, "keys", &known)))
         }
+        // Only rules may be several.
+        _ if error.message().ends_with("map, expected a sequence") => (
+            "`[rule]` is a single table".to_owned(),
+            Some("write [[rule]], once for each rule".to_owned()),
+        ),
         _ => (error.message().to_owned(), None),
     };
     let place = error.span().unwrap_or_default();
@@ -307,6 +312,8 @@ mod tests {
             ("[[rules]]\n", "did you mean `rule`? keys: metrics, windows, rule"),
             ("[metrics]\nlisen = \"x\"", "unknown key `lisen`"),
             ("[[rule]]\npolicy = 3", "vcoop.toml:2:10: invalid type"),
+            ("[rule]\npolicy = \"static\"", "   = write [[rule]], once for each rule"),
+            ("metrics = \"127.0.0.1:9473\"", "expected a table, [metrics]\n"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
             ("[[rule]]\npolicy = \"step\"", "vcoop.toml:2: rule 1: step goes by the steal"),
             (
