@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::args::Args;
 use crate::failure::Failure;
@@ -23,8 +23,11 @@ pub(crate) struct ManArgs {
 }
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "vcoop", &mut text);
+    let (whole, mut text) = (Args::command(), Vec::new());
+    // clap_complete would offer hidden commands as well.
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut command = Command::new("vcoop").version(vcoop_build_id::BUILD).subcommands(shown);
+    clap_complete::generate(args.shell, &mut command, "vcoop", &mut text);
     print(&String::from_utf8_lossy(&text))
 }
 

@@ -401,7 +401,9 @@ fn schema_completions_man_and_doctor_print_something_sound() {
     assert!(schema["$schema"].is_string(), "it names its own dialect");
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);
-        assert!(text(&output.stdout).contains("vcoop"), "{shell}");
+        let script = text(&output.stdout);
+        assert!(script.contains("vcoop") && script.contains("capacity"), "{shell}");
+        assert!(!script.contains("keeper"), "{shell} offers a hidden command");
     }
     let dir = folder("man");
     assert!(run(&["man", dir.to_str().unwrap()]).status.success());
