@@ -35,7 +35,7 @@ fn named(rows: &[Beside], style: Style, most: usize) -> String {
     let mut table = style.table([
         "", "mean sim", "kvm", "ratio", "p50 sim", "kvm", "ratio", "p99 sim", "kvm", "ratio",
     ]);
-    let mut group = String::new();
+    let (mut group, mut titles) = (String::new(), Vec::new());
     for row in rows {
         let words = params::words(&row.params);
         let what = if row.metric == "latency" { "" } else { " throughput" };
@@ -44,7 +44,8 @@ fn named(rows: &[Beside], style: Style, most: usize) -> String {
             false => format!("{}{what}, {words}", row.probe),
         };
         if title != group {
-            table.add_row([style.cell(cut(&title, most), Tone::Plain)]);
+            titles.push((table.row_count(), cut(&title, style.width - 2)));
+            table.add_row([""]);
             group = title;
         }
         let mut cells = vec![style.cell(format!("  {}", cut(&row.policy, most - 2)), Tone::Plain)];
@@ -53,7 +54,14 @@ fn named(rows: &[Beside], style: Style, most: usize) -> String {
         }
         table.add_row(cells);
     }
-    finish(table, 1)
+    // Nothing stands beside a title: it may be as wide as all columns.
+    let text = finish(table, 1);
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for (row, title) in titles {
+        // The first line is the header.
+        lines[row + 1] = format!("  {title}");
+    }
+    lines.join("\n") + "\n"
 }
 
 fn three(pair: &Pair, unit: &str, is_latency: bool, style: Style) -> [comfy_table::Cell; 3] {
@@ -116,11 +124,9 @@ mod tests {
             p99: Pair::default(),
             ..latency.clone()
         };
-        let text = table(&[latency, throughput.clone()], Style::default());
+        let text = table(&[latency, throughput], Style::default());
         assert!(text.contains("0.00312 CPU") && text.contains("0.995 CPU"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        let short = Beside { probe: "guest.hog".to_owned(), ..throughput };
-        let text = table(&[short], Style::default());
-        assert!(text.contains("guest.hog throughput"), "there is room:\n{text}");
+        assert!(text.contains("\n  guest-with-a-name.cyclictest throughput\n"), "{text}");
     }
 }
