@@ -205,7 +205,10 @@ pub(crate) fn scalars_between(
         let (p, q) = (&a.policy, &b.policy);
         put(name, "exitless_timer", "count", f64::from(u8::from(is_exitless(plan, vm))));
         put(name, "cpu", "cpu", since(b.exec_ns, a.exec_ns) / ns);
-        put(name, "steal", "%", 100.0 * since(b.wait_ns, a.wait_ns) / (ns * vcpus));
+        // The kernel counts a wait whole when it ends, also one that began before the window.
+        let most = (ns * vcpus - since(b.exec_ns, a.exec_ns)).max(0.0);
+        let steal = since(b.wait_ns, a.wait_ns).min(most);
+        put(name, "steal", "%", 100.0 * steal / (ns * vcpus));
         put(name, "preemptions", "1/s", since(b.preempted, a.preempted) * 1e9 / ns);
         put(name, "boosts", "1/s", since(q.boosts, p.boosts) / seconds);
         put(name, "throttles", "1/s", since(q.throttles, p.throttles) / seconds);
@@ -250,5 +253,27 @@ pub(crate) fn scalars_between(
                 put(&probe, "rate", "1/s", rounds / seconds);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait of 400 ms that ends 100 ms into a window of 300 ms.
+    #[test]
+    fn steal_is_no_more_than_the_time_that_a_vcpu_did_not_run() {
+        let plan = vcoop_testing::rig::builtin("busy-host-1", &["vanilla"], &[]).remove(0);
+        let at = |now, exec_ns, wait_ns| Totals {
+            now,
+            vms: vec![VmTotals { exec_ns, wait_ns, ..VmTotals::default() }],
+            ..Totals::default()
+        };
+        let (a, b) = (at(0, 0, 0), at(300_000_000, 75_000_000, 400_000_000));
+        let mut steal = None;
+        scalars_between(&plan, &a, &b, &mut |_, metric, _, value| {
+            steal = if metric == "steal" { Some(value) } else { steal };
+        });
+        assert_eq!(steal, Some(75.0));
     }
 }
