@@ -186,6 +186,7 @@ fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
         baseline: scenario.baseline.clone(),
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
+        notes: columns.iter().flat_map(|c| c.backend.caveats()).collect(),
         limits: args.may_cost.limits(),
         ..About::default()
     }

@@ -13,6 +13,8 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
+use crate::result::Note;
+
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
 pub use sim::{Sim, SimHere};
@@ -55,6 +57,11 @@ pub trait Backend: Sync + fmt::Debug {
     /// Facts about the host that a reader of the result needs; none for a simulated one.
     fn environment(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
+    }
+
+    /// What a reader of a result should know about this host beside the numbers; nothing of a simulated one.
+    fn caveats(&self) -> Vec<Note> {
+        Vec::new()
     }
 
     /// Runs a plan once. A run that fails half way returns what it had measured beside the reason, if the backend

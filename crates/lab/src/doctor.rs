@@ -57,6 +57,12 @@ impl Finding {
     }
 }
 
+/// What limits the CPU time of this process's control group, if anything does.
+pub fn cpu_limit() -> Option<Finding> {
+    let found = files::cgroup(&Root::new(Path::new("/")));
+    Some(found).filter(|found| found.state == State::Limited)
+}
+
 /// All findings about this host, the most important first. `facts`: those of this host.
 pub fn survey(facts: &HostFacts) -> Vec<Finding> {
     let root = Root::new(Path::new("/"));

@@ -115,7 +115,7 @@ pub use calibrate::{
     BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
     SeenNoise, Skipped, TOLERANCE_PERCENT,
 };
-pub use doctor::{Finding, State, survey};
+pub use doctor::{Finding, State, cpu_limit, survey};
 pub use error::{Error, Missing, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
 

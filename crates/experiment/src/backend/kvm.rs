@@ -7,6 +7,7 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
 use super::{Backend, Unavailable};
+use crate::result::Note;
 use crate::xen_on_linux::xen_on_linux;
 
 /// Real vCPUs on `/dev/kvm`.
@@ -53,6 +54,18 @@ impl Backend for Kvm {
 
     fn environment(&self) -> BTreeMap<String, String> {
         vcoop_lab::environment()
+    }
+
+    fn caveats(&self) -> Vec<Note> {
+        let limit = vcoop_lab::cpu_limit().map(|found| Note {
+            evidence: format!(
+                "the lab's threads are held back by a limit of their control group ({}), which \
+                 counts as waits for a CPU",
+                found.evidence
+            ),
+            remedy: found.remedy,
+        });
+        limit.into_iter().collect()
     }
 
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {

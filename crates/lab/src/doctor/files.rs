@@ -159,19 +159,40 @@ fn idle(facts: &HostFacts) -> Finding {
     Finding::ok("idle states", format!("driver {driver}, governor {governor}: {states}"))
 }
 
+/// What this finds in the files of a group or those around it, the innermost first, and the group.
+fn in_groups(path: &str, find: impl Fn(&str) -> Option<String>) -> Option<(String, &str)> {
+    let mut group = path;
+    loop {
+        if let Some(found) = find(group) {
+            return Some((found, group));
+        }
+        if group.is_empty() {
+            return None;
+        }
+        group = group.rsplit_once('/').map_or("", |(around, _)| around);
+    }
+}
+
 /// Where the process is in the hierarchy of the `cpu` controller, and what limits it there.
-fn cgroup(root: &Root) -> Finding {
+pub(super) fn cgroup(root: &Root) -> Finding {
     const NAME: &str = "cgroup CPU limits";
     let path = |wanted: fn(&str) -> bool| {
         root.cgroup(wanted).map(|path| path.trim_matches('/').to_owned())
     };
     if let Some(path) = path(|c| c.split(',').any(|c| c == "cpu")) {
         let file = |file: &str| root.text(&format!("sys/fs/cgroup/cpu/{path}/{file}"));
-        let quota = file("cpu.cfs_quota_us").filter(|q| q != "-1");
+        let quota = in_groups(&path, |group| {
+            let quota = root.text(&format!("sys/fs/cgroup/cpu/{group}/cpu.cfs_quota_us"));
+            quota.filter(|q| q != "-1")
+        });
         let rt = file("cpu.rt_runtime_us");
+        let said =
+            quota.as_ref().map_or("none".to_owned(), |(quota, group)| match *group == path {
+                true => quota.clone(),
+                false => format!("{quota} of /{group}"),
+            });
         let evidence = format!(
-            "v1, /{path}: quota {}, rt_runtime_us {}",
-            quota.as_deref().unwrap_or("none"),
+            "v1, /{path}: quota {said}, rt_runtime_us {}",
             rt.as_deref().unwrap_or("not grouped")
         );
         return if rt.as_deref() == Some("0") {
@@ -185,12 +206,13 @@ fn cgroup(root: &Root) -> Finding {
         };
     }
     let path = path(str::is_empty).unwrap_or_default();
-    match root.text(&format!("sys/fs/cgroup/{path}/cpu.max")) {
-        Some(max) if !max.starts_with("max") => Finding::limited(
-            NAME,
-            format!("v2, /{path}: cpu.max {max}"),
-            "run in a group without cpu.max",
-        ),
+    let max = |group: &str| root.text(&format!("sys/fs/cgroup/{group}/cpu.max"));
+    let quota = in_groups(&path, |group| max(group).filter(|max| !max.starts_with("max")));
+    if let Some((max, group)) = quota {
+        let evidence = format!("v2, /{group}: cpu.max {max}");
+        return Finding::limited(NAME, evidence, "run in a group without cpu.max");
+    }
+    match max(&path) {
         Some(_) => Finding::ok(NAME, format!("v2, /{path}: no quota")),
         None => Finding::ok(NAME, format!("v2, /{path}: the cpu controller is not in use here")),
     }
@@ -329,6 +351,22 @@ mod tests {
         assert_eq!(cgroup(&root).state, State::Limited);
         tree.write("sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
         assert_eq!(cgroup(&root).state, State::Ok);
+    }
+
+    #[test]
+    fn a_quota_of_a_group_around_limits_as_well() {
+        let (tree, root) = tree(&[
+            ("proc/self/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n"),
+            ("sys/fs/cgroup/user.slice/user-0.slice/cpu.max", "max 100000\n"),
+            ("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n"),
+        ]);
+        assert_eq!(cgroup(&root).evidence, "v2, /user.slice: cpu.max 50000 100000");
+        tree.write("proc/self/cgroup", "1:cpu,cpuacct:/jobs/one\n");
+        tree.write("sys/fs/cgroup/cpu/jobs/one/cpu.cfs_quota_us", "-1\n");
+        tree.write("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "30000\n");
+        let found = cgroup(&root);
+        assert_eq!(found.state, State::Limited);
+        assert!(found.evidence.contains("quota 30000 of /jobs,"), "{}", found.evidence);
     }
 
     #[test]
