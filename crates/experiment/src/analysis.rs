@@ -371,8 +371,8 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
         .collect()
 }
 
-/// The value of a scalar in a repeat that does not have it: a repeat leaves out events that did not happen, and time that
-/// was not spent. `None`: the value is unknown, like a quantile of few values.
+/// The value of a scalar in a repeat that does not have it: a repeat leaves out events that did not happen, and time
+/// that was not spent. `None`: the value is unknown, like a quantile of few values.
 fn if_absent(metric: &str, unit: &str) -> Option<f64> {
     let event = matches!(unit, "1/s" | "1/min");
     let time = metric.starts_with(EXIT_TIME) || unit == "%" && TIMES.contains(&metric);

@@ -283,8 +283,8 @@ pub struct TaskPlan {
     pub cpus: Vec<u32>,
     /// Time at which it starts, from the start of the warm-up; in a VM of a storm, from VMStart.
     pub start_ns: Ns,
-    /// Its times are relative to those of other threads (a capture, rt-app): it starts at `start_ns` exactly. Other tasks
-    /// that would start with the run start at a drawn time in the simulator.
+    /// Its times are relative to those of other threads (a capture, rt-app): it starts at `start_ns` exactly. Other
+    /// tasks that would start with the run start at a drawn time in the simulator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
     /// In a guest: `start_ns` counts from the end of the VM's boot program.

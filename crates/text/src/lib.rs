@@ -1,5 +1,5 @@
-//! Text that people are shown: characters from elsewhere, words of commands, and lines. A crate of its own, so that what looks for VMs
-//! needs no scenarios for it.
+//! Text that people are shown: characters from elsewhere, words of commands, and lines. A crate of its own, so that
+//! what looks for VMs needs no scenarios for it.
 
 /// Adds a character of foreign text to what is printed: a control character, and one that reorders or
 /// hides its neighbours, as an escape; any other as it is.
