@@ -400,7 +400,8 @@ fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), per: Option<f64>) 
     let paired = !mine.is_empty() && mine.len() == base.len();
     let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
     let (value, value_ci95) = mean_of(own, per);
-    let interval = if paired { interval_of_ratio(pair, (&mine, &base), per) } else { None };
+    let work = key.unit == "cpu";
+    let interval = if paired { interval_of_ratio(pair, (&mine, &base), per, work) } else { None };
     ScalarSeries {
         key,
         value: value.is_finite().then_some(value),
@@ -448,11 +449,13 @@ fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
     stats::interval(blocks.len(), |w| weighted_mean(w, &blocks))
 }
 
-/// The interval of the ratio of two means over the same repeats; `folded`: their blocks.
+/// The interval of the ratio of two means over the same repeats; `folded`: their blocks. `work`: they are CPU time, of
+/// which a repeat with none says as much as any other.
 fn interval_of_ratio(
     (mine, base): &(Vec<f64>, Vec<f64>),
     folded: (&[f64], &[f64]),
     per: Option<f64>,
+    work: bool,
 ) -> Option<Interval> {
     match per {
         Some(per) => {
@@ -464,11 +467,12 @@ fn interval_of_ratio(
         None if comes_and_goes(base) => return None,
         // If no repeat has any, the ratio is zero for certain.
         None if is_gone(mine) => return (mine.len() > 1).then_some([0.0; 2]),
-        None if comes_and_goes(mine) => return None,
+        None if comes_and_goes(mine) && !work => return None,
         None => {}
     }
     let (mine, base) = folded;
-    stats::interval(mine.len(), |w| quotient(weighted_mean(w, mine), weighted_mean(w, base)))
+    let ratio = |w: &[u16]| quotient(weighted_mean(w, mine), weighted_mean(w, base));
+    stats::interval(mine.len(), ratio).map(|[lo, hi]| [lo.max(0.0), hi])
 }
 
 /// Means of blocks, formed as [`blocks`] forms them.

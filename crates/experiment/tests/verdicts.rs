@@ -191,6 +191,36 @@ fn times_that_a_command_printed_count_in_place_of_waits() {
     assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
 }
 
+/// A machine on which the load of the host runs in the first repeat only, except under `vanilla`.
+#[derive(Debug)]
+struct Starves;
+
+impl Backend for Starves {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let (vanilla, first) = (run.plan.policy_name == "vanilla", run.seed == 1);
+        let (mut recording, failure) = USUAL.run(run)?;
+        for load in recording.scalars.values_mut().filter(|_| !vanilla) {
+            load.value = if first { 0.02 } else { 0.0 };
+        }
+        Ok((recording, failure))
+    }
+}
+
+#[test]
+fn a_load_that_hardly_ever_runs_is_not_starved_by_chance() {
+    let document = of(Starves, 10);
+    let found = judgement(&document, &document.cells()[0], "dynamic");
+    assert!(found.too_much().iter().any(|cost| cost.contains("host.hog")), "{found:?}");
+    assert_eq!(document.verdicts[0].best, None, "{}", document.verdicts[0].text);
+    let load = document.scalar(&document.cells()[0], "host.hog", "throughput", "dynamic").unwrap();
+    let [lo, hi] = load.ratio_ci95.unwrap();
+    assert!(lo == 0.0 && (0.001..0.01).contains(&hi), "{load:?}");
+}
+
 /// What a number without a unit is, only the command knows: a score of 3 does not spread like 3 events.
 #[test]
 fn a_number_that_a_command_printed_is_no_count_of_events() {
