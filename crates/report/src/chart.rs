@@ -113,10 +113,8 @@ pub enum Layer {
         /// Which.
         whiskers: Vec<Whisker>,
     },
-    /// A line across the chart, with a word at its end.
+    /// A line that stands on the x axis, with a word at its end.
     Rule {
-        /// Whether it stands on the x axis.
-        vertical: bool,
         /// Where.
         at: f64,
         /// Word; may be empty.
@@ -151,8 +149,6 @@ pub struct Whisker {
     pub interval: Option<[f64; 2]>,
     /// Whether values lie on the x axis.
     pub horizontal: bool,
-    /// Whether to mark the value itself.
-    pub mark: bool,
     /// Tooltip.
     pub hint: String,
 }

@@ -1,10 +1,11 @@
 //! Heat maps: a grid of cells, as SVG and as text.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use crate::chart::escape::text as esc;
 use crate::chart::svg::{DARK, LIGHT, STYLE};
-use crate::style::Style;
+use crate::style::{Style, finish};
 use vcoop_text::wrap;
 
 /// Width of a cell, pixels.
@@ -107,44 +108,39 @@ impl Heat {
 
     /// As text: a table with the lines of a cell below each other. Columns that do not fit are in further tables.
     pub fn words(&self, style: Style) -> String {
-        let head = format!("{} \\ {}", self.down, self.across);
-        let mut lines: Vec<(&str, Vec<&str>)> =
-            vec![(&head, self.columns.iter().map(String::as_str).collect())];
-        for (row, tiles) in self.rows.iter().zip(&self.tiles) {
-            let most = tiles.iter().map(|tile| tile.lines.len()).max().unwrap_or(0);
-            for i in 0..most.max(1) {
-                let (row, none) = if i == 0 { (row.as_str(), "-") } else { ("", "") };
-                let cells = tiles.iter().map(|tile| tile.lines.get(i).map_or(none, String::as_str));
-                lines.push((row, cells.collect()));
-            }
-        }
-        let names = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let width = |i: usize| lines.iter().map(|(_, cells)| cells[i].chars().count()).max();
-        let widths: Vec<usize> = (0..self.columns.len()).filter_map(width).collect();
         let mut out = style.wrap(&self.title, 2);
         let mut shown = 0;
-        while shown < widths.len() {
-            let mut used = 2 + names;
-            let fits = |width: &&usize| {
-                used += 2 + **width;
-                used <= style.width
+        while shown < self.columns.len() {
+            let fits = |end: &usize| {
+                let table = self.table(shown..*end);
+                table.lines().all(|line| line.chars().count() <= style.width)
             };
-            let beside = widths[shown..].iter().take_while(fits).count().max(1);
-            out.push('\n');
-            for (name, cells) in &lines {
-                let mut line = format!("  {name:names$}");
-                for (cell, width) in cells.iter().zip(&widths).skip(shown).take(beside) {
-                    let _ = write!(line, "  {cell:width$}");
-                }
-                let _ = writeln!(out, "{}", line.trim_end());
-            }
-            shown += beside;
+            let ends = shown + 2..=self.columns.len();
+            let end = ends.rev().find(fits).unwrap_or(shown + 1);
+            out += &format!("\n{}", self.table(shown..end));
+            shown = end;
         }
         for note in &self.notes {
             out += "\n";
             out += &style.wrap(note, 0);
         }
         out
+    }
+
+    /// These columns, without colours.
+    fn table(&self, columns: Range<usize>) -> String {
+        let style = Style::default();
+        let head = format!("{} \\ {}", self.down, self.across);
+        let heads = [&head].into_iter().chain(&self.columns[columns.clone()]);
+        let mut table = style.table(heads.map(String::as_str));
+        for (row, tiles) in self.rows.iter().zip(&self.tiles) {
+            let cell = |tile: &Tile| match tile.lines.as_slice() {
+                [] => "-".to_owned(),
+                lines => lines.join("\n"),
+            };
+            table.add_row([row.clone()].into_iter().chain(tiles[columns.clone()].iter().map(cell)));
+        }
+        finish(table, usize::MAX)
     }
 }
 

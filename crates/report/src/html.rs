@@ -11,6 +11,7 @@ mod validation;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Params};
 use vcoop_experiment::verdict;
@@ -104,80 +105,54 @@ pub fn pictures(document: &Document) -> Vec<(String, String)> {
 fn verdicts(document: &Document) -> String {
     let mut out = String::new();
     if document.interrupted {
-        out.push_str("<p class=\"note\">Interrupted: some policies have fewer repeats than planned, or none.</p>");
+        out += &note("Interrupted: some policies have fewer repeats than planned, or none.");
     }
     if document.cells().is_empty() {
-        out.push_str("<p class=\"note\">Nothing was measured.</p>");
+        out += &note("Nothing was measured.");
     }
     if !document.has_detail() {
-        out.push_str(
-            "<p class=\"note\">This result has no distributions and nothing by time, so most charts are \
-             missing: it was kept without --out, and without --json --detail.</p>",
+        out += &note(
+            "This result has no distributions and nothing by time, so most charts are missing: it was \
+             kept without --out, and without --json --detail.",
         );
     }
     let cells = document.cells().len();
     if let ([policy], true) = (document.policies.as_slice(), cells > document.backends.len()) {
-        let _ = write!(
-            out,
-            "<p class=\"verdict\">Only {} was run, in {cells} cells: what is compared are the cells, and the \
-             charts lay them over each other.</p>",
+        out += &statement(&format!(
+            "Only {} was run, in {cells} cells: what is compared are the cells, and the charts lay them \
+             over each other.",
             esc(policy)
-        );
+        ));
         let ranges = ranges(document);
-        if !ranges.is_empty() {
-            out.push_str("<ul>");
-            ranges.iter().for_each(|line| {
-                let _ = write!(out, "<li>{}</li>", esc(line));
-            });
-            out.push_str("</ul>");
-        }
-        return out;
+        return if ranges.is_empty() { out } else { out + &list(ranges.iter().map(|r| esc(r))) };
     }
     let several = document.backends.len() > 1;
     let lines: Vec<String> =
         document.verdicts.iter().map(|v| prose(&verdict::line(v, several))).collect();
-    match lines.as_slice() {
-        few if few.len() <= 3 => {
-            few.iter().for_each(|line| {
-                let _ = write!(out, "<p class=\"verdict\">{line}</p>");
-            });
-        }
-        many => {
-            for (line, _) in lines.iter().zip(&document.verdicts).filter(|(_, v)| v.cells > 0) {
-                let _ = write!(out, "<p class=\"verdict\">{line}</p>");
-            }
-            let _ = write!(out, "<p class=\"verdict\">{}</p>", tally(document));
-            out.push_str("<details><summary>Every cell in a sentence</summary><ul>");
-            many.iter().for_each(|line| {
-                let _ = write!(out, "<li>{line}</li>");
-            });
-            out.push_str("</ul></details>");
-        }
+    if lines.len() <= 3 {
+        out.extend(lines.iter().map(|line| statement(line)));
+    } else {
+        let over_all = lines.iter().zip(&document.verdicts).filter(|(_, v)| v.cells > 0);
+        out.extend(over_all.map(|(line, _)| statement(line)));
+        out += &statement(&tally(document));
+        out += &details("Every cell in a sentence", &list(lines));
     }
     if !document.deployments.is_empty() {
-        out.push_str("<details><summary>How to apply each policy to a running VM</summary><ul>");
-        for one in &document.deployments {
-            let _ = write!(out, "<li>{}: ", esc(&one.policy));
-            for line in &one.lines {
-                let _ = write!(out, "<br><code>{}</code>", esc(line));
-            }
-            for why in &one.simulation_only {
-                let _ = write!(out, "<br>simulation only: {}", esc(why));
-            }
-            out.push_str("</li>");
-        }
-        out.push_str("</ul></details>");
+        let one = |one: &Deployment| {
+            let lines = one.lines.iter().map(|line| format!("<br><code>{}</code>", esc(line)));
+            let why = one.simulation_only.iter();
+            let why = why.map(|why| format!("<br>simulation only: {}", esc(why)));
+            format!("{}: {}", esc(&one.policy), lines.chain(why).collect::<String>())
+        };
+        let all = list(document.deployments.iter().map(one));
+        out += &details("How to apply each policy to a running VM", &all);
     }
-    let limits = document.limits.words();
-    let _ = write!(out, "<p class=\"note\">{}</p>", prose(&limits));
-    for note in &document.notes {
-        let remedy = note.remedy.iter().map(|remedy| format!("; remedy: {remedy}"));
-        let text = format!("{}{}", note.evidence, remedy.collect::<String>());
-        let _ = write!(out, "<p class=\"note\">{}</p>", prose(&text));
+    out += &note(&prose(&document.limits.words()));
+    for one in &document.notes {
+        let remedy = one.remedy.iter().map(|remedy| format!("; remedy: {remedy}"));
+        out += &note(&prose(&format!("{}{}", one.evidence, remedy.collect::<String>())));
     }
-    for missing in &document.missing {
-        let _ = write!(out, "<p class=\"note\">{}</p>", prose(&missing_words(missing)));
-    }
+    out.extend(document.missing.iter().map(|missing| note(&prose(&missing_words(missing)))));
     out
 }
 
@@ -284,11 +259,10 @@ fn charts(group: &Group) -> String {
     }
     let _ = write!(out, "<div class=\"grid\">{grid}</div>");
     if group.left_out > 0 {
-        let _ = write!(
-            out,
-            "<p class=\"note\">{} more charts of this kind are left out; the tables have their numbers.</p>",
+        out += &note(&format!(
+            "{} more charts of this kind are left out; the tables have their numbers.",
             group.left_out
-        );
+        ));
     }
     out
 }
@@ -312,8 +286,8 @@ fn figure(chart: &Chart) -> String {
         );
     }
     if !chart.table.rows.is_empty() {
-        let numbers = numbers(&chart.table, &format!("Numbers of {}", chart.title));
-        let _ = write!(out, "<details><summary>Numbers</summary>{numbers}</details>");
+        let label = format!("Numbers of {}", chart.title);
+        out += &details("Numbers", &numbers(&chart.table, &label));
     }
     out.push_str("</figure>");
     out
@@ -358,45 +332,68 @@ fn significant(v: f64) -> f64 {
 
 /// A table of numbers that scrolls if it is wider than the page.
 fn numbers(table: &Table, label: &str) -> String {
-    let mut out = open_table(label, &heads(&table.header));
-    for row in table.rows.iter().take(MOST_ROWS) {
-        out.push_str("<tr>");
-        for (i, cell) in row.iter().enumerate() {
-            let cell = esc(cell);
-            let _ = match i {
-                0 => write!(out, "<th scope=\"row\">{cell}</th>"),
-                _ => write!(out, "<td>{cell}</td>"),
-            };
-        }
-        out.push_str("</tr>");
-    }
-    out.push_str(END_OF_TABLE);
+    let one = |cells: &Vec<String>| {
+        let mut cells = cells.iter().map(|cell| esc(cell));
+        let name = cells.next().unwrap_or_default();
+        row(&name, cells.map(|cell| format!("<td>{cell}</td>")))
+    };
+    let rows = table.rows.iter().take(MOST_ROWS).map(one);
+    let mut out = scrolling(label, &heads(&table.header), rows);
     if table.rows.len() > MOST_ROWS {
-        let _ = write!(
-            out,
-            "<p class=\"note\">The first {MOST_ROWS} of {} rows; result.json has all.</p>",
-            table.rows.len()
-        );
+        let rows = table.rows.len();
+        out += &note(&format!("The first {MOST_ROWS} of {rows} rows; result.json has all."));
     }
     out
 }
 
-/// The begin of a scrolling table, up to its first row.
-fn open_table(label: &str, heads: &str) -> String {
+/// A table that scrolls if it is wider than the page.
+fn scrolling(label: &str, heads: &str, rows: impl IntoIterator<Item = String>) -> String {
+    let rows: String = rows.into_iter().collect();
     format!(
         "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>\
-         <thead><tr>{heads}</tr></thead><tbody>",
+         <thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>",
         esc(label)
     )
 }
-
-/// The end of such a table.
-const END_OF_TABLE: &str = "</tbody></table></div>";
 
 /// The heads of columns.
 fn heads(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     let one = |name| format!("<th scope=\"col\">{}</th>", esc(AsRef::as_ref(&name)));
     names.into_iter().map(one).collect()
+}
+
+/// A row with a name; the cells have their tags.
+fn row(name: &str, cells: impl IntoIterator<Item = String>) -> String {
+    let cells: String = cells.into_iter().collect();
+    format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>")
+}
+
+/// A list.
+fn list(items: impl IntoIterator<Item = String>) -> String {
+    let items = items.into_iter().map(|item| format!("<li>{item}</li>"));
+    format!("<ul>{}</ul>", items.collect::<String>())
+}
+
+/// Names and what is behind them.
+fn facts<'f>(facts: impl IntoIterator<Item = (&'f String, &'f String)>) -> String {
+    let one =
+        |(name, fact): (&String, &String)| format!("<dt>{}</dt><dd>{}</dd>", esc(name), esc(fact));
+    format!("<dl>{}</dl>", facts.into_iter().map(one).collect::<String>())
+}
+
+/// What readers may want to see.
+fn details(summary: &str, body: &str) -> String {
+    format!("<details><summary>{summary}</summary>{body}</details>")
+}
+
+/// What the page is about, in a sentence.
+fn statement(text: &str) -> String {
+    format!("<p class=\"verdict\">{text}</p>")
+}
+
+/// A remark.
+fn note(text: &str) -> String {
+    format!("<p class=\"note\">{text}</p>")
 }
 
 /// The class of what has a tone.

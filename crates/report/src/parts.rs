@@ -54,12 +54,18 @@ pub(crate) fn in_words(
     is_shown: impl Fn(f64) -> bool,
     most: usize,
 ) -> String {
-    let mut found: Vec<(Part, f64)> =
-        Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?))).collect();
-    found.retain(|(_, us)| is_shown(*us));
-    found.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), format::time(*us));
-    found.iter().take(most).map(one).collect::<Vec<_>>().join(", ")
+    let found = Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?)));
+    let one = |(part, us)| format!("{} {}", words(part), format::time(us));
+    let found = largest(found.filter(|(_, us)| is_shown(*us)), most);
+    found.into_iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The largest first, at most so many; equal ones in their order.
+pub(crate) fn largest<T>(all: impl IntoIterator<Item = (T, f64)>, most: usize) -> Vec<(T, f64)> {
+    let mut all: Vec<(T, f64)> = all.into_iter().collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(most);
+    all
 }
 
 /// The decomposition of each guest probe of a cell, and of each round trip through a guest.
@@ -84,13 +90,9 @@ fn share(series: &LatencySeries, part: Part) -> f64 {
 }
 
 fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) -> String {
-    let mut parts: Vec<(Part, f64)> = Part::ALL
-        .iter()
-        .map(|part| (*part, own.iter().map(|s| share(s, *part)).fold(0.0, f64::max)))
-        .filter(|(_, most)| *most >= LEAST_SHARE)
-        .collect();
-    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    parts.truncate(MOST_PARTS);
+    let most = |part: Part| own.iter().map(|s| share(s, part)).fold(0.0, f64::max);
+    let parts = Part::ALL.iter().map(|part| (*part, most(*part)));
+    let parts = largest(parts.filter(|(_, most)| *most >= LEAST_SHARE), MOST_PARTS);
     let rest = |series: &LatencySeries| {
         let shown: f64 = parts.iter().map(|(part, _)| share(series, *part)).sum();
         let all: f64 = Part::ALL.iter().map(|part| share(series, *part)).sum();
@@ -127,25 +129,22 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
 
 /// Threads that ran while the guest waited for a pCPU, if that was a large part of the time.
 fn instead(own: &[&LatencySeries], style: Style) -> String {
-    let mut lines = BTreeMap::new();
-    for (order, series) in own.iter().enumerate() {
+    let mut lines = Vec::new();
+    for series in own {
         let total: f64 = series.ran_instead_mean.values().sum();
         if total <= 0.0 || total < series.mean.unwrap_or(0.0) * 0.1 {
             continue;
         }
-        let mut names: Vec<(&String, &f64)> = series.ran_instead_mean.iter().collect();
-        names.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
-        let shown: Vec<String> = names
-            .iter()
-            .take(MOST_NAMES)
-            .filter(|(_, time)| **time >= total * LEAST_SHARE)
-            .map(|(label, time)| format!("{label} {:.0} %", **time / total * 100.0))
+        let names = series.ran_instead_mean.iter().map(|(label, time)| (label, *time));
+        let shown: Vec<String> = largest(names, MOST_NAMES)
+            .into_iter()
+            .filter(|(_, time)| *time >= total * LEAST_SHARE)
+            .map(|(label, time)| format!("{label} {:.0} %", time / total * 100.0))
             .collect();
-        lines.insert(order, format!("{}: {}", series.key.policy, shown.join(", ")));
+        lines.push(format!("{}: {}", series.key.policy, shown.join(", ")));
     }
     if lines.is_empty() {
         return String::new();
     }
-    let all: Vec<String> = lines.into_values().collect();
-    style.wrap(&format!("    ran instead under {}", all.join("; ")), 6)
+    style.wrap(&format!("    ran instead under {}", lines.join("; ")), 6)
 }

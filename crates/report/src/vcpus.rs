@@ -6,6 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Note, Params};
 
 use crate::cost::probes_with;
+use crate::parts::largest;
 use crate::style::{Style, Tone, cut, finish};
 
 /// Width of names.
@@ -105,10 +106,8 @@ fn ran_instead<'s>(series: impl Iterator<Item = &'s LatencySeries>) -> Option<St
             *sums.entry(label).or_default() += mean * s.count as f64;
         }
     }
-    let mut names: Vec<(&str, f64)> = sums.into_iter().map(|(n, us)| (n, us / all)).collect();
-    names.retain(|(_, share)| *share >= LEAST_SHARE);
-    names.sort_by(|a, b| b.1.total_cmp(&a.1));
-    names.truncate(MOST_NAMES);
+    let names = sums.into_iter().map(|(name, us)| (name, us / all));
+    let names = largest(names.filter(|(_, share)| *share >= LEAST_SHARE), MOST_NAMES);
     let shown: Vec<String> =
         names.iter().map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect();
     (!shown.is_empty()).then(|| shown.join(", "))
@@ -123,8 +122,8 @@ fn exits(document: &Document, cell: &(String, Params), style: Style) -> String {
         }
     }
     let mut out = String::new();
-    for ((vm, policy), mut reasons) in found {
-        reasons.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for ((vm, policy), reasons) in found {
+        let reasons = largest(reasons, usize::MAX);
         let all: f64 = reasons.iter().map(|(_, n)| n).sum();
         let shown = reasons.iter().take(MOST_NAMES);
         let shown: Vec<String> =

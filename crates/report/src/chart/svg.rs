@@ -242,7 +242,7 @@ impl<'c> Drawing<'c> {
             Layer::Whiskers { slot, whiskers } => {
                 whiskers.iter().for_each(|whisker| self.whisker(*slot, whisker));
             }
-            Layer::Rule { vertical, at, label } => self.rule(*vertical, *at, label),
+            Layer::Rule { at, label } => self.rule(*at, label),
             Layer::Words { words } => {
                 for (x, y, word) in words {
                     // Not across the axis.
@@ -334,38 +334,24 @@ impl<'c> Drawing<'c> {
                 write!(path, "M{x} {lo}V{hi}M{a} {lo}H{b}M{a} {hi}H{b}")
             };
         }
-        let hint = esc(&whisker.hint);
-        let class = class(slot);
-        let thin = if whisker.mark { "" } else { " thin" };
+        let (class, hint, value) = (class(slot), esc(&whisker.hint), whisker.value);
+        let (x, y) = if whisker.horizontal { (self.x(value), at) } else { (at, self.y(value)) };
         let _ = write!(
             self.out,
-            "<g class=\"wk{thin} {class}\"><title>{hint}</title><path d=\"{path}\"/>"
+            "<g class=\"wk {class}\"><title>{hint}</title><path d=\"{path}\"/>\
+             <circle cx=\"{}\" cy=\"{}\" r=\"4\"/></g>",
+            px(x),
+            px(y)
         );
-        if whisker.mark {
-            let value = whisker.value;
-            let (x, y) = if whisker.horizontal { (self.x(value), at) } else { (at, self.y(value)) };
-            let _ = write!(self.out, "<circle cx=\"{}\" cy=\"{}\" r=\"4\"/>", px(x), px(y));
-        }
-        self.out.push_str("</g>");
     }
 
-    fn rule(&mut self, vertical: bool, at: f64, label: &str) {
-        let bottom = self.top + self.chart.height;
-        let path = if vertical {
-            format!("M{} {}V{}", px(self.x(at)), px(self.top), px(bottom))
-        } else {
-            let y = px(self.y(at));
-            format!("M{} {y}H{}", px(self.left), px(self.left + self.plot_width))
-        };
-        let _ = write!(self.out, "<path class=\"rule\" d=\"{path}\"/>");
+    fn rule(&mut self, at: f64, label: &str) {
+        let (top, bottom) = (px(self.top), px(self.top + self.chart.height));
+        let _ = write!(self.out, "<path class=\"rule\" d=\"M{} {top}V{bottom}\"/>", px(self.x(at)));
         if !label.is_empty() {
             let size = label.chars().count() as f64 * LETTER;
-            let (x, y) = if vertical {
-                ((self.x(at) + 4.0).min(self.width - size), self.top + 12.0)
-            } else {
-                (self.left + self.plot_width - size, self.y(at) - 4.0)
-            };
-            let (x, y, label) = (px(x), px(y), esc(label));
+            let x = px((self.x(at) + 4.0).min(self.width - size));
+            let (y, label) = (px(self.top + 12.0), esc(label));
             let _ = write!(self.out, "<text class=\"s\" x=\"{x}\" y=\"{y}\">{label}</text>");
         }
     }

@@ -1,12 +1,10 @@
 //! Overview of a matrix: ratios to the baseline as a heat map, a row for each policy, a column for each cell.
 
-use std::fmt::Write;
-
 use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, LatencySeries};
 
-use super::{END_OF_TABLE, heads, open_table};
+use super::{heads, row, scrolling};
 use crate::chart::build::probes;
 use crate::chart::escape::text as esc;
 use crate::compare::{Judged, judged};
@@ -32,19 +30,13 @@ pub(super) fn heat_maps(document: &Document) -> String {
             };
             let cells = own.iter().map(|(_, params)| params::words(params));
             let heads = heads([String::new()].into_iter().chain(cells));
-            let _ = write!(out, "<h3>{}</h3>{}", esc(&title), open_table(&title, &heads));
-            for policy in document.policies.iter().filter(|p| **p != document.baseline) {
-                let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
-                for cell in &own {
-                    let series = document.latency(cell, probe, policy);
-                    out.push_str(
-                        &series
-                            .map_or_else(|| "<td></td>".to_owned(), |series| one(document, series)),
-                    );
-                }
-                out.push_str("</tr>");
-            }
-            out.push_str(END_OF_TABLE);
+            let policies = document.policies.iter().filter(|p| **p != document.baseline);
+            let rows = policies.map(|policy| {
+                let series = own.iter().map(|cell| document.latency(cell, probe, policy));
+                let none = || "<td></td>".to_owned();
+                row(&esc(policy), series.map(|s| s.map_or_else(none, |s| one(document, s))))
+            });
+            out += &format!("<h3>{}</h3>{}", esc(&title), scrolling(&title, &heads, rows));
         }
     }
     out

@@ -6,7 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
 use vcoop_model::distinct;
 
-use super::{END_OF_TABLE, Section, class, figure, heads, open_table, page};
+use super::{Section, class, details, figure, heads, list, note, page, row, scrolling, statement};
 use crate::chart::build::published;
 use crate::chart::escape::{id, text as esc};
 use crate::reproduce::{evidence, sum, verdict};
@@ -44,22 +44,20 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
 fn in_short(reproduction: &Reproduction) -> String {
     let mut out = String::new();
     if reproduction.interrupted {
-        out.push_str("<p class=\"note\">Interrupted: some cells have no simulated value.</p>");
+        out += &note("Interrupted: some cells have no simulated value.");
     }
-    let _ = write!(out, "<p class=\"verdict\">{}</p>", esc(&sum(reproduction)));
+    out += &statement(&esc(&sum(reproduction)));
     let failed: Vec<&ClaimResult> = reproduction.claims.iter().filter(|c| !c.holds).collect();
     if !failed.is_empty() {
         // Without its runs a claim cannot hold.
-        out.push_str(match reproduction.interrupted {
-            true => "<p>Claims that do not hold here, or whose runs are missing:</p><ul>",
-            false => "<p>Claims that do not hold here:</p><ul>",
-        });
-        for claim in failed {
-            let (link, name) = (id(&claim.id), esc(&claim.id));
-            let statement = esc(&claim.statement);
-            let _ = write!(out, "<li><a href=\"#claim-{link}\">{name}</a>: {statement}</li>");
-        }
-        out.push_str("</ul>");
+        out += match reproduction.interrupted {
+            true => "<p>Claims that do not hold here, or whose runs are missing:</p>",
+            false => "<p>Claims that do not hold here:</p>",
+        };
+        out += &list(failed.iter().map(|claim| {
+            let (link, name, statement) = (id(&claim.id), esc(&claim.id), esc(&claim.statement));
+            format!("<a href=\"#claim-{link}\">{name}</a>: {statement}")
+        }));
     }
     out
 }
@@ -79,35 +77,26 @@ fn histograms(reproduction: &Reproduction) -> Vec<Section> {
 fn comparability(cells: &[&Cell]) -> String {
     match cells.iter().any(|c| c.comparable) {
         true => String::new(),
-        false => "<p class=\"note\">The units differ: compare within a colour, not across.</p>"
-            .to_owned(),
+        false => note("The units differ: compare within a colour, not across."),
     }
 }
 
 fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
     let column = "<th scope=\"col\" class=\"words\">column</th>";
     let values = heads(["published", "simulated", "ratio", ""]);
-    let mut out = open_table(title, &(heads([row_name]) + column + &values));
-    for cell in cells {
+    let rows = cells.iter().map(|cell| {
         let (word, tone) = verdict(cell);
-        let class = class(tone);
         let with_unit = |v| format!("{} {}", format::digits(v), cell.simulated_unit);
-        let simulated = format::maybe(cell.simulated, with_unit);
-        let ratio = format::maybe(cell.ratio, format::ratio);
-        let _ = write!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{} {}</td><td>{}</td><td>{ratio}</td>\
-             <td class=\"{class}\">{}</td></tr>",
-            esc(&cell.row),
-            esc(&cell.column),
-            format::digits(cell.published),
-            esc(&cell.unit),
-            esc(&simulated),
-            esc(&word)
-        );
-    }
-    out.push_str(END_OF_TABLE);
-    out
+        let cells = [
+            format!("<td class=\"words\">{}</td>", esc(&cell.column)),
+            format!("<td>{} {}</td>", format::digits(cell.published), esc(&cell.unit)),
+            format!("<td>{}</td>", esc(&format::maybe(cell.simulated, with_unit))),
+            format!("<td>{}</td>", format::maybe(cell.ratio, format::ratio)),
+            format!("<td class=\"{}\">{}</td>", class(tone), esc(&word)),
+        ];
+        row(&esc(&cell.row), cells)
+    });
+    scrolling(title, &(heads([row_name]) + column + &values), rows)
 }
 
 fn claims(claims: &[ClaimResult]) -> String {
@@ -148,17 +137,10 @@ fn item(check: &CheckResult) -> String {
 }
 
 fn notes(reproduction: &Reproduction) -> String {
-    let mut out = String::from("<ul>");
-    for note in &reproduction.notes {
-        let _ = write!(out, "<li>{}</li>", esc(note));
-    }
-    out.push_str("</ul>");
+    let escaped = |lines: &[String]| list(lines.iter().map(|line| esc(line)));
+    let mut out = escaped(&reproduction.notes);
     for (scenario, assumptions) in &reproduction.assumptions {
-        let _ = write!(out, "<details><summary>What {} assumes</summary><ul>", esc(scenario));
-        for assumption in assumptions {
-            let _ = write!(out, "<li>{}</li>", esc(assumption));
-        }
-        out.push_str("</ul></details>");
+        out += &details(&format!("What {} assumes", esc(scenario)), &escaped(assumptions));
     }
     out
 }

@@ -6,12 +6,12 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Bounded, Document, LatencySeries, Statistic, Worst};
 use vcoop_experiment::sim_vs_kvm;
 
-use super::{END_OF_TABLE, class, heads, open_table};
+use super::{class, details, facts, heads, row, scrolling};
 use crate::chart::build::{place_words, probes, slowest};
 use crate::chart::escape::text as esc;
 use crate::compare::{Judged, judged, mark, with_interval};
 use crate::cost;
-use crate::parts::named_parts;
+use crate::parts::{largest, named_parts};
 use crate::style::Tone;
 use crate::text::{by_chance, duration};
 
@@ -55,25 +55,22 @@ pub(super) fn latency(document: &Document) -> String {
     ];
     let cells = document.cells();
     for probe in &probes(document) {
-        let table = open_table(&format!("Latency of {probe}"), &heads(head));
-        let _ = write!(out, "<h3>{}</h3>{table}", esc(probe));
+        let mut rows = Vec::new();
         for cell in &cells {
-            let rows: Vec<&LatencySeries> = document
-                .latencies()
-                .filter(|s| s.key.is_in(cell) && s.key.is_named(probe))
-                .collect();
+            let own = document.latencies().filter(|s| s.key.is_in(cell) && s.key.is_named(probe));
+            let own: Vec<String> = own.map(|series| latency_row(document, series)).collect();
             let title = place_words(document, &cell.0, &cell.1);
-            if !rows.is_empty() && !title.is_empty() {
-                let title = esc(&title);
-                let _ = write!(
-                    out,
-                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{}\">{title}</th></tr>",
-                    head.len()
-                );
+            if !own.is_empty() && !title.is_empty() {
+                rows.push(format!(
+                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>",
+                    head.len(),
+                    esc(&title)
+                ));
             }
-            rows.iter().for_each(|series| out.push_str(&latency_row(document, series)));
+            rows.extend(own);
         }
-        out.push_str(END_OF_TABLE);
+        let table = scrolling(&format!("Latency of {probe}"), &heads(head), rows);
+        out += &format!("<h3>{}</h3>{table}", esc(probe));
     }
     out
 }
@@ -90,12 +87,9 @@ fn latency_row(document: &Document, s: &LatencySeries) -> String {
     let statistics = Statistic::ALL.iter().map(|of| bounds(s.statistic(*of)));
     let counts = [s.count.to_string(), s.missed.to_string()];
     let cells = counts.into_iter().chain(statistics).chain([format::maybe_time(s.max)]);
-    let mut out = format!("<tr><th scope=\"row\">{}</th>", esc(&s.key.policy));
-    for cell in cells {
-        let _ = write!(out, "<td>{cell}</td>");
-    }
-    let _ = write!(out, "<td class=\"{}\">{}</td></tr>", class(tone), esc(&ratio));
-    out
+    let cells = cells.map(|cell| format!("<td>{cell}</td>"));
+    let ratio = format!("<td class=\"{}\">{}</td>", class(tone), esc(&ratio));
+    row(&esc(&s.key.policy), cells.chain([ratio]))
 }
 
 /// Costs and counts, a table a cell.
@@ -122,15 +116,10 @@ pub(super) fn costs(document: &Document) -> String {
 
 fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
     let columns = [""].into_iter().chain(document.policies.iter().map(String::as_str));
-    let mut out = open_table(&format!("Costs and counts {title}"), &heads(columns));
-    for row in rows {
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&row.label));
-        for entry in &row.entries {
-            let Some(entry) = entry else {
-                out.push_str("<td></td>");
-                continue;
-            };
-            let (sign, tone) = mark(entry.interval, entry.repeats, row.better);
+    let rows = rows.iter().map(|one| {
+        let cell = |entry: &Option<cost::Entry>| {
+            let Some(entry) = entry else { return "<td></td>".to_owned() };
+            let (sign, tone) = mark(entry.interval, entry.repeats, one.better);
             let ratio = match entry.ratio {
                 Some(_) => {
                     let ratio = with_interval(entry.ratio, entry.interval);
@@ -138,13 +127,11 @@ fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
                 }
                 None => String::new(),
             };
-            let class = class(tone);
-            let _ = write!(out, "<td class=\"{class}\">{}{ratio}</td>", esc(&entry.text));
-        }
-        out.push_str("</tr>");
-    }
-    out.push_str(END_OF_TABLE);
-    out
+            format!("<td class=\"{}\">{}{ratio}</td>", class(tone), esc(&entry.text))
+        };
+        row(&esc(&one.label), one.entries.iter().map(cell))
+    });
+    scrolling(&format!("Costs and counts {title}"), &heads(columns), rows)
 }
 
 /// The worst samples of each series, with their largest parts.
@@ -154,33 +141,25 @@ pub(super) fn worst(document: &Document) -> String {
         let place = place_words(document, &series.key.backend, &series.key.params);
         let place = if place.is_empty() { place } else { format!(", {place}") };
         let title = format!("{} under {}{place}", series.key.name(), series.key.policy);
-        let _ = write!(out, "<details><summary>{}</summary>", esc(&title));
-        if let Some(tail) = slowest(series) {
-            let _ = write!(out, "<p>{}</p>", esc(&tail));
-        }
+        let tail = slowest(series).map(|tail| format!("<p>{}</p>", esc(&tail)));
         let columns = ["latency", "due at", "repeat", "where it went", "who ran instead"];
-        out.push_str(&open_table(&title, &heads(columns)));
-        series.worst.iter().for_each(|sample| out.push_str(&worst_row(sample)));
-        out.push_str(END_OF_TABLE);
-        out.push_str("</details>");
+        let table = scrolling(&title, &heads(columns), series.worst.iter().map(worst_row));
+        out += &details(&esc(&title), &(tail.unwrap_or_default() + &table));
     }
     out
 }
 
 fn worst_row(sample: &Worst) -> String {
-    let mut ran: Vec<(&String, &f64)> = sample.ran_instead.iter().collect();
-    ran.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
-    let one = |(who, us): &(&String, &f64)| format!("{who} {}", format::time(**us));
-    let ran: Vec<String> = ran.iter().take(4).map(one).collect();
-    format!(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"words\">{}</td>\
-         <td class=\"words\">{}</td></tr>",
-        format::time(sample.latency_us),
-        format::time(sample.due_us),
-        sample.repeat,
-        esc(&named_parts(&sample.parts)),
-        esc(&ran.join(", "))
-    )
+    let ran = largest(sample.ran_instead.iter().map(|(who, us)| (who, *us)), 4);
+    let ran = ran.into_iter().map(|(who, us)| format!("{who} {}", format::time(us)));
+    let ran: Vec<String> = ran.collect();
+    let cells = [
+        format!("<td>{}</td>", format::time(sample.due_us)),
+        format!("<td>{}</td>", sample.repeat),
+        format!("<td class=\"words\">{}</td>", esc(&named_parts(&sample.parts))),
+        format!("<td class=\"words\">{}</td>", esc(&ran.join(", "))),
+    ];
+    row(&format::time(sample.latency_us), cells)
 }
 
 /// Both backends' numbers side by side.
@@ -191,29 +170,25 @@ pub(super) fn beside(document: &Document) -> String {
     }
     let statistics = ["mean sim", "p50 sim", "p99 sim"];
     let columns = statistics.into_iter().flat_map(|sim| [sim, "kvm", "sim / kvm"]);
-    let mut out = open_table("Simulated beside measured", &heads([""].into_iter().chain(columns)));
-    for row in rows {
-        let words = vcoop_experiment::params::words(&row.params);
+    let rows = rows.iter().map(|one| {
+        let words = vcoop_experiment::params::words(&one.params);
         let words = if words.is_empty() { words } else { format!(", {words}") };
-        let what = if row.metric == "latency" { "" } else { " throughput" };
-        let title = format!("{}{what}, {}{words}", row.probe, row.policy);
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&title));
-        for pair in [&row.mean, &row.p50, &row.p99] {
-            let value = |v: Option<f64>| format::maybe(v, |v| format::with_unit(v, &row.unit));
+        let what = if one.metric == "latency" { "" } else { " throughput" };
+        let cells = [&one.mean, &one.p50, &one.p99].map(|pair| {
+            let value =
+                |v: Option<f64>| esc(&format::maybe(v, |v| format::with_unit(v, &one.unit)));
             let ratio = format::maybe(pair.ratio, format::ratio);
             let class = match pair.ratio {
                 Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
                 _ => "",
             };
             let far = if pair.is_far() { " <b title=\"more than 3x apart\">!</b>" } else { "" };
-            let (sim, kvm) = (esc(&value(pair.sim)), esc(&value(pair.kvm)));
-            let _ =
-                write!(out, "<td>{sim}</td><td>{kvm}</td><td class=\"{class}\">{ratio}{far}</td>");
-        }
-        out.push_str("</tr>");
-    }
-    out.push_str(END_OF_TABLE);
-    out
+            let (sim, kvm) = (value(pair.sim), value(pair.kvm));
+            format!("<td>{sim}</td><td>{kvm}</td><td class=\"{class}\">{ratio}{far}</td>")
+        });
+        row(&esc(&format!("{}{what}, {}{words}", one.probe, one.policy)), cells)
+    });
+    scrolling("Simulated beside measured", &heads([""].into_iter().chain(columns)), rows)
 }
 
 /// The command, the host, and counters of the engine.
@@ -227,7 +202,7 @@ pub(super) fn provenance(document: &Document) -> String {
             esc(&document.command)
         );
     }
-    let mut facts: Vec<(String, String)> = vec![
+    let mut all: Vec<(String, String)> = vec![
         ("schema".to_owned(), document.schema.clone()),
         ("repeats".to_owned(), document.repeats.to_string()),
         ("measured".to_owned(), format!("{} each", duration(document))),
@@ -239,14 +214,10 @@ pub(super) fn provenance(document: &Document) -> String {
             "{} events, {} simulated s in {:.3} CPU s",
             engine.events, engine.sim_s, engine.cpu_s
         );
-        facts.push(("simulator".to_owned(), speed));
+        all.push(("simulator".to_owned(), speed));
     }
-    facts.extend(document.environment.iter().map(|(k, v)| (k.clone(), v.clone())));
-    out.push_str("<dl>");
-    for (name, value) in facts {
-        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", esc(&name), esc(&value));
-    }
-    out.push_str("</dl>");
+    let all = all.iter().map(|(name, fact)| (name, fact)).chain(&document.environment);
+    out += &facts(all);
     if document.environment.is_empty() {
         out.push_str("<p>Simulated only: nothing of this host is in these numbers.</p>");
     }

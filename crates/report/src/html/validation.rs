@@ -1,11 +1,9 @@
 //! The report of `vcoop validate`: simulated beside measured values of this host.
 
-use std::fmt::Write;
-
 use vcoop_experiment::format;
 use vcoop_experiment::validate::Validation;
 
-use super::{END_OF_TABLE, Section, figure, heads, open_table, page};
+use super::{Section, facts, figure, heads, list, note, page, row, scrolling, statement};
 use crate::chart::build::validation;
 use crate::chart::escape::{id, text as esc};
 use crate::validate::largest;
@@ -27,7 +25,11 @@ pub fn render_validation_html(validation: &Validation) -> String {
         let title = scenario.scenario.clone();
         sections.push(Section::new(format!("scenario-{}", id(&title)), title, body));
     }
-    sections.push(Section::new("environment", "Where this comes from", environment(validation)));
+    sections.push(Section::new(
+        "environment",
+        "Where this comes from",
+        facts(&validation.environment),
+    ));
     let about = format!("vcoop {}, on this host and simulated", validation.version);
     page("Simulated beside measured", &about, &sections)
 }
@@ -35,7 +37,7 @@ pub fn render_validation_html(validation: &Validation) -> String {
 fn in_short(validation: &Validation) -> String {
     let mut out = String::new();
     if validation.interrupted {
-        out.push_str("<p class=\"note\">Interrupted: not all of it was measured.</p>");
+        out += &note("Interrupted: not all of it was measured.");
     }
     let mean = |of: &str| validation.summary.iter().find(|s| s.of == of && s.statistic == "mean");
     let lines: Vec<String> = ["guest latency", "host latency", "throughput"]
@@ -55,37 +57,22 @@ fn in_short(validation: &Validation) -> String {
     let words = if lines.is_empty() { "Nothing was compared".to_owned() } else { lines.join("; ") };
     let mut chars = words.chars();
     let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-    let _ = write!(out, "<p class=\"verdict\">{}.</p>", esc(&(first + chars.as_str())));
+    out += &statement(&(esc(&(first + chars.as_str())) + "."));
     if !validation.largest.is_empty() {
-        out.push_str("<p>The largest errors, one a series at most:</p><ul>");
-        validation.largest.iter().for_each(|error| {
-            let _ = write!(out, "<li>{}</li>", esc(&largest(error)));
-        });
-        out.push_str("</ul>");
+        out += "<p>The largest errors, one a series at most:</p>";
+        out += &list(validation.largest.iter().map(|error| esc(&largest(error))));
     }
     let columns =
         ["simulated / measured", "statistic", "series", "bias", "median factor", "within 2x"];
-    out.push_str(&open_table("Prediction error by statistic", &heads(columns)));
-    for row in &validation.summary {
-        let _ = write!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0} %</td></tr>",
-            esc(&row.of),
-            esc(&row.statistic),
-            row.count,
-            format::ratio(row.bias),
-            format::ratio(row.median_factor),
-            100.0 * row.within_2x
-        );
-    }
-    out.push_str(END_OF_TABLE);
-    out
-}
-
-fn environment(validation: &Validation) -> String {
-    let mut out = String::from("<dl>");
-    for (name, value) in &validation.environment {
-        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", esc(name), esc(value));
-    }
-    out + "</dl>"
+    let rows = validation.summary.iter().map(|s| {
+        let cells = [
+            esc(&s.statistic),
+            s.count.to_string(),
+            format::ratio(s.bias),
+            format::ratio(s.median_factor),
+            format!("{:.0} %", 100.0 * s.within_2x),
+        ];
+        row(&esc(&s.of), cells.map(|cell| format!("<td>{cell}</td>")))
+    });
+    out + &scrolling("Prediction error by statistic", &heads(columns), rows)
 }

@@ -281,7 +281,6 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
                 value,
                 interval,
                 horizontal: false,
-                mark: true,
                 hint: format!("{hint}, {bounds}"),
             });
             let row = [lane.label.clone(), quantile.1.to_owned(), format::time(value), bounds];

@@ -140,7 +140,6 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
                 value: edge(entry.ratio),
                 interval,
                 horizontal: true,
-                mark: true,
                 hint: format!("{}: {policy} {ratio} ({bounds})", row.label),
             });
             table.rows.push(vec![row.label.clone(), policy.clone(), ratio, bounds]);
@@ -150,7 +149,7 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
     // A policy that was not run has no dot to explain.
     let ran = lanes.iter().zip(&whiskers).filter(|(_, whiskers)| !whiskers.is_empty());
     let legend = ran.map(|(lane, _)| lane.key(Sign::Dot)).collect();
-    let mut layers = vec![Layer::Rule { vertical: true, at: 1.0, label: String::new() }];
+    let mut layers = vec![Layer::Rule { at: 1.0, label: String::new() }];
     layers.extend(
         lanes
             .iter()

@@ -10,7 +10,7 @@ use super::Group;
 use super::lanes::{Lane, panels, probes};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
-use crate::parts::words;
+use crate::parts::{self, words};
 
 /// Parts from the bottom of a stack to its top: the host's first.
 const ORDER: [Part; Part::COUNT] = [
@@ -201,11 +201,9 @@ fn percent(share: f64) -> String {
 
 /// The largest shares in words.
 fn largest(share: impl Fn(Part) -> f64, most: usize) -> String {
-    let mut shares: Vec<(Part, f64)> = Part::ALL.iter().map(|p| (*p, share(*p))).collect();
-    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let shown = shares.iter().take(most).filter(|(_, s)| *s >= LEAST_SHARE);
-    let one = |(part, share): &(Part, f64)| format!("{} {:.0} %", words(*part), share * 100.0);
-    shown.map(one).collect::<Vec<_>>().join(", ")
+    let shares = parts::largest(Part::ALL.iter().map(|p| (*p, share(*p))), most).into_iter();
+    let one = |(part, share)| format!("{} {:.0} %", words(part), share * 100.0);
+    shares.filter(|(_, s)| *s >= LEAST_SHARE).map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Parts of the slowest samples: about a hundredth of all, in whole octaves. `None` if nothing is known of them.

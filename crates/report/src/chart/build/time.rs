@@ -121,7 +121,7 @@ pub(super) fn marks(
 ) {
     for switch in document.switches.iter().filter(|s| s.at_us >= 0.0) {
         let (at, label) = (switch.at_us / 1e6, switch.what.clone());
-        layers.push(Layer::Rule { vertical: true, at, label });
+        layers.push(Layer::Rule { at, label });
     }
     let starts = document.curves.iter().filter(|c| c.event == "start");
     let of = starts.filter(|c| panel.lanes.first().is_some_and(|lane| lane.is_at(&c.place)));
