@@ -3,6 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
+use crate::distinct;
+
 /// Columns a rendered diagnostic may use.
 const WIDTH: usize = 100;
 
@@ -225,15 +227,7 @@ impl<'s> Collector<'s> {
 
     /// `Ok` with the value if there was no error; else all errors, without repetitions.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
-        let mut found = self.found;
-        let mut seen = Vec::new();
-        found.retain(|d| {
-            let fresh = !seen.contains(d);
-            if fresh {
-                seen.push(d.clone());
-            }
-            fresh
-        });
+        let found = distinct(self.found);
         match value {
             Some(value) if found.is_empty() => Ok(value),
             _ => Err(Diagnostics(found)),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::set::Path;
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_CELLS;
+use crate::toml_read::node::leaves;
 use crate::toml_read::units::twice;
 use crate::toml_read::{Node, NodeValue};
 
@@ -60,8 +61,10 @@ pub(crate) type Cell = Vec<usize>;
 /// its own of a list (`"host.pcpus, vm.guest.count" = [[8, 20], [24, 60]]`). Keys without quotes nest (`vm.guest.vcpus
 /// = [1, 2]`): their path is put together again.
 pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
-    let mut found = Vec::new();
-    collect("", matrix, matrix.span, &mut found, errors);
+    let mut found: Vec<Axis> = Vec::new();
+    for (path, span, node) in leaves(matrix, &|_| false) {
+        found.extend(axis(&path, span, node, &found, errors));
+    }
     let mut cells = 1usize;
     for axis in &found {
         cells = cells.saturating_mul(axis.values.len());
@@ -80,46 +83,40 @@ pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
     found
 }
 
-fn collect(
-    prefix: &str,
-    node: &Node,
+/// An axis beside earlier ones.
+fn axis(
+    path: &str,
     span: Span,
-    found: &mut Vec<Axis>,
+    node: &Node,
+    found: &[Axis],
     errors: &mut Collector<'_>,
-) {
+) -> Option<Axis> {
+    let help = "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]";
     match &node.value {
-        NodeValue::Table(table) => {
-            for (key, span, value) in &table.entries {
-                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-                collect(&path, value, *span, found, errors);
-            }
-        }
         NodeValue::Array(values) if !values.is_empty() => {
-            let paths: Vec<String> = prefix.split(',').map(|p| p.trim().to_owned()).collect();
+            let paths: Vec<String> = path.split(',').map(|p| p.trim().to_owned()).collect();
             for (i, path) in paths.iter().enumerate() {
                 let earlier = found.iter().flat_map(|axis| &axis.paths).chain(&paths[..i]);
                 if earlier.into_iter().any(|other| other == path) {
                     errors.error(span, format!("`{path}` is varied twice"));
-                    return;
+                    return None;
                 }
             }
             if let Some((value, message)) = twice(values) {
                 errors.error(value.span, message);
-                return;
+                return None;
             }
-            found.push(Axis::new(paths, span, values.clone()));
+            return Some(Axis::new(paths, span, values.clone()));
         }
-        NodeValue::Array(_) => errors.error_help(
-            node.span,
-            format!("`{prefix}` has no value to try"),
-            "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]",
-        ),
+        NodeValue::Array(_) => {
+            errors.error_help(node.span, format!("`{path}` has no value to try"), help);
+        }
         _ => {
-            let message = format!("`{prefix}` is {}, not a list of values", node.what());
-            let help = "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]";
+            let message = format!("`{path}` is {}, not a list of values", node.what());
             errors.error_help(node.span, message, help);
         }
     }
+    None
 }
 
 /// Every combination, the last axis fastest; one empty cell for no axes.

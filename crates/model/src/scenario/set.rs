@@ -1,6 +1,6 @@
 //! `--set PATH=VALUE` and matrix axes: changing one field of the tree by its path.
 
-use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
+use crate::diagnostic::{Collector, Diagnostics, Sources, Span, nearest};
 use crate::toml_read::node::parse_value;
 use crate::toml_read::{Node, NodeValue, TableNode};
 
@@ -40,7 +40,7 @@ impl Set {
                 let span = Span { source, start: 0, end: text.len() };
                 let help = Some("write PATH=VALUE, like host.pcpus=8".to_owned());
                 let message = "this is not PATH=VALUE".to_owned();
-                Err(Diagnostics(vec![Diagnostic { ..sources.diagnose(span, message, help) }]))
+                Err(sources.diagnose(span, message, help).into())
             }
         }
     }

@@ -5,6 +5,7 @@ use super::range::{Range, RangeKeys, range};
 use crate::diagnostic::{Collector, Span};
 use crate::distinct;
 use crate::scenario::Set;
+use crate::toml_read::node::leaves;
 use crate::toml_read::table::read_table;
 use crate::toml_read::units::twice;
 use crate::toml_read::{Node, NodeValue};
@@ -97,10 +98,8 @@ pub struct AxisValue {
 
 /// The axes, and the place of each. `grid`: ranges must give their number of values.
 pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(Axis, Span)> {
-    let mut leaves = Vec::new();
-    collect("", node, node.span, &is_range, &mut leaves);
     let mut found: Vec<(Axis, Span)> = Vec::new();
-    for (path, span, node) in leaves {
+    for (path, span, node) in leaves(node, &is_range) {
         let Some(axis) = axis(&path, span, node, grid, errors) else { continue };
         let paths = axis.paths();
         let earlier = |path: &str| found.iter().any(|(axis, _)| axis.paths().contains(&path));
@@ -176,10 +175,8 @@ fn values(
 
 /// `[set]` as overrides.
 pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
-    let mut leaves = Vec::new();
-    collect("", node, node.span, &|_| false, &mut leaves);
     let mut sets = Vec::new();
-    for (path, span, node) in leaves {
+    for (path, span, node) in leaves(node, &|_| false) {
         if path.starts_with("matrix") {
             errors.error(span, "a sweep has [axes] instead of a matrix");
         }
@@ -190,28 +187,8 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
 
 /// Paths and values (as TOML) of a table.
 pub(super) fn assignments(node: &Node) -> Vec<(String, String)> {
-    let mut leaves = Vec::new();
-    collect("", node, node.span, &|_| false, &mut leaves);
-    leaves.into_iter().map(|(path, _, node)| (path, node.toml())).collect()
-}
-
-/// Leaves of nested tables by path: keys without quotes nest, and the path is put together again.
-fn collect<'n>(
-    prefix: &str,
-    node: &'n Node,
-    span: Span,
-    is_leaf: &dyn Fn(&Node) -> bool,
-    found: &mut Vec<(String, Span, &'n Node)>,
-) {
-    match node.as_table() {
-        Some(table) if prefix.is_empty() || !is_leaf(node) => {
-            for (key, span, value) in &table.entries {
-                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-                collect(&path, value, *span, is_leaf, found);
-            }
-        }
-        _ => found.push((prefix.to_owned(), span, node)),
-    }
+    let leaves = leaves(node, &|_| false).into_iter();
+    leaves.map(|(path, _, node)| (path, node.toml())).collect()
 }
 
 /// Whether a table is a range rather than further keys of a path.

@@ -135,6 +135,24 @@ impl Node {
     }
 }
 
+/// Leaves of nested tables: path, place of the last key, value. Keys without quotes nest, and the path is put together
+/// again. What `is_leaf` says of a table counts below the first one.
+pub(crate) fn leaves<'n>(
+    node: &'n Node,
+    is_leaf: &dyn Fn(&Node) -> bool,
+) -> Vec<(String, Span, &'n Node)> {
+    let mut found = Vec::new();
+    for (key, span, value) in node.as_table().into_iter().flat_map(|table| &table.entries) {
+        if value.as_table().is_none() || is_leaf(value) {
+            found.push((key.clone(), *span, value));
+        } else {
+            let below = leaves(value, is_leaf).into_iter();
+            found.extend(below.map(|(path, span, node)| (format!("{key}.{path}"), span, node)));
+        }
+    }
+    found
+}
+
 /// Parses a file into a table node whose spans point into `sources[source]`.
 ///
 /// # Errors

@@ -91,7 +91,7 @@ pub(crate) trait Field: Sized {
     fn schema(generator: &mut SchemaGenerator) -> Schema;
 
     /// Whether the key is required.
-    const REQUIRED: bool;
+    const REQUIRED: bool = false;
 
     /// Whether it stands for the keys of another table.
     const FLAT: bool = false;
@@ -114,8 +114,6 @@ impl<T: Table + JsonSchema> Field for Flat<T> {
     fn schema(generator: &mut SchemaGenerator) -> Schema {
         T::json_schema(generator)
     }
-
-    const REQUIRED: bool = false;
 
     const FLAT: bool = true;
 
@@ -164,8 +162,6 @@ impl<T: Value> Field for Option<At<T>> {
     fn schema(generator: &mut SchemaGenerator) -> Schema {
         T::schema(generator)
     }
-
-    const REQUIRED: bool = false;
 }
 
 /// An array of tables (`[[load]]`), empty if missing.
@@ -185,8 +181,6 @@ impl<T: Table + JsonSchema> Field for Vec<T> {
         let items = generator.subschema_for::<T>();
         schemars::json_schema!({ "type": "array", "items": items })
     }
-
-    const REQUIRED: bool = false;
 }
 
 /// A single table (`[host]`); read as an empty one if missing, so that its defaults apply.
@@ -218,8 +212,6 @@ impl<T: Table + JsonSchema> Field for Sub<T> {
     fn schema(generator: &mut SchemaGenerator) -> Schema {
         generator.subschema_for::<T>()
     }
-
-    const REQUIRED: bool = false;
 }
 
 /// Tables with names of the user's choice (`[policy.NAME]`), in the order of the text.
@@ -247,8 +239,6 @@ impl<T: Table + JsonSchema> Field for Keyed<T> {
         let values = generator.subschema_for::<T>();
         schemars::json_schema!({ "type": "object", "additionalProperties": values })
     }
-
-    const REQUIRED: bool = false;
 }
 
 /// Builds the schema of a table.
