@@ -11,7 +11,7 @@ use vcoop_model::run::Run;
 use vcoop_report::explain::explain;
 
 use crate::args::{BackendArg, Common, Single};
-use crate::failure::Failure;
+use crate::failure::{Failure, ended};
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
@@ -97,8 +97,5 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let found = explain(&result, &measured.runs[0], &plan, probe, args.worst, look)
         .map_err(Failure::run)?;
     print(&if args.common.json { json(&found)? } else { found.render(style()) })?;
-    if let Some(failure) = failure {
-        return Err(Failure::run(failure));
-    }
-    if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+    ended(failure, stopped())
 }

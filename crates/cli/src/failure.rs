@@ -62,3 +62,12 @@ impl Failure {
         ExitCode::from(code)
     }
 }
+
+/// The end of a run: why it failed, or whether it was interrupted.
+pub(crate) fn ended(failure: Option<impl Display>, interrupted: bool) -> Result<(), Failure> {
+    match failure {
+        Some(failure) => Err(Failure::run(failure)),
+        None if interrupted => Err(Failure::Interrupted),
+        None => Ok(()),
+    }
+}

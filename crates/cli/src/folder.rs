@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use vcoop_experiment::result::Document;
+use vcoop_experiment::runner::Measured;
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
-use vcoop_report::{open_metrics, render_html};
+use vcoop_report::data::{self, Spools};
+use vcoop_report::{Style, open_metrics, render, render_html};
 
 use crate::failure::Failure;
 use crate::output::{note, shown};
@@ -133,17 +135,20 @@ impl Folder {
         ))
     }
 
-    /// Writes all files. `result.json` is last: if it exists, the others do.
+    /// Writes all files, with the data files if there are samples. `result.json` is last: if it exists, the others do.
     pub(crate) fn write(
         &self,
         result: &Document,
-        report: &str,
+        samples: Option<(&Spools, &Measured)>,
         plans: &[Plan],
         scenario: &str,
     ) -> Result<(), Failure> {
+        if let Some((spools, measured)) = samples {
+            data::write(&self.dir, spools, result, measured, plans).map_err(Failure::run)?;
+        }
         self.put(SCENARIO, scenario)?;
         self.put(PLAN, &plans_json(plans).map_err(Failure::run)?)?;
-        self.put(TEXT, &shown(report))?;
+        self.put(TEXT, &shown(&render(result, Style::default())))?;
         self.put(REPORT, &render_html(result))?;
         self.put(RESULT, &result.to_json())
     }

@@ -15,15 +15,15 @@ use vcoop_model::distinct;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
-use vcoop_report::data::{self, Spool, Spools};
-use vcoop_report::{SLICES, Style, render};
+use vcoop_report::data::{Spool, Spools};
+use vcoop_report::{SLICES, render};
 use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
 use vcoop_text::quoted;
 
 use crate::args::{BackendArg, Common, MayCost};
 use crate::fail_if::{conditions, fail_if};
-use crate::failure::Failure;
+use crate::failure::{Failure, ended};
 use crate::folder::{Folder, MetricsFile};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -147,18 +147,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         metrics.write(&result)?;
     }
     if let Some(folder) = folder {
-        if let Some(spools) = &spools {
-            data::write(folder.path(), spools, &result, &measured, plans).map_err(Failure::run)?;
-        }
-        folder.write(&result, &render(&result, Style::default()), plans, &source.text)?;
+        let samples = spools.as_ref().map(|spools| (spools, &measured));
+        folder.write(&result, samples, plans, &source.text)?;
         folder.say(args.common.quiet);
     }
-    if let Some(failure) = failure {
-        return Err(Failure::run(failure));
-    }
-    if result.interrupted {
-        return Err(Failure::Interrupted);
-    }
+    ended(failure, result.interrupted)?;
     if args.check_determinism {
         let jobs = jobs.max(2);
         compare(&result, &once(jobs, &Eyes::default())?.0, jobs)?;
@@ -206,9 +199,7 @@ fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
     let began = Instant::now();
     let (measured, failure) = measured(&experiment, &Eyes::default(), true)?;
     let took = began.elapsed().as_secs_f64();
-    if let Some(failure) = failure {
-        return Err(Failure::run(failure));
-    }
+    ended(failure, false)?;
     let simulated: u64 = plans.iter().map(|plan| plan.warmup_ns + plan.duration_ns).sum();
     let document = document(&plans, &measured, About::default());
     Ok((document, took / (simulated as f64 / 1e9).max(1e-9)))

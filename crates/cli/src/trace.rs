@@ -8,14 +8,13 @@ use std::sync::atomic::Ordering;
 
 use vcoop_experiment::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_experiment::format;
-use vcoop_lab::Missing;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::run::Run;
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
 use crate::args::{BackendArg, Calibration, Single};
-use crate::failure::Failure;
+use crate::failure::{Failure, ended};
 use crate::folder::{cannot_write, place};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -68,11 +67,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         BackendArg::Auto | BackendArg::Sim => &Sim,
         BackendArg::Kvm => &Kvm,
     };
-    let missing = |why: &dyn std::fmt::Display| Failure::Missing(why.to_string());
-    backend.check(&plan).map_err(|e| missing(&e))?;
+    let missing = |why: Unavailable| Failure::Missing(why.to_string());
+    backend.check(&plan).map_err(missing)?;
     if backend.is_live() {
-        vcoop_lab::can_trace()
-            .map_err(|Missing { what, remedy }| missing(&Unavailable { what, remedy }))?;
+        vcoop_lab::can_trace().map_err(missing)?;
     }
     if let (Some(host), false) = (backend.host(&plan), args.quiet) {
         note(&format!("simulating {host}"));
@@ -130,10 +128,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         let hint = if args.text { String::new() } else { style().wrap(hint, 2) };
         print(&(style().wrap(&line, 2) + &hint))?;
     }
-    if let Some(failure) = failure {
-        return Err(Failure::run(failure));
-    }
-    if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+    ended(failure, stopped())
 }
 
 /// Destination of text.

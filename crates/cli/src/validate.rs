@@ -6,7 +6,7 @@ use vcoop_capture::Loader;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Choice, Request, select};
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Control, Experiment};
+use vcoop_experiment::runner::Experiment;
 use vcoop_experiment::validate::{SCENARIOS, validation};
 use vcoop_report::{Style, render_validation, render_validation_html};
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print, style};
-use crate::progress::Progress;
+use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, parse, source};
 
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(crate) struct ValidateArgs {
 }
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
-    let stop = stop_flag();
+    stop_flag();
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::of(dir, VALIDATION, args.force)).transpose()?;
     let jobs = jobs(&args.common)?;
@@ -71,10 +71,8 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
             selection.cautions.iter().chain(&said).for_each(|why| note(why));
         }
         let (plans, columns) = (&selection.plans, selection.columns());
-        let progress = Progress::new(args.common.quiet);
-        let control = Control { stop, progress: &|p| progress.tell(p) };
-        let measured = Experiment { plans, columns: &columns, jobs }.run(control);
-        progress.finish();
+        let experiment = Experiment { plans, columns: &columns, jobs };
+        let (measured, _) = measured(&experiment, &Eyes::default(), args.common.quiet)?;
         let about = About {
             title: scenario.title.clone(),
             baseline: scenario.baseline.clone(),
@@ -82,7 +80,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
             missing: selection.missing.clone(),
             ..About::default()
         };
-        documents.push(document(plans, &measured.map_err(Failure::run)?, about));
+        documents.push(document(plans, &measured, about));
         if documents.last().is_some_and(|d| d.interrupted) {
             break;
         }

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
-use vcoop_model::recording::Part;
+use vcoop_model::recording::{EngineStats, Part};
 
 use crate::deploy::deploy;
 use crate::params;
 use crate::repeat_summary::{Latency, RepeatSummary};
 use crate::result::{
     Document, EXEC_METRIC, Engine, Interval, Key, LatencySeries, Limits, Missing, Note,
-    RatioIntervals, Ratios, SCHEMA, ScalarSeries, Series, VM, Worst,
+    PerStatistic, RatioIntervals, Ratios, SCHEMA, ScalarSeries, Series, VM, Worst,
 };
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
@@ -129,11 +129,11 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
 
 fn engine(measured: &Measured) -> Option<Engine> {
     let summaries = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
-    let stats: Vec<_> = summaries.filter_map(|summary| summary.engine).collect();
+    let stats: Vec<_> = summaries.filter_map(|summary| summary.recording.engine).collect();
     if stats.is_empty() {
         return None;
     }
-    let sum = |f: fn(&vcoop_model::recording::EngineStats) -> u64| stats.iter().map(f).sum::<u64>();
+    let sum = |f: fn(&EngineStats) -> u64| stats.iter().map(f).sum::<u64>();
     // CPU time to the microsecond: the clock is no finer.
     let cpu_s = (sum(|s| s.cpu_ns) / 1000) as f64 / 1e6;
     Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
@@ -142,7 +142,8 @@ fn engine(measured: &Measured) -> Option<Engine> {
 /// The repeats that count: the complete ones, or, if there is none, those that were interrupted after their warm-up.
 fn usable<'r>(plan: &Plan, run: &'r PlanRuns) -> Vec<(u32, &'r RepeatSummary)> {
     let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
-    let measured = |d: &RepeatSummary| d.engine.is_none_or(|engine| engine.sim_ns > plan.warmup_ns);
+    let begun = |engine: EngineStats| engine.sim_ns > plan.warmup_ns;
+    let measured = |d: &RepeatSummary| d.recording.engine.is_none_or(begun);
     let all: Vec<(u32, &RepeatSummary)> = numbered.filter(|(_, d)| measured(d)).collect();
     let complete: Vec<_> = all.iter().copied().filter(|(_, d)| d.complete).collect();
     if complete.is_empty() { all } else { complete }
@@ -190,16 +191,18 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
     }
     let sources = own.iter().map(|(_, summary)| *summary).chain(paired.1.iter().copied());
     let mut units: BTreeMap<&(String, String), &'static str> = BTreeMap::new();
-    for (id, scalar) in std::iter::once(any).chain(sources).flat_map(|summary| &summary.scalars) {
+    for (id, scalar) in
+        std::iter::once(any).chain(sources).flat_map(|summary| &summary.recording.scalars)
+    {
         units.entry(id).or_insert(scalar.unit);
     }
     for (id @ (probe, metric), unit) in units {
         let value = |summary: &RepeatSummary| {
-            summary.scalars.get(id).map(|s| s.value).or_else(|| if_absent(metric, unit))
+            summary.recording.scalars.get(id).map(|s| s.value).or_else(|| if_absent(metric, unit))
         };
         let mine: Vec<f64> = own.iter().filter_map(|(_, summary)| value(summary)).collect();
         // Another policy's number.
-        if mine.is_empty() && !any.scalars.contains_key(id) {
+        if mine.is_empty() && !any.recording.scalars.contains_key(id) {
             continue;
         }
         let pairs = paired.0.iter().zip(&paired.1);
@@ -306,10 +309,13 @@ fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
         };
         ends.map(|ends| ends.map(ratio))
     };
-    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| point(Some(ppm)));
-    let points = Ratios { mean: point(None), p50, p90, p99, p999, p9999 };
-    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| bounds(Some(ppm)));
-    (points, RatioIntervals { mean: bounds(None), p50, p90, p99, p999, p9999 })
+    (each(point), each(bounds))
+}
+
+/// A value for the mean and each quantile.
+fn each<T>(of: impl Fn(Option<u64>) -> Option<T>) -> PerStatistic<T> {
+    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| of(Some(ppm)));
+    PerStatistic { mean: of(None), p50, p90, p99, p999, p9999 }
 }
 
 /// Median of sorted values; the mean of the middle two. Zero without values.

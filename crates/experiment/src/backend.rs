@@ -18,6 +18,7 @@ use crate::result::Note;
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
 pub use sim::{Sim, SimHere};
+pub use vcoop_lab::Missing as Unavailable;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use vm::{Applied, Applies, Vm};
 
@@ -88,20 +89,3 @@ impl<'a> Column<'a> {
         Self { backend, plans: (0..plans).collect() }
     }
 }
-
-/// A missing facility: exit code 3.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
-    /// What is missing.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  remedy: {}", self.what, self.remedy)
-    }
-}
-
-impl std::error::Error for Unavailable {}

@@ -7,10 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
-use vcoop_model::recording::{
-    EngineStats, InUse, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar,
-    Scatter, Slice, WorstSample,
-};
+use vcoop_model::recording::{LatencyRecord, Part, Recording, Slice, WorstSample};
 
 use crate::bins::Bins;
 use crate::result::latency_name;
@@ -20,20 +17,8 @@ use crate::result::latency_name;
 pub struct RepeatSummary {
     /// Latency series, in the order of the plan's probes.
     pub latencies: Vec<Latency>,
-    /// Scalars by (probe, metric).
-    pub scalars: BTreeMap<(String, String), Scalar>,
-    /// Events of the VMs of storms.
-    pub marks: Vec<Mark>,
-    /// Scatter views, in the order of the plan.
-    pub scatters: Vec<Scatter>,
-    /// Interval views, in the order of the plan.
-    pub intervals: Vec<Intervals>,
-    /// Policy events over time, if the plan asks for slices.
-    pub policy_events: Vec<PolicyEvents>,
-    /// vCPUs in use over time, if the plan asks for slices.
-    pub in_use: Vec<InUse>,
-    /// Engine accounting.
-    pub engine: Option<EngineStats>,
+    /// All else that was recorded; it has no latency series.
+    pub recording: Recording,
     /// Whether the run was complete, not interrupted.
     pub complete: bool,
 }
@@ -71,36 +56,15 @@ pub struct Latency {
 
 impl RepeatSummary {
     /// Summarises a recording.
-    pub fn new(recording: Recording, complete: bool) -> Self {
-        let Recording {
-            latencies,
-            scalars,
-            engine,
-            marks,
-            scatters,
-            intervals,
-            policy_events,
-            in_use,
-            fault: _,
-        } = recording;
-        let latencies = latencies.into_iter().map(Latency::new).collect();
-        Self {
-            latencies,
-            scalars,
-            marks,
-            scatters,
-            intervals,
-            policy_events,
-            in_use,
-            engine,
-            complete,
-        }
+    pub fn new(mut recording: Recording, complete: bool) -> Self {
+        let latencies = std::mem::take(&mut recording.latencies);
+        Self { latencies: latencies.into_iter().map(Latency::new).collect(), recording, complete }
     }
 
     /// The same without views of a single run, which can be large.
     pub fn without_views(mut self) -> Self {
-        self.scatters = Vec::new();
-        self.intervals = Vec::new();
+        self.recording.scatters = Vec::new();
+        self.recording.intervals = Vec::new();
         self
     }
 }

@@ -278,37 +278,26 @@ impl LatencySeries {
 }
 
 /// Ratios of a series' statistics to the baseline's; null if either is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ratios {
-    /// Of means.
-    pub mean: Option<f64>,
-    /// Of medians.
-    pub p50: Option<f64>,
-    /// Of 90 % quantiles.
-    pub p90: Option<f64>,
-    /// Of 99 % quantiles.
-    pub p99: Option<f64>,
-    /// Of 99.9 % quantiles.
-    pub p999: Option<f64>,
-    /// Of 99.99 % quantiles.
-    pub p9999: Option<f64>,
-}
+pub type Ratios = PerStatistic<f64>;
 
 /// Their intervals.
+pub type RatioIntervals = PerStatistic<Interval>;
+
+/// A value for each statistic of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RatioIntervals {
+pub struct PerStatistic<T> {
     /// Of means.
-    pub mean: Option<Interval>,
+    pub mean: Option<T>,
     /// Of medians.
-    pub p50: Option<Interval>,
+    pub p50: Option<T>,
     /// Of 90 % quantiles.
-    pub p90: Option<Interval>,
+    pub p90: Option<T>,
     /// Of 99 % quantiles.
-    pub p99: Option<Interval>,
+    pub p99: Option<T>,
     /// Of 99.9 % quantiles.
-    pub p999: Option<Interval>,
+    pub p999: Option<T>,
     /// Of 99.99 % quantiles.
-    pub p9999: Option<Interval>,
+    pub p9999: Option<T>,
 }
 
 /// One of the worst samples, in microseconds.

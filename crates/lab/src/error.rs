@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// A facility that is missing.
+/// A facility that is missing: exit code 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// What is missing.
@@ -14,7 +14,7 @@ pub struct Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.remedy)
+        write!(f, "{}\n  remedy: {}", self.what, self.remedy)
     }
 }
 
@@ -49,10 +49,10 @@ impl fmt::Display for Whom {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something the plan needs is not on this host.
-    #[error("{0}")]
+    #[error("{}; {}", .0.what, .0.remedy)]
     Missing(#[from] Missing),
     /// The kernel refuses a thread the means of boosting of this plan's policy. Other policies of the scenario may run.
-    #[error("policy {policy}: {missing}")]
+    #[error("policy {policy}: {}; {}", .missing.what, .missing.remedy)]
     PolicyMissing {
         /// The policy.
         policy: String,

@@ -8,12 +8,12 @@ use vcoop_experiment::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Ns, Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
-use vcoop_report::data::{self, Spools};
-use vcoop_report::{SLICES, Style, render};
+use vcoop_report::data::Spools;
+use vcoop_report::{SLICES, render};
 
 use crate::args::Calibration;
 use crate::args::host::CompareArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, ended};
 use crate::folder::Folder;
 use crate::host::living::{self, Owner};
 use crate::interrupt::stop_flag;
@@ -83,17 +83,11 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let result = document(&plans, &measured, about);
     let printed = print(&if args.json { result.to_json() } else { render(&result, style()) });
     if let Some(folder) = folder {
-        if let Some(spools) = &spools {
-            data::write(folder.path(), spools, &result, &measured, &plans).map_err(Failure::run)?;
-        }
-        folder.write(&result, &render(&result, Style::default()), &plans, &text)?;
+        let samples = spools.as_ref().map(|spools| (spools, &measured));
+        folder.write(&result, samples, &plans, &text)?;
         folder.say(args.quiet);
     }
-    match failure {
-        Some(failure) => Err(Failure::run(failure)),
-        None if result.interrupted => Err(Failure::Interrupted),
-        None => printed,
-    }
+    ended(failure, result.interrupted).and(printed)
 }
 
 fn announce(args: &CompareArgs, plans: &[Plan]) {

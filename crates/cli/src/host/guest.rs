@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 use vcoop_experiment::format;
 use vcoop_guest_governor::{
@@ -16,7 +18,7 @@ use vcoop_guest_governor::{
 use vcoop_service::metrics::{self, Listen};
 use vcoop_service::usual;
 
-use crate::args::host::{ByArg, GovernorArg, GuestArgs};
+use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
 use crate::output::{note, print};
@@ -67,11 +69,8 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     }
     let stop = end_flag();
     let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
-    let governor = match args.governor {
-        GovernorArg::Step => "step",
-        GovernorArg::Proportional => "proportional",
-        GovernorArg::HostHint => "host-hint",
-    };
+    let governor = args.governor.to_possible_value();
+    let governor = governor.as_ref().map_or("", PossibleValue::get_name);
     let by = match args.by {
         ByArg::Cpuset => By::Cpuset,
         ByArg::Hotplug => By::Hotplug,

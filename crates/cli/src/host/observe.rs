@@ -24,7 +24,7 @@ use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
-use vcoop_report::{SLICES, Style, render};
+use vcoop_report::{SLICES, render};
 use vcoop_text::quoted;
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     traced?;
     if let Some(folder) = folder {
         let plans = std::slice::from_ref(&plan);
-        folder.write(&result, &render(&result, Style::default()), plans, &text)?;
+        folder.write(&result, None, plans, &text)?;
         folder.say(args.quiet);
     }
     if let (Some(asked), Some(scene)) = (asked, scene) {

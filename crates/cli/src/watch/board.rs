@@ -163,7 +163,7 @@ impl Board {
     /// Adds a finished repeat.
     pub(super) fn book(&mut self, run: RunId, digest: &RepeatSummary) {
         let scalar = |metric: &str| {
-            let of = digest.scalars.iter().filter(|((_, m), _)| m == metric);
+            let of = digest.recording.scalars.iter().filter(|((_, m), _)| m == metric);
             of.map(|(_, s)| s.value).sum::<f64>()
         };
         let (boosted, throttles, denied) =

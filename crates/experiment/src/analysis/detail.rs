@@ -90,10 +90,10 @@ pub(super) fn policy_events(
 ) -> Vec<PolicyEventSeries> {
     let mut all = Vec::new();
     let Some(first) = repeats.first() else { return all };
-    for (index, own) in first.policy_events.iter().enumerate() {
+    for (index, own) in first.recording.policy_events.iter().enumerate() {
         for event in PolicyEvent::ALL {
             let mut sums = vec![0u64; own.counts.len()];
-            for events in repeats.iter().filter_map(|d| d.policy_events.get(index)) {
+            for events in repeats.iter().filter_map(|d| d.recording.policy_events.get(index)) {
                 let counts = events.counts.iter().map(|counts| u64::from(counts[event as usize]));
                 sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
             }
@@ -118,7 +118,7 @@ pub(super) fn in_use(place: impl Fn() -> Place, repeats: &[&RepeatSummary]) -> V
     let Some(first) = repeats.first() else { return Vec::new() };
     let n = repeats.len() as f64;
     let one = |(index, own): (usize, &InUse)| {
-        let all = || repeats.iter().filter_map(|d| d.in_use.get(index));
+        let all = || repeats.iter().filter_map(|d| d.recording.in_use.get(index));
         let mean = |sum: u64, of: f64| scalar(sum as f64 / (n * of));
         let slices = 0..own.used_ns.len();
         let used = |i: usize| mean(all().map(|d| d.used_ns[i]).sum(), own.width_ns as f64);
@@ -132,7 +132,7 @@ pub(super) fn in_use(place: impl Fn() -> Place, repeats: &[&RepeatSummary]) -> V
             changes: slices.map(changes).collect(),
         }
     };
-    first.in_use.iter().enumerate().map(one).collect()
+    first.recording.in_use.iter().enumerate().map(one).collect()
 }
 
 /// Changes at set times of the scenario.

@@ -54,7 +54,9 @@ impl Views {
                 ));
             }
         }
-        let Some(Some(first)) = run.repeats.first() else { return };
+        let Some(Some(RepeatSummary { recording: first, .. })) = run.repeats.first() else {
+            return;
+        };
         for scatter in &first.scatters {
             self.scatters.push(scattered(place(), plan, scatter, &first.marks));
         }
@@ -101,7 +103,8 @@ fn curve(
     let times: Vec<Vec<f64>> = repeats
         .iter()
         .map(|digest| {
-            let marks = digest.marks.iter().filter(|m| m.storm == index && m.kind == kind);
+            let marks =
+                digest.recording.marks.iter().filter(|m| m.storm == index && m.kind == kind);
             marks.map(|m| m.at_ns.saturating_sub(begin_ns) as f64 / 1e9).collect()
         })
         .collect();

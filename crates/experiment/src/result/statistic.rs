@@ -2,7 +2,7 @@
 
 use vcoop_model::sweep::Statistic;
 
-use super::{Interval, LatencySeries};
+use super::{Interval, LatencySeries, PerStatistic};
 
 /// A value and its interval.
 pub type Bounded = (Option<f64>, Option<Interval>);
@@ -22,15 +22,20 @@ impl LatencySeries {
 
     /// Ratio of a statistic to the baseline's.
     pub fn ratio(&self, of: Statistic) -> Bounded {
-        let ratios = self.ratio_to_baseline.unwrap_or_default();
-        let intervals = self.ratio_ci95.unwrap_or_default();
+        let ratio = self.ratio_to_baseline.and_then(|ratios| ratios.of(of));
+        (ratio, self.ratio_ci95.and_then(|intervals| intervals.of(of)))
+    }
+}
+
+impl<T: Copy> PerStatistic<T> {
+    fn of(&self, of: Statistic) -> Option<T> {
         match of {
-            Statistic::Mean => (ratios.mean, intervals.mean),
-            Statistic::P50 => (ratios.p50, intervals.p50),
-            Statistic::P90 => (ratios.p90, intervals.p90),
-            Statistic::P99 => (ratios.p99, intervals.p99),
-            Statistic::P999 => (ratios.p999, intervals.p999),
-            Statistic::P9999 => (ratios.p9999, intervals.p9999),
+            Statistic::Mean => self.mean,
+            Statistic::P50 => self.p50,
+            Statistic::P90 => self.p90,
+            Statistic::P99 => self.p99,
+            Statistic::P999 => self.p999,
+            Statistic::P9999 => self.p9999,
         }
     }
 }
