@@ -338,26 +338,20 @@ impl Publication {
             .chain(claims.map(at("claim")))
     }
 
-    /// The path of the first place that names this scenario.
-    pub(crate) fn names_scenario(&self, name: &str) -> Option<Vec<Step<'static>>> {
-        let mut found = None;
-        let mut look = |scenario: &str, path: &[Step<'static>]| {
-            if found.is_none() && scenario == name {
-                found = Some([path, &["scenario".into()]].concat());
-            }
-        };
-        for (i, table) in self.tables.iter().enumerate() {
-            look(&table.scenario, &["table".into(), i.into()]);
-        }
-        for (i, histogram) in self.histograms.iter().enumerate() {
-            look(&histogram.scenario, &["histogram".into(), i.into()]);
-        }
-        for (i, claim) in self.claims.iter().enumerate() {
-            for (j, check) in claim.checks.iter().enumerate() {
-                look(&check.scenario, &["claim".into(), i.into(), "check".into(), j.into()]);
-            }
-        }
-        found
+    /// The scenarios that it names, each with the path of the table or check that does.
+    pub(crate) fn scenarios(&self) -> impl Iterator<Item = (Vec<Step<'static>>, &String)> {
+        let at = |list: &'static str, i: usize| vec![list.into(), i.into()];
+        let tables = self.tables.iter().enumerate();
+        let histograms = self.histograms.iter().enumerate();
+        let checks = self.claims.iter().enumerate().flat_map(move |(i, claim)| {
+            let checks = claim.checks.iter().enumerate();
+            checks
+                .map(move |(j, check)| ([at("claim", i), at("check", j)].concat(), &check.scenario))
+        });
+        tables
+            .map(move |(i, table)| (at("table", i), &table.scenario))
+            .chain(histograms.map(move |(i, histogram)| (at("histogram", i), &histogram.scenario)))
+            .chain(checks)
     }
 
     fn scenarios_mut(&mut self) -> impl Iterator<Item = &mut String> {

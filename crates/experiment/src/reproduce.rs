@@ -97,7 +97,8 @@ impl Selection {
     /// A diagnostic about a missing scenario, at the first place that names it.
     fn no_scenario(&self, name: &str, message: &str, help: Option<String>) -> Diagnostics {
         let said = |publication: &Publication| {
-            let path = publication.names_scenario(name)?;
+            let (mut path, _) = publication.scenarios().find(|(_, scenario)| *scenario == name)?;
+            path.push("scenario".into());
             Some(publication.origin.at(&path, message.to_owned(), help.clone()))
         };
         let whole = || Diagnostic::whole("scenario", message.to_owned(), help.clone());

@@ -24,7 +24,7 @@ use vcoop_abi::GuestArea;
 use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
 use vcoop_policy::repay::ACCOUNT_NS;
-use vcoop_policy::{Injection, TimerAdvance};
+use vcoop_policy::{Injection, TimerAdvance, driver};
 use vcoop_threads::tsc::Clock;
 use vcoop_threads::{
     Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
@@ -238,14 +238,14 @@ impl<'a> Injector<'a> {
     fn throw(&self, action: &TimelineAction) -> Result<(), Error> {
         match action {
             TimelineAction::Boost { vm, on } => {
-                for (i, driver) in self.vms.iter().enumerate() {
+                for (i, own) in self.vms.iter().enumerate() {
                     match vm {
-                        None => driver.shared.lock().set_global(*on),
-                        Some(vm) if *vm as usize == i => driver.shared.lock().set_vm(*on),
+                        None => own.shared.lock().set_global(*on),
+                        Some(vm) if *vm as usize == i => own.shared.lock().set_vm(*on),
                         Some(_) => continue,
                     }
-                    for n in 0..driver.vcpus.len() {
-                        driver.enable(self.common, n as u32)?;
+                    for n in 0..own.vcpus.len() {
+                        driver::enable(&mut own.port(self.common, n as u32))?;
                     }
                 }
                 Ok(())

@@ -257,29 +257,11 @@ impl LabVm {
         driver::start(&mut port, false)
     }
 
-    /// Reports the switches of the VM to the policy.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`]: the means or the baseline could not be applied.
-    pub(crate) fn enable(&self, common: &Common, n: u32) -> Result<(), Error> {
-        driver::enable(&mut self.port(common, n))
-    }
-
-    /// Reports an exit from guest mode; called by the vCPU's thread.
-    ///
-    /// # Errors
-    ///
-    /// As [`enable`](Self::enable).
-    pub(crate) fn exited(&self, common: &Common, n: u32) -> Result<(), Error> {
-        driver::exit(&mut self.port(common, n))
-    }
-
     /// Reports that the policy's timer may be due.
     ///
     /// # Errors
     ///
-    /// As [`enable`](Self::enable).
+    /// [`Error::Kernel`]: the means or the baseline could not be applied.
     pub(crate) fn timer_due(&self, common: &Common, n: u32) -> Result<(), Error> {
         let mut port = self.port(common, n);
         driver::timer(&mut port)?;

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use vcoop_abi::{Hints, Word};
-use vcoop_model::plan::{Ns, Plan, TimelineAction, VmPlan};
+use vcoop_model::plan::{Ns, Plan, VmPlan};
 use vcoop_model::recording::InUse;
 
 use crate::policy_driver::LabVm;
@@ -98,16 +98,10 @@ pub(crate) fn bits(vcpus: &[u32]) -> u64 {
     vcpus.iter().filter(|v| **v < 64).fold(0, |bits, v| bits | 1 << v)
 }
 
-/// Whether a VM's guest has a mask: the VM has a governor, or the timeline names vCPUs.
-pub(crate) fn is_masked(plan: &Plan, vm: usize) -> bool {
-    let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);
-    plan.governor(vm).is_some() || plan.timeline.iter().any(|event| names(&event.action))
-}
-
 /// Whether a VM's guest moves its tasks between its vCPUs.
 pub(crate) fn balances(plan: &Plan, vm: usize) -> bool {
     let of = &plan.vms[vm];
-    of.vcpu_cpus.len() > 1 && (of.virt.govern.guest_balance || is_masked(plan, vm))
+    of.vcpu_cpus.len() > 1 && (of.virt.govern.guest_balance || plan.has_mask(vm))
 }
 
 /// The period of the tick in the guest of such a VM.

@@ -221,7 +221,7 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
-        let masked = preferred_mask::is_masked(plan, i);
+        let masked = plan.has_mask(i);
         let (mut driver, vcpus) = build(&kvm, plan, i, &guest, &rates, masked)?;
         wiring.connect(i as u32, &mut driver);
         driver.machine.ram.control(|control| {

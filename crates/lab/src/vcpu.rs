@@ -7,6 +7,7 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
 use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_MULTICAST, PORT_PANIC};
 use vcoop_model::plan::Ns;
+use vcoop_policy::driver;
 use vcoop_threads::{gettid, pin};
 
 use crate::error::Error;
@@ -133,7 +134,7 @@ pub(crate) fn run(
             Asked::Nothing => {}
         }
         if vm.vcpus[n as usize].is_registered() {
-            vm.exited(common, n)?;
+            driver::exit(&mut vm.port(common, n))?;
         }
     }
     Ok(())

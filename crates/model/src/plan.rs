@@ -81,6 +81,12 @@ impl Plan {
         let keeper = if full.is_empty() { None } else { ticks().next() };
         candidates.iter().copied().find(of_loads).or(candidates.first().copied()).or(keeper)
     }
+
+    /// Whether a VM may keep off some of its vCPUs: it has a governor, or the timeline names those that it prefers.
+    pub fn has_mask(&self, vm: usize) -> bool {
+        let names = |event: &TimelineEvent| matches!(event.action, TimelineAction::Prefer { vm: of, .. } if of as usize == vm);
+        self.governor(vm).is_some() || self.timeline.iter().any(names)
+    }
 }
 
 /// The host.

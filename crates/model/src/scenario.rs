@@ -41,6 +41,7 @@ use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
+pub use crate::toml_read::units::{duration, show as duration_text};
 pub use keys::sched::fair_name;
 /// Names of the built-in policies, in the order of lists: governors come last.
 pub use policies::NAMES as POLICIES;
@@ -62,20 +63,6 @@ use matrix::Axis;
 use resolve::{Outside, Resolved};
 use set::Path;
 use unfit::Unfit;
-
-/// Nanoseconds of a duration as scenarios write them: `500us`, `2.5ms`, `10s`.
-///
-/// # Errors
-///
-/// Why it is not a duration.
-pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
-    crate::toml_read::units::duration(text)
-}
-
-/// A duration as scenarios write it, in the largest unit that keeps it whole.
-pub fn duration_text(ns: crate::plan::Ns) -> String {
-    crate::toml_read::units::show(ns)
-}
 
 /// A scenario: checked, with every cell of its matrix resolved.
 #[derive(Clone, Debug)]

@@ -94,13 +94,7 @@ pub(super) fn tick(coarse: Option<Ns>, config: &Config) -> Fact<Ns> {
 
 /// The preemption model: from debugfs, else from the boot option, else from the build configuration.
 pub(super) fn preemption(root: &Root, config: &Config) -> Fact<Preemption> {
-    let named = |name: &str| match name {
-        "none" => Some(Preemption::None),
-        "voluntary" => Some(Preemption::Voluntary),
-        "lazy" => Some(Preemption::Lazy),
-        "full" => Some(Preemption::Full),
-        _ => None,
-    };
+    let named = |name: &str| Preemption::ALL.into_iter().find(|model| model.name() == name);
     // `none voluntary (full) lazy`.
     if let Some(text) = root.text("sys/kernel/debug/sched/preempt")
         && let Some(chosen) = text

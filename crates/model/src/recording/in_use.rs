@@ -1,6 +1,6 @@
 //! Number of vCPUs that a VM uses over the measured time, for VMs that can avoid some.
 
-use crate::plan::{Ns, Plan, TimelineAction};
+use crate::plan::{Ns, Plan};
 
 /// vCPUs in use of the VMs of one name, in slices of equal length.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +34,10 @@ impl InUse {
     /// The counters for runs of a plan: one for the VMs of a name, if one of them can avoid vCPUs; none unless the plan
     /// has slices.
     pub fn all(plan: &Plan) -> Vec<Self> {
-        let told = |vm: usize| {
-            let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);
-            plan.timeline.iter().any(|event| names(&event.action))
-        };
         let mut all: Vec<Self> = Vec::new();
         for (m, vm) in plan.vms.iter().enumerate().filter(|_| plan.slices > 0) {
             let known = all.iter().any(|known| known.vm == vm.label);
-            if !known && (plan.governor(m).is_some() || told(m)) {
+            if !known && plan.has_mask(m) {
                 let mut own = Self::new(&vm.label, plan.slices, plan.duration_ns);
                 let copies = plan.vms.iter().filter(|copy| copy.label == vm.label);
                 own.vcpus = copies.map(|copy| copy.level.topology.cpus()).sum();

@@ -332,15 +332,7 @@ fn vms(
 ) -> Option<Vec<VmPlan>> {
     // Reports name loads and VMs side by side ("who ran instead"), so all names differ.
     let names = loads.iter().map(|l| &l.common.name).chain(keys.vm.iter().map(|v| &v.name));
-    if keys.vm.iter().any(|vm| loads.iter().any(|l| l.common.name.value == vm.name.value))
-        || keys
-            .vm
-            .iter()
-            .enumerate()
-            .any(|(i, vm)| keys.vm[..i].iter().any(|o| o.name.value == vm.name.value))
-    {
-        errors.distinct(names.map(|n| (n.value.0.as_str(), n.span)));
-    }
+    errors.distinct(names.map(|n| (n.value.0.as_str(), n.span)));
     let mut all = Vec::new();
     let mut complete = true;
     let (mut vcpus, mut tasks) = (0, 0);

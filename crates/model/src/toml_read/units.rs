@@ -39,8 +39,12 @@ impl<const MIN: Ns> Text for AtLeast<MIN> {
     }
 }
 
-/// Nanoseconds of `"2.5ms"`.
-pub(crate) fn duration(text: &str) -> Result<Ns, String> {
+/// Nanoseconds of a duration as scenarios write them: `500us`, `2.5ms`, `10s`.
+///
+/// # Errors
+///
+/// Why it is not a duration.
+pub fn duration(text: &str) -> Result<Ns, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim_start());
@@ -78,8 +82,8 @@ fn decimal(number: &str, scale: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(part / ten).ok()?)
 }
 
-/// A duration in the largest unit that keeps it whole.
-pub(crate) fn show(ns: Ns) -> String {
+/// A duration as scenarios write it, in the largest unit that keeps it whole.
+pub fn show(ns: Ns) -> String {
     for (scale, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
         if ns >= scale && ns.is_multiple_of(scale) {
             return format!("{}{unit}", ns / scale);
