@@ -90,15 +90,17 @@ impl World<'_> {
     pub(crate) fn stop_guest(&mut self, p: u32) {
         let v = self.pcpus[p as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
-        let ran = self.clock.now() - vcpu.since;
+        let now = self.clock.now();
+        let ran = now - vcpu.since;
         vcpu.left -= ran;
-        vcpu.since = self.clock.now();
+        vcpu.since = now;
         if vcpu.segment == GuestSegment::User {
             let (vm, t) = (vcpu.vm as usize, vcpu.current as usize);
             let done = self.work_done(p, ran);
             let work = &mut self.vms[vm].tasks[t];
             let most = if work.spin == Spin::No { work.needs() } else { done };
             work.ran(done.min(most));
+            work.reads_clock(now);
         }
     }
 
@@ -189,7 +191,9 @@ impl World<'_> {
                 }
                 continue;
             }
-            if self.vms[vm].tasks[current as usize].left > 0 {
+            let work = &mut self.vms[vm].tasks[current as usize];
+            work.reads_clock(self.clock.now());
+            if work.left > 0 {
                 let spin = self.vms[vm].tasks[current as usize].spin;
                 let spell = match spin {
                     Spin::No => None,

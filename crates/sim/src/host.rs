@@ -86,11 +86,12 @@ impl World<'_> {
     /// Stops user work, which keeps its remaining time.
     pub(crate) fn stop_user(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
-        let (ran, thread) = (self.clock.now() - pc.since, pc.current as usize);
-        let done = self.work_done(p, ran);
+        let (now, thread) = (self.clock.now(), pc.current as usize);
+        let done = self.work_done(p, now - pc.since);
         let work = &mut self.threads[thread].work;
         let needs = work.needs();
         work.ran(done.min(needs));
+        work.reads_clock(now);
     }
 
     /// Begins the handler of the first queued interrupt.
@@ -331,7 +332,9 @@ impl World<'_> {
             self.signal(message);
         }
         for free in 0.. {
-            if self.threads[t as usize].work.left > 0 {
+            let work = &mut self.threads[t as usize].work;
+            work.reads_clock(self.clock.now());
+            if work.left > 0 {
                 return self.run_user(p, t);
             }
             if self.pcpus[p as usize].resched {
@@ -345,6 +348,11 @@ impl World<'_> {
                 Op::Run { ns, mode } => {
                     work.left = ns;
                     work.mode = mode;
+                }
+                Op::Spin { ns } => {
+                    work.spin_until(now + ns, now);
+                    let sampler = work.sampler;
+                    self.tracks.works(sampler, ns, now);
                 }
                 Op::SleepUntil { at, sample } => {
                     if at <= now && !sample {
@@ -462,10 +470,10 @@ impl World<'_> {
         {
             ns = ns.min(self.costs.of(CostKey::VoluntaryPoint).max(1));
         }
-        let track = thread.track;
+        let (track, by_clock) = (thread.track, thread.work.by_clock);
         self.state(track, State::Run);
         let takes = self.work_takes(p, ns);
-        self.begin(p, Segment::User, takes);
+        self.begin(p, Segment::User, if by_clock { ns } else { takes });
     }
 
     fn handle_irq(&mut self, p: u32, irq: Irq) {

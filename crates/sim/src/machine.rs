@@ -187,6 +187,8 @@ pub(crate) struct Work {
     pub(crate) holds: u8,
     /// One of them is taken with interrupts off.
     pub(crate) irqs_off: bool,
+    /// The clock ends its current run, at `until`.
+    pub(crate) by_clock: bool,
     /// What it spins for; `left` has no meaning then.
     pub(crate) spin: Spin,
     pub(crate) wait: Wait,
@@ -218,6 +220,8 @@ pub(crate) struct Work {
     pub(crate) glitches: u64,
     /// Units of work done.
     pub(crate) units: u64,
+    /// by_clock: when its current run ends.
+    pub(crate) until: Ns,
 }
 
 impl Work {
@@ -233,7 +237,22 @@ impl Work {
 
     /// CPU time until the current run is done.
     pub(crate) fn needs(&self) -> Ns {
-        self.left + self.refill
+        if self.by_clock { self.left } else { self.left + self.refill }
+    }
+
+    /// It uses the CPU until `until`. A loop that reads the clock loads nothing: a refill is still to come.
+    pub(crate) fn spin_until(&mut self, until: Ns, now: Ns) {
+        (self.by_clock, self.until) = (true, until);
+        self.mode = Mode::User;
+        self.reads_clock(now);
+    }
+
+    /// If the clock ends its run: what is left of it now.
+    pub(crate) fn reads_clock(&mut self, now: Ns) {
+        if self.by_clock {
+            self.left = self.until.saturating_sub(now);
+            self.by_clock = self.left > 0;
+        }
     }
 
     /// Evicts a part of its data from caches, measured by the time to load that again. Adds nothing to what was already
@@ -249,7 +268,7 @@ impl Work {
             self.spun += ran;
             return;
         }
-        let cold = ran.min(self.refill);
+        let cold = if self.by_clock { 0 } else { ran.min(self.refill) };
         self.refill -= cold;
         self.left -= ran - cold;
         self.done += ran - cold;

@@ -38,6 +38,11 @@ pub enum Op {
         /// In this mode.
         mode: Mode,
     },
+    /// Use the CPU until this time has passed by the clock, in user mode. An open sample does not count it.
+    Spin {
+        /// For this long.
+        ns: Ns,
+    },
     /// Sleep until a time; `sample`: the lateness of the next instruction is a sample.
     SleepUntil {
         /// When.

@@ -414,6 +414,8 @@ fn blank(label: u16) -> Work {
         outbox: None,
         spin: Spin::No,
         spun: 0,
+        by_clock: false,
+        until: 0,
         holds: 0,
         irqs_off: false,
         mail: NONE,

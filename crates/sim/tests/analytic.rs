@@ -382,3 +382,42 @@ fn a_reservation_is_what_a_greedy_thread_gets() {
         assert!((scalar(&r, "host.fair", "throughput") - 0.75).abs() < 0.001);
     }
 }
+
+#[test]
+fn a_request_by_the_clock_is_late_only_if_its_end_is() {
+    // A worker has 10 ms of each 40 ms, and something more urgent takes 3 ms after it has begun.
+    let served = |guest: bool, after: u64| {
+        let sleep = |ns| Act::Do(Phase::Sleep { time: Dist::Const(ns) });
+        let run_for = |ns| Act::Do(Phase::Run { time: Dist::Const(ns), mode: Mode::User });
+        let routine = |acts| Program::Routine { acts };
+        let client = vec![sleep(40 * MS), Act::Post { peer: 1, room: Room::List }];
+        let worker = vec![Act::Serve { time: Dist::Const(10 * MS) }, Act::Done];
+        let align = Act::Do(Phase::Align { period_ns: 40 * MS });
+        let urgent = vec![align, sleep(after), run_for(3 * MS)];
+        let tasks = vec![
+            task("client", routine(client), RT, &[]),
+            task("worker", routine(worker), Policy::Normal { nice: 0, slice_ns: None }, &[]),
+            task("urgent", routine(urgent), RT, &[]),
+        ];
+        let mut p = plan(eevdf(1), free());
+        let place = if guest { "guest" } else { "host" };
+        match guest {
+            false => p.host_tasks = tasks,
+            true => p.vms = vec![vm(place, eevdf(1), tasks)],
+        }
+        probe_all(&mut p);
+        let r = run(&p);
+        let l = latency(&r, &format!("{place}.worker"));
+        assert!(l.hist.len() > 20, "{place}: {} requests", l.hist.len());
+        (l.max_ns, scalar(&r, &format!("{place}.worker"), "throughput"))
+    };
+    for guest in [false, true] {
+        // In the middle: the clock goes on meanwhile, so the worker uses less CPU time and is not late.
+        let (late, used) = served(guest, 4 * MS);
+        assert!(late < 10 * US && (used - 7.0 / 40.0).abs() < 0.01, "{guest}: {late} ns, {used}");
+        // At the end: late by what is after the end.
+        let (late, used) = served(guest, 9 * MS);
+        assert!(late.abs_diff(2 * MS) < 10 * US, "{guest}: {late} ns");
+        assert!((used - 9.0 / 40.0).abs() < 0.01, "{guest}: {used}");
+    }
+}

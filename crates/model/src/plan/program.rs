@@ -156,7 +156,7 @@ impl Program {
 
     /// Whether it receives messages of its peers.
     pub fn takes_messages(&self) -> bool {
-        self.acts().iter().any(|act| matches!(act, Act::Receive { .. }))
+        self.acts().iter().any(|act| matches!(act, Act::Receive { .. } | Act::Serve { .. }))
     }
 
     /// Whether it counts units of work.

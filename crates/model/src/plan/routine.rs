@@ -129,6 +129,12 @@ pub enum Act {
         /// A wake-up by the message is a sample: from the posting to the first instruction.
         sample: bool,
     },
+    /// Take a message, after a sleep if there is none, and use the CPU until a time has passed by the clock. What this
+    /// takes longer, from the posting to the end, is a sample if the message ended a sleep.
+    Serve {
+        /// The time.
+        time: Dist,
+    },
     /// Send a message to the sender of the last one taken.
     Reply,
     /// Sleep until a peer wakes it (or goes on at once, if one already has).
@@ -173,7 +179,10 @@ pub enum IpiTo {
 impl Act {
     /// Whether it takes latency samples.
     pub fn measures(&self) -> bool {
-        matches!(self, Self::Sample | Self::Timer { .. } | Self::Receive { sample: true })
+        matches!(
+            self,
+            Self::Sample | Self::Timer { .. } | Self::Receive { sample: true } | Self::Serve { .. }
+        )
     }
 }
 

@@ -150,6 +150,10 @@ impl Occupancy {
 #[derive(Clone, Debug)]
 struct Sampler {
     due: Ns,
+    /// Armed: from when on time counts. Not the due time if time before it has counted already.
+    starts: Ns,
+    /// Its phase from then on.
+    then: Phase,
     phase: Phase,
     track: u32,
     snapshot: [Ns; STATES],
@@ -299,6 +303,8 @@ impl Tracks {
         let zero = vec![0; self.labels].into_boxed_slice();
         self.samplers.push(Sampler {
             due: 0,
+            starts: 0,
+            then: Phase::BeforeEvent,
             phase: Phase::Idle,
             track: NONE,
             snapshot: [0; STATES],
@@ -399,6 +405,7 @@ impl Tracks {
         }
         let s = &mut self.samplers[sampler as usize];
         s.due = due;
+        (s.starts, s.then) = (due, Phase::BeforeEvent);
         s.phase = Phase::Armed;
         s.track = track;
         s.parts = Parts::default();
@@ -408,9 +415,32 @@ impl Tracks {
             s.phase = Phase::BeforeEvent;
             return self.follow(sampler, track, now);
         }
+        self.wait_for_start(sampler, track);
+    }
+
+    /// The sampler is armed, on this track.
+    fn wait_for_start(&mut self, sampler: u32, track: u32) {
+        let s = &mut self.samplers[sampler as usize];
+        s.track = track;
         let t = &mut self.tracks[track as usize];
         t.armed.push(sampler);
-        t.next_due = t.next_due.min(due);
+        t.next_due = t.next_due.min(s.starts);
+    }
+
+    /// The task has come to its first instruction, and works until `ns` from now. This time does not count: the sample
+    /// has what came before it, and what comes after it.
+    pub(crate) fn works(&mut self, sampler: u32, ns: Ns, now: Ns) {
+        let phase = self.samplers.get(sampler as usize).map(|s| s.phase);
+        if !matches!(phase, Some(Phase::AfterEvent | Phase::Acting)) {
+            return;
+        }
+        self.flush(sampler, now);
+        let s = &mut self.samplers[sampler as usize];
+        s.due += ns;
+        (s.starts, s.then) = (now + ns, Phase::AfterEvent);
+        s.phase = Phase::Armed;
+        let track = s.track;
+        self.wait_for_start(sampler, track);
     }
 
     /// Begins a round trip now, on its caller's track; in an action it is a leg of that. A caller without a probe has
@@ -485,17 +515,17 @@ impl Tracks {
         let mut i = 0;
         while i < t.armed.len() {
             let s = &mut self.samplers[t.armed[i] as usize];
-            if s.due > now {
-                next = next.min(s.due);
+            if s.starts > now {
+                next = next.min(s.starts);
                 i += 1;
                 continue;
             }
             t.armed.swap_remove(i);
-            s.phase = Phase::BeforeEvent;
+            s.phase = s.then;
             s.snapshot = t.spent;
             // The current state began before the sample was due, or at that moment.
-            debug_assert!(s.due >= t.since, "a sample was due in a state that is over");
-            s.snapshot[t.state as usize] += s.due - t.since;
+            debug_assert!(s.starts >= t.since, "a sample was due in a state that is over");
+            s.snapshot[t.state as usize] += s.starts - t.since;
             s.ran_snapshot.copy_from_slice(&t.ran_instead);
         }
         t.next_due = next;
@@ -526,16 +556,37 @@ impl Tracks {
 
     /// The runnable task moved to another track.
     pub(crate) fn moved(&mut self, sampler: u32, track: u32, now: Ns) {
+        self.start_works(sampler, now);
         let s = &self.samplers[sampler as usize];
-        if s.phase == Phase::AfterEvent && s.track != track {
-            self.flush(sampler, now);
-            self.follow(sampler, track, now);
+        let from = s.track;
+        if from == track {
+            return;
+        }
+        match s.phase {
+            Phase::AfterEvent => {
+                self.flush(sampler, now);
+                self.follow(sampler, track, now);
+            }
+            Phase::Armed if s.then == Phase::AfterEvent => {
+                self.tracks[from as usize].armed.retain(|&other| other != sampler);
+                self.wait_for_start(sampler, track);
+            }
+            _ => {}
+        }
+    }
+
+    /// Time counts again, if the task's work by the clock has ended by `now`.
+    fn start_works(&mut self, sampler: u32, now: Ns) {
+        let s = &self.samplers[sampler as usize];
+        if s.phase == Phase::Armed && s.then == Phase::AfterEvent && s.starts <= now {
+            self.start_due(s.track, now);
         }
     }
 
     /// Completes the sample: at the first instruction, or at the end of an action. `None` if there is no open sample.
     #[inline]
     pub(crate) fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
+        self.start_works(sampler, now);
         let phase = self.samplers[sampler as usize].phase;
         if !matches!(phase, Phase::AfterEvent | Phase::Acting) {
             return None;
@@ -563,7 +614,7 @@ impl Tracks {
     /// Ends a sample at the end of the run: as much of it as there is. `None` if none is due.
     pub(crate) fn close(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
         let s = &self.samplers[sampler as usize];
-        if s.phase == Phase::Idle || s.due > now {
+        if s.phase == Phase::Idle || s.due > now || (s.phase == Phase::Armed && s.starts > now) {
             return None;
         }
         if s.phase == Phase::Armed {

@@ -49,6 +49,12 @@ impl World<'_> {
                 }
                 false
             }
+            Op::Spin { ns } => {
+                work.spin_until(now + ns, now);
+                let sampler = work.sampler;
+                self.tracks.works(sampler, ns, now);
+                false
+            }
             Op::SleepUntil { at, sample } => {
                 if at <= now && !sample {
                     return false;

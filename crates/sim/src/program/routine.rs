@@ -19,6 +19,8 @@ enum Then {
     Act,
     /// A measured wake-up.
     Sample,
+    /// A measured request: the work of this act.
+    Serve(usize),
     /// The measured sleep to this moment.
     Timer {
         at: Ns,
@@ -51,6 +53,12 @@ impl Routine {
             }
             Then::Act => return Op::Act,
             Then::Sample => return Op::Sample,
+            Then::Serve(i) => {
+                if let Act::Serve { time } = &self.acts[i] {
+                    self.then = Then::Sample;
+                    return Op::Spin { ns: rng.draw(time) };
+                }
+            }
             Then::Timer { at, busy } => {
                 self.then = Then::Sample;
                 return if busy {
@@ -131,6 +139,10 @@ impl Routine {
             &Act::Receive { sample } => {
                 self.then = if sample { Then::Sample } else { Then::Next };
                 Op::Receive { sample }
+            }
+            Act::Serve { .. } => {
+                self.then = Then::Serve(i);
+                Op::Receive { sample: true }
             }
             Act::Reply => Op::Reply,
             Act::Suspend => Op::Wait { timeout: FOR_EVER_NS },

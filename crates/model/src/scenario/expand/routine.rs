@@ -176,6 +176,14 @@ pub(super) fn schbench(
     if !are_few(messengers * (1 + workers), MAX_TASKS as u64, "tasks", common, errors) {
         return Vec::new();
     }
+    let think = keys.think.as_ref().map_or(Times(Dist::Const(100_000)), |think| think.value);
+    if let Some(given) = &keys.think
+        && keys.interval.is_some()
+    {
+        let help = "leave `think` out: workers at a fixed rate do not sleep before they work";
+        errors.error_help(given.span, "there is no such sleep", help);
+        return Vec::new();
+    }
     let batch = keys.batch.as_ref().map_or(1, |batch| batch.value.get());
     if let Some(given) = &keys.batch
         && (keys.interval.is_none() || batch > workers)
@@ -213,9 +221,14 @@ pub(super) fn schbench(
             let peer = index(first + w / workers);
             let ask = Act::Post { peer, room: Room::List };
             let mut acts: Vec<Act> = keys.interval.is_none().then_some(ask).into_iter().collect();
-            acts.push(Act::Receive { sample: true });
-            acts.extend(sleep(keys.think.value));
-            acts.push(run(keys.work.value, Mode::User));
+            match keys.interval {
+                None => {
+                    acts.push(Act::Receive { sample: true });
+                    acts.extend(sleep(think));
+                    acts.push(run(keys.work.value, Mode::User));
+                }
+                Some(_) => acts.push(Act::Serve { time: keys.work.value.0 }),
+            }
             acts.extend(locked.iter().cloned());
             acts.push(Act::Done);
             threads.push((format!("{name}/worker-{w}"), Program::Routine { acts }));

@@ -255,7 +255,7 @@ fn everybody_in_a_group_knows_the_others() {
 
 #[test]
 fn a_fixed_rate_wakes_workers_in_batches() {
-    let keys = "kind = 'schbench'\nworkers = 3\nmessengers = 2\nthink = '0us'\nwork = '10ms'\n";
+    let keys = "kind = 'schbench'\nworkers = 3\nmessengers = 2\nwork = '10ms'\n";
     let plan = guest(&format!("{keys}interval = '40ms'\nbatch = 2"));
     let tasks = &plan.vms[0].tasks;
     let pause = || Act::Do(Phase::Sleep { time: Dist::Const(40_000_000) });
@@ -265,7 +265,7 @@ fn a_fixed_rate_wakes_workers_in_batches() {
     let first = [batch([2, 3]), batch([4, 2]), batch([3, 4])].concat();
     assert_eq!(acts(&tasks[0].program), first);
     assert_eq!(acts(&tasks[1].program)[..5], batch([5, 6]));
-    let worker = [Act::Receive { sample: true }, run(10_000_000, Mode::User), Act::Done];
+    let worker = [Act::Serve { time: Dist::Const(10_000_000) }, Act::Done];
     assert_eq!(acts(&tasks[2].program), worker);
     let task = |rest: &str| {
         format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}{rest}")
@@ -274,6 +274,7 @@ fn a_fixed_rate_wakes_workers_in_batches() {
     let many = "kind = 'schbench'\nworkers = 1024\ninterval = '40ms'\nbatch = 1023\n";
     refused(&task("").replace(keys, many), "requests of batches");
     refused(&task("interval = '40ms'\nbatch = 4"), "there are no such batches");
+    refused(&task("interval = '40ms'\nthink = '1ms'"), "there is no such sleep");
 }
 
 #[test]

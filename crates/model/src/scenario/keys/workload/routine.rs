@@ -96,8 +96,10 @@ table! {
 table! {
     /// Message threads that hand requests to workers (schbench): NAME/messenger-0, NAME/worker-0, ... A
     /// worker asks its messenger for a request, sleeps until it is woken for one, thinks and works. With an `interval`
-    /// requests come at a fixed rate instead (`-R`), whether workers are done or not. Measures the wake-up latency of
-    /// workers, from the message to the first instruction; `rate` counts requests.
+    /// requests come at a fixed rate instead (`-R`), whether workers are done or not, and `work` goes by the clock: a
+    /// worker spins until that time has passed. Measures the wake-up latency of workers, from the message to the first
+    /// instruction. With an `interval` it measures how much longer than `work` a request takes, from the message to the
+    /// end, unless its worker is still at the request before. `rate` counts requests.
     pub(crate) struct Schbench {
         /// Message threads (`-m`).
         messengers: At<Int<1, 256>> = "1",
@@ -105,8 +107,8 @@ table! {
         workers: At<Int<1, 1024>> = "8",
         /// CPU time of a messenger for each request.
         message: At<Times> = "1us",
-        /// A worker's sleep before it works on a request.
-        think: At<Times> = "100us",
+        /// A worker's sleep before it works on a request. Default: 100 us, and none with an `interval`, which takes none.
+        think: Option<At<Times>>,
         /// CPU time of a request.
         work: At<Times> = "exp 1ms",
         /// A messenger's sleep between two batches of requests. Default: no fixed rate.
