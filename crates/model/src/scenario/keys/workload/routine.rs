@@ -107,7 +107,8 @@ table! {
         workers: At<Int<1, 1024>> = "8",
         /// CPU time of a messenger for each request.
         message: At<Times> = "1us",
-        /// A worker's sleep before it works on a request. Default: 100 us, and none with an `interval`, which takes none.
+        /// A worker's sleep before it works on a request. Default: 100 us, and none with an `interval`, which takes
+        /// none.
         think: Option<At<Times>>,
         /// CPU time of a request.
         work: At<Times> = "exp 1ms",
