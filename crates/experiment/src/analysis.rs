@@ -189,12 +189,14 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
             series.push(Series::Latency(Box::new(one)));
         }
     }
-    let sources = own.iter().map(|(_, summary)| *summary).chain(paired.1.iter().copied());
-    let mut units: BTreeMap<&(String, String), &'static str> = BTreeMap::new();
-    for (id, scalar) in
-        std::iter::once(any).chain(sources).flat_map(|summary| &summary.recording.scalars)
-    {
-        units.entry(id).or_insert(scalar.unit);
+    let mut units: BTreeMap<&(String, String), &'static str> =
+        any.recording.scalars.iter().map(|(id, scalar)| (id, scalar.unit)).collect();
+    let others = own.iter().map(|(_, summary)| *summary).chain(paired.1.iter().copied());
+    // Mostly all repeats have the same.
+    for summary in others.filter(|other| !have_the_same(other, any)) {
+        for (id, scalar) in &summary.recording.scalars {
+            units.entry(id).or_insert(scalar.unit);
+        }
     }
     for (id @ (probe, metric), unit) in units {
         let value = |summary: &RepeatSummary| {
@@ -375,6 +377,11 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
             ran_instead: w.ran_instead.iter().map(|(l, ns)| (l.clone(), us(*ns))).collect(),
         })
         .collect()
+}
+
+/// Whether two repeats have the same scalars.
+fn have_the_same(one: &RepeatSummary, other: &RepeatSummary) -> bool {
+    one.recording.scalars.keys().eq(other.recording.scalars.keys())
 }
 
 /// The value of a scalar in a repeat that does not have it: a repeat leaves out events that did not happen, and time
