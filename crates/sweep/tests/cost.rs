@@ -31,8 +31,10 @@ fn cpu() -> u64 {
 /// are taken as long as the sum is too large.
 const ROUNDS: std::ops::Range<usize> = 6..30;
 
-/// A tenth is what a sweep may add. Caches that others use moved it to 11 % in a run of all tests.
-const MOST: f64 = 1.2;
+/// The engine is optimised in test builds, and what a sweep adds is not. On a quiet machine it adds 15 to 20 %. While
+/// other VMs of the host used its memory it added up to 38 %, round after round. Something that is done once too often
+/// shows all the same.
+const MOST: f64 = 1.5;
 
 #[test]
 fn a_sweep_costs_little_more_than_its_runs() {
