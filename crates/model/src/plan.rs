@@ -11,7 +11,7 @@ mod routine;
 mod storm;
 pub mod virt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use vcoop_credit1::Credit1Config;
@@ -80,6 +80,24 @@ impl Plan {
         let candidates: Vec<u32> = ticks().filter(of_vcpus).collect();
         let keeper = if full.is_empty() { None } else { ticks().next() };
         candidates.iter().copied().find(of_loads).or(candidates.first().copied()).or(keeper)
+    }
+
+    /// What numbers of its results can be about: the host, its loads and devices, VMs and their tasks, vCPUs whose
+    /// waits are measured, and storms. Copies of a VM or a task have one name.
+    pub fn subjects(&self) -> BTreeSet<String> {
+        let mut all = BTreeSet::from(["host".to_owned()]);
+        all.extend(self.probes.iter().map(|probe| probe.probe.clone()));
+        all.extend(self.host_tasks.iter().map(|task| format!("host.{}", task.label)));
+        all.extend(self.host.interrupts.iter().map(|device| format!("host.{}", device.name)));
+        all.extend(self.storms.iter().map(|storm| storm.label.clone()));
+        for vm in &self.vms {
+            all.insert(vm.label.clone());
+            all.extend(vm.tasks.iter().map(|task| format!("{}.{}", vm.label, task.label)));
+            if vm.waits {
+                all.extend((0..vm.vcpu_cpus.len() as u32).map(|vcpu| vm.wait_probe(vcpu)));
+            }
+        }
+        all
     }
 
     /// Whether a VM may keep off some of its vCPUs: it has a governor, or the timeline names those that it prefers.

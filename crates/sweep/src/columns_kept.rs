@@ -1,5 +1,7 @@
 //! Rows and columns that a dataset keeps, by `[keep]`.
 
+use std::collections::BTreeSet;
+
 use vcoop_model::diagnostic::{Diagnostic, nearest};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::{Keep, Place, Sweep};
@@ -10,7 +12,7 @@ use crate::row::{NUMBERS, PointRows};
 pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic> {
     let Some(keep) = &sweep.keep else { return Vec::new() };
     let mut found = Vec::new();
-    let known = probes(plans);
+    let known: BTreeSet<String> = plans.iter().flat_map(Plan::subjects).collect();
     for (i, probe) in keep.probes.iter().enumerate() {
         if !known.contains(probe) {
             let message = format!("{base} has nothing called `{probe}`");
@@ -26,23 +28,6 @@ pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic
         }
     }
     found
-}
-
-/// Subjects of rows: the host, VMs, and their tasks.
-fn probes(plans: &[Plan]) -> Vec<String> {
-    let mut known = vec!["host".to_owned()];
-    let whole = |name: &str| name.split('/').next().unwrap_or(name).to_owned();
-    for plan in plans {
-        known.extend(plan.probes.iter().map(|probe| probe.probe.clone()));
-        known.extend(plan.host_tasks.iter().map(|task| format!("host.{}", task.label)));
-        for vm in &plan.vms {
-            known.push(whole(&vm.name));
-            known.extend(vm.tasks.iter().map(|t| format!("{}.{}", whole(&vm.name), t.label)));
-        }
-    }
-    known.sort();
-    known.dedup();
-    known
 }
 
 /// Removes what is not kept. The row of a failed point stays.

@@ -266,6 +266,12 @@ fn what_a_ratio_a_means_or_a_list_cannot_be_is_told() {
 }
 
 #[test]
+fn waits_of_vcpus_can_be_kept() {
+    job("name = \"s\"\nscenario = \"busy-host-1\"\nset.\"vm.guest.waits\" = true\n\
+         [axes]\nhost.tick_hz = [100]\n[keep]\nprobes = [\"guest.vcpu0\"]\n");
+}
+
+#[test]
 fn folders_of_anything_else_are_refused_and_left_alone() {
     let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text), BUILD);
     let dir = folder("refusals");

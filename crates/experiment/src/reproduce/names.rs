@@ -113,7 +113,7 @@ impl Held<'_> {
     }
 
     fn probe(&mut self, name: &str, path: &[Step<'_>]) {
-        let known = probes(self.scenario.plans);
+        let known: BTreeSet<String> = self.scenario.plans.iter().flat_map(Plan::subjects).collect();
         self.known(name, known.iter().map(String::as_str), "probes", path, |scenario| {
             format!("scenario {scenario} has no probe `{name}`")
         });
@@ -152,23 +152,4 @@ impl Held<'_> {
         let other = cells.find(|cell| fits(cell, place) && *cell != first)?;
         first.iter().find(|(axis, value)| other.get(*axis) != Some(value)).map(|(a, _)| a.clone())
     }
-}
-
-/// Possible subjects of results: the host, its threads and devices; VMs, their tasks and vCPUs; storms.
-fn probes(plans: &[Plan]) -> BTreeSet<String> {
-    let mut known = BTreeSet::from(["host".to_owned()]);
-    for plan in plans {
-        known.extend(plan.probes.iter().map(|probe| probe.probe.clone()));
-        known.extend(plan.host_tasks.iter().map(|task| format!("host.{}", task.label)));
-        known.extend(plan.host.interrupts.iter().map(|device| format!("host.{}", device.name)));
-        known.extend(plan.storms.iter().map(|storm| storm.label.clone()));
-        for vm in &plan.vms {
-            known.insert(vm.label.clone());
-            known.extend(vm.tasks.iter().map(|task| format!("{}.{}", vm.label, task.label)));
-            if vm.waits {
-                known.extend((0..vm.vcpu_cpus.len() as u32).map(|vcpu| vm.wait_probe(vcpu)));
-            }
-        }
-    }
-    known
 }
