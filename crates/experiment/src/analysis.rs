@@ -172,6 +172,7 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
     // An interrupted warm-up measured nothing, but says what would have been measured.
     let begun = run.repeats.iter().flatten().next();
     let Some(any) = own.first().map(|(_, summary)| *summary).or(begun) else { return };
+    let all: Vec<&RepeatSummary> = own.iter().map(|(_, summary)| *summary).collect();
     for (index, first) in any.latencies.iter().enumerate() {
         let own: Vec<(u32, &Latency)> =
             own.iter().filter_map(|(r, d)| Some((*r, d.latencies.get(index)?))).collect();
@@ -180,10 +181,13 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
                 summaries.iter().filter_map(|d| d.latencies.get(index)).collect();
             blocks(&records)
         };
-        let pair = (!paired.0.is_empty())
-            .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1))));
+        let pool = Pool::new(&side(&all));
+        // Mostly every repeat has one of the baseline.
+        let mine = (1..all.len()).contains(&paired.0.len()).then(|| Pool::new(&side(&paired.0)));
+        let base = (!paired.1.is_empty()).then(|| Pool::new(&side(&paired.1)));
+        let pair = base.as_ref().map(|base| (mine.as_ref().unwrap_or(&pool), base));
         let key = key(&first.probe, first.metric, "us");
-        if let Some(mut one) = latency(key, &own, pair) {
+        if let Some(mut one) = latency(key, &own, &pool, pair) {
             let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
             one.detail = (plan.slices > 0).then(|| Box::new(detail::of(&records)));
             series.push(Series::Latency(Box::new(one)));
@@ -235,9 +239,14 @@ fn statistic(pool: &Pool, weights: &[u16], ppm: Option<u64>) -> f64 {
     ppm.map_or_else(|| pool.mean(weights), |ppm| pool.quantile(weights, ppm))
 }
 
-fn latency(key: Key, own: &[(u32, &Latency)], pair: Option<(Pool, Pool)>) -> Option<LatencySeries> {
+/// A latency series of these repeats, which `pool` has; `pair`: those that the baseline has as well, and the baseline's.
+fn latency(
+    key: Key,
+    own: &[(u32, &Latency)],
+    pool: &Pool,
+    pair: Option<(&Pool, &Pool)>,
+) -> Option<LatencySeries> {
     let records: Vec<&Latency> = own.iter().map(|(_, l)| *l).collect();
-    let pool = Pool::new(&blocks(&records));
     let count = pool.count();
     // A vCPU that never waited has no waits. A probe that a scenario declares stays: without samples it
     // is starved.
@@ -252,7 +261,7 @@ fn latency(key: Key, own: &[(u32, &Latency)], pair: Option<(Pool, Pool)>) -> Opt
         std::array::from_fn(|i| shown[i].then(|| us_f(pool.quantile(&ones, QUANTILES[i]))));
     let bounds: [Option<Interval>; 5] =
         std::array::from_fn(|i| pool.interval(QUANTILES[i]).filter(|_| shown[i]).map(rounded));
-    let (ratios, ratio_intervals) = pair.map(|(mine, base)| compare(&mine, &base)).unzip();
+    let (ratios, ratio_intervals) = pair.map(|(mine, base)| compare(mine, base)).unzip();
     let mut maxima: Vec<u64> = records.iter().filter(|r| r.count > 0).map(|r| r.max_ns).collect();
     maxima.sort_unstable();
     Some(LatencySeries {
