@@ -10,9 +10,9 @@ use vcoop_model::recording::LatencyRecord;
 use vcoop_model::run::Run;
 use vcoop_report::explain::explain;
 
-use crate::args::{BackendArg, Common, Single};
 use crate::failure::{Failure, ended};
 use crate::interrupt::stop_flag;
+use crate::options::{BackendArg, Common, Single};
 use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};

@@ -1,9 +1,6 @@
 //! Ways in which a command can fail, and their exit codes.
 
 use std::fmt::Display;
-use std::process::ExitCode;
-
-use crate::output::note;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -47,19 +44,17 @@ impl Failure {
         }
     }
 
-    /// Prints the message on stderr; returns the exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        let code = match self {
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::ClosedPipe => 0,
             Self::Run(_) => 1,
             Self::Usage(_) => 2,
             Self::Missing(_) => 3,
             Self::Condition(_) => 4,
             Self::Points(_) => 5,
             Self::Interrupted => 130,
-            Self::ClosedPipe => return ExitCode::SUCCESS,
-        };
-        note(&format!("vcoop: {}", self.text()));
-        ExitCode::from(code)
+        }
     }
 }
 

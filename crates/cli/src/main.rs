@@ -14,6 +14,7 @@ mod host;
 mod interrupt;
 mod list;
 mod map;
+mod options;
 mod output;
 mod progress;
 mod report;
@@ -30,10 +31,9 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
-use failure::Failure;
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -57,11 +57,11 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
+        Command::Completions(args) => shell::completions(&args, &Args::command()),
+        Command::Man(args) => shell::man(&args, Args::command()),
         command => host::run(command),
     };
-    done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+    done.map_or_else(output::fail, |()| ExitCode::SUCCESS)
 }
 
 #[cfg(not(target_os = "linux"))]

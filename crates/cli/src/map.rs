@@ -9,9 +9,9 @@ use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, Show, map};
 
-use crate::args::MayCost;
 use crate::failure::Failure;
 use crate::folder::{cannot_write, place};
+use crate::options::MayCost;
 use crate::output::{note, print, style};
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! stdout has only the result; everything else goes to stderr.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
 
 use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
@@ -77,6 +78,15 @@ pub(crate) fn note(text: &str) {
     let text = shown(text);
     let text = if io::stderr().is_terminal() { in_lines(&text, style_of_notes()) } else { text };
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Ends a command that failed: its message on stderr, and its exit code.
+pub(crate) fn fail(failure: Failure) -> ExitCode {
+    let code = failure.code();
+    if code != 0 {
+        note(&format!("vcoop: {}", failure.text()));
+    }
+    ExitCode::from(code)
 }
 
 /// Wraps long lines, except lines of a file and markers below them.

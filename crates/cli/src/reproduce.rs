@@ -10,10 +10,10 @@ use vcoop_model::builtin::is_path;
 use vcoop_model::diagnostic::closest;
 use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
-use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
+use crate::options::Common;
 use crate::output::{json, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, named_text, refuse, say_losses};

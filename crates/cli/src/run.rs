@@ -21,11 +21,11 @@ use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
 use vcoop_text::quoted;
 
-use crate::args::{BackendArg, Common, MayCost};
 use crate::fail_if::{conditions, fail_if};
 use crate::failure::{Failure, ended};
 use crate::folder::{Folder, MetricsFile};
 use crate::interrupt::stop_flag;
+use crate::options::{BackendArg, Common, MayCost};
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, choose, jobs, parse, refuse, say_losses, source};

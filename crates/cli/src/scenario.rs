@@ -13,8 +13,8 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};
 
-use crate::args::{Calibration, Common};
 use crate::failure::Failure;
+use crate::options::{Calibration, Common};
 use crate::output::{note, style_of_notes};
 
 /// An option's value in nanoseconds.

@@ -13,9 +13,9 @@ use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
-use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
+use crate::options::{Calibration, MayCost};
 use crate::output::{self, note, print, style};
 use crate::progress::line;
 use crate::run::refuse_twice;

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 
-use crate::args::Args;
 use crate::failure::Failure;
 use crate::folder::make;
 use crate::output::{note, print};
@@ -22,8 +21,8 @@ pub(crate) struct ManArgs {
     pub(crate) dir: Option<PathBuf>,
 }
 
-pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    let (whole, mut text) = (Args::command(), Vec::new());
+pub(crate) fn completions(args: &CompletionsArgs, whole: &Command) -> Result<(), Failure> {
+    let mut text = Vec::new();
     // clap_complete would offer hidden commands as well.
     let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut command = Command::new("vcoop").version(vcoop_build_id::BUILD).subcommands(shown);
@@ -31,9 +30,9 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     print(&String::from_utf8_lossy(&text))
 }
 
-pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
+pub(crate) fn man(args: &ManArgs, whole: Command) -> Result<(), Failure> {
     // `vcoop help` has no page.
-    let command = Args::command().disable_help_subcommand(true);
+    let command = whole.disable_help_subcommand(true);
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page).map_err(Failure::run)?;

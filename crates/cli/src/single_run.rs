@@ -4,8 +4,8 @@ use vcoop_capture::Loader;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::Scenario;
 
-use crate::args::Single;
 use crate::failure::Failure;
+use crate::options::Single;
 use crate::output::note;
 use crate::scenario::{Overrides, choose, parse, refuse, source};
 

@@ -18,9 +18,9 @@ use vcoop_sweep::job::Job;
 use vcoop_sweep::manifest::Manifest;
 use vcoop_sweep::tally::Tally;
 
-use crate::args::Calibration;
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
+use crate::options::Calibration;
 use crate::output::{self, note, print};
 use crate::progress::Progress;
 use crate::scenario::{named_text, refuse, threads};

@@ -13,10 +13,10 @@ use vcoop_model::run::Run;
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
-use crate::args::{BackendArg, Calibration, Single};
 use crate::failure::{Failure, ended};
 use crate::folder::{cannot_write, place};
 use crate::interrupt::stop_flag;
+use crate::options::{BackendArg, Calibration, Single};
 use crate::output::{note, print, style};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;

@@ -10,10 +10,10 @@ use vcoop_experiment::runner::Experiment;
 use vcoop_experiment::validate::{SCENARIOS, validation};
 use vcoop_report::{Style, render_validation, render_validation_html};
 
-use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
+use crate::options::Common;
 use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, parse, source};

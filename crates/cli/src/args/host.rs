@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Calibration, MayCost};
+use crate::options::{Calibration, MayCost};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VmsArgs {

@@ -11,12 +11,12 @@ use vcoop_model::scenario::Scenario;
 use vcoop_report::data::Spools;
 use vcoop_report::{SLICES, render};
 
-use crate::args::Calibration;
 use crate::args::host::CompareArgs;
 use crate::failure::{Failure, ended};
 use crate::folder::Folder;
 use crate::host::living::{self, Owner};
 use crate::interrupt::stop_flag;
+use crate::options::Calibration;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, command_line, measured, refuse_twice};
 use crate::scenario::{Overrides, length, refuse};
