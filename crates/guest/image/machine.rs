@@ -4,25 +4,23 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use vcoop_abi::discovery::{Discovery, Features, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
 use vcoop_abi::words::Word;
-use vcoop_abi::{GuestArea, Header, HostArea, Status};
+use vcoop_abi::{Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS,
-    TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, WORDS, Words, area, gate, task_stack_top,
+    GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_MULTICAST, VECTOR_IPI, VECTOR_TIMER, VcpuWords,
+    area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, flag};
 use vcoop_policy::config::GuestPollConfig;
 use vcoop_policy::{GuestEvent, GuestHalf, GuestHaltPoll, Idle};
 
-use crate::gates::{cpuid, out, tsc, work, wrmsr, wrmsr_checked};
+use crate::instructions::{
+    X2APIC_ICR, X2APIC_LVT_TIMER, X2APIC_SPURIOUS, cpuid, out, tsc, work, wrmsr, wrmsr_checked,
+};
+use crate::memory::{control, guest_area, owner, set_timer, stats, words};
 
-pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
-pub(crate) const X2APIC_EOI: u32 = 0x80b;
-const X2APIC_SPURIOUS: u32 = 0x80f;
-pub(crate) const X2APIC_ICR: u32 = 0x830;
 /// Destination shorthand of an ICR write: all but the sender.
 const ALL_BUT_SELF: u64 = 0b11 << 18;
-const X2APIC_LVT_TIMER: u32 = 0x832;
 
 /// Interrupts on.
 const RFLAGS: u64 = 0x202;
@@ -161,30 +159,6 @@ static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
 }; MAX_VCPUS];
 
 static mut CONTEXTS: [Context; MAX_TASKS] = [const { Context::new() }; MAX_TASKS];
-
-/// The words of all vCPUs that change while they run.
-pub(crate) fn words() -> &'static Words {
-    // SAFETY: zeroed memory of this size, made of atomics.
-    unsafe { &*(WORDS as *const Words) }
-}
-
-/// The words that the host wrote before the start.
-pub(crate) fn control() -> &'static Control {
-    // SAFETY: the host wrote a `Control` there before the first instruction.
-    unsafe { &*(CONTROL as *const Control) }
-}
-
-/// A vCPU's guest area.
-pub(crate) fn guest_area(vcpu: u64) -> &'static GuestArea {
-    // SAFETY: zeroed memory of this vCPU, made of atomics.
-    unsafe { &*(area(vcpu) as *const GuestArea) }
-}
-
-/// A task's counters.
-pub(crate) fn stats(task: usize) -> &'static TaskStats {
-    // SAFETY: zeroed memory, one entry a task, made of atomics.
-    unsafe { &*(STATS as *const TaskStats).add(task) }
-}
 
 /// Waits a moment for a watching host to end the boost; true if it did. The request is already in the page.
 fn given_back(host: &HostArea, words: &VcpuWords) -> bool {
@@ -326,28 +300,6 @@ impl Port for Machine {
         let sent = &words().vcpu[self.number as usize].sent;
         if sent.load(Ordering::Relaxed) == 0 { 0 } else { sent.swap(0, Ordering::AcqRel) }
     }
-}
-
-/// Sets this vCPU's timer to `deadline`; 0: off.
-pub(crate) fn set_timer(vcpu: u64, deadline: u64) {
-    if control().exitless == 0 {
-        wrmsr(IA32_TSC_DEADLINE, deadline);
-        return;
-    }
-    guest_area(vcpu).deadline_tsc.store(deadline, Ordering::Release);
-    // Pairs with the host's fence between storing its next look and reading the deadline: one
-    // of the two sees the other.
-    GuestArea::fence();
-    let next_look = words().vcpu[vcpu as usize].next_look.load(Ordering::Acquire);
-    if deadline != 0 && deadline < next_look {
-        out(PORT_DOORBELL, 0);
-    }
-}
-
-/// The vCPU that a task belongs to.
-pub(crate) fn owner(task: usize) -> u64 {
-    let moved = stats(task).owner.load(Ordering::Acquire);
-    moved.checked_sub(1).unwrap_or(control().task[task].vcpu)
 }
 
 /// Called by the gate of this cause, or with [`gate::NO_CAUSE`]; also handles all causes that came meanwhile. Returns

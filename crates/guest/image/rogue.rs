@@ -12,8 +12,8 @@ use vcoop_abi::{CsState, GuestArea, HostArea, Intent};
 use vcoop_guest::layout::{HOST_WINDOW, IDT, PORT_DOORBELL};
 use vcoop_guest::program::StepOp;
 
-use crate::gates::{out, tsc, wrmsr, wrmsr_checked};
-use crate::machine::{control, guest_area, set_timer, words};
+use crate::instructions::{out, tsc, wrmsr, wrmsr_checked};
+use crate::memory::{control, guest_area, set_timer, words};
 use crate::tasks::Task;
 
 /// Work between two rounds of nonsense: a fraction of a microsecond.

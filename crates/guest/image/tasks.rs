@@ -11,8 +11,8 @@ use vcoop_guest::ring::{Ring, Sample};
 
 mod calibrate;
 
-use crate::gates::{self, tsc, work};
-use crate::machine::{control, owner, stats, words};
+use crate::instructions::{self, tsc, work};
+use crate::memory::{control, owner, stats, words};
 
 /// Iterations between two updates of a task's progress: a few microseconds.
 pub(crate) const CHUNK: u64 = 8192;
@@ -44,7 +44,7 @@ pub(crate) struct Task {
 impl Task {
     fn call(&self, call: Call) {
         let (op, arg) = call.to_words();
-        gates::call(op, arg);
+        instructions::call(op, arg);
     }
 
     fn sleep_until(&self, at: u64) {
@@ -95,7 +95,7 @@ impl Task {
     fn notify(&self, line: u64, end: u64) {
         match end.checked_sub(1) {
             Some(task) => self.call(Call::Wake(task)),
-            None => gates::out(PORT_CALL, line as u8),
+            None => instructions::out(PORT_CALL, line as u8),
         }
     }
 

@@ -10,8 +10,8 @@ use vcoop_guest::ring::Sample;
 mod registers;
 
 use super::Task;
-use crate::gates::{self, tsc, wrmsr};
-use crate::machine::{IA32_TSC_DEADLINE, X2APIC_EOI, X2APIC_ICR, words};
+use crate::instructions::{self, IA32_TSC_DEADLINE, X2APIC_EOI, X2APIC_ICR, tsc, wrmsr};
+use crate::memory::words;
 
 /// A deadline this far away (10 s and more) is never reached.
 const FAR: u64 = 1 << 35;
@@ -44,14 +44,14 @@ pub(super) fn run(task: &Task) -> ! {
         match op {
             Op::Clock | Op::Echo | Op::Gaps => {}
             Op::Registers => changed = registers::changed(due, HELD),
-            Op::Gate => gates::null(),
+            Op::Gate => instructions::null(),
             Op::Cpuid => {
-                gates::cpuid(0);
+                instructions::cpuid(0);
             }
             Op::TimerMsr => wrmsr(IA32_TSC_DEADLINE, due + FAR),
             Op::IcrNobody => wrmsr(X2APIC_ICR, NOBODY << 32 | device),
             Op::Eoi => wrmsr(X2APIC_EOI, 0),
-            Op::Port => gates::out(PORT_NOTHING, 0),
+            Op::Port => instructions::out(PORT_NOTHING, 0),
             Op::NotifyMsr => wrmsr(MSR_NOTIFY, 0),
             // SAFETY: the host areas are mapped; the store faults to the host, which drops it.
             Op::Store => unsafe { (HOST_WINDOW as *mut u64).write_volatile(0) },
