@@ -7,7 +7,7 @@
 mod axes;
 mod cases;
 mod keys;
-mod range;
+mod values;
 
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span};
 use crate::kind::Kind;
@@ -15,9 +15,9 @@ use crate::scenario::Set;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::read_table;
 
-pub use axes::{Axis, AxisValue, RATIO, Values, Vary};
+pub use axes::{Axis, RATIO, Vary};
 pub use keys::{DesignKind, Statistic, reference};
-pub use range::{Range, RangeKind};
+pub use values::{AxisValue, Range, RangeKind, Values};
 
 use keys::SweepKeys;
 

@@ -1,7 +1,7 @@
 //! `[axes]` and `[set]`: fields that vary, and fields that are changed at every point.
 
 use super::cases::{cases, is_cases, ratio};
-use super::range::{Range, RangeKeys, range};
+use super::values::{AxisValue, RangeKeys, Values, range};
 use crate::diagnostic::{Collector, Span};
 use crate::distinct;
 use crate::scenario::Set;
@@ -68,34 +68,6 @@ impl Axis {
     }
 }
 
-/// Possible values of an axis.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Values {
-    /// One of these.
-    List(Vec<AxisValue>),
-    /// Anything between two ends.
-    Range(Range),
-}
-
-impl Values {
-    /// Number of values that a grid takes.
-    pub fn grid_len(&self) -> u64 {
-        match self {
-            Self::List(values) => values.len() as u64,
-            Self::Range(range) => u64::from(range.points.unwrap_or(1)),
-        }
-    }
-}
-
-/// A value of an axis.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AxisValue {
-    /// As TOML.
-    pub toml: String,
-    /// The same without quotes.
-    pub text: String,
-}
-
 /// The axes, and the place of each. `grid`: ranges must give their number of values.
 pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(Axis, Span)> {
     let mut found: Vec<(Axis, Span)> = Vec::new();
@@ -154,7 +126,7 @@ fn values(
             if let Some((value, message)) = twice(items) {
                 errors.error(value.span, message);
             }
-            Some(Values::List(items.iter().map(value).collect()))
+            Some(Values::List(items.iter().map(AxisValue::of).collect()))
         }
         NodeValue::Array(_) => {
             errors.error(span, format!("`{path}` has no value to try"));
@@ -185,18 +157,8 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
     sets
 }
 
-/// Paths and values (as TOML) of a table.
-pub(super) fn assignments(node: &Node) -> Vec<(String, String)> {
-    let leaves = leaves(node, &|_| false).into_iter();
-    leaves.map(|(path, _, node)| (path, node.toml())).collect()
-}
-
 /// Whether a table is a range rather than further keys of a path.
 fn is_range(node: &Node) -> bool {
     let is_value = |n: &Node| n.as_table().is_none() && !matches!(n.value, NodeValue::Array(_));
     node.as_table().is_some_and(|t| t.entries.iter().any(|(_, _, n)| is_value(n)))
-}
-
-pub(super) fn value(node: &Node) -> AxisValue {
-    AxisValue { toml: node.toml(), text: node.text() }
 }

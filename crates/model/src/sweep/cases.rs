@@ -1,9 +1,9 @@
 //! Axes other than fields: named cases, and vCPUs a pCPU.
 
-use super::axes::{AxisValue, Values, assignments, value};
-use super::range::{End, RangeKeys, RangeKind, Scale, range};
+use super::values::{AxisValue, End, RangeKeys, RangeKind, Scale, Values, range};
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_POINTS;
+use crate::toml_read::node::leaves;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::value::{Int, Prose};
 use crate::toml_read::{At, Node, NodeValue, Value};
@@ -46,12 +46,13 @@ pub(super) fn cases(
             errors.error_help(name.span, format!("{} is no name", name.what()), shape);
             return None;
         }
-        let sets = assignments(set);
+        let leaves = leaves(set, &|_| false).into_iter();
+        let sets: Case = leaves.map(|(path, _, node)| (path, node.toml())).collect();
         if set.as_table().is_none() || sets.is_empty() {
             errors.error_help(set.span, "it sets nothing", shape);
             return None;
         }
-        let name = At { value: value(name), span: name.span };
+        let name = At { value: AxisValue::of(name), span: name.span };
         if names.contains(&name.value) {
             errors.error(name.span, format!("{} is there twice", name.value.toml));
         }

@@ -1,12 +1,46 @@
-//! Ranges: anything between two ends.
+//! Values of an axis: a list, or a range, which is anything between two ends.
 
-use super::axes::AxisValue;
 use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_POINTS;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Percent, Time, show};
 use crate::toml_read::value::{Int, choice};
 use crate::toml_read::{At, Node, NodeValue, Text, Value};
+
+/// Possible values of an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// One of these.
+    List(Vec<AxisValue>),
+    /// Anything between two ends.
+    Range(Range),
+}
+
+impl Values {
+    /// Number of values that a grid takes.
+    pub fn grid_len(&self) -> u64 {
+        match self {
+            Self::List(values) => values.len() as u64,
+            Self::Range(range) => u64::from(range.points.unwrap_or(1)),
+        }
+    }
+}
+
+/// A value of an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AxisValue {
+    /// As TOML.
+    pub toml: String,
+    /// The same without quotes.
+    pub text: String,
+}
+
+impl AxisValue {
+    /// As in a file.
+    pub(super) fn of(node: &Node) -> Self {
+        Self { toml: node.toml(), text: node.text() }
+    }
+}
 
 /// A range, in the unit of its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
