@@ -495,6 +495,14 @@ impl Key {
         self.name() == name
     }
 
+    /// Metrics of a vCPU's waits for a CPU: since a wake-up, and after a preemption.
+    pub const WAITS: [&str; 2] = ["wait", "preempted"];
+
+    /// Whether a series is a vCPU's waits for a CPU.
+    pub fn is_a_wait(&self) -> bool {
+        Self::WAITS.contains(&self.metric.as_str())
+    }
+
     /// Whether it belongs to a cell of [`Document::cells`].
     pub fn is_in(&self, cell: &(String, Params)) -> bool {
         self.backend == cell.0 && self.params == cell.1

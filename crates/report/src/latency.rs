@@ -6,7 +6,6 @@ use vcoop_model::distinct;
 
 use crate::compare::{Judged, judged, with_interval};
 use crate::style::{MOST_NAME, Style, Tone, WIDTH, cut, finish, visible, with_names};
-use crate::vcpus;
 
 /// Least width of names, left by wide numbers.
 const NAME: usize = 18;
@@ -26,7 +25,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     if in_cell.is_empty() {
         return String::new();
     }
-    let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
+    let long = in_cell.iter().any(|s| s.key.is_a_wait());
     let names = [if long { LONG_NAME } else { NAME }, MOST_NAME];
     let of = |whole| with_names(style, names, |most| table(document, &in_cell, style, whole, most));
     let mut out = of(true);

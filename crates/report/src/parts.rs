@@ -8,7 +8,6 @@ use vcoop_model::distinct;
 use vcoop_model::recording::Part;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
-use crate::vcpus;
 
 /// A part is shown if it has at least this share of the mean under any policy.
 const LEAST_SHARE: f64 = 0.02;
@@ -72,7 +71,7 @@ pub(crate) fn largest<T>(all: impl IntoIterator<Item = (T, f64)>, most: usize) -
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let guests = document
         .latencies()
-        .filter(|s| s.key.is_in(cell) && s.is_of_a_guest() && !vcpus::is_a_wait(&s.key));
+        .filter(|s| s.key.is_in(cell) && s.is_of_a_guest() && !s.key.is_a_wait());
     let guests: Vec<&LatencySeries> = guests.collect();
     let mut out = String::new();
     for name in distinct(guests.iter().map(|series| series.key.name())) {

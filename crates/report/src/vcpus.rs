@@ -16,14 +16,6 @@ const MOST_NAMES: usize = 5;
 /// A share that is worth a name.
 const LEAST_SHARE: f64 = 0.005;
 
-/// Metrics of the waits: since a wake-up, and after a preemption.
-const WAITS: [&str; 2] = ["wait", "preempted"];
-
-/// Whether a series is a vCPU's waits for a CPU.
-pub(crate) fn is_a_wait(key: &Key) -> bool {
-    WAITS.contains(&key.metric.as_str())
-}
-
 /// A table of the vCPUs of a cell, a row for each and each policy; empty where none was observed.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let scalar = |probe: &str, policy: &str, metric: &str| {
@@ -56,7 +48,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
             };
             let Some(running) = scalar(probe, policy, "running") else { continue };
             let percent = |value: f64| format!("{} %", format::digits(value));
-            let [woken, preempted] = WAITS.map(wait);
+            let [woken, preempted] = Key::WAITS.map(wait);
             // The waits add up to the steal. What was measured may have lasted longer than planned.
             let waited = |series: Option<&LatencySeries>| {
                 series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64)
