@@ -17,8 +17,8 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::pool::Pool;
 use super::queue::Rq;
-use super::quota::Pool;
 use super::{FairClass, weight};
 use crate::CpuId;
 use crate::class::{Dequeue, Enqueue};

@@ -17,6 +17,7 @@ mod eevdf;
 mod group;
 #[cfg(test)]
 mod known_answers;
+mod pool;
 mod queue;
 mod quota;
 #[cfg(test)]
