@@ -19,6 +19,7 @@ mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 mod lock;
+mod meet;
 mod operation;
 mod sleeping_lock;
 mod spin;

@@ -42,6 +42,7 @@
 //! host           scheduler: which hypervisor schedules, Linux, or credit1 or PowerVM from crates of their own
 //!                smt: siblings of a core; host_ticks: when pCPUs tick; idle_governor; devices: their interrupts
 //! guest          exit: why vCPUs leave guest mode; lock: who holds which lock; spin_vcpu, vm_sync: who spins for it
+//!                sleeping_lock, barrier: who waits there
 //!                vcpu_virt: how a VM is virtualised; counters: what KVM counts
 //!                halt_poll: polling; halt_times: how long halts and polls are
 //! interrupts     guest_timers: what a guest waits for; deadline: of a vCPU; hv_range: what VMX' timer can hold
@@ -69,6 +70,7 @@
 //!                speed: siblings slow each other down
 //! guest          what a vCPU does next. vmx: VM entries and exits; idle: idle vCPUs that do not sleep
 //!                spin: spinning for a lock, and what the host does about that
+//!                acquire: taking sleeping locks; meet: coming to barriers
 //! interrupts     inject: on their way into a guest; ipi: from vCPU to vCPU; guest_timer: a guest's tick and sleeps
 //!                lapic: the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! messages       delivery: on their way

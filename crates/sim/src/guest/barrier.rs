@@ -1,17 +1,8 @@
-//! Barriers of a guest: tasks wait there until all tasks with their label have arrived.
-//!
-//! A waiting task spins in user mode for a while, as the runtimes of OpenMP do, where PAUSE loops do not exit. Then
-//! it sleeps on a futex.
+//! Barriers of a guest: who waits at which.
 
 use std::collections::BTreeMap;
 
-use vcoop_model::profile::CostKey;
-
-use crate::guest::spin_vcpu::Spin;
-use crate::machine::Wait;
-use crate::program::Op;
 use crate::queue::Ns;
-use crate::world::World;
 
 #[derive(Clone, Debug, Default)]
 struct Barrier {
@@ -27,7 +18,7 @@ pub(crate) struct Barriers(BTreeMap<u32, Barrier>);
 
 impl Barriers {
     /// A task comes to a barrier of `of` tasks. Returns the waiting tasks if it is the last; else it waits from now on.
-    fn meet(&mut self, barrier: u32, t: u32, of: u32, spin_ns: Ns) -> Option<Vec<u32>> {
+    pub(crate) fn meet(&mut self, barrier: u32, t: u32, of: u32, spin_ns: Ns) -> Option<Vec<u32>> {
         let Barrier { waits, spin_ns: spins } = self.0.entry(barrier).or_default();
         *spins = spin_ns;
         if waits.len() as u32 + 1 >= of {
@@ -37,51 +28,12 @@ impl Barriers {
         None
     }
 
-    fn holds(&self, barrier: u32, t: u32) -> bool {
+    pub(crate) fn holds(&self, barrier: u32, t: u32) -> bool {
         self.0.get(&barrier).is_some_and(|barrier| barrier.waits.contains(&t))
     }
 
     /// How long tasks spin at a barrier before they sleep.
     pub(crate) fn spin_ns(&self, barrier: u32) -> Ns {
         self.0.get(&barrier).map_or(0, |barrier| barrier.spin_ns)
-    }
-}
-
-impl World<'_> {
-    /// A task comes to the barrier of its label: the last one lets all others go on.
-    pub(crate) fn meet(&mut self, v: u32, t: u32, of: u32, spin_ns: Ns) {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let barrier = self.vms[vm].tasks[t as usize].peers;
-        if let Some(others) = self.vms[vm].sync.barriers.meet(barrier, t, of, spin_ns) {
-            return others.into_iter().for_each(|other| self.barrier_opens(v, other));
-        }
-        self.vms[vm].tasks[t as usize].hold(Op::Pass);
-        if spin_ns > 0 {
-            self.spin(vm, t, Spin::Barrier);
-        }
-    }
-
-    /// A task at a barrier goes on, or sleeps until all have come: true if the vCPU is busy with its going to sleep.
-    pub(crate) fn pass(&mut self, v: u32, t: u32) -> bool {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let barrier = self.vms[vm].tasks[t as usize].peers;
-        if !self.vms[vm].sync.barriers.holds(barrier, t) {
-            return false;
-        }
-        let work = &mut self.vms[vm].tasks[t as usize];
-        work.hold(Op::Pass);
-        work.wait = Wait::Barrier;
-        self.guest_sleep(v, t, None, CostKey::GuestSleep)
-    }
-
-    /// All have come: a waiting task goes on. A task that is going to sleep checks before it does.
-    fn barrier_opens(&mut self, v: u32, t: u32) {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let work = &self.vms[vm].tasks[t as usize];
-        if work.spin != Spin::No {
-            self.spin_ends(vm, t);
-        } else if work.wait == Wait::Barrier {
-            self.guest_wake(v, t);
-        }
     }
 }
