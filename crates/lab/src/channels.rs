@@ -13,9 +13,10 @@ use vcoop_guest::program::{DeviceSpec, LineSpec};
 use vcoop_model::plan::{Act, Phase, Plan, Program, Target, TaskPlan};
 use vcoop_policy::Injection;
 
+use crate::common::Common;
 use crate::error::Error;
 use crate::event_signal::EventSignal;
-use crate::policy_driver::{Common, LabVm};
+use crate::lab_vm::LabVm;
 
 /// Where a line is.
 #[derive(Clone, Debug)]

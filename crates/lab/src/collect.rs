@@ -15,13 +15,14 @@ use vcoop_threads::tsc::{Clock, tsc};
 
 use crate::counters::{Counters, Totals, compare, scalars_between};
 use crate::facts::host_facts;
-use crate::policy_driver::{LabVcpu, LabVm};
-use crate::preferred_mask::{Widths, balances};
+use crate::lab_vm::{LabVcpu, LabVm};
+use crate::preferred_mask::balances;
 use crate::probe::{Probe, Window};
 use crate::round_trip::{Other, RoundTrip};
 use crate::samples::{self, HostSample, PendingSample, Series, Source};
 use crate::trace::live::{Live, Tids};
 use crate::translate::places;
+use crate::widths::Widths;
 
 /// Source of a probe in a guest.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use vcoop_threads::tsc::Clock;
 use vcoop_threads::{RunTime, preemptions, run_time};
 
 use crate::host_task::Progress;
-use crate::policy_driver::LabVm;
+use crate::lab_vm::LabVm;
 use crate::rates::Rates;
 use crate::vcpu::Exits;
 use crate::virt::is_exitless;

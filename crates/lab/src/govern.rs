@@ -16,9 +16,10 @@ use vcoop_sched::config::Policy;
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
+use crate::common::Common;
 use crate::error::{Error, Whom};
 use crate::host_task::Progress;
-use crate::policy_driver::{Common, LabVcpu, LabVm};
+use crate::lab_vm::{LabVcpu, LabVm};
 use crate::preferred_mask;
 
 /// Longest time between two checks whether the run is over.

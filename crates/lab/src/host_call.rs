@@ -8,9 +8,9 @@ use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
 
 use crate::channels::Channel;
+use crate::common::Common;
 use crate::error::Error;
 use crate::host_task::HostTask;
-use crate::policy_driver::Common;
 use crate::round_trip::{Other, RoundTrip};
 use crate::samples::HostSample;
 

@@ -8,9 +8,10 @@ use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
 use crate::channels::Channels;
+use crate::common::Common;
 use crate::error::{Error, Whom};
 use crate::inbox::Inbox;
-use crate::policy_driver::{Common, LabVm};
+use crate::lab_vm::LabVm;
 use crate::rates::Rates;
 use crate::samples::HostSample;
 use crate::stress_ng::{self, Stressor};

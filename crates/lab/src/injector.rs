@@ -30,8 +30,9 @@ use vcoop_threads::{
     Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
 };
 
+use crate::common::{Common, NEVER};
 use crate::error::{Error, Whom};
-use crate::policy_driver::{Common, LabVm, NEVER};
+use crate::lab_vm::LabVm;
 use crate::preferred_mask;
 use vcoop_model::rng::Stream;
 

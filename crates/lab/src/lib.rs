@@ -70,6 +70,7 @@ mod linux {
 
     pub(crate) mod channels;
     pub(crate) mod collect;
+    pub(crate) mod common;
     pub(crate) mod counters;
     pub(crate) mod environment;
     pub(crate) mod event_signal;
@@ -80,6 +81,7 @@ mod linux {
     pub(crate) mod host_task;
     pub(crate) mod inbox;
     pub(crate) mod injector;
+    pub(crate) mod lab_vm;
     pub(crate) mod machine;
     pub(crate) mod memory;
     pub(crate) mod page_check;
@@ -100,6 +102,7 @@ mod linux {
     pub(crate) mod translate;
     pub(crate) mod vcpu;
     pub(crate) mod virt;
+    pub(crate) mod widths;
     pub(crate) mod work;
 
     pub use environment::environment;

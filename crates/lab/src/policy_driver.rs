@@ -3,235 +3,23 @@
 //! Each vCPU has a lock that is held over a call and its actions, as policies require. It inherits priority (see
 //! [`PiMutex`]), because both the injector and the vCPU's own thread take it.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
 
 use vcoop_abi::conformance::What;
-use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
-use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
-use vcoop_guest::layout::{VECTOR_IPI, WORDS, Words};
-use vcoop_model::plan::Ns;
-use vcoop_policy::driver::{self, VcpuDriver};
-use vcoop_policy::govern::CpuTime;
+use vcoop_abi::discovery::Registration;
+use vcoop_abi::{BoostRequest, Status, Word};
+use vcoop_guest::layout::VECTOR_IPI;
+use vcoop_policy::driver;
 use vcoop_policy::thread::Policy;
-use vcoop_policy::{HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
-use vcoop_threads::tsc::Clock;
-use vcoop_threads::{Attributes, Kick, PiMutex, RunTimes, Stat};
+use vcoop_policy::{HostPolicy, Injection};
+use vcoop_threads::{Attributes, RunTimes, Stat};
 
+use crate::common::{Common, NEVER};
 use crate::error::Error;
-use crate::event_signal::EventSignal;
-use crate::machine::Machine;
-use crate::page_check::PageCheck;
-use crate::policy_log::PolicyLog;
+use crate::lab_vm::LabVm;
 use crate::port::VcpuPort;
-use crate::preferred_mask::Masked;
-
-/// A time that never comes.
-pub(crate) const NEVER: Ns = Ns::MAX;
-
-/// State shared by all threads of a run.
-#[derive(Debug)]
-pub(crate) struct Common {
-    /// The run's clock.
-    pub(crate) clock: Clock,
-    /// Ends the injector's sleep.
-    pub(crate) kick: Kick,
-    /// When the injector wakes up without a kick.
-    pub(crate) horizon: AtomicU64,
-    /// Whether the injector ends boosts, instead of the vCPU's own thread.
-    pub(crate) attend: bool,
-    /// All threads are to end.
-    pub(crate) stop: AtomicBool,
-    /// The first error.
-    failure: Mutex<Option<Error>>,
-}
-
-impl Common {
-    pub(crate) fn new(clock: Clock, attend: bool) -> Self {
-        Self {
-            clock,
-            kick: Kick::default(),
-            horizon: AtomicU64::new(0),
-            attend,
-            stop: AtomicBool::new(false),
-            failure: Mutex::new(None),
-        }
-    }
-
-    /// Ends the run with an error; only the first one is kept.
-    pub(crate) fn fail(&self, error: Error) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        self.end();
-    }
-
-    /// Wakes the injector for a timer that was just stored, unless it wakes up in time anyway. Pairs with the fence in
-    /// the injector's `publish`.
-    pub(crate) fn announce(&self, at: Ns) {
-        GuestArea::fence();
-        if at < self.horizon.load(Ordering::Acquire) {
-            self.kick.kick();
-        }
-    }
-
-    /// Ends the run.
-    pub(crate) fn end(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.kick.kick();
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// The first error, if there was one.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// The parts of a VM that its vCPUs' drivers share.
-#[derive(Debug)]
-pub(crate) struct LabVm {
-    /// The machine.
-    pub(crate) machine: Machine,
-    /// The policies' shared part.
-    pub(crate) shared: PiMutex<VmShared>,
-    /// Registrations in force, by vCPU. Taken with a vCPU's state locked, for which the injector may wait. So this lock
-    /// inherits priority too: otherwise a guest that keeps registering could make the injector wait for a vCPU thread
-    /// that has lost its CPU.
-    registrations: PiMutex<Vec<Registration>>,
-    /// vCPUs.
-    pub(crate) vcpus: Vec<LabVcpu>,
-    /// Event signals, by byte written to the port of calls.
-    pub(crate) bells: Vec<(u8, Arc<EventSignal>)>,
-    /// Initial advance of the injector for its vCPUs' deadlines; each vCPU learns its own.
-    pub(crate) advance: TimerAdvance,
-    /// Whether each interrupt gets a ticket.
-    pub(crate) boosts_on_injection: bool,
-    /// The vCPUs that the guest is asked to use, if it is told.
-    pub(crate) mask: Option<PiMutex<Masked>>,
-}
-
-/// The driver of one vCPU.
-#[derive(Debug)]
-pub(crate) struct LabVcpu {
-    pub(crate) number: u32,
-    state: PiMutex<State>,
-    /// The vCPU's thread; 0 until it runs.
-    tid: AtomicI32,
-    /// The kernel's counters of that thread, open from its start.
-    counted: OnceLock<(RunTimes, Stat)>,
-    /// When the policy's timer is due, for readers without the lock; [`NEVER`]: not set.
-    pub(crate) timer: AtomicU64,
-    /// Value of the registration MSR: address of the guest area, or 0.
-    registration: AtomicU64,
-    /// The guest has notified, and the injector has not looked yet.
-    notified: AtomicBool,
-    /// Log of the policy, for an observer.
-    pub(crate) diary: PolicyLog,
-    /// The guest's count of kernel entries when it was last sent an interrupt: until that changes, the guest has not
-    /// taken the interrupt, and its idle word is outdated.
-    entries: AtomicU64,
-}
-
-/// State protected by a vCPU's lock.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) driver: VcpuDriver,
-    /// The thread's baseline as the kernel had it at its begin, to be restored.
-    pub(crate) captured: Option<Attributes>,
-    /// Checks the vCPU's page, in tests.
-    pub(crate) checked: Option<Box<PageCheck>>,
-}
-
-impl LabVcpu {
-    pub(crate) fn new(number: u32, driver: VcpuDriver) -> Self {
-        Self {
-            number,
-            state: PiMutex::new(State { driver, captured: None, checked: None }),
-            tid: AtomicI32::new(0),
-            counted: OnceLock::new(),
-            timer: AtomicU64::new(NEVER),
-            registration: AtomicU64::new(0),
-            notified: AtomicBool::new(false),
-            diary: PolicyLog::off(),
-            entries: AtomicU64::new(u64::MAX),
-        }
-    }
-
-    /// Checks its page from now on, if its policy uses one. `guest`: the guest's side, too.
-    pub(crate) fn check_page(&self, guest: bool, at: Ns) {
-        let mut state = self.state.lock();
-        if state.driver.policy().reads_guest() {
-            state.checked = Some(Box::new(PageCheck::new(guest, at)));
-        }
-    }
-
-    /// When the policy's timer is due.
-    pub(crate) fn timer(&self) -> Ns {
-        self.timer.load(Ordering::Acquire)
-    }
-
-    /// Counters of the policy.
-    pub(crate) fn stats(&self) -> PolicyStats {
-        self.state.lock().driver.policy().stats()
-    }
-
-    /// The vCPU's thread; 0 until it runs.
-    pub(crate) fn tid(&self) -> i32 {
-        self.tid.load(Ordering::Acquire)
-    }
-
-    /// Run time and run delay since the vCPU's thread began.
-    pub(crate) fn cpu_time(&self) -> CpuTime {
-        let Some((times, _)) = self.counted.get().filter(|_| self.tid() != 0) else {
-            return CpuTime::default();
-        };
-        let now = times.read();
-        CpuTime { busy_ns: now.ran_ns, steal_ns: now.waited_ns }
-    }
-
-    fn is_asleep(&self) -> bool {
-        self.counted.get().is_some_and(|(_, stat)| stat.is_asleep())
-    }
-
-    /// The guest area is registered.
-    pub(crate) fn is_registered(&self) -> bool {
-        self.registration() != 0
-    }
-
-    /// Value of the registration MSR.
-    pub(crate) fn registration(&self) -> u64 {
-        self.registration.load(Ordering::Acquire)
-    }
-}
 
 impl LabVm {
-    pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<LabVcpu>) -> Self {
-        let registrations = PiMutex::new(vec![Registration::None; vcpus.len()]);
-        Self {
-            machine,
-            shared: PiMutex::new(shared),
-            registrations,
-            vcpus,
-            bells: Vec::new(),
-            advance: TimerAdvance::fixed(0),
-            boosts_on_injection: false,
-            mask: None,
-        }
-    }
-
-    /// The words of a vCPU, each read once; silent while there is no registered area.
-    pub(crate) fn words(&self, v: &LabVcpu) -> GuestWords {
-        self.area(v).map_or(GuestWords::SILENT, GuestArea::read)
-    }
-
-    /// A vCPU's guest area, if registered; it was checked to be in the guest's memory.
-    pub(crate) fn area(&self, v: &LabVcpu) -> Option<&GuestArea> {
-        let gpa = v.registration().checked_sub(REGISTER_ENABLE)?;
-        Some(self.machine.ram.at(gpa))
-    }
-
     /// A vCPU with its lock held.
     pub(crate) fn port<'a>(&'a self, common: &'a Common, n: u32) -> VcpuPort<'a> {
         let v = &self.vcpus[n as usize];
@@ -453,18 +241,6 @@ impl LabVm {
         port.happens(What::Registered(new != Registration::None));
         driver::register(&mut port, new != Registration::None)?;
         Ok(true)
-    }
-
-    /// The words of its vCPUs that change while they run.
-    pub(crate) fn control(&self) -> &Words {
-        self.machine.ram.at(WORDS)
-    }
-
-    fn is_idle(&self, n: u32) -> bool {
-        let words = &self.control().vcpu[n as usize];
-        words.idle.load(Ordering::Acquire) != 0
-            && words.entries.load(Ordering::Relaxed)
-                != self.vcpus[n as usize].entries.load(Ordering::Relaxed)
     }
 
     /// Ends the policy's effect: a boosted thread gets its baseline.

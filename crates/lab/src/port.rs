@@ -11,9 +11,10 @@ use vcoop_policy::{Actions, Injection, PolicyStats, VmShared};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, PiGuard};
 
+use crate::common::{Common, NEVER};
 use crate::error::Error;
+use crate::lab_vm::{LabVcpu, LabVm, State};
 use crate::page_check::PageCheck;
-use crate::policy_driver::{Common, LabVcpu, LabVm, NEVER, State};
 use crate::policy_log::Note;
 
 /// A vCPU whose lock is held.

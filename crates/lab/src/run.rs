@@ -25,6 +25,7 @@ use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, pin};
 
 use crate::channels::Channels;
 use crate::collect::{Collector, Firing};
+use crate::common::Common;
 use crate::counters::Counters;
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
@@ -32,8 +33,8 @@ use crate::facts::host_facts;
 use crate::govern::Governors;
 use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
+use crate::lab_vm::{LabVcpu, LabVm};
 use crate::machine::Machine;
-use crate::policy_driver::{Common, LabVcpu, LabVm};
 use crate::policy_log::PolicyLog;
 use crate::probe::Window;
 use crate::rates::Rates;

@@ -10,8 +10,9 @@ use vcoop_model::plan::Ns;
 use vcoop_policy::driver;
 use vcoop_threads::{gettid, pin};
 
+use crate::common::Common;
 use crate::error::Error;
-use crate::policy_driver::{Common, LabVm};
+use crate::lab_vm::LabVm;
 
 /// Exits to user space, by kind.
 #[derive(Debug, Default)]

@@ -23,9 +23,10 @@ use vcoop_testing::{Skip, need_kvm, rig, scenario};
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{Attributes, allowed_cpus, pin};
 
-use super::{Common, LabVm};
 use crate::channels::GuestLines;
+use crate::common::Common;
 use crate::error::Error;
+use crate::lab_vm::LabVm;
 use crate::port::VcpuPort;
 use crate::rates::Rates;
 use crate::run::{build, rings, tsc_khz};

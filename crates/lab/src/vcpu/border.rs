@@ -19,8 +19,9 @@ use vcoop_threads::gettid;
 use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, install_handler, interrupt, run};
+use crate::common::Common;
+use crate::lab_vm::{LabVcpu, LabVm};
 use crate::machine::Machine;
-use crate::policy_driver::{Common, LabVcpu, LabVm};
 use crate::run::{one_at_a_time, tsc_khz};
 
 /// Time for messages, each followed by some that may find the kernel at work on it.

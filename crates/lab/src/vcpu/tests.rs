@@ -15,10 +15,11 @@ use vcoop_threads::gettid;
 use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, Kicks, run};
+use crate::common::Common;
 use crate::error::Error;
 use crate::event_signal::EventSignal;
+use crate::lab_vm::{LabVcpu, LabVm};
 use crate::machine::Machine;
-use crate::policy_driver::{Common, LabVcpu, LabVm};
 
 /// Where code for ring 0 is put: free memory.
 const RING0: u64 = 0x9_0000;
