@@ -10,6 +10,7 @@
 //! | the tracepoint `kvm_apic_accept_irq` | other kernels with KVM's tracepoints | any vCPU: devices and other vCPUs of its own process | the vCPU's own timer, which comes there when the vCPU runs again; a vCPU that runs already is reported, too |
 //! | none | kernels without KVM | no interrupts | all |
 
+use vcoop_policy::Injection;
 use vcoop_threads::Ns;
 
 #[cfg(not(feature = "bpf"))]
@@ -42,24 +43,11 @@ pub enum What {
     /// It is a vCPU and got an interrupt.
     Interrupt {
         /// Kind of interrupt.
-        kind: Interrupt,
+        kind: Injection,
         /// Number of interrupts since the last one reported, which were not reported because they came too soon after
         /// it.
         coalesced: u64,
     },
-}
-
-/// Kind of an interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interrupt {
-    /// The vCPU's own timer.
-    Timer,
-    /// A device, or a thread of the VMM.
-    Device,
-    /// Another vCPU.
-    Ipi,
-    /// A non-maskable interrupt.
-    Nmi,
 }
 
 /// A vCPU whose interrupts are to be reported.

@@ -12,7 +12,7 @@ mod events;
 mod object;
 mod scheduler;
 
-pub use events::{Event, Events, Interrupt, OfVcpu, What};
+pub use events::{Event, Events, OfVcpu, What};
 pub use scheduler::{Admission, Rules, Scheduler, SchedulerTotals, VcpuState};
 
 /// Why a program cannot run in this kernel.

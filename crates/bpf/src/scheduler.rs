@@ -20,6 +20,7 @@
 //!
 //! Experimental. Weights and limits of cgroups are not kept while it is loaded.
 
+use vcoop_policy::PolicyStats;
 use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::Ns;
 
@@ -83,18 +84,8 @@ pub struct Admission {
 pub struct VcpuState {
     /// It is boosted.
     pub boosted: bool,
-    /// Number of boosts.
-    pub boosts: u64,
-    /// Number of times that the budget ended or prevented a boost.
-    pub throttles: u64,
-    /// Of these: because of the longest boost.
-    pub too_long: u64,
-    /// Of these: because of the VM's budget.
-    pub by_vm: u64,
-    /// Number of boosts that were due and not given.
-    pub denied: u64,
-    /// Time boosted and awake, in nanoseconds.
-    pub boosted_ns: Ns,
+    /// What its policy counts; `notified`, `raced` and `lowered_ns` do not occur.
+    pub stats: PolicyStats,
     /// Boosted time left at its last event, in nanoseconds.
     pub budget_left_ns: Ns,
     /// Number of boosts for deadlines that its guest had announced.

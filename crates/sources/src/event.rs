@@ -2,7 +2,7 @@
 
 use std::io;
 
-use vcoop_bpf::Interrupt;
+use vcoop_policy::Injection;
 use vcoop_threads::Ns;
 
 /// An event of a watched thread.
@@ -24,7 +24,7 @@ pub enum What {
     /// The thread is a vCPU's, and has an interrupt.
     Interrupt {
         /// Kind of interrupt.
-        kind: Interrupt,
+        kind: Injection,
         /// Interrupts since the last one that was reported, which came too soon after it to be reported.
         coalesced: u64,
     },

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
 };
+use vcoop_policy::Injection;
 use vcoop_threads::Ns;
 
-use super::{Event, Interrupt, OfVcpu, What};
+use super::{Event, OfVcpu, What};
 use crate::Missing;
 use crate::object::{know_threads, map, may_read};
 
@@ -307,10 +308,10 @@ fn event(bytes: &[u8]) -> Option<Event> {
     let coalesced = u64::from_ne_bytes(*bytes[16..].first_chunk()?);
     let interrupt = |kind| What::Interrupt { kind, coalesced };
     let what = match word(12) {
-        0 => interrupt(Interrupt::Timer),
-        1 => interrupt(Interrupt::Device),
-        2 => interrupt(Interrupt::Ipi),
-        3 => interrupt(Interrupt::Nmi),
+        0 => interrupt(Injection::Timer),
+        1 => interrupt(Injection::Device),
+        2 => interrupt(Injection::Ipi),
+        3 => interrupt(Injection::Nmi),
         4 => What::Sleeps,
         _ => return None,
     };

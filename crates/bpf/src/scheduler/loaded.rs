@@ -8,6 +8,7 @@ use std::{fmt, io};
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramInput,
 };
+use vcoop_policy::PolicyStats;
 use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::parse_cpu_list;
 
@@ -224,12 +225,15 @@ impl Scheduler {
         VcpuState {
             deadlines: word(0),
             boosted: word(1) == BOOSTED,
-            boosted_ns: word(2),
-            boosts: word(3),
-            throttles: word(4),
-            denied: word(5),
-            too_long: word(6),
-            by_vm: word(7),
+            stats: PolicyStats {
+                boosted_ns: word(2),
+                boosts: word(3),
+                throttles: word(4),
+                denied: word(5),
+                too_long: word(6),
+                by_vm: word(7),
+                ..PolicyStats::default()
+            },
             budget_left_ns: (word(10).cast_signed().max(0) / MILLION).unsigned_abs(),
         }
     }

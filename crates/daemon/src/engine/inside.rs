@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-use vcoop_bpf::Scheduler;
+use vcoop_bpf::{Scheduler, VcpuState};
 use vcoop_model::plan::Plan;
 use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
@@ -627,6 +627,35 @@ impl Inside {
         })
     }
 
+    fn vcpu_status(&self, vcpu: &Vcpu, now: Ns) -> VcpuStatus {
+        let policy = vcpu.driver.policy();
+        let own = || VcpuState {
+            boosted: policy.is_boosted(),
+            stats: policy.stats(),
+            budget_left_ns: policy.budget_left(now),
+            deadlines: vcpu.deadlines,
+        };
+        let in_kernel = self.state_in_kernel(vcpu);
+        let budgeted = !vcpu.for_life || in_kernel.is_some();
+        let VcpuState { boosted, stats, budget_left_ns, deadlines } = in_kernel.unwrap_or_else(own);
+        VcpuStatus {
+            index: vcpu.index,
+            tid: vcpu.tid(),
+            boosted,
+            left_alone: None,
+            boosts: stats.boosts,
+            denied: stats.denied,
+            throttles: stats.throttles,
+            too_long: stats.too_long,
+            by_vm: stats.by_vm,
+            boosted_ns: stats.boosted_ns,
+            budget_left_ns: budgeted.then_some(budget_left_ns),
+            heard: None,
+            deadlines,
+            notified: stats.notified,
+        }
+    }
+
     fn status(&self) -> Status {
         let now = monotonic();
         Status {
@@ -648,26 +677,4 @@ impl Inside {
 /// All VMs are checked at the same time, because each wake-up costs.
 fn next_check(now: Ns) -> Ns {
     (now / CHECK_NS + 1) * CHECK_NS
-}
-
-fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {
-    let policy = vcpu.driver.policy();
-    let stats = policy.stats();
-    let budgeted = !vcpu.for_life;
-    VcpuStatus {
-        index: vcpu.index,
-        tid: vcpu.tid(),
-        boosted: policy.is_boosted(),
-        left_alone: None,
-        boosts: stats.boosts,
-        denied: stats.denied,
-        throttles: stats.throttles,
-        too_long: stats.too_long,
-        by_vm: stats.by_vm,
-        boosted_ns: stats.boosted_ns,
-        budget_left_ns: budgeted.then(|| policy.budget_left(now)),
-        heard: None,
-        deadlines: vcpu.deadlines,
-        notified: stats.notified,
-    }
 }

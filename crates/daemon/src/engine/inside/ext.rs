@@ -3,14 +3,14 @@
 //! The attributes of their threads do not change, and the engine watches no events of them. The scheduler is loaded for
 //! the first such VM, and unloaded with the last.
 
-use vcoop_bpf::{Admission, Rules};
+use vcoop_bpf::{Admission, Rules, VcpuState};
 use vcoop_vmm::Accel;
 
-use super::{AttachedVm, Inside, vcpu_status};
+use super::{AttachedVm, Inside};
 use crate::engine::link::Link;
 use crate::policy::kernel_rules;
 use crate::port::Vcpu;
-use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
+use crate::protocol::{InterruptStatus, Refusal};
 
 impl Inside {
     /// Registers the vCPUs of a VM with `scx_vcoop`.
@@ -98,23 +98,9 @@ impl Inside {
         self.unload();
     }
 
-    /// Status of a vCPU.
-    pub(super) fn vcpu_status(&self, vcpu: &Vcpu, now: vcoop_policy::config::Ns) -> VcpuStatus {
-        let status = vcpu_status(vcpu, now);
-        let (Some(scheduler), Some(place)) = (&self.scheduler, vcpu.ext) else { return status };
-        let of = scheduler.state(place);
-        VcpuStatus {
-            boosted: of.boosted,
-            boosts: of.boosts,
-            denied: of.denied,
-            throttles: of.throttles,
-            too_long: of.too_long,
-            by_vm: of.by_vm,
-            boosted_ns: of.boosted_ns,
-            deadlines: of.deadlines,
-            budget_left_ns: Some(of.budget_left_ns),
-            ..status
-        }
+    /// State of a vCPU that `scx_vcoop` schedules.
+    pub(super) fn state_in_kernel(&self, vcpu: &Vcpu) -> Option<VcpuState> {
+        Some(self.scheduler.as_ref()?.state(vcpu.ext?))
     }
 
     /// Counts of the interrupts of all VMs that `scx_vcoop` schedules.

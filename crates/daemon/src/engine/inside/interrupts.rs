@@ -1,7 +1,7 @@
 //! Interrupts for vCPUs, by KVM's events.
 
 use hdrhistogram::Histogram;
-use vcoop_bpf::{Interrupt, OfVcpu};
+use vcoop_bpf::OfVcpu;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver;
@@ -81,15 +81,9 @@ impl Inside {
         number: u64,
         place: usize,
         at: Ns,
-        kind: Interrupt,
+        kind: Injection,
         coalesced: u64,
     ) {
-        let kind = match kind {
-            Interrupt::Timer => Injection::Timer,
-            Interrupt::Device => Injection::Device,
-            Interrupt::Ipi => Injection::Ipi,
-            Interrupt::Nmi => Injection::Nmi,
-        };
         self.run(number, place, |port| driver::inject(port, kind, false));
         let boosted = self.vcpu(number, place).is_some_and(|v| v.driver.policy().is_boosted());
         let vm = self.vms.get_mut(&number);
