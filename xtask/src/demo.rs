@@ -8,8 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{Hogs, Kernel, Options, StockError, StockVm, dies_with_caller, guest_program};
+use vcoop_stock::{Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
+use vcoop_text::quoted;
 use vcoop_threads::{allowed_cpus, cpu_list};
+
+use crate::emulated::{self, build};
 
 /// Processes that share the vCPU's CPU.
 const HOGS: usize = 2;
@@ -89,42 +92,9 @@ impl Args {
     }
 }
 
-/// Runs an experiment. Returns the exit code of `vcoop compare`; 3 if something is missing here.
+/// Runs an experiment. Returns the exit code of `vcoop compare`.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     with_tracefs();
-    unless_missing(demonstrate(args))
-}
-
-/// Returns the exit code 3, with the reason on stderr, if something is missing here.
-pub(crate) fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
-    match done {
-        Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
-            eprintln!("xtask: {error}");
-            Ok(ExitCode::from(3))
-        }
-        other => other,
-    }
-}
-
-/// Restarts this program in a new mount namespace with tracefs, by which `vcoop compare` sees the host's scheduler. If
-/// that is not possible, vcoop reports what is missing.
-fn with_tracefs() {
-    const TRIED: &str = "VCOOP_DEMO_TRACEFS";
-    if Path::new("/sys/kernel/tracing/trace").exists() || std::env::var_os(TRIED).is_some() {
-        return;
-    }
-    let Ok(own) = std::env::current_exe() else { return };
-    let mount = r#"mount -t tracefs nodev /sys/kernel/tracing 2>/dev/null; exec "$0" "$@""#;
-    let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
-    if alone.is_ok_and(|status| status.success()) {
-        let mut again = Command::new("unshare");
-        again.args(["-m", "sh", "-c", mount]).arg(own).args(std::env::args_os().skip(1));
-        // It only returns if it fails.
-        let _ = again.env(TRIED, "1").exec();
-    }
-}
-
-fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     if matches!(args.demo, Demo::Box | Demo::Scx) {
         return demonstrate_in_a_box(args);
     }
@@ -181,6 +151,24 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
+/// Restarts this program in a new mount namespace with tracefs, by which `vcoop compare` sees the host's scheduler. If
+/// that is not possible, vcoop reports what is missing.
+fn with_tracefs() {
+    const TRIED: &str = "VCOOP_DEMO_TRACEFS";
+    if Path::new("/sys/kernel/tracing/trace").exists() || std::env::var_os(TRIED).is_some() {
+        return;
+    }
+    let Ok(own) = std::env::current_exe() else { return };
+    let mount = r#"mount -t tracefs nodev /sys/kernel/tracing 2>/dev/null; exec "$0" "$@""#;
+    let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if alone.is_ok_and(|status| status.success()) {
+        let mut again = Command::new("unshare");
+        again.args(["-m", "sh", "-c", mount]).arg(own).args(std::env::args_os().skip(1));
+        // It only returns if it fails.
+        let _ = again.env(TRIED, "1").exec();
+    }
+}
+
 fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
     let scx = args.demo == Demo::Scx;
@@ -192,7 +180,7 @@ fn demonstrate_in_a_box(args: &Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(3));
     }
-    crate::emulated::compare(vcoop, bpf, scx, &args.compared(), args.out.as_deref())
+    emulated::compare(vcoop, bpf, scx, &args.compared(), args.out.as_deref())
 }
 
 /// Loads the driver and keeps every vCPU of the guest busy, with urgent tasks besides.
@@ -322,24 +310,6 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
     }
 }
 
-/// Builds the program with optimisation: its own cost is part of the measurement.
-pub(crate) fn build(bpf: bool) -> anyhow::Result<PathBuf> {
-    let status = Command::new("cargo")
-        .args(["build", "--release", "--package", "vcoop"])
-        .args(if bpf { &["--features", "bpf"][..] } else { &[] })
-        .stdout(Stdio::null())
-        .status()?;
-    anyhow::ensure!(status.success(), "vcoop cannot be built");
-    let own = std::env::current_exe()?;
-    let target = own.ancestors().nth(2).context("this program is not in a target folder")?;
-    Ok(target.join("release/vcoop"))
-}
-
-/// Quotes a word for a shell command.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 /// The flag that Ctrl-C and SIGTERM set. A second one ends this process at once, and with it the guest and the hogs.
 fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -350,14 +320,4 @@ fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
         eprintln!("xtask: stopping (Ctrl-C again to end at once)");
     })?;
     Ok(&STOP)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn a_word_stays_one() {
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 }

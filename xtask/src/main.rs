@@ -58,9 +58,9 @@ fn main() -> ExitCode {
         Chore::Ci => lint().and_then(|()| test(layers::all(Path::new(".")))).map(done),
         Chore::Fuzz(args) => fuzz::run(&args).map(done),
         #[cfg(target_os = "linux")]
-        Chore::Demo(args) => demo::run(&args),
+        Chore::Demo(args) => unless_missing(demo::run(&args)),
         #[cfg(target_os = "linux")]
-        Chore::Box(args) => emulated::run(&args),
+        Chore::Box(args) => unless_missing(emulated::run(&args)),
         #[cfg(target_os = "linux")]
         Chore::Guest(args) => guest::run(&args),
     };
@@ -68,6 +68,18 @@ fn main() -> ExitCode {
         eprintln!("xtask: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Returns the exit code 3, with the reason on stderr, if something is missing here.
+#[cfg(target_os = "linux")]
+fn unless_missing(done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    match done {
+        Err(error) if error.downcast_ref().is_some_and(vcoop_stock::StockError::is_missing) => {
+            eprintln!("xtask: {error}");
+            Ok(ExitCode::from(3))
+        }
+        other => other,
+    }
 }
 
 /// Runs layers, then prints the result of each, the output of failed tests, and the total last.
