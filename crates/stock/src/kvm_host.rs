@@ -137,8 +137,8 @@ impl KvmHost {
     /// status; 137 if it took longer than `limit`.
     ///
     /// # Errors
+    ///
     /// As for [`Self::run`]; [`StockError::Oops`] if the host failed.
-    /// As [`Self::run`]; [`StockError::Oops`] if the host failed.
     pub fn stream(
         &self,
         command: &str,
