@@ -21,7 +21,7 @@
 //! All entities leave an offline CPU ([`Level::set_offline`]) at once, and affinity is broken if necessary. The
 //! driver charges what this costs (stopping the machine, rebuilding domains).
 
-use super::{Level, State};
+use super::Level;
 use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId, MaskError};
@@ -70,18 +70,9 @@ impl Level {
         for i in 0..self.ents.len() {
             let e = EntId(i as u32);
             let cpu = self.ents[i].cpu;
-            if self.may_stay(e, cpu) {
-                continue;
-            }
-            self.fair.forget_delayed(e);
-            match self.ents[i].state {
-                State::Queued => {
-                    let to = self.new_home(e);
-                    self.transfer(now, e, to);
-                }
-                State::Running => self.kick(cpu, true),
-                State::Waking => self.unlist(now, e),
-                State::Blocked | State::Dead => {}
+            if !self.may_stay(e, cpu) {
+                self.fair.forget_delayed(e);
+                self.send_away(now, e);
             }
         }
         Ok(())

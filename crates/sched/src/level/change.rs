@@ -256,19 +256,24 @@ impl Level {
         let queued = |of| (state == State::Queued && class == of).then_some(cpu);
         self.rt.set_movable(e, allowed > 1, queued(ClassId::Rt));
         self.dl.set_movable(e, allowed > 1, queued(ClassId::Dl));
-        if self.may_stay(e, cpu) {
-            return Ok(());
+        if !self.may_stay(e, cpu) {
+            self.send_away(now, e);
         }
-        match state {
+        Ok(())
+    }
+
+    /// An entity leaves its CPU, on which it may not stay any more.
+    pub(super) fn send_away(&mut self, now: Ns, e: EntId) {
+        let ent = &self.ents[e.index()];
+        match ent.state {
             State::Queued => {
                 let to = self.new_home(e);
                 self.transfer(now, e, to);
             }
-            State::Running => self.kick(cpu, true),
+            State::Running => self.kick(ent.cpu, true),
             State::Waking => self.unlist(now, e),
             State::Blocked | State::Dead => {}
         }
-        Ok(())
     }
 
     /// Changes the weight of a group (1024 = one nice-0 task), on all CPUs at once. Weights out
