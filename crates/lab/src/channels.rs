@@ -10,7 +10,8 @@ use std::sync::Arc;
 use vcoop_guest::layout::{LINE_STRIDE, LINES, MAX_DEVICES, MAX_LINES, PORT_CALL, VECTOR_DEVICE};
 use vcoop_guest::line::Line;
 use vcoop_guest::program::{DeviceSpec, LineSpec};
-use vcoop_model::plan::{Act, Phase, Plan, Program, Target, TaskPlan};
+use vcoop_model::distinct;
+use vcoop_model::plan::{Act, Phase, Plan, Program, Target};
 use vcoop_policy::Injection;
 
 use crate::common::Common;
@@ -82,13 +83,6 @@ impl GuestLines {
     }
 }
 
-fn task(plan: &Plan, at: Target) -> &TaskPlan {
-    match at {
-        Target::Host(i) => &plan.host_tasks[i as usize],
-        Target::Guest { vm, task } => &plan.vms[vm as usize].tasks[task as usize],
-    }
-}
-
 fn vm_of(at: Target) -> Option<u32> {
     match at {
         Target::Host(_) => None,
@@ -98,29 +92,25 @@ fn vm_of(at: Target) -> Option<u32> {
 
 /// vCPU that takes a task's messages.
 fn irq_vcpu(program: &Program) -> u32 {
-    match program {
-        Program::Serve { irq_vcpu, .. } | Program::Ping { irq_vcpu, .. } => *irq_vcpu,
-        Program::Cycle { phases } => {
-            let vcpu = phases.iter().find_map(|p| match p {
-                Phase::Call { irq_vcpu, .. } => Some(*irq_vcpu),
-                _ => None,
-            });
-            vcpu.unwrap_or(0)
-        }
-        Program::Routine { acts } => {
-            let vcpu = acts.iter().find_map(|act| match act {
-                Act::Do(Phase::Call { irq_vcpu, .. }) => Some(*irq_vcpu),
-                _ => None,
-            });
-            vcpu.unwrap_or(0)
-        }
-        _ => 0,
-    }
+    let of_call = |phase: &Phase| match phase {
+        Phase::Call { irq_vcpu, .. } => Some(*irq_vcpu),
+        _ => None,
+    };
+    let vcpu = match program {
+        Program::Serve { irq_vcpu, .. } | Program::Ping { irq_vcpu, .. } => Some(*irq_vcpu),
+        Program::Cycle { phases } => phases.iter().find_map(of_call),
+        Program::Routine { acts } => acts.iter().find_map(|act| match act {
+            Act::Do(phase) => of_call(phase),
+            _ => None,
+        }),
+        _ => None,
+    };
+    vcpu.unwrap_or(0)
 }
 
 fn unsupported(plan: &Plan, at: Target, why: String) -> Error {
     let level = vm_of(at).map_or("host", |vm| &plan.vms[vm as usize].name);
-    Error::unsupported(format!("task {level}.{}", task(plan, at).name), why)
+    Error::unsupported(format!("task {level}.{}", plan.task(at).name), why)
 }
 
 impl Channels {
@@ -139,14 +129,9 @@ impl Channels {
         let inside = (0..).zip(&plan.vms).flat_map(|(vm, plan)| {
             (0..plan.tasks.len()).map(move |t| Target::Guest { vm, task: t as u32 })
         });
-        let mut calls: Vec<(Target, Target)> = Vec::new();
-        for caller in hosts.chain(inside) {
-            for server in task(plan, caller).program.servers() {
-                if !calls.contains(&(server, caller)) {
-                    calls.push((server, caller));
-                }
-            }
-        }
+        let mut calls = distinct(hosts.chain(inside).flat_map(|caller| {
+            plan.task(caller).program.servers().map(move |server| (server, caller))
+        }));
         // The lines of a server lie side by side.
         let key = |at: &Target| match *at {
             Target::Host(i) => (0, 0, i),
@@ -195,7 +180,7 @@ impl Channels {
             Target::Guest { vm, .. } if from == Some(vm) => return Ok(Tell::Guest),
             Target::Guest { vm, task } => (vm, task),
         };
-        let vcpu = irq_vcpu(&task(plan, at).program);
+        let vcpu = irq_vcpu(&plan.task(at).program);
         let wakes = u64::from(task_number) + 1;
         let own = plan.vms[vm as usize].devices.len();
         let devices = &mut self.guests[vm as usize].devices;

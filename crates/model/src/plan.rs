@@ -67,6 +67,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A task of it.
+    pub fn task(&self, at: Target) -> &TaskPlan {
+        match at {
+            Target::Host(i) => &self.host_tasks[i as usize],
+            Target::Guest { vm, task } => &self.vms[vm as usize].tasks[task as usize],
+        }
+    }
+
     /// The pCPU for housekeeping of guests (exitless timers, an injector thread): the last one that nothing is pinned
     /// to, else the last one without vCPUs; `None` if vCPUs may use all. With `nohz_full` it is one of the other pCPUs.
     pub fn housekeeping(&self) -> Option<u32> {

@@ -84,11 +84,8 @@ const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait, SPINS
 const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery, [Part::Delivery; 2]);
 /// Parts by state for a call that waits for earlier calls of a running server.
 const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue, [Part::ServiceQueue; 2]);
-/// Parts by state for the call that a running server works on.
+/// Parts by state for the call that a running server works on, and for an action whose task runs.
 const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
-
-/// Parts by state for an action whose task runs.
-const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
 /// Parts for the call that is served while its server waits for a device: all of it is service.
 const HELD: [Part; STATES] = [Part::Service; STATES];
 /// Parts for the calls behind that one.
@@ -194,10 +191,9 @@ impl Phase {
             Self::AfterEvent => &AFTER_EVENT,
             Self::Flight => &FLIGHT,
             Self::Queued => &QUEUED,
-            Self::Served => &SERVED,
+            Self::Served | Self::Acting => &SERVED,
             Self::Held => &HELD,
             Self::Behind => &BEHIND,
-            Self::Acting => &ACTING,
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use vcoop_model::distinct;
 use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
 
 use crate::attribution::track::{Leg, NONE, OnTrack};
@@ -319,29 +320,14 @@ impl Client {
     }
 }
 
-/// The task of a plan.
-fn task(plan: &Plan, at: Target) -> &TaskPlan {
-    match at {
-        Target::Host(i) => &plan.host_tasks[i as usize],
-        Target::Guest { vm, task } => &plan.vms[vm as usize].tasks[task as usize],
-    }
-}
-
 /// Servers of calls whose round trips are probed: their tracks are needed.
 pub(crate) fn probed_servers(plan: &Plan) -> Vec<Target> {
-    let servers = plan.probes.iter().flat_map(|probe| task(plan, probe.target).program.servers());
-    let mut distinct = Vec::new();
-    for server in servers {
-        if !distinct.contains(&server) {
-            distinct.push(server);
-        }
-    }
-    distinct
+    distinct(plan.probes.iter().flat_map(|probe| plan.task(probe.target).program.servers()))
 }
 
 /// Name of a task in scalars: its label.
 fn name(plan: &Plan, at: Target) -> String {
-    let label = &task(plan, at).label;
+    let label = &plan.task(at).label;
     match at {
         Target::Host(_) => format!("host.{label}"),
         Target::Guest { vm, .. } => format!("{}.{label}", plan.vms[vm as usize].label),
