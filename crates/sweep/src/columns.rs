@@ -66,7 +66,7 @@ impl fmt::Display for Cell {
 
 /// The columns of a sweep's axes. Durations are in microseconds.
 pub fn axis_columns(sweep: &Sweep) -> Vec<AxisColumn> {
-    let paths: Vec<&str> = sweep.axes.iter().map(|axis| axis.name()).collect();
+    let paths: Vec<&str> = sweep.axes.iter().map(|axis| &*axis.name).collect();
     let mut columns: Vec<AxisColumn> = Vec::new();
     for axis in &sweep.axes {
         let (suffix, kind) = match &axis.values {
@@ -79,7 +79,7 @@ pub fn axis_columns(sweep: &Sweep) -> Vec<AxisColumn> {
             Values::List(values) => of_list(values),
         };
         let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-        let end: String = unique_end(axis.name(), &paths).chars().map(legal).collect();
+        let end: String = unique_end(&axis.name, &paths).chars().map(legal).collect();
         let mut name = format!("{end}{suffix}");
         let taken = |name: &str| {
             FIXED.contains(&name)
@@ -89,7 +89,7 @@ pub fn axis_columns(sweep: &Sweep) -> Vec<AxisColumn> {
         while taken(&name) {
             name.insert_str(0, "axis_");
         }
-        columns.push(AxisColumn { name, path: axis.name().to_owned(), kind });
+        columns.push(AxisColumn { name, path: axis.name.clone(), kind });
     }
     columns
 }

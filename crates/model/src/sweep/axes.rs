@@ -40,11 +40,6 @@ pub enum Vary {
 }
 
 impl Axis {
-    /// What the axis is called.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The changes for a value of this axis. None for a ratio: its field's value depends on the rest of the scenario.
     pub fn sets(&self, value: &AxisValue) -> Vec<Set> {
         match &self.vary {

@@ -14,7 +14,7 @@ fn refused(rest: &str) -> String {
 fn axes_are_lists_ranges_and_paths_that_nest() {
     let sweep = of("[axes]\nhost.pcpus = [1, 2]\n\"a.x, b.y\" = [\"1ms\"]\n\
                     [axes.vm.guest]\ncount = { from = 1, to = 64, points = 7, scale = \"log\" }\n");
-    let names: Vec<&str> = sweep.axes.iter().map(Axis::name).collect();
+    let names: Vec<&str> = sweep.axes.iter().map(|axis| &*axis.name).collect();
     assert_eq!(names, ["host.pcpus", "a.x", "vm.guest.count"]);
     assert_eq!(sweep.axes[1].paths(), ["a.x", "b.y"]);
     let Values::Range(range) = sweep.axes[2].values else { panic!("no range") };
