@@ -63,13 +63,6 @@ pub(crate) struct Target {
     pub(crate) shares: Option<Shares>,
 }
 
-impl Target {
-    /// Whether `scx_vcoop` decides about its boosts.
-    fn is_decided_in_kernel(&self) -> bool {
-        kernel_rules(&self.plan.policy).is_some()
-    }
-}
-
 /// What a guest with a driver shares with this host.
 #[derive(Clone, Debug)]
 pub(crate) struct Shares {
@@ -209,12 +202,12 @@ impl Engine {
     ///
     /// Why not, in words. The VM has what it had before any policy.
     pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, Refusal> {
-        if !target.is_decided_in_kernel() {
+        let Some(rules) = kernel_rules(&target.plan.policy) else {
             return self.apply(target, None);
-        }
+        };
         // First, because the scheduler would be unloaded together with the policy that is replaced.
         self.detach(target.vm.clone());
-        if matches!(kernel_rules(&target.plan.policy), Some(Rules::Dynamic(_))) {
+        if matches!(rules, Rules::Dynamic(_)) {
             Scheduler::answers_guests().map_err(Refusal::missing)?;
         }
         let loaded = self.ask(Command::Schedules).ok_or_else(|| self.dead())?;

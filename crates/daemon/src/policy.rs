@@ -50,29 +50,16 @@ pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan
 
 /// The message, without places.
 fn said(wrong: Wrong) -> Refused {
-    match wrong {
-        Wrong::Said(why) => why,
-        Wrong::Diagnosed(found) => Refused(found.to_string()),
-    }
+    Refused(wrong.to_string())
 }
 
 /// What is wrong with a policy or its sets.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(crate) enum Wrong {
-    Said(Refused),
+    Said(#[from] Refused),
     /// Each with its place in a set.
-    Diagnosed(Diagnostics),
-}
-
-impl From<Refused> for Wrong {
-    fn from(why: Refused) -> Self {
-        Self::Said(why)
-    }
-}
-
-impl From<Diagnostics> for Wrong {
-    fn from(found: Diagnostics) -> Self {
-        Self::Diagnosed(found)
-    }
+    Diagnosed(#[from] Diagnostics),
 }
 
 /// As [`policy`], with the places of what is wrong.

@@ -27,7 +27,7 @@ use crate::engine::{Engine, Shares, Target, found_window};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
-use crate::protocol::{Refusal, Request, Response, Status, VmId, VmStatus};
+use crate::protocol::{Refusal, Request, Response, VmId, VmStatus};
 
 /// Longest request.
 const MOST_REQUEST: u64 = 64 << 10;
@@ -133,7 +133,7 @@ impl Service {
     /// The listening socket cannot be made.
     pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
         let shared = self.shared.clone();
-        metrics::serve(listen, move || shared.status())
+        metrics::serve(listen, move || shared.engine.status())
     }
 
     /// Serves windows to VMMs as long as this lives (see [`Server`]), and sets whether windows in guest memory are
@@ -156,7 +156,7 @@ impl Service {
 
     /// VMs with a policy in force.
     pub(crate) fn in_force(&self) -> BTreeSet<VmId> {
-        let vms = self.shared.status().map_or_else(|_| Vec::new(), |status| status.vms);
+        let vms = self.shared.engine.status().map_or_else(|_| Vec::new(), |status| status.vms);
         vms.into_iter().map(|vm| vm.vm).collect()
     }
 
@@ -294,11 +294,6 @@ impl Shared {
         self.detached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in force.
-    fn status(&self) -> Result<Status, Refusal> {
-        self.engine.status()
-    }
-
     fn serve(&self, stream: &UnixStream, me: &Owner) {
         let mut reader = BufReader::new(stream);
         loop {
@@ -322,7 +317,7 @@ impl Shared {
 
     fn answer(&self, request: Request, me: &Owner) -> Response {
         match request {
-            Request::Status => match self.status() {
+            Request::Status => match self.engine.status() {
                 Ok(status) => Response::Status(Box::new(status)),
                 Err(why) => Response::Refused(why),
             },
@@ -375,7 +370,7 @@ impl Shared {
             return Ok(());
         };
         // One that has ended by itself prevents nothing.
-        let Some(held) = self.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
+        let Some(held) = self.engine.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
             return Ok(());
         };
         let who = pid.map_or_else(

@@ -36,20 +36,14 @@ pub struct Bench {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// The scenario, an objective or a setting is impossible.
-    #[error("{0}")]
-    Refused(Diagnostics),
+    #[error(transparent)]
+    Refused(#[from] Diagnostics),
     /// A run failed.
     #[error("{0}")]
     Failed(String),
     /// It was interrupted.
     #[error("interrupted")]
     Interrupted,
-}
-
-impl From<Diagnostics> for SearchError {
-    fn from(found: Diagnostics) -> Self {
-        Self::Refused(found)
-    }
 }
 
 impl Bench {
