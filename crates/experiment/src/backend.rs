@@ -18,7 +18,7 @@ use crate::result::Note;
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
 pub use sim::{Sim, SimHere};
-pub use vcoop_lab::Missing as Unavailable;
+pub use vcoop_model::Missing as Unavailable;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use vm::{Applied, Applies, Vm};
 

@@ -18,6 +18,7 @@ pub use detail::{
     Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
 };
 pub use statistic::Bounded;
+pub use vcoop_model::Note;
 pub use vcoop_model::sweep::Statistic;
 pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
@@ -345,15 +346,6 @@ pub struct Missing {
     pub why: String,
     /// The remedy.
     pub remedy: String,
-}
-
-/// A note beside the measurements.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
-    /// The observation.
-    pub evidence: String,
-    /// The remedy, if there is one.
-    pub remedy: Option<String>,
 }
 
 /// Limits on the cost of a policy for the host and others, relative to the baseline.

@@ -3,22 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// A facility that is missing: exit code 3.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// What is missing.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  remedy: {}", self.what, self.remedy)
-    }
-}
-
-impl std::error::Error for Missing {}
+use vcoop_model::Missing;
 
 /// What a request was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

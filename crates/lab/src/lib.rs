@@ -119,7 +119,7 @@ pub use calibrate::{
     SeenNoise, Skipped, TOLERANCE_PERCENT,
 };
 pub use doctor::{Finding, State, cpu_limit, survey};
-pub use error::{Error, Missing, Whom};
+pub use error::{Error, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
 
 /// Settings of a run that a plan does not have.
@@ -150,11 +150,12 @@ impl Default for Options {
 mod elsewhere {
     use std::collections::BTreeMap;
 
+    use vcoop_model::Missing;
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
     use vcoop_model::run::Run;
 
-    use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
+    use crate::{CalibrateOptions, Calibration, Error, Options};
 
     /// Whether the lab can run here.
     ///

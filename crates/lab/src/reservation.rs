@@ -9,6 +9,7 @@
 use std::sync::Barrier;
 use std::thread;
 
+use vcoop_model::Missing;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::Rest;
 use vcoop_policy::config::Means;
@@ -16,7 +17,7 @@ use vcoop_policy::thread::attributes;
 use vcoop_sched::config::Policy;
 use vcoop_threads::{Attributes, pin};
 
-use crate::error::{Error, Missing, Whom};
+use crate::error::{Error, Whom};
 
 /// One thread that will have a reservation.
 #[derive(Debug)]

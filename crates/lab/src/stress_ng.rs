@@ -11,7 +11,9 @@ use std::time::Duration;
 use std::{fs, io};
 
 use crate::environment::find_in_path;
-use crate::error::{Error, Missing, Whom};
+use vcoop_model::Missing;
+
+use crate::error::{Error, Whom};
 
 /// Name of the program.
 const PROGRAM: &str = "stress-ng";

@@ -16,6 +16,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::Kvm;
 use vcoop_guest::layout::IdlePoll;
+use vcoop_model::Missing;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle, IpiPath};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Virt, VmPlan};
 use vcoop_policy::TimerAdvance;
@@ -23,7 +24,7 @@ use vcoop_policy::config::{AdvanceConfig, HostPollConfig, MOST_INJECTOR_ADVANCE_
 use vcoop_threads::tsc::Clock;
 
 use crate::Options;
-use crate::error::{Error, Missing};
+use crate::error::Error;
 
 /// Whether the lab can virtualise a VM as the plan says.
 ///

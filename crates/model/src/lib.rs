@@ -10,6 +10,7 @@ pub mod file;
 pub mod kind;
 pub mod limits;
 mod named;
+mod note;
 pub mod plan;
 pub mod profile;
 pub mod quantiles;
@@ -25,3 +26,4 @@ mod topology;
 pub mod trace_event;
 
 pub use distinct::distinct;
+pub use note::{Missing, Note};

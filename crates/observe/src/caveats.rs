@@ -4,24 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use vcoop_model::Note;
 use vcoop_model::plan::Ns;
 use vcoop_sources::trace::Tid;
 use vcoop_vmm::Groups;
-
-/// A note beside the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// The observation.
-    pub evidence: String,
-    /// The remedy, if there is one.
-    pub remedy: Option<String>,
-}
-
-impl Note {
-    pub(crate) fn new(evidence: impl Into<String>, remedy: Option<&str>) -> Self {
-        Self { evidence: evidence.into(), remedy: remedy.map(str::to_owned) }
-    }
-}
 
 /// A file's text, trimmed.
 fn text(root: &Path, file: &str) -> Option<String> {

@@ -45,7 +45,6 @@ mod told;
 mod trace_text;
 mod urgent;
 
-pub use caveats::Note;
 pub use observation::{Nobody, Observation, Observed, Slicing};
 pub use scenario_writer::Scene;
-pub use subject::{Missing, Subject, Vcpu};
+pub use subject::{Subject, Vcpu};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::trace_event::{Observer, SampleEvent};
+use vcoop_model::{Missing, Note};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
@@ -16,14 +17,14 @@ use vcoop_threads::{
 };
 use vcoop_window::Number;
 
-use crate::caveats::{self, Note, Throttled};
+use crate::caveats::{self, Throttled};
 use crate::cpu_use::{CpuUse, Used};
 use crate::follow::{Follower, Sample, Shares};
 use crate::group::Group;
 use crate::history::History;
 use crate::scenario_writer::Scene;
 use crate::scene_vcpu::SceneVcpu;
-use crate::subject::{Missing, Subject, Vcpu};
+use crate::subject::{Subject, Vcpu};
 use crate::told::Names;
 use crate::urgent::Urgent;
 

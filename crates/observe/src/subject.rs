@@ -9,16 +9,6 @@ use vcoop_vmm::{Accel, Vm};
 
 use crate::caveats::Throttled;
 
-/// What is missing for an observation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}\n  remedy: {remedy}")]
-pub struct Missing {
-    /// What is missing.
-    pub what: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
 /// A vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vcpu {

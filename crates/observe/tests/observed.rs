@@ -86,7 +86,7 @@ fn subject(vcpus: &[&Worker]) -> Subject {
 }
 
 fn observation(vcpus: &[&Worker]) -> Result<Observation, Skip> {
-    let missing = |missing: vcoop_observe::Missing| {
+    let missing = |missing: vcoop_model::Missing| {
         let remedies = ["mount -t tracefs", "--pid=host"];
         assert!(remedies.iter().any(|r| missing.remedy.contains(r)), "{missing}");
         Skip::because(missing)

@@ -14,7 +14,6 @@ use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
 use vcoop_experiment::analysis::About;
 use vcoop_experiment::format;
-use vcoop_experiment::result::Note;
 use vcoop_experiment::this_host::ThisHost;
 use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
@@ -22,7 +21,8 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::Observer;
-use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
+use vcoop_model::{Missing, Note};
+use vcoop_observe::{Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{SLICES, render};
 use vcoop_text::quoted;
@@ -93,18 +93,15 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     // The actual duration, not the requested one.
     plan.duration_ns = seen.window_ns;
     let Observed { recording, notes, scene, .. } = seen;
-    let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
     let cost = recording.scalars.get(&("observe".to_owned(), "cpu".to_owned()));
-    let cost = cost.map(|cost| Note {
-        evidence: format!("observing took {:.2} % of a CPU", cost.value),
-        remedy: None,
-    });
+    let cost =
+        cost.map(|cost| Note::new(format!("observing took {:.2} % of a CPU", cost.value), None));
     let about = About {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
         command: command(args),
         baseline: plan.policy_name.clone(),
         environment: vcoop_lab::environment(),
-        notes: notes.into_iter().map(of).chain(cost).collect(),
+        notes: notes.into_iter().chain(cost).collect(),
         ..About::default()
     };
     let result = observed(&plan, recording, complete, about);

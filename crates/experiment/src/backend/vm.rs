@@ -3,7 +3,7 @@
 mod exec;
 mod probe;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -145,11 +145,8 @@ impl Vm {
 
     /// The different sets of CPUs that its vCPUs may use.
     fn cpu_sets(&self) -> Vec<Vec<u32>> {
-        let mut sets: Vec<Vec<u32>> =
-            self.found.vcpus.iter().filter_map(|v| affinity(v.thread.tid as i32).ok()).collect();
-        sets.sort();
-        sets.dedup();
-        sets
+        let sets = self.found.vcpus.iter().filter_map(|v| affinity(v.thread.tid as i32).ok());
+        sets.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn measure(
@@ -198,16 +195,14 @@ impl Vm {
         }
         let mut recording = observed.recording;
         recording.latencies.extend(probe.map(HostProbe::end));
-        let own = |note: vcoop_observe::Note| Note { evidence: note.evidence, remedy: note.remedy };
-        let mut said: Vec<Note> = observed.notes.into_iter().map(own).collect();
+        let mut said = observed.notes;
         if !stop()
             && let Some(exec) = exec
         {
             let (values, passed_over) = exec.end()?;
             recording.scalars.extend(values);
-            said.extend(passed_over.map(|line| Note {
-                evidence: format!("--exec: {line:?} has no number and was passed over"),
-                remedy: None,
+            said.extend(passed_over.map(|line| {
+                Note::new(format!("--exec: {line:?} has no number and was passed over"), None)
             }));
         }
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,10 +250,7 @@ impl Backend for Vm {
     }
 
     fn available(&self) -> Result<(), Unavailable> {
-        let observation = Observation::new(Subject::of(&self.found));
-        observation
-            .map(drop)
-            .map_err(|missing| Unavailable { what: missing.what, remedy: missing.remedy })
+        Observation::new(Subject::of(&self.found)).map(drop)
     }
 
     fn environment(&self) -> BTreeMap<String, String> {

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use kvm_ioctls::Kvm;
+use vcoop_model::Missing;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
 use vcoop_sched::config::Policy;
@@ -18,7 +19,7 @@ use super::costs::{BASE_PROFILE, Known};
 use super::settle::Interruptions;
 use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host, noise};
 use crate::environment::{NoDeepIdle, flavour, has_reliable_tsc};
-use crate::error::{Error, Missing, Whom};
+use crate::error::{Error, Whom};
 use crate::facts::{HostFacts, Root, host_facts, timers};
 use crate::run::{available, one_at_a_time, tsc_khz};
 
