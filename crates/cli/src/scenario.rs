@@ -1,5 +1,6 @@
 //! Finds and reads scenarios.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::thread;
 
@@ -198,9 +199,7 @@ pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>
             return Err(usage("a cell is named as NAME=VALUE".to_owned()));
         };
         let (name, value) = (name.trim(), params::typed(value));
-        let mut paths: Vec<&String> = plans.iter().flat_map(|plan| plan.params.keys()).collect();
-        paths.sort_unstable();
-        paths.dedup();
+        let paths: BTreeSet<&String> = plans.iter().flat_map(|plan| plan.params.keys()).collect();
         let all: Vec<&str> = paths.iter().map(|path| path.as_str()).collect();
         let is_named = |path: &&&String| {
             **path == name

@@ -3,6 +3,7 @@
 mod log;
 mod story;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -122,9 +123,7 @@ fn stories(
     let targets: Vec<Target> =
         plan.probes.iter().filter(|p| p.probe == probe).map(|p| p.target).collect();
     let mut stories = vec![Vec::new(); samples.len()];
-    let mut repeats: Vec<u32> = samples.iter().map(|s| s.repeat).collect();
-    repeats.sort_unstable();
-    repeats.dedup();
+    let repeats: BTreeSet<u32> = samples.iter().map(|s| s.repeat).collect();
     for repeat in repeats {
         let own = || samples.iter().enumerate().filter(|(_, s)| s.repeat == repeat);
         let when = |s: &Worst| (ns(s.due_us) + plan.warmup_ns, ns(s.latency_us));

@@ -1,5 +1,6 @@
 //! `vcoop conformance`: checks a guest's driver against the protocol.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -122,9 +123,7 @@ fn vcpu(of: &Examined) -> Vcpu {
 }
 
 fn verdict(name: &str, found: &[Examined]) -> Result<(), Failure> {
-    let mut rules: Vec<Rule> = found.iter().flat_map(|of| broken(of).map(|v| v.rule)).collect();
-    rules.sort_unstable();
-    rules.dedup();
+    let rules: BTreeSet<Rule> = found.iter().flat_map(|of| broken(of).map(|v| v.rule)).collect();
     if !rules.is_empty() {
         let list: Vec<String> = rules.iter().map(|rule| format!("{rule:?}")).collect();
         return Err(Failure::Run(format!("{name} does not conform: {}", list.join(", "))));

@@ -3,6 +3,7 @@
 //! A chart is drawn for a width in pixels and is not meant to be scaled: text keeps its size. Colours are variables of
 //! a style sheet, so that a page, a dark screen and a printer have their own.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::escape::text as esc;
@@ -281,13 +282,11 @@ impl<'c> Drawing<'c> {
 
     /// Dots that fall on the same pixel are one.
     fn dots(&mut self, slot: Slot, points: &[(f64, f64)], size: f64) {
-        let mut places: Vec<(i64, i64)> = points
+        let places: BTreeSet<(i64, i64)> = points
             .iter()
             .filter(|(x, y)| x.is_finite() && y.is_finite())
             .map(|(x, y)| (self.x(*x).round() as i64, self.y(*y).round() as i64))
             .collect();
-        places.sort_unstable();
-        places.dedup();
         let mut path = String::new();
         for (x, y) in places {
             let _ = write!(path, "M{x} {y}h0");

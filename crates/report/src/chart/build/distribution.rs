@@ -1,6 +1,6 @@
 //! Charts of distributions: complementary cumulative distributions, histograms, and quantiles side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries, Statistic};
@@ -208,9 +208,7 @@ fn histogram(
         layers.push(Layer::Line { slot, label, points, step: true, faint: false });
     }
     let mut table = Table::new(&header);
-    let mut every: Vec<i32> = columns.iter().flat_map(|bins| bins.keys().copied()).collect();
-    every.sort_unstable();
-    every.dedup();
+    let every: BTreeSet<i32> = columns.iter().flat_map(|bins| bins.keys().copied()).collect();
     for bin in every {
         let mut row = vec![format::time(bin_from(bin)), format::time(bin_from(bin + 1))];
         row.extend(columns.iter().map(|bins| match bins.get(&bin) {
