@@ -13,13 +13,13 @@
 
 mod acquire;
 mod barrier;
+mod barrier_wait;
 pub(crate) mod counters;
 pub(crate) mod exit;
 mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 mod lock;
-mod meet;
 mod operation;
 mod sleeping_lock;
 mod spin;

@@ -70,7 +70,7 @@
 //!                speed: siblings slow each other down
 //! guest          what a vCPU does next. vmx: VM entries and exits; idle: idle vCPUs that do not sleep
 //!                spin: spinning for a lock, and what the host does about that
-//!                acquire: taking sleeping locks; meet: coming to barriers
+//!                acquire: taking sleeping locks; barrier_wait: coming to barriers
 //! interrupts     inject: on their way into a guest; ipi: from vCPU to vCPU; guest_timer: a guest's tick and sleeps
 //!                lapic: the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! messages       delivery: on their way
