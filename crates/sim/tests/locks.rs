@@ -6,7 +6,7 @@ use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Ro
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{Policy, Topology};
 
 /// A section under the spinlock.
 fn locked(section: Ns) -> [Act; 3] {
@@ -220,6 +220,28 @@ fn readers_share_a_lock_and_writers_do_not() {
     // One who writes and three who read: by turns, all readers at once.
     let mixed = rate([write, read, read, read]);
     assert!((mixed - 4.0 * 1e6 / 200.0).abs() < 200.0, "{mixed}");
+}
+
+#[test]
+fn readers_wait_for_the_cache_line_of_their_lock() {
+    // 1 us under it. It is written twice a round, which takes 100 ns if the last to write it was another pCPU.
+    let rate = |readers: usize, far: Ns| {
+        let pins: Vec<u32> = (0..readers as u32).collect();
+        let mut p =
+            machine(readers as u32, &pins, vec![sections(LockKind::Read, 1, 0, 0); readers]);
+        p.vms[0].virt.spin.handoff_ns = 100;
+        p.host.costs.llc_crossing_ns = far;
+        let topology = Topology { threads_per_core: 1, cores_per_llc: 1, llcs: readers as u32 };
+        *p.host.sched.topology_mut() = topology;
+        p.duration_ns = 20 * MS;
+        scalar(&run(&p), "guest.t", "rate")
+    };
+    assert!((rate(1, 0) / 1e6 - 1.0).abs() < 0.001, "the line stays where it is: {}", rate(1, 0));
+    // 16 could do 16 million rounds a second.
+    for (far, most) in [(0, 5e6), (150, 2e6)] {
+        let many = rate(16, far);
+        assert!((many / most - 1.0).abs() < 0.01, "the line goes from one to the other: {many}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl World<'_> {
         let may_spin = !vcpu.resched && self.is_worth_a_spin(vm, l);
         let turn = self.vms[vm].sync.sleeping.acquire(l, t, kind, now, may_spin);
         if turn == Turn::Has {
+            self.writes_word(v, t, l);
             return false;
         }
         let work = &mut self.vms[vm].tasks[t as usize];
@@ -38,8 +39,26 @@ impl World<'_> {
         self.guest_sleep(v, t, None, key)
     }
 
+    /// A task writes the word of a semaphore (`down_read` and `up_read` of `kernel/locking/rwsem.c` add to it), and goes
+    /// on when its pCPU has had the cache line.
+    fn writes_word(&mut self, v: u32, t: u32, l: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, p, now) = (vcpu.vm as usize, vcpu.pcpu, self.clock.now());
+        let from = self.vms[vm].sync.sleeping.last_writer(l);
+        let transfer = from.map_or(0, |from| self.line(vm, from));
+        let ns = self.vms[vm].sync.sleeping.writes_word(l, p, now, transfer);
+        if ns > 0 {
+            let work = &mut self.vms[vm].tasks[t as usize];
+            work.left = ns;
+            if work.holds == 0 {
+                work.mode = Mode::Kernel;
+            }
+        }
+    }
+
     /// A task releases a sleeping lock.
     pub(crate) fn release(&mut self, v: u32, t: u32, l: u32) {
+        self.writes_word(v, t, l);
         let (vm, now) = (self.vcpus[v as usize].vm as usize, self.clock.now());
         let mut locks = std::mem::take(&mut self.vms[vm].sync.sleeping);
         let told = locks.release(l, t, now, |other| self.spins_now(vm, other));

@@ -6,6 +6,9 @@
 //! vain (mutex) or has waited for 4 ms (semaphore); then it gets the lock before all others. Readers do not spin.
 //! Sleeping readers get the lock from the task that releases it, all at once.
 //!
+//! Whoever takes or releases a semaphore writes its word with an atomic addition, readers as well. The word's cache line
+//! is with one CPU at a time, so that readers, who do not wait for each other, still wait for the line in turn.
+//!
 //! A mutex of user space (futex) has neither. Waiters sleep, and each release wakes the one that has slept longest.
 //! If another task was faster, it sleeps again behind all others.
 
@@ -62,9 +65,31 @@ struct Waiter {
     spins: bool,
 }
 
+/// Cache line of a lock's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    /// pCPU that wrote it last.
+    at: u32,
+    /// When that pCPU has written it.
+    written: Ns,
+}
+
+impl Line {
+    /// A pCPU writes it: the time until it has done so. `transfer`: from the last writer to this one, if nobody else
+    /// waits for it.
+    fn write(&mut self, by: u32, now: Ns, transfer: Ns) -> Ns {
+        if std::mem::replace(&mut self.at, by) == by {
+            return 0;
+        }
+        self.written = self.written.max(now) + transfer;
+        self.written - now
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Lock {
     kind: LockKind,
+    line: Line,
     owner: u32,
     readers: u32,
     /// Readers have had it for so long that no task spins for it.
@@ -81,6 +106,7 @@ struct Lock {
 impl Lock {
     const FREE: Self = Self {
         kind: LockKind::Mutex,
+        line: Line { at: NONE, written: 0 },
         owner: NONE,
         readers: 0,
         slow: false,
@@ -154,6 +180,18 @@ impl SleepingLocks {
             Lock { slow: true, .. } => Owner::SlowReaders,
             _ => Owner::Readers,
         }
+    }
+
+    /// pCPU that wrote the word of a semaphore last; `None` if the lock is of another kind, or was never taken.
+    pub(crate) fn last_writer(&self, l: u32) -> Option<u32> {
+        let Lock { kind, line, .. } = &self.locks[l as usize];
+        let semaphore = matches!(kind, LockKind::Read | LockKind::Write);
+        (semaphore && line.at != NONE).then_some(line.at)
+    }
+
+    /// A pCPU writes the word of a lock: the time until it has done so.
+    pub(crate) fn writes_word(&mut self, l: u32, by: u32, now: Ns, transfer: Ns) -> Ns {
+        self.locks[l as usize].line.write(by, now, transfer)
     }
 
     /// A task asks for a lock, for the first time or again after it has spun or slept. `may_spin`: Linux's conditions
@@ -347,6 +385,15 @@ mod tests {
         fn released_alone(&mut self, t: u32) -> Vec<u32> {
             self.0.release(0, t, self.1, |_| false)
         }
+    }
+
+    #[test]
+    fn a_line_is_with_one_cpu_at_a_time() {
+        let mut line = Line { at: NONE, written: 0 };
+        assert_eq!([line.write(0, 1_000, 100), line.write(0, 1_200, 100)], [100, 0]);
+        // Three at once, in turn; and one who comes when nobody waits.
+        let waits = [1, 2, 0].map(|by| line.write(by, 2_000, 100));
+        assert_eq!((waits, line.write(1, 9_000, 100)), ([100, 200, 300], 100));
     }
 
     #[test]
