@@ -165,7 +165,7 @@ fn series(name: &str) -> Reproduction {
 #[test]
 fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
     let all = series("patch-series");
-    assert_eq!(all.summary.cells_comparable, 23);
+    assert_eq!(all.summary.cells_comparable, 31);
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }
 
@@ -184,6 +184,9 @@ fn loads_that_wait_are_in_the_published_order() {
     assert!(two_woken > 2.0 * two && three_woken > 1.5 * three, "{two_woken} {three_woken}");
     let [neither, woken, pv, both] = of("ebizzy-2019-desktop")[..] else { panic!() };
     assert!(neither < pv && pv < woken && woken < both, "{neither} {pv} {woken} {both}");
+    // Each VM has a semaphore of its own, whose cache line limits it, and not the pCPUs.
+    let [_, one, _, two, _, three] = of("pv-tlb-flush-2017")[..] else { panic!() };
+    assert!(two > 1.5 * one && three > 2.0 * one, "{one} {two} {three}");
     let [stock, guest, _, host, ..] = of("guest-poll-2017")[..] else { panic!() };
     assert!(guest < 0.8 * host && host < 1.2 * stock, "{stock} {guest} {host}");
 }
