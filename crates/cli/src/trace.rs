@@ -95,7 +95,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
                 Some(path) => Box::new(file(path)?),
                 None => Box::new(std::io::stdout()),
             };
-            let mut trace = TextTrace::new(BufWriter::new(out), plan.warmup_ns, window);
+            let mut trace =
+                TextTrace::new(BufWriter::new(out), plan.warmup_ns, window, backend.is_live());
             let ran = backend.run(run.watched(&mut trace));
             let closed = trace.closed();
             let to = path.as_deref().unwrap_or(Path::new("stdout"));

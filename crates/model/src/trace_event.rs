@@ -284,7 +284,8 @@ pub trait Observer: Debug {
     /// A window ends.
     fn closes(&mut self, _at: Ns) {}
 
-    /// A sample is complete, whether a window is open or not.
+    /// A sample is complete, whether a window is open or not. A live run tells it later: `at`, when it was complete, may
+    /// be before the last event.
     fn sample(&mut self, _at: Ns, _sample: &SampleEvent<'_>) {}
 
     /// The run is over, however it ended.

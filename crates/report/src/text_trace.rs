@@ -4,8 +4,10 @@
 //!     0.000012345 [003] switch   guest/vcpu0 -> build/2 (preempted)
 //! ```
 //!
-//! Seconds from the start of the measurement, the pCPU, what happened. Samples stand where they were complete.
+//! Seconds from the start of the measurement, the pCPU, what happened. Samples stand where they were complete; a live
+//! run tells them later than that, so its lines are held until its end.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use vcoop_model::plan::Ns;
@@ -23,16 +25,19 @@ pub struct TextTrace<W> {
     window: (Ns, Ns),
     names: ThreadNames,
     lines: u64,
+    /// Lines by time, until the end; `None`: they come in order, and are written at once.
+    held: Option<BTreeMap<Ns, String>>,
     closed: Option<Ns>,
     failed: Option<io::Error>,
 }
 
 impl<W: Write> TextTrace<W> {
-    /// A trace of a run whose measurement begins at `start`; `window` counts from there.
-    pub fn new(out: W, start: Ns, window: (Ns, Ns)) -> Self {
+    /// A trace of a run whose measurement begins at `start`; `window` counts from there. `live`: samples come late.
+    pub fn new(out: W, start: Ns, window: (Ns, Ns), live: bool) -> Self {
         let window = (start + window.0, start + window.1);
         let names = ThreadNames::default();
-        Self { out, start, window, names, lines: 0, closed: None, failed: None }
+        let held = live.then(BTreeMap::new);
+        Self { out, start, window, names, lines: 0, held, closed: None, failed: None }
     }
 
     /// When the window ended, from the start of the measurement; earlier than asked where the run did. `None`: it
@@ -47,10 +52,13 @@ impl<W: Write> TextTrace<W> {
     ///
     /// What could not be written.
     pub fn finish(mut self) -> io::Result<u64> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.out.flush().map(|()| self.lines),
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
+        for text in self.held.iter().flat_map(BTreeMap::values) {
+            self.out.write_all(text.as_bytes())?;
+        }
+        self.out.flush().map(|()| self.lines)
     }
 
     fn line(&mut self, at: Ns, place: &str, what: &str, text: &str) {
@@ -60,7 +68,11 @@ impl<W: Write> TextTrace<W> {
         let at = at.saturating_sub(self.start);
         let (s, ns) = (at / 1_000_000_000, at % 1_000_000_000);
         let line = format!("{s:>5}.{ns:09} {place:<5} {what:<8} {text}");
-        self.failed = writeln!(self.out, "{}", line.trim_end()).err();
+        let line = line.trim_end();
+        match &mut self.held {
+            Some(held) => *held.entry(at).or_default() += &format!("{line}\n"),
+            None => self.failed = writeln!(self.out, "{line}").err(),
+        }
         self.lines += 1;
     }
 
@@ -205,10 +217,11 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vcoop_model::recording::Parts;
 
     #[test]
     fn a_line_has_time_place_and_names() {
-        let mut trace = TextTrace::new(Vec::new(), 1_000, (0, 5_000));
+        let mut trace = TextTrace::new(Vec::new(), 1_000, (0, 5_000), false);
         assert_eq!(trace.windows(), [(1_000, 6_000)]);
         let thread =
             |name: &str, vcpu| vcoop_model::trace_event::ThreadName { name: name.to_owned(), vcpu };
@@ -229,5 +242,29 @@ mod tests {
              \x20   0.000003000       taskwake t on g/vcpu0 by g/vcpu0\n"
         );
         assert_eq!(trace.finish().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_sample_that_comes_late_stands_where_it_was_complete() {
+        let mut out = Vec::new();
+        let mut trace = TextTrace::new(&mut out, 0, (0, 5_000), true);
+        trace.event(3_000, &Event::Queue { pcpu: 0, length: 1 });
+        let parts = Parts::default();
+        let sample = SampleEvent {
+            probe: "guest.t",
+            due_ns: 1_500,
+            latency_ns: 500,
+            parts: &parts,
+            behind: None,
+            counts: true,
+            open: false,
+        };
+        trace.sample(2_000, &sample);
+        assert_eq!(trace.finish().unwrap(), 2);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "    0.000002000       sample   guest.t 0.500 us\n\
+             \x20   0.000003000 [000] queue    1\n"
+        );
     }
 }
