@@ -10,7 +10,6 @@ use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording, Slice, WorstSample};
 
 use crate::bins::Bins;
-use crate::result::latency_name;
 
 /// One repeat.
 #[derive(Clone, Debug)]
@@ -72,7 +71,7 @@ impl RepeatSummary {
 impl Latency {
     /// Its name, as in a document.
     pub fn name(&self) -> Cow<'_, str> {
-        latency_name(&self.probe, self.metric)
+        LatencyRecord::name(&self.probe, self.metric)
     }
 
     fn new(record: LatencyRecord) -> Self {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::distinct;
-use vcoop_model::recording::Part;
+use vcoop_model::recording::{LatencyRecord, Part};
 
 use crate::deploy::Deployment;
 
@@ -468,18 +468,10 @@ impl Document {
     }
 }
 
-/// Name of a latency series: its probe, and its metric if that is not `latency`.
-pub(crate) fn latency_name<'n>(probe: &'n str, metric: &str) -> Cow<'n, str> {
-    match metric {
-        "latency" => Cow::Borrowed(probe),
-        metric => Cow::Owned(format!("{probe} {metric}")),
-    }
-}
-
 impl Key {
     /// Its name, if it is a latency series.
     pub fn name(&self) -> Cow<'_, str> {
-        latency_name(&self.probe, &self.metric)
+        LatencyRecord::name(&self.probe, &self.metric)
     }
 
     /// Whether a latency series has this name.

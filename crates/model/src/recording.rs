@@ -6,6 +6,7 @@ mod in_use;
 mod slices;
 mod views;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
@@ -159,6 +160,14 @@ impl LatencyRecord {
 
     /// Last part of the name of the probe for urgent tasks that a guest's driver measures.
     pub const URGENT: &str = "urgent";
+
+    /// Name of a series: its probe, and its metric if that is not `latency`.
+    pub fn name<'n>(probe: &'n str, metric: &str) -> Cow<'n, str> {
+        match metric {
+            "latency" => Cow::Borrowed(probe),
+            metric => Cow::Owned(format!("{probe} {metric}")),
+        }
+    }
 
     /// One that counts latencies.
     pub fn histogram() -> Histogram<u64> {

@@ -1,11 +1,13 @@
 //! Waits of vCPUs for a pCPU after wake-ups, as `vcoop observe` measures them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::support::*;
-use vcoop_model::plan::{Dist, Plan, Program, Step};
+use vcoop_model::plan::{Dist, Ns, Plan, Program, Step};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;
+use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_sched::config::{Bandwidth, Policy, RtGuard};
 
 /// A vCPU that sleeps most of the time, on a pCPU with two hogs.
@@ -51,6 +53,28 @@ fn a_vcpus_waits_are_what_its_guests_samples_wait_for_a_pcpu() {
     let boosted = run(&sleeper(Policy::Fifo(1)));
     let boosted = of(&boosted, "g.vcpu0", "wait");
     assert!(boosted.sum_ns * 10 < waits.sum_ns, "{} {}", boosted.sum_ns, waits.sum_ns);
+}
+
+/// Names of the samples' series.
+#[derive(Debug, Default)]
+struct Told(BTreeSet<String>);
+
+impl Observer for Told {
+    fn sample(&mut self, _at: Ns, sample: &SampleEvent<'_>) {
+        self.0.insert(sample.probe.to_owned());
+    }
+}
+
+#[test]
+fn a_task_with_the_name_of_a_vcpu_has_samples_of_its_own() {
+    let mut p = sleeper(Policy::NORMAL);
+    p.vms[0].tasks[0].name = "vcpu0".to_owned();
+    p.vms[0].tasks[0].label = "vcpu0".to_owned();
+    p.probes.clear();
+    probe_all(&mut p);
+    let mut told = Told::default();
+    vcoop_sim::run(Run::new(&p, 1).watched(&mut told)).unwrap();
+    assert_eq!(told.0, BTreeSet::from(["g.vcpu0".to_owned(), "g.vcpu0 wait".to_owned()]));
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Probe {
         }
         let label = labels.get(most.0).map_or("(idle)", String::as_str);
         let told = SampleEvent {
-            probe: self.name(),
+            probe: &LatencyRecord::name(self.name(), self.record.metric),
             due_ns: sample.due,
             latency_ns: sample.latency,
             parts: sample.parts,
