@@ -326,7 +326,7 @@ impl Observation {
                 (None, _) => 0,
             };
             let counted = after.waited_ns.saturating_sub(before.waited_ns) + not_yet;
-            delays.push(counted.saturating_sub(too_much));
+            delays.push(delay(counted, too_much, ns.saturating_sub(ran)));
             if let Some(state) = silence {
                 silent += if state == State::Running { to - from } else { 0 };
                 follower.stayed(state, to, timeline, &window.clock);
@@ -534,6 +534,12 @@ fn tell(probe: &str, sample: &Sample<'_>, observer: &mut dyn Observer) {
     observer.sample(sample.due + sample.latency, &event);
 }
 
+/// How long it waited in a window, of what the kernel counted there. `too_much`: what is known to have been before the
+/// window. A wait whose begin was not recorded is counted whole: `most` is the time in which it did not run.
+fn delay(counted: Ns, too_much: Ns, most: Ns) -> Ns {
+    counted.saturating_sub(too_much).min(most)
+}
+
 /// The part of a wait at the end of a window that the kernel has not counted yet. `silence`: what the vCPU did if there
 /// was no event of it.
 fn not_counted(silence: Option<State>, last: Option<Span>, from: u64, to: u64) -> u64 {
@@ -560,7 +566,7 @@ fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
 
 #[cfg(test)]
 mod tests {
-    use super::not_counted;
+    use super::{delay, not_counted};
     use vcoop_sources::trace::{Span, State};
 
     #[test]
@@ -571,5 +577,12 @@ mod tests {
         assert_eq!(not_counted(None, None, 100, 200), 0);
         assert_eq!(not_counted(Some(State::Preempted), None, 100, 200), 100);
         assert_eq!(not_counted(Some(State::Running), None, 100, 200), 0);
+    }
+
+    #[test]
+    fn a_wait_from_before_the_window_is_no_more_than_the_time_without_running() {
+        assert_eq!(delay(400, 0, 225), 225);
+        assert_eq!(delay(400, 250, 225), 150);
+        assert_eq!(delay(100, 250, 225), 0);
     }
 }
