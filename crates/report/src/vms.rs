@@ -85,7 +85,7 @@ pub struct Vcpu {
     /// What the host says of the thread.
     #[serde(flatten)]
     pub thread: Thread,
-    /// Whether vcoop boosts it now. Nothing knows it yet.
+    /// Whether vcoop boosts it now, by what the process that applies policies answers; `None` without an answer.
     pub boosted: Option<bool>,
 }
 
