@@ -56,7 +56,7 @@ impl Default for Windows {
 pub struct Rule {
     /// Pattern of the VM's name.
     name: Option<Pattern>,
-    /// Pattern of the VMM's name, in lower case: `qemu`.
+    /// Pattern of the VMM's name in lower case, however it was written: `qemu`.
     vmm: Option<Pattern>,
     /// Pattern of the control group of the VMM's process.
     cgroup: Option<Pattern>,
@@ -250,7 +250,7 @@ fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     let sets = keys.sets();
     let rule = Rule {
         name: pattern("name", keys.name)?,
-        vmm: pattern("vmm", keys.vmm)?,
+        vmm: pattern("vmm", keys.vmm.map(|name| name.to_lowercase()))?,
         cgroup: pattern("cgroup", keys.cgroup)?,
         sets,
         policy: keys.policy.into_inner(),
@@ -298,6 +298,9 @@ mod tests {
         assert!(sets.contains(&"policy.wake-boost.run=\"1ms\"".to_owned()), "{sets:?}");
         assert!(config.rules[0].acts() && !config.rules[1].acts());
         assert_eq!(Config::parse("vcoop.toml", "").unwrap(), Config::default());
+        let as_shown = "[[rule]]\nvmm = \"QEMU\"\npolicy = \"vanilla\"\n";
+        let rules = Config::parse("vcoop.toml", as_shown).unwrap().rules;
+        assert_eq!(rules[0].vmm.as_ref().map(|pattern| pattern.as_str()), Some("qemu"));
         let of = |text| Config::parse("vcoop.toml", text).unwrap().windows.guest_memory;
         assert_eq!(["[windows]\n", "[windows]\nguest_memory = true\n"].map(of), [false, true]);
     }
