@@ -10,9 +10,9 @@ use vcoop_model::sweep::{AxisValue, RangeKind, Sweep, Values};
 use crate::row::NUMBERS;
 
 /// Columns beside axes and numbers.
-pub const FIXED: [&str; 11] = [
+pub const FIXED: [&str; 12] = [
     "point", "policy", "probe", "metric", "unit", "repeats", "settled", "best", "count", "missed",
-    "error",
+    "guest", "error",
 ];
 
 /// Type of an axis' column.

@@ -247,7 +247,7 @@ fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unread
 
 /// The requested probe; without a name the guests' latency, if there is only one.
 fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
-    let guests = |r: &&Record| r.metric == "latency" && !r.probe.starts_with("host.");
+    let guests = |r: &&Record| r.is_of_a_guest();
     let names = |of: &dyn Fn(&&Record) -> bool| -> Vec<String> {
         let found: BTreeSet<String> = all.iter().filter(|r| of(r)).map(full_name).collect();
         found.into_iter().collect()

@@ -15,8 +15,8 @@ use crate::manifest::{MANIFEST, Manifest, Unreadable, cannot_read, journal_name,
 use crate::part;
 
 /// Columns that every record has.
-const ALWAYS: [&str; 9] =
-    ["point", "policy", "probe", "metric", "unit", "repeats", "count", "missed", "error"];
+const ALWAYS: [&str; 10] =
+    ["point", "policy", "probe", "metric", "unit", "repeats", "count", "missed", "guest", "error"];
 
 /// A row: a policy's series at a point, or a point that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,10 +39,19 @@ pub struct Record {
     pub count: u64,
     /// Periods without one.
     pub missed: u64,
+    /// Whether it is about guests, of a latency; older datasets do not say it.
+    pub guest: Option<bool>,
     /// Requested numbers that exist.
     pub numbers: BTreeMap<String, f64>,
     /// Why the point failed.
     pub error: Option<String>,
+}
+
+impl Record {
+    /// Whether it is a latency of a guest: of a task in one, or of a round trip of the host through one.
+    pub(crate) fn is_of_a_guest(&self) -> bool {
+        self.metric == "latency" && self.guest.unwrap_or(!self.probe.starts_with("host."))
+    }
 }
 
 /// Every row of a folder, with the requested numbers. Points of incomplete parts are read from their journals.
@@ -123,6 +132,7 @@ fn unfinished(
                 repeats: row.repeats,
                 count: row.count.unwrap_or(0),
                 missed: row.missed.unwrap_or(0),
+                guest: row.guest,
                 numbers: numbers
                     .iter()
                     .filter_map(|name| Some(((*name).to_owned(), row.number(name)?)))
@@ -154,6 +164,7 @@ fn record(row: &Row, axes: &[&str], numbers: &[&str]) -> Record {
             "repeats" => record.repeats = u32::try_from(whole(field)).unwrap_or(u32::MAX),
             "count" => record.count = whole(field),
             "missed" => record.missed = whole(field),
+            "guest" => record.guest = if let Field::Bool(on) = field { Some(*on) } else { None },
             "error" => record.error = Some(text(field)).filter(|error| !error.is_empty()),
             name => {
                 if let (true, Field::Double(x)) = (numbers.contains(&name), field) {

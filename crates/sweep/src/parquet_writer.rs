@@ -43,7 +43,7 @@ fn schema(axes: &[AxisColumn]) -> Result<TypePtr> {
     }
     text +=
         "  required int64 repeats;\n  required boolean settled;\n  optional binary best (UTF8);\n";
-    text += "  optional int64 count;\n  optional int64 missed;\n";
+    text += "  optional int64 count;\n  optional int64 missed;\n  optional boolean guest;\n";
     for name in NUMBERS {
         text += &format!("  optional double {name};\n");
     }
@@ -97,6 +97,7 @@ fn fill<W: Write + Send>(
     let count = |n: Option<u64>| n.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     group.optional::<Int64Type>(rows.iter().map(|(_, row)| count(row.count)))?;
     group.optional::<Int64Type>(rows.iter().map(|(_, row)| count(row.missed)))?;
+    group.optional::<BoolType>(rows.iter().map(|(_, row)| row.guest))?;
     for i in 0..NUMBERS.len() {
         let of = |row: &Row| row.numbers.iter().find(|(n, _)| usize::from(*n) == i).map(|n| n.1);
         group.optional::<DoubleType>(rows.iter().map(|(_, row)| of(row)))?;

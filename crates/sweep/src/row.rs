@@ -62,6 +62,9 @@ pub struct Row {
     pub count: Option<u64>,
     /// Periods without a sample, of a latency.
     pub missed: Option<u64>,
+    /// Whether it is about guests, of a latency.
+    #[serde(default)]
+    pub guest: Option<bool>,
     /// Index into [`NUMBERS`], and number; ascending. Missing columns are null.
     pub numbers: Vec<(u8, f64)>,
     /// Why the point failed.
@@ -145,6 +148,7 @@ impl Row {
     fn latency(&mut self, s: &LatencySeries) {
         self.count = Some(s.count);
         self.missed = Some(s.missed);
+        self.guest = Some(s.is_of_a_guest());
         self.put("min", s.min);
         self.put("max", s.max);
         self.put("host_wait", s.parts_mean.get("host_wait").copied());

@@ -42,9 +42,8 @@ fn change(record: &Record, column: &str, name: &str) -> Option<Change> {
 /// A policy's effects at a point, on each series that the baseline has.
 fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
     let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
-    let guest = |r: &Record| r.metric == "latency" && !r.probe.starts_with("host.");
     let measured =
-        |load: &Record| point.iter().any(|r| guest(r) && vm(&r.probe) == vm(&load.probe));
+        |load: &Record| point.iter().any(|r| r.is_of_a_guest() && vm(&r.probe) == vm(&load.probe));
     let share = |r: &Record| r.missed as f64 / (r.missed + r.count).max(1) as f64;
     let mut effects = Vec::new();
     for base in point.iter().filter(|r| r.policy == baseline) {
@@ -55,7 +54,7 @@ fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
         let of = |whose| Effect::new(base.probe.clone(), whose, repeats);
         match base.metric.as_str() {
             "latency" => {
-                let whose = if guest(base) { Whose::Guest } else { Whose::Others };
+                let whose = if base.is_of_a_guest() { Whose::Guest } else { Whose::Others };
                 effects.push(Effect {
                     // Older datasets leave a series without samples out.
                     missed: [share(base), own.map_or(1.0, |own| share(own))],
@@ -167,5 +166,14 @@ mod tests {
         assert_eq!(best_of(&all).best, None, "so that it is not there");
         all.iter_mut().for_each(|r| r.repeats = LEAST_REPEATS - 1);
         assert!(best_of(&all).few);
+    }
+
+    #[test]
+    fn a_round_trip_of_the_host_through_a_guest_is_the_guests_latency() {
+        let ping = |policy, x| Record { guest: Some(true), ..record(policy, "host.ping", x, x, 0) };
+        let all = [ping("vanilla", 1.0), ping("a", 0.5), ping("b", 2.0)];
+        assert_eq!(best_of(&all).best.as_deref(), Some("a"));
+        let older: Vec<Record> = all.iter().map(|r| Record { guest: None, ..r.clone() }).collect();
+        assert_eq!(best_of(&older).best, None, "by its name it is the host's");
     }
 }
