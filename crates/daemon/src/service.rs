@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_service::metrics::Listen;
 use vcoop_service::{FolderError, accepted};
-use vcoop_text::quoted;
+use vcoop_text::about;
 use vcoop_threads::Peer;
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
@@ -378,10 +378,10 @@ impl Shared {
             |pid| format!("process {pid}"),
         );
         Err(Refusal::from(format!(
-            "{}: {who} applies {} to it\n  remedy: end that process, or vcoop detach {}",
+            "{}: {who} applies {} to it\n  remedy: end that process, or {}",
             id.name,
             held.policy,
-            quoted(&id.name)
+            about("vcoop detach", &id.name, "")
         )))
     }
 
@@ -412,8 +412,8 @@ impl Shared {
         let plan = policy::policy(&policy::living(vm), policy, sets).map_err(Refusal::usage)?;
         if matches!(plan.policy, PolicyPlan::Vanilla) && plan.governor(0).is_none() {
             return Err(Refusal::usage(format!(
-                "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
-                quoted(&vm.name)
+                "{policy} is what a VM has when no policy is applied to it\n  remedy: {}",
+                about("vcoop detach", &vm.name, "")
             )));
         }
         let shares =

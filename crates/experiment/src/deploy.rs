@@ -8,7 +8,7 @@ use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
 use vcoop_policy::config::{AdvanceConfig, Budget, Means};
 use vcoop_policy::govern::Kind;
-use vcoop_text::quoted;
+use vcoop_text::{about, quoted};
 
 /// Commands for a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,11 +89,11 @@ fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
         let driver = format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(vm));
         found.lines.push(driver);
     }
-    let mut line = format!("vcoop attach {} --policy {name}", quoted(vm));
+    let mut options = format!("--policy {name}");
     for (key, value) in keys(policy).into_iter().filter(|own| !usual.contains(own)) {
-        line += &format!(" --set {}", quoted(&format!("policy.{name}.{key}={value}")));
+        options += &format!(" --set {}", quoted(&format!("policy.{name}.{key}={value}")));
     }
-    found.lines.push(line);
+    found.lines.push(about("vcoop attach", vm, &options));
     if let PolicyPlan::Static { means } = policy {
         found.lines.extend(by_hand(*means));
     }
@@ -326,13 +326,19 @@ fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
     let by_host = matches!(kind, Kind::Entitlement | Kind::HostHint);
     if by_host {
         let policy = attached(&plan.policy).unwrap_or(governor);
-        let name = quoted(name);
-        let start = format!("vcoop attach {name} --policy {policy}");
-        match found.lines.iter_mut().find(|line| line.starts_with(&start)) {
-            Some(line) => *line += &format!(" --set policy.{policy}.governor={governor}"),
+        let option = format!("--policy {policy}");
+        let plain = about("vcoop attach", name, &option);
+        let (start, end) = plain.split_at(plain.find(&option).map_or(0, |at| at + option.len()));
+        match found.lines.iter_mut().find(|l| l.starts_with(start) && l.ends_with(end)) {
+            Some(line) => {
+                line.insert_str(
+                    line.len() - end.len(),
+                    &format!(" --set policy.{policy}.governor={governor}"),
+                );
+            }
             None => found.lines.extend([
-                format!("vcoop vms --how {name} # the guest needs vcoop's driver"),
-                start,
+                format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(name)),
+                plain,
             ]),
         }
     }
@@ -386,6 +392,23 @@ mod tests {
             assert_eq!(again.len(), sets.len(), "{line}");
             let again = of(name, again.into_iter().map(|set| set.trim_matches('\'')));
             assert_eq!(again.policy, plan.policy, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_vm_with_the_name_of_an_option_is_a_vm() {
+        for (sets, options) in [
+            (&["policy.dynamic.repay=true"][..], "--set repay"),
+            (&["policy.dynamic.governor=host-hint"], "--set policy.dynamic.governor=host-hint"),
+        ] {
+            let found = deploy(&of("dynamic", sets.iter().copied()), None, Some("-x"));
+            let own = found.lines.iter().filter(|line| line.starts_with("vcoop attach "));
+            let own: Vec<&String> = own.collect();
+            assert!(own.len() == 1 && own[0].ends_with(" -- -x"), "{own:?}");
+            assert!(
+                own[0].contains(&options.replace(" repay", " policy.dynamic.repay")),
+                "{own:?}"
+            );
         }
     }
 

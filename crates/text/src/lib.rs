@@ -23,6 +23,15 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// A command of vcoop about a name, such as a VM's, and its options. A name that looks like an option stands behind `--`.
+pub fn about(command: &str, name: &str, options: &str) -> String {
+    let options = if options.is_empty() { String::new() } else { format!(" {options}") };
+    match (name.starts_with('-'), quoted(name)) {
+        (true, name) => format!("{command}{options} -- {name}"),
+        (false, name) => format!("{command} {name}{options}"),
+    }
+}
+
 /// Sets words in lines of at most `width` characters. The first line starts with `lead`, the others with `rest`, which
 /// is ASCII. A single word that is wider stays whole. A number stays with the word after it, which may be its unit,
 /// where both fit a line.
@@ -63,7 +72,7 @@ fn is_number(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{quoted, wrap};
+    use super::{about, quoted, wrap};
 
     #[test]
     fn words_are_quoted_where_a_shell_would_split_them() {
@@ -71,6 +80,13 @@ mod tests {
         assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
         assert_eq!(quoted("a'b"), r"'a'\''b'");
         assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn a_name_is_no_option() {
+        assert_eq!(about("vcoop observe", "a b", "--for 1s"), "vcoop observe 'a b' --for 1s");
+        assert_eq!(about("vcoop observe", "-x", "--for 1s"), "vcoop observe --for 1s -- -x");
+        assert_eq!(about("vcoop detach", "-x", ""), "vcoop detach -- -x");
     }
 
     #[test]

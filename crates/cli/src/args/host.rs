@@ -9,7 +9,12 @@ pub(crate) struct VmsArgs {
     /// Instead of the table, say how the guest of this VM gets vcoop's driver: what to add to the
     /// command line of QEMU or to libvirt's XML, and what to load in the guest. Any name will do for a
     /// VM that does not run yet
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["qmp", "json", "tree"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        conflicts_with_all = ["qmp", "json", "tree"]
+    )]
     pub(crate) how: Option<String>,
     /// Also ask the QEMU behind this QMP socket for its name and the threads of its vCPUs; may be
     /// given several times. QEMU serves one client of a socket at a time

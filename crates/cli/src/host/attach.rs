@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
-use vcoop_text::quoted;
+use vcoop_text::about;
 
 use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
@@ -84,7 +84,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
     let (name, policy) = (&vm.vm.name, &vm.policy);
     let end = match length {
         Some(length) => format!("for {}", format::time(length.as_nanos() as f64 / 1e3)),
-        None => format!("until Ctrl-C or `vcoop detach {}`", quoted(name)),
+        None => format!("until Ctrl-C or `{}`", about("vcoop detach", name, "")),
     };
     note(&format!("vcoop: {policy} on {} of {name} {end}", vm.extent()));
     for vcpu in &vm.vcpus {

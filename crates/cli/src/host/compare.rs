@@ -10,6 +10,7 @@ use vcoop_model::plan::{Ns, Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::data::Spools;
 use vcoop_report::{SLICES, render};
+use vcoop_text::about;
 
 use crate::args::host::CompareArgs;
 use crate::failure::{Failure, ended};
@@ -105,7 +106,7 @@ fn announce(args: &CompareArgs, plans: &[Plan]) {
 
 /// The command that repeats the measurement.
 fn command(args: &CompareArgs) -> String {
-    let mut words = ["vcoop", "compare", &args.vm].map(str::to_owned).to_vec();
+    let mut words = Vec::new();
     let mut option = |name: &str, value: &str| words.extend([name.to_owned(), value.to_owned()]);
     option("--policy", &args.policy.join(","));
     args.sets.iter().for_each(|set| option("--set", set));
@@ -116,7 +117,7 @@ fn command(args: &CompareArgs) -> String {
     if args.no_probe {
         words.push("--no-probe".to_owned());
     }
-    command_line(&words)
+    about("vcoop compare", &args.vm, &command_line(&words))
 }
 
 /// Applies policies through their owner.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use vcoop_abi::conformance::{Looks, Rule, Violation};
 use vcoop_abi::window::Doorbell;
 use vcoop_experiment::format;
-use vcoop_text::quoted;
+use vcoop_text::{about, quoted};
 use vcoop_window::{Examined, Window, examine};
 
 use crate::args::host::ConformanceArgs;
@@ -57,8 +57,8 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     let (name, window) = window(args)?;
     if window.is_in_use() {
         let why = format!(
-            "{name}: a host cooperates with this guest already\n  remedy: vcoop detach {}",
-            quoted(&name)
+            "{name}: a host cooperates with this guest already\n  remedy: {}",
+            about("vcoop detach", &name, "")
         );
         return Err(Failure::Run(why));
     }

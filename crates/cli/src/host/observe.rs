@@ -25,7 +25,7 @@ use vcoop_model::{Missing, Note};
 use vcoop_observe::{Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{SLICES, render};
-use vcoop_text::quoted;
+use vcoop_text::{about, quoted};
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
 
@@ -259,5 +259,5 @@ fn trace(dir: &Path, length: Ns) -> Result<Trace<BufWriter<File>>, Failure> {
 
 /// The command that repeats the observation.
 fn command(args: &ObserveArgs) -> String {
-    format!("vcoop observe {} --for {}", quoted(&args.vm), quoted(&args.time))
+    about("vcoop observe", &args.vm, &format!("--for {}", quoted(&args.time)))
 }

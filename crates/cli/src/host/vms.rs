@@ -11,7 +11,7 @@ use vcoop_daemon::config::{Config, USUAL, Windows};
 use vcoop_daemon::{VmId, VmStatus};
 use vcoop_model::running_vm::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
-use vcoop_text::quoted;
+use vcoop_text::about;
 use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
 use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
@@ -213,7 +213,7 @@ fn how(name: &str) -> Result<(), Failure> {
             "Names of files and devices have {name} in them: not every character of {typed} can be there.\n"
         ),
     };
-    let to_attach = quoted(typed);
+    let attach = about("vcoop attach", typed, "--policy dynamic");
     // From the daemon's configuration, as far as this user may read it.
     let windows = Config::read(Path::new(USUAL)).map_or_else(|_| Windows::default(), |c| c.windows);
     let socket = windows.socket.display();
@@ -262,7 +262,7 @@ fn how(name: &str) -> Result<(), Failure> {
          \n\
          3. Apply a policy on this host:\n\
          \n  \
-           vcoop attach {to_attach} --policy dynamic\n"
+           {attach}\n"
     ))
 }
 

@@ -10,7 +10,7 @@ use vcoop_policy::config::{AdvanceConfig, Means, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
-use vcoop_text::quoted;
+use vcoop_text::about;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
 use vcoop_vmm::{Accel, Groups, VcpuThread};
@@ -175,9 +175,9 @@ impl Inside {
         if let Some(vm) = self.threads.get(&tid).and_then(|(number, _)| self.vms.get(number)) {
             let name = &vm.id.name;
             return Err(Refusal::from(format!(
-                "{} is in force on thread {tid}, as one of {name}\n  remedy: vcoop detach {}",
+                "{} is in force on thread {tid}, as one of {name}\n  remedy: {}",
                 vm.policy,
-                quoted(name)
+                about("vcoop detach", name, "")
             )));
         }
         let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
