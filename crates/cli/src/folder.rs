@@ -166,8 +166,17 @@ impl Folder {
     }
 }
 
+/// Refuses `-`, which users of other tools mean as stdout: outputs have names, and stdout has the command's words.
+pub(crate) fn named(option: &str, path: &Path) -> Result<(), Failure> {
+    if path != "-" {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{option}-: output has to have a name; ./- is one")))
+}
+
 /// Creates a folder that the user named with `option`.
 pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
+    named(option, dir)?;
     let dir_is = |what: &str| format!("{option}{}: {what}", dir.display());
     fs::create_dir_all(dir).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -184,6 +193,7 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
 
 /// Whether a file named with `-o` can be written: checked before time is spent on its content.
 pub(crate) fn place(path: &Path) -> Result<(), Failure> {
+    named("-o ", path)?;
     let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -245,6 +255,7 @@ pub(crate) struct MetricsFile(PathBuf);
 impl MetricsFile {
     /// Checks before the run that the file can be written. Its content stays until there are metrics.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
+        named("--metrics ", path)?;
         let mut able = can_write(path);
         if is_replaced(path) {
             able = able.and_then(|()| can_write(&part(path)));

@@ -19,6 +19,7 @@ use vcoop_sweep::manifest::Manifest;
 use vcoop_sweep::tally::Tally;
 
 use crate::failure::Failure;
+use crate::folder::named;
 use crate::interrupt::stop_flag;
 use crate::options::Calibration;
 use crate::output::{self, note, print};
@@ -101,6 +102,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let Some(out) = &args.out else {
         return Err(Failure::usage("--out DIR is missing: a sweep's result is a folder"));
     };
+    named("--out ", out)?;
     if args.engine == EngineArg::Ray {
         on_ray(args, out)?;
         let tally = Tally::of(out).map_err(Failure::run)?;

@@ -31,7 +31,7 @@ use vcoop_vmm::Vm;
 
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, can_write, cannot_write};
+use crate::folder::{Folder, can_write, cannot_write, named};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -138,6 +138,7 @@ struct Asked {
 impl Asked {
     /// Checks before the observation that a scenario is possible, and that the file can be written.
     fn new(file: &Path, args: &ObserveArgs) -> Result<Self, Failure> {
+        named("--scenario ", file)?;
         let (calibration, here) = (&args.calibration, ThisHost::look());
         let why =
             |why: &dyn Display| Failure::usage(format!("--scenario {}: {why}", file.display()));

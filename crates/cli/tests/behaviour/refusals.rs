@@ -115,6 +115,16 @@ fn places_for_results_that_are_none_are_refused_before_anything_runs() {
         refused(&[args, &["-o", here]].concat(), "it is a folder");
         refused(&[args, &["-o", nowhere.to_str().unwrap()]].concat(), "there is no such folder");
     }
+    for args in [
+        &["trace", "busy-host-1", "-o", "-"][..],
+        &["run", "busy-host-1", "--out", "-"],
+        &["run", "busy-host-1", "--metrics", "-"],
+        &["sweep", file, "--out", "-"],
+        &["report", here, "--svg", "-"],
+        &["man", "-"],
+    ] {
+        refused(args, "-: output has to have a name; ./- is one");
+    }
     for (out, why) in [
         (format!("{file}/"), "it is a folder"),
         (format!("{file}/x.toml"), "there is no such folder"),
