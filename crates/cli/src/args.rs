@@ -2,10 +2,11 @@
 
 pub(crate) mod host;
 
-use std::io::ErrorKind;
+use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::calibrate::CalibrateArgs;
@@ -52,10 +53,16 @@ pub(crate) struct Args {
 /// Ends without a command: prints help, the version, or errors in the arguments.
 pub(crate) fn end(error: &clap::Error) -> ExitCode {
     match error.print() {
-        Err(e) if !error.use_stderr() && e.kind() != ErrorKind::BrokenPipe => {
+        Err(e) if !error.use_stderr() && e.kind() != io::ErrorKind::BrokenPipe => {
             return fail(Failure::Run(format!("cannot write to stdout: {e}")));
         }
         _ => {}
+    }
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        for arg in std::env::args_os().filter(|arg| arg.to_str().is_none()) {
+            let bytes = arg.as_encoded_bytes().escape_ascii();
+            note(&format!("  note: it is '{bytes}'; name a file in UTF-8"));
+        }
     }
     if let Some(variable) = variable_of(error) {
         note(&format!("  note: the value is that of the environment variable {variable}"));
@@ -67,7 +74,8 @@ pub(crate) fn end(error: &clap::Error) -> ExitCode {
 fn variable_of(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return None };
     let option = wrong.split([' ', '=']).next()?;
-    if std::env::args().any(|arg| arg.split('=').next() == Some(option)) {
+    let given = |arg: OsString| arg.to_string_lossy().split('=').next() == Some(option);
+    if std::env::args_os().any(given) {
         return None;
     }
     let program = Args::command();

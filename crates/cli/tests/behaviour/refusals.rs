@@ -1,6 +1,8 @@
 //! What is refused, and how.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -164,6 +166,17 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
     refused(&map, "--probe goes with a column");
+}
+
+#[test]
+fn arguments_that_are_not_utf_8_are_named() {
+    let foreign = OsStr::from_bytes(b"a\xff");
+    let output = vcoop(&["run"]).arg(foreign).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains(r"it is 'a\xff'"), "{}", text(&output.stderr));
+    let wrong = vcoop(&["trace", "busy-host-1", "--backend", "x", "-o"]).arg(foreign).output();
+    let wrong = wrong.unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
 }
 
 #[test]
