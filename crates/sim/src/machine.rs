@@ -268,10 +268,20 @@ impl Work {
             self.spun += ran;
             return;
         }
-        let cold = if self.by_clock { 0 } else { ran.min(self.refill) };
-        self.refill -= cold;
-        self.left -= ran - cold;
-        self.done += ran - cold;
+        let done = self.done_by(ran);
+        self.refill -= if self.by_clock { 0 } else { ran - done };
+        self.left -= done;
+        self.done += done;
+    }
+
+    /// The part of this time on the CPU that is work, and no refill of caches.
+    fn done_by(&self, ran: Ns) -> Ns {
+        if self.by_clock { ran } else { ran.saturating_sub(self.refill) }
+    }
+
+    /// What it has done in a segment of work that goes on, of which this much has passed.
+    pub(crate) fn under_way(&self, passed: Ns) -> Ns {
+        if self.spin == Spin::No { self.done_by(passed.min(self.needs())) } else { 0 }
     }
 }
 

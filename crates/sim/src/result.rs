@@ -190,6 +190,25 @@ impl World<'_> {
                 ..VmTotals::default()
             })
             .collect();
+        // Work is booked when its segment ends: without ticks that can be long after now.
+        for (p, pc) in (0..).zip(&self.pcpus) {
+            match pc.segment {
+                Segment::User => {
+                    let work = &self.threads[pc.current as usize].work;
+                    let passed = self.work_so_far(p, pc.since);
+                    host_done[work.label as usize] += work.under_way(passed);
+                }
+                Segment::Guest => {
+                    let vcpu = &self.vcpus[pc.vcpu as usize];
+                    if vcpu.segment == GuestSegment::User {
+                        let (vm, task) = (vcpu.vm as usize, vcpu.current as usize);
+                        let passed = self.work_so_far(p, vcpu.since);
+                        vms[vm].tasks[task].0 += self.vms[vm].tasks[task].under_way(passed);
+                    }
+                }
+                _ => {}
+            }
+        }
         for v in &self.vcpus {
             let vm = &mut vms[v.vm as usize];
             let thread = EntId(v.thread);

@@ -34,6 +34,24 @@ fn is_near(value: f64, wanted: f64) {
 }
 
 #[test]
+fn work_that_no_tick_interrupts_counts_in_the_time_in_which_it_was_done() {
+    // The clock interrupts neither for 1 s: the measurement begins and ends in the middle.
+    let mut p = busy(&[1], &[]);
+    p.vms.clear();
+    p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
+    (p.warmup_ns, p.duration_ns) = (1_237 * MS, 200 * MS);
+    let work = scalar(&run(&p), "host.hog", "throughput");
+    assert!((0.99..=1.0).contains(&work), "{work}");
+
+    // A guest without ticks on a host with 1000 a second.
+    let mut p = busy(&[], &[0, 1]);
+    (p.warmup_ns, p.duration_ns) = (300 * MS + 500 * US, MS);
+    let r = run(&p);
+    let work = scalar(&r, "g.hog0", "throughput") + scalar(&r, "g.hog1", "throughput");
+    assert!(work <= scalar(&r, "g", "cpu"), "{work}");
+}
+
+#[test]
 fn guests_clocks_drift_apart_as_far_as_they_may() {
     let samples = |skew_ppm| {
         let mut p = plan(eevdf(8), free());

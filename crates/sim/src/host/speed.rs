@@ -36,6 +36,12 @@ impl World<'_> {
         if slowed { self.smt.takes(ns) } else { ns }
     }
 
+    /// Work done so far in a segment of work that began at `since` and goes on.
+    pub(crate) fn work_so_far(&self, p: u32, since: Ns) -> Ns {
+        let ran = self.clock.now() - since;
+        if self.pcpus[p as usize].slowed { self.smt.done(ran) } else { ran }
+    }
+
     /// Work done in a segment of work that ran for this long.
     #[inline]
     pub(crate) fn work_done(&mut self, p: u32, ran: Ns) -> Ns {
