@@ -190,24 +190,26 @@ impl World<'_> {
                 ..VmTotals::default()
             })
             .collect();
+        let mut slowed_ns = self.pcpus.iter().map(|p| p.slowed_ns).sum();
         // Work is booked when its segment ends: without ticks that can be long after now.
         for (p, pc) in (0..).zip(&self.pcpus) {
-            match pc.segment {
+            let (since, work, done) = match pc.segment {
                 Segment::User => {
                     let work = &self.threads[pc.current as usize].work;
-                    let passed = self.work_so_far(p, pc.since);
-                    host_done[work.label as usize] += work.under_way(passed);
+                    (pc.since, work, &mut host_done[work.label as usize])
                 }
                 Segment::Guest => {
                     let vcpu = &self.vcpus[pc.vcpu as usize];
-                    if vcpu.segment == GuestSegment::User {
-                        let (vm, task) = (vcpu.vm as usize, vcpu.current as usize);
-                        let passed = self.work_so_far(p, vcpu.since);
-                        vms[vm].tasks[task].0 += self.vms[vm].tasks[task].under_way(passed);
+                    if vcpu.segment != GuestSegment::User {
+                        continue;
                     }
+                    let (vm, task) = (vcpu.vm as usize, vcpu.current as usize);
+                    (vcpu.since, &self.vms[vm].tasks[task], &mut vms[vm].tasks[task].0)
                 }
-                _ => {}
-            }
+                _ => continue,
+            };
+            *done += work.under_way(self.work_so_far(p, since));
+            slowed_ns += if pc.slowed { now - since } else { 0 };
         }
         for v in &self.vcpus {
             let vm = &mut vms[v.vm as usize];
@@ -238,7 +240,7 @@ impl World<'_> {
             host_units,
             idle_ns,
             forced_idle_ns: self.host.forced_idle(self.clock.now()),
-            slowed_ns: self.pcpus.iter().map(|p| p.slowed_ns).sum(),
+            slowed_ns,
             switches,
             scheduler: self.host.counts(),
             tuned,

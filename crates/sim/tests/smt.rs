@@ -53,6 +53,20 @@ fn work_is_slow_for_as_long_as_the_sibling_is_busy() {
 }
 
 #[test]
+fn slowed_work_counts_while_it_goes_on() {
+    // No tick ends it: the measurement begins and ends in the middle.
+    let mut p = machine();
+    p.host.nohz_full = vec![2, 3];
+    p.host_tasks.push(task("a", hog(), Policy::NORMAL, &[2]));
+    p.host_tasks.push(task("b", hog(), Policy::NORMAL, &[3]));
+    (p.warmup_ns, p.duration_ns) = (1_237 * MS, 200 * MS);
+    let r = run(&p);
+    is_near(scalar(&r, "host.a", "throughput"), 0.6);
+    is_near(scalar(&r, "host.b", "throughput"), 0.6);
+    is_near(scalar(&r, "host", "slowed") / 100.0, 0.5);
+}
+
+#[test]
 fn a_core_is_in_no_deep_idle_state_while_one_of_its_threads_is_busy() {
     let longest = |cpu: u32| {
         let mut p = machine();
