@@ -39,15 +39,16 @@ pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment 
         found.simulation_only.push(why);
         return found;
     }
-    attach(&plan.policy, vm.unwrap_or(ANY), &mut found);
+    let word = (0..plan.vms.len()).find_map(|i| governor(plan, base, i).filter(is_the_hosts));
+    attach(&plan.policy, word, vm.unwrap_or(ANY), &mut found);
     let (plain, pcpus) = (Virt::default(), plan.host.sched.cpus());
     for (i, own) in plan.vms.iter().enumerate() {
         let before = base.and_then(|base| base.vms.get(i));
         let name = if plan.vms.len() > 1 { &own.name } else { vm.unwrap_or(ANY) };
         pin(name, own, before, pcpus, &mut found);
         virtualise(&own.virt, before.map_or(&plain, |vm| &vm.virt), &mut found);
-        if base.is_none_or(|base| base.governor(i).is_none()) {
-            govern(plan, i, vm.unwrap_or(ANY), &mut found);
+        if let Some(kind) = governor(plan, base, i) {
+            govern(plan, i, kind, vm.unwrap_or(ANY), &mut found);
         }
     }
     place_loads(plan, base, vm.unwrap_or(ANY), &mut found);
@@ -77,8 +78,8 @@ fn plain(policy: &str) -> Option<Plan> {
     scenario.plans(None).ok()?.into_iter().next()
 }
 
-/// Lines for boosts: `vcoop attach`, and commands for permanent means.
-fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
+/// Lines for boosts: `vcoop attach`, and commands for permanent means. `word`: the governor whose word the host gives.
+fn attach(policy: &PolicyPlan, word: Option<Kind>, vm: &str, found: &mut Deployment) {
     if matches!(policy, PolicyPlan::RatelimitAuto(_)) {
         let why = "ratelimits are of Xen's scheduler, and vcoop applies nothing there";
         found.simulation_only.push(why.to_owned());
@@ -92,6 +93,9 @@ fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
     let mut options = format!("--policy {name}");
     for (key, value) in keys(policy).into_iter().filter(|own| !usual.contains(own)) {
         options += &format!(" --set {}", quoted(&format!("policy.{name}.{key}={value}")));
+    }
+    if let Some(kind) = word {
+        options += &format!(" --set policy.{name}.governor={}", name_of(kind));
     }
     found.lines.push(about("vcoop attach", vm, &options));
     if let PolicyPlan::Static { means } = policy {
@@ -314,35 +318,36 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
     }
 }
 
-/// vCPUs that guests use.
-fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
-    let Some(kind) = plan.governor(vm).map(|governor| governor.kind) else { return };
-    let governor = match kind {
+/// The governor of a VM, if the plan without it has none.
+fn governor(plan: &Plan, base: Option<&Plan>, vm: usize) -> Option<Kind> {
+    let before = base.and_then(|base| base.governor(vm));
+    plan.governor(vm).filter(|_| before.is_none()).map(|governor| governor.kind)
+}
+
+/// Whether the host says how many vCPUs the guest uses.
+fn is_the_hosts(kind: &Kind) -> bool {
+    matches!(kind, Kind::Entitlement | Kind::HostHint)
+}
+
+/// Name of a governor and of its policy.
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
         Kind::Step => "step",
         Kind::Proportional => "proportional",
         Kind::Entitlement => "entitlement",
         Kind::HostHint => "host-hint",
-    };
-    let by_host = matches!(kind, Kind::Entitlement | Kind::HostHint);
-    if by_host {
-        let policy = attached(&plan.policy).unwrap_or(governor);
-        let option = format!("--policy {policy}");
-        let plain = about("vcoop attach", name, &option);
-        let (start, end) = plain.split_at(plain.find(&option).map_or(0, |at| at + option.len()));
-        match found.lines.iter_mut().find(|l| l.starts_with(start) && l.ends_with(end)) {
-            Some(line) => {
-                line.insert_str(
-                    line.len() - end.len(),
-                    &format!(" --set policy.{policy}.governor={governor}"),
-                );
-            }
-            None => found.lines.extend([
-                format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(name)),
-                plain,
-            ]),
-        }
     }
-    let own = if by_host { "host-hint" } else { governor };
+}
+
+/// vCPUs that guests use.
+fn govern(plan: &Plan, vm: usize, kind: Kind, name: &str, found: &mut Deployment) {
+    if is_the_hosts(&kind) && attached(&plan.policy).is_none() {
+        found.lines.extend([
+            format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(name)),
+            about("vcoop attach", name, &format!("--policy {}", name_of(kind))),
+        ]);
+    }
+    let own = if is_the_hosts(&kind) { "host-hint" } else { name_of(kind) };
     let by = if plan.vms[vm].virt.govern.means.hotplug { " --by hotplug" } else { "" };
     found.lines.push(format!("vcoop guest --governor {own}{by} # in the guest"));
 }
@@ -397,18 +402,12 @@ mod tests {
 
     #[test]
     fn a_vm_with_the_name_of_an_option_is_a_vm() {
-        for (sets, options) in [
-            (&["policy.dynamic.repay=true"][..], "--set repay"),
-            (&["policy.dynamic.governor=host-hint"], "--set policy.dynamic.governor=host-hint"),
-        ] {
-            let found = deploy(&of("dynamic", sets.iter().copied()), None, Some("-x"));
+        for set in ["policy.dynamic.repay=true", "policy.dynamic.governor=host-hint"] {
+            let found = deploy(&of("dynamic", [set].into_iter()), None, Some("-x"));
             let own = found.lines.iter().filter(|line| line.starts_with("vcoop attach "));
             let own: Vec<&String> = own.collect();
             assert!(own.len() == 1 && own[0].ends_with(" -- -x"), "{own:?}");
-            assert!(
-                own[0].contains(&options.replace(" repay", " policy.dynamic.repay")),
-                "{own:?}"
-            );
+            assert!(own[0].contains(&format!(" --set {set} ")), "{own:?}");
         }
     }
 
