@@ -39,14 +39,15 @@ impl World<'_> {
         self.guest_sleep(v, t, None, key)
     }
 
-    /// A task writes the word of a semaphore (`down_read` and `up_read` of `kernel/locking/rwsem.c` add to it), and goes
-    /// on when its pCPU has had the cache line.
+    /// If the lock is a semaphore, a task writes its word (`down_read` and `up_read` of `kernel/locking/rwsem.c` add to
+    /// it), and goes on when its pCPU has had the cache line.
     fn writes_word(&mut self, v: u32, t: u32, l: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, p, now) = (vcpu.vm as usize, vcpu.pcpu, self.clock.now());
-        let from = self.vms[vm].sync.sleeping.last_writer(l);
-        let transfer = from.map_or(0, |from| self.line(vm, from));
-        let ns = self.vms[vm].sync.sleeping.writes_word(l, p, now, transfer);
+        let Some(&mut line) = self.vms[vm].sync.sleeping.word(l) else { return };
+        let transfer = line.last_writer().map_or(0, |from| self.line(vm, from));
+        let word = self.vms[vm].sync.sleeping.word(l);
+        let ns = word.map_or(0, |line| line.write(p, now, transfer));
         if ns > 0 {
             let work = &mut self.vms[vm].tasks[t as usize];
             work.left = ns;

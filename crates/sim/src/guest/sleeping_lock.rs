@@ -67,17 +67,22 @@ struct Waiter {
 
 /// Cache line of a lock's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
-    /// pCPU that wrote it last.
+pub(crate) struct Line {
+    /// pCPU that wrote it last, or [`NONE`].
     at: u32,
     /// When that pCPU has written it.
     written: Ns,
 }
 
 impl Line {
+    /// pCPU that wrote it last, if any has.
+    pub(crate) fn last_writer(&self) -> Option<u32> {
+        (self.at != NONE).then_some(self.at)
+    }
+
     /// A pCPU writes it: the time until it has done so. `transfer`: from the last writer to this one, if nobody else
     /// waits for it.
-    fn write(&mut self, by: u32, now: Ns, transfer: Ns) -> Ns {
+    pub(crate) fn write(&mut self, by: u32, now: Ns, transfer: Ns) -> Ns {
         if std::mem::replace(&mut self.at, by) == by {
             return 0;
         }
@@ -182,16 +187,10 @@ impl SleepingLocks {
         }
     }
 
-    /// pCPU that wrote the word of a semaphore last; `None` if the lock is of another kind, or was never taken.
-    pub(crate) fn last_writer(&self, l: u32) -> Option<u32> {
-        let Lock { kind, line, .. } = &self.locks[l as usize];
-        let semaphore = matches!(kind, LockKind::Read | LockKind::Write);
-        (semaphore && line.at != NONE).then_some(line.at)
-    }
-
-    /// A pCPU writes the word of a lock: the time until it has done so.
-    pub(crate) fn writes_word(&mut self, l: u32, by: u32, now: Ns, transfer: Ns) -> Ns {
-        self.locks[l as usize].line.write(by, now, transfer)
+    /// The cache line of a semaphore's word; `None` for other locks.
+    pub(crate) fn word(&mut self, l: u32) -> Option<&mut Line> {
+        let Lock { kind, line, .. } = &mut self.locks[l as usize];
+        matches!(kind, LockKind::Read | LockKind::Write).then_some(line)
     }
 
     /// A task asks for a lock, for the first time or again after it has spun or slept. `may_spin`: Linux's conditions
