@@ -1,5 +1,5 @@
 //! Measures how late a watcher learns of events, and what watching costs: a thread's sleeps, by perf events of the
-//! thread, by BPF, and by a tracefs instance with a filter; and interrupts of the VMs that run under KVM, by BPF.
+//! thread, by BPF for a watcher that sleeps and one that polls, and by a tracefs instance with a filter; and interrupts of the VMs that run under KVM, by BPF.
 //! `cargo run --release -p vcoop-daemon --features bpf --example reaction`, as root; uses the last two CPUs for some
 //! seconds.
 
@@ -70,18 +70,24 @@ struct Heard {
     cpu: u64,
 }
 
+/// Without an epoll, the watcher polls.
 fn watch(
     sleeper: &Sleeper,
-    epoll: &OwnedFd,
+    epoll: Option<&OwnedFd>,
     mut sleeps: impl FnMut() -> bool,
 ) -> Result<Heard, Box<dyn Error>> {
     let (mut late, mut last) = (Vec::new(), 0);
     let cpu = kernel_clock(OWN_TIME);
     while !sleeper.over.load(Ordering::Acquire) {
-        let mut events = Vec::with_capacity(8);
-        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
+        if let Some(epoll) = epoll {
+            let mut events = Vec::with_capacity(8);
+            epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
+            if events.is_empty() {
+                continue;
+            }
+        }
         let now = monotonic();
-        if events.is_empty() || !sleeps() {
+        if !sleeps() {
             continue;
         }
         let at = sleeper.asleep_at.load(Ordering::Acquire);
@@ -93,12 +99,12 @@ fn watch(
     Ok(Heard { late, cpu: kernel_clock(OWN_TIME) - cpu })
 }
 
-fn source(mut source: Source, cpu: u32) -> Result<Heard, Box<dyn Error>> {
+fn source(mut source: Source, cpu: u32, polls: bool) -> Result<Heard, Box<dyn Error>> {
     let sleeper = Sleeper::start(cpu);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     source.watch(sleeper.tid, 0, epoll.as_fd())?;
     source.await_run(sleeper.tid);
-    let heard = watch(&sleeper, &epoll, || {
+    let heard = watch(&sleeper, (!polls).then_some(&epoll), || {
         let mut slept = false;
         let mut ran = false;
         for token in [sleeper.tid, 0] {
@@ -141,7 +147,7 @@ fn tracefs(cpu: u32) -> Result<Heard, Box<dyn Error>> {
     let mut pipe: File = fs::OpenOptions::new().read(true).custom_flags(0o4000).open(pipe)?;
     epoll::add(&epoll, &pipe, EventData::new_u64(0), EventFlags::IN)?;
     let mut page = vec![0; 4096];
-    let heard = watch(&sleeper, &epoll, || pipe.read(&mut page).is_ok_and(|n| n > 0));
+    let heard = watch(&sleeper, Some(&epoll), || pipe.read(&mut page).is_ok_and(|n| n > 0));
     sleeper.thread.join().expect("it does not panic");
     heard
 }
@@ -199,7 +205,7 @@ fn say(name: &str, heard: Heard) {
     late.sort_unstable();
     let at = |part: f64| late[((late.len() - 1) as f64 * part) as usize] as f64 / 1e3;
     println!(
-        "{name:8} {:5} heard, late by p50 {:.1} us, p99 {:.1} us, max {:.1} us; {:.1} us of CPU time each",
+        "{name:10} {:5} heard, late by p50 {:.1} us, p99 {:.1} us, max {:.1} us; {:.1} us of CPU time each",
         late.len(),
         at(0.5),
         at(0.99),
@@ -215,12 +221,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Attributes::from_policy(&vcoop_policy::thread::Policy::Fifo(90)).set(0)?;
     for _ in 0..3 {
         let unwanted = Missing { what: "not wanted here".to_owned(), remedy: "" };
-        say("perf", source(Source::without_bpf(unwanted)?, watched)?);
+        say("perf", source(Source::without_bpf(unwanted)?, watched, false)?);
         let best = Source::open()?;
         if best.name() == "perf" {
             println!("BPF: this build has none, or this kernel");
         } else {
-            say("BPF", source(best, watched)?);
+            say("BPF", source(best, watched, false)?);
+            say("BPF, polls", source(Source::open()?, watched, true)?);
         }
         say("tracefs", tracefs(watched)?);
         match interrupts() {

@@ -11,6 +11,8 @@ use toml::Spanned;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::file;
 use vcoop_model::running_vm::RunningVm;
+use vcoop_model::scenario::duration;
+use vcoop_policy::config::Ns;
 use vcoop_service::metrics::Listen;
 use vcoop_vmm::Vm;
 
@@ -31,7 +33,12 @@ pub struct Config {
     pub metrics: Option<Listen>,
     /// Where VMMs connect for a window.
     pub windows: Windows,
+    /// How long the engine polls for the next event before it sleeps; 0: not at all.
+    pub busy_poll_ns: Ns,
 }
+
+/// Longest time to poll for. A sleep costs little beside longer waits.
+const MOST_POLL_NS: Ns = 10_000_000;
 
 /// Where VMMs connect for a window. The default is in the folder of the control socket, for root alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +79,7 @@ pub struct Rule {
 struct File {
     metrics: Option<MetricsKeys>,
     windows: Option<WindowsKeys>,
+    engine: Option<EngineKeys>,
     #[serde(default)]
     rule: Vec<RuleKeys>,
 }
@@ -89,6 +97,12 @@ struct WindowsKeys {
     group: Option<String>,
     #[serde(default)]
     guest_memory: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table, [engine]")]
+struct EngineKeys {
+    busy_poll: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -135,7 +149,10 @@ impl Config {
             }
             None => Windows::default(),
         };
-        Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics, windows })
+        let rules = rules.collect::<Result<_, _>>()?;
+        let poll = file.engine.map(|keys| busy_poll(&keys.busy_poll));
+        let busy_poll_ns = poll.transpose().map_err(of_file)?.unwrap_or_default();
+        Ok(Self { rules, metrics, windows, busy_poll_ns })
     }
 
     /// The rule of a VM, and its number from 1.
@@ -189,6 +206,15 @@ fn listen(text: &str) -> Result<Listen, Refused> {
         Err(_) => Err(Refused(format!(
             "metrics.listen = {text:?} is neither unix:PATH nor 127.0.0.1:PORT"
         ))),
+    }
+}
+
+fn busy_poll(text: &str) -> Result<Ns, Refused> {
+    let wrong = |why: &str| Refused(format!("engine.busy_poll = {text:?}: {why}"));
+    match duration(text) {
+        Ok(ns) if ns <= MOST_POLL_NS => Ok(ns),
+        Ok(_) => Err(wrong("10ms is the most")),
+        Err(why) => Err(wrong(&why)),
     }
 }
 
@@ -303,6 +329,8 @@ mod tests {
         assert_eq!(rules[0].vmm.as_ref().map(|pattern| pattern.as_str()), Some("qemu"));
         let of = |text| Config::parse("vcoop.toml", text).unwrap().windows.guest_memory;
         assert_eq!(["[windows]\n", "[windows]\nguest_memory = true\n"].map(of), [false, true]);
+        let polls = Config::parse("vcoop.toml", "[engine]\nbusy_poll = \"200us\"\n").unwrap();
+        assert_eq!(polls.busy_poll_ns, 200_000);
     }
 
     #[test]
@@ -312,7 +340,7 @@ mod tests {
                 "[[rule]]\nnane = \"x\"\npolicy = \"static\"",
                 "vcoop.toml:2:1: unknown key `nane`\n 2 | nane = \"x\"\n   | ^^^^\n   = did you mean `name`? keys: name,",
             ),
-            ("[[rules]]\n", "did you mean `rule`? keys: metrics, windows, rule"),
+            ("[[rules]]\n", "did you mean `rule`? keys: metrics, windows, engine, rule"),
             ("[metrics]\nlisen = \"x\"", "unknown key `lisen`"),
             ("[[rule]]\npolicy = 3", "vcoop.toml:2:10: invalid type"),
             ("[rule]\npolicy = \"static\"", "   = write [[rule]], once for each rule"),
@@ -340,6 +368,8 @@ mod tests {
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
             ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
+            ("[engine]\nbusy_poll = \"1s\"", "engine.busy_poll = \"1s\": 10ms is the most"),
+            ("[engine]\nbusy_poll = \"200\"", "engine.busy_poll = \"200\": "),
         ] {
             let why = Config::parse("vcoop.toml", text).unwrap_err().to_string();
             assert!(why.starts_with("vcoop.toml:") && why.contains(says), "{text}: {why}");

@@ -19,6 +19,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_abi::window::Doorbell;
 use vcoop_bpf::{Rules, Scheduler};
 use vcoop_model::plan::Plan;
+use vcoop_policy::config::Ns;
 use vcoop_policy::thread::Policy;
 use vcoop_threads::Attributes;
 use vcoop_threads::journal::Journal;
@@ -111,6 +112,7 @@ enum Command {
     /// Whether `scx_vcoop` is loaded.
     Schedules(Sender<bool>),
     Detach(VmId, Sender<Option<VmStatus>>),
+    BusyPoll(Ns),
     Status(Sender<Status>),
     End,
 }
@@ -229,6 +231,11 @@ impl Engine {
         let last = self.ask(|answer| Command::Detach(vm, answer)).flatten();
         self.unloading.wait();
         last
+    }
+
+    /// Polls for so long for the next event from now on, before the thread sleeps.
+    pub(crate) fn busy_poll(&self, time: Ns) {
+        self.order(Command::BusyPoll(time));
     }
 
     /// What is in force.

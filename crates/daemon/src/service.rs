@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
+use vcoop_policy::config::Ns;
 use vcoop_service::metrics::Listen;
 use vcoop_service::{FolderError, accepted};
 use vcoop_text::about;
@@ -152,6 +153,12 @@ impl Service {
         let _ = self.shared.windows.set(server);
         self.shared.guest_memory.store(windows.guest_memory, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Has the engine poll for its next event for so long before it sleeps, on a CPU of its own if there is one. Its
+    /// reaction does not include a wake-up then, and no fair thread runs on its CPU meanwhile.
+    pub fn busy_poll(&self, time: Ns) {
+        self.shared.engine.busy_poll(time);
     }
 
     /// VMs with a policy in force.

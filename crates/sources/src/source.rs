@@ -10,9 +10,6 @@ use vcoop_threads::{Ns, Stat};
 use crate::event::{Error, Happened, What};
 use crate::perf::Perf;
 
-/// The token of an epoll event that is about several threads; no thread has this number.
-const SEVERAL: i32 = 0;
-
 /// A source of thread events.
 ///
 /// Perf events report that a thread runs, once it has run for some time since it slept. BPF, if this build and this
@@ -26,6 +23,9 @@ pub struct Source {
 }
 
 impl Source {
+    /// The token of an epoll event that is about several threads; no thread has this number.
+    pub const SEVERAL: i32 = 0;
+
     /// A source that watches no thread yet.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Source {
         let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
         let full = |why: Missing| Error::of("bpf", io::Error::other(why));
         events.watch(tid, || stat.is_asleep()).map_err(full)?;
-        let token = EventData::new_u64(SEVERAL as u64);
+        let token = EventData::new_u64(Self::SEVERAL as u64);
         // Edge-triggered: a record that is begun and not yet written makes the ring readable, but cannot be taken.
         // A waiter would spin, for ever if that keeps the writer from its CPU.
         match epoll::add(epoll, events.ready(), token, EventFlags::IN | EventFlags::ET) {
@@ -128,7 +128,7 @@ impl Source {
     /// number.
     pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) -> bool {
         let events = match &mut self.events {
-            Ok(events) if token == SEVERAL => events,
+            Ok(events) if token == Self::SEVERAL => events,
             _ => {
                 self.perf.take(token, &mut |happened| each(token, happened));
                 return false;

@@ -40,6 +40,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     }
     let (service, left) = Service::start(&Place::usual()).map_err(living::failure)?;
     living::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
+    service.busy_poll(config.busy_poll_ns);
     let windows = &config.windows;
     service
         .serve_windows(windows)

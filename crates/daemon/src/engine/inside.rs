@@ -44,6 +44,9 @@ use interrupts::Interrupted;
 /// Time between two checks whether a thread was changed from outside.
 const CHECK_NS: Ns = 1_000_000_000;
 
+/// Looks for events of several threads before an engine that polls looks for others.
+const LOOKS: usize = 32;
+
 /// The result of a search for the window of a VM, with the VM's number.
 type Searched = (u64, Option<Found>);
 
@@ -128,6 +131,10 @@ pub(super) struct Inside {
     keeper: Keeper,
     journal: Journal,
     place: Place,
+    /// How long it polls for the next event before it sleeps.
+    busy_poll: Ns,
+    /// Time of the last event that a policy was told of.
+    last_event: Ns,
     /// CPUs that the engine's thread may use.
     cpus: Vec<u32>,
     vms: BTreeMap<u64, AttachedVm>,
@@ -169,6 +176,8 @@ impl Inside {
             keeper,
             journal,
             place,
+            busy_poll: 0,
+            last_event: 0,
             cpus: Vec::new(),
             vms: BTreeMap::new(),
             threads: BTreeMap::new(),
@@ -189,9 +198,13 @@ impl Inside {
         let _ = Attributes::from_policy(&Policy::Fifo(ENGINE_PRIORITY)).set(0);
         let mut events = Vec::with_capacity(64);
         loop {
-            self.set_timer();
+            let polls = self.polls();
+            if !polls {
+                self.set_timer();
+            }
             events.clear();
-            let at_once = self.unread.map(|_| Timespec { tv_sec: 0, tv_nsec: 0 });
+            let at_once =
+                (polls || self.unread.is_some()).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poll, room, at_once.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -207,10 +220,14 @@ impl Inside {
                     PRESSURE => self.pressed(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
-                    token => self.listen(token as i32),
+                    token => _ = self.listen(token as i32),
                 }
             }
-            self.unread.take().into_iter().for_each(|token| self.listen(token));
+            if polls {
+                // No system call, and sooner than the kernel would wake a reader.
+                let _ = (0..LOOKS).any(|_| self.listen(Source::SEVERAL));
+            }
+            self.unread.take().into_iter().for_each(|token| _ = self.listen(token));
             if ends {
                 break;
             }
@@ -222,6 +239,13 @@ impl Inside {
         if self.journal.contents().threads.is_empty() {
             let _ = self.journal.remove();
         }
+    }
+
+    /// Whether it polls for the next event. Not on the only CPU, where vCPUs are to run.
+    fn polls(&self) -> bool {
+        self.busy_poll > 0
+            && self.cpus.len() > 1
+            && monotonic().saturating_sub(self.last_event) < self.busy_poll
     }
 
     /// Whether the engine has to wake up for something that is due. A policy that is neither boosted nor throttled
@@ -269,6 +293,12 @@ impl Inside {
                     let detached = number.and_then(|number| self.detach(number));
                     self.stay_apart();
                     let _ = answer.send(detached);
+                }
+                Command::BusyPoll(time) => {
+                    self.busy_poll = time;
+                    if time > 0 && self.cpus.len() < 2 {
+                        tracing::warn!("busy_poll is ignored: vcoop may use one CPU only");
+                    }
                 }
                 Command::Status(answer) => _ = answer.send(self.status()),
                 Command::End => return true,
@@ -322,6 +352,7 @@ impl Inside {
         what: impl FnOnce(&mut VcpuPort<'_>) -> R,
     ) -> Option<R> {
         self.heed_nice(number, place);
+        self.last_event = self.last_event.max(at);
         let vm = self.vms.get_mut(&number)?;
         let due = Due::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
@@ -365,16 +396,21 @@ impl Inside {
         self.await_deadline(number, place);
     }
 
-    /// Reads from the source the thread events of a token.
-    fn listen(&mut self, token: i32) {
-        let Some(source) = &mut self.source else { return };
-        let mut heard = BTreeMap::from([(token, Vec::new())]);
+    /// Reads from the source the thread events of a token. Returns whether there were any.
+    fn listen(&mut self, token: i32) -> bool {
+        let Some(source) = &mut self.source else { return false };
+        let mut heard = BTreeMap::new();
+        if token != Source::SEVERAL {
+            // Looked at without an event as well.
+            heard.insert(token, Vec::new());
+        }
         let more =
             source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
         if more {
             self.unread = Some(token);
         }
         heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
+        heard.values().any(|happened| !happened.is_empty())
     }
 
     /// Handles events of a thread.

@@ -12,12 +12,12 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until};
-use vcoop_threads::{Attributes, Captured, default_slice};
+use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
 use crate::engine::link::tests::shares;
-use crate::engine::{self, KEEPER, Shares, Target};
+use crate::engine::{self, Engine, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
@@ -109,6 +109,31 @@ fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
     assert_eq!(inside.threads[&tid].0, number + 2);
     inside.detach_all();
     inside.keeper.end();
+}
+
+#[test]
+fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
+    if allowed_cpus().is_ok_and(|cpus| cpus.len() < 2) {
+        return Skip::because("it polls where it has two CPUs").tell();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::take(&dir.path().join("run")).unwrap();
+    let (journal, _) = place.journal().unwrap();
+    let keeper = Keeper::start_as(idle, &place).unwrap();
+    let engine = Engine::with(keeper, place, journal).unwrap();
+    let vcpu = Waiting::start();
+    let cpu = || engine.status().unwrap().engine_cpu_ns;
+    let [asleep, polling] = [0, 10_000_000].map(|time| {
+        engine.busy_poll(time);
+        let before = cpu();
+        for _ in 0..10 {
+            engine.attach(target(vcpu.tid)).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+        cpu() - before
+    });
+    assert!(polling > 3 * asleep, "{asleep} {polling}");
+    assert!(polling < 180_000_000, "{polling}: it sleeps when nothing happens");
 }
 
 #[test]
