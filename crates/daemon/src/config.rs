@@ -269,9 +269,12 @@ impl RuleKeys {
 
 fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     let pattern = |key: &str, text: Option<String>| {
-        let read = text
-            .map(|text| Pattern::new(&text).map_err(|e| Refused(format!("{key} = {text:?}: {e}"))));
-        read.transpose()
+        let Some(text) = text else { return Ok(None) };
+        let refused = |why: &str| Refused(format!("{key} = {text:?}: {why}"));
+        if text.is_empty() {
+            return Err(refused("it matches nothing; without the key the rule matches all"));
+        }
+        Pattern::new(&text).map(Some).map_err(|e| refused(&e.to_string()))
     };
     let sets = keys.sets();
     let rule = Rule {
@@ -365,6 +368,7 @@ mod tests {
             ),
             ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
             ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),
+            ("[[rule]]\npolicy = \"static\"\nname = \"\"", "name = \"\": it matches nothing"),
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
             ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
