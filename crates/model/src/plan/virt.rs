@@ -160,6 +160,15 @@ impl IdleVirt {
         self.host_poll.unwrap_or(HostPollConfig::OFF)
     }
 
+    /// Changes how the host polls. What then is as by default is not said.
+    pub(crate) fn set_host_poll(&mut self, change: impl FnOnce(&mut HostPollConfig)) {
+        let mut host = self.host_polls();
+        change(&mut host);
+        if host != self.host_polls() {
+            self.host_poll = Some(host);
+        }
+    }
+
     /// The host's polling in force: a guest that polls by haltpoll switches it off (`MSR_KVM_POLL_CONTROL`, which Linux
     /// writes since 5.3).
     pub fn host_polls_in_force(&self) -> HostPollConfig {

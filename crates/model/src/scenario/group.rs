@@ -66,7 +66,7 @@ pub(crate) fn of_vm(
     errors: &mut Collector<'_>,
 ) -> (Option<u16>, Vec<u16>) {
     let outer = keys.group.as_ref().and_then(|group| number(group, &shares.named, errors));
-    let entitled = &keys.virt.0.govern.0.entitled;
+    let entitled = &keys.virt.0.entitled;
     let weight = match (&keys.weight, entitled) {
         (Some(weight), _) => {
             if weight.value.get() < 2 {

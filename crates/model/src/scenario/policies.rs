@@ -131,7 +131,7 @@ impl Policies {
     /// Why a policy cannot run on this host, and which can; `None` if it can, or does not exist.
     pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
         let Named { plan, virt, pinning } = self.plans.get(name)?;
-        let governs = virt.govern.0.governor.is_some();
+        let governs = virt.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
         let credit1 = class == ClassKind::Credit1;
         if let Some(unfit) = pinning.unfit(name, class) {

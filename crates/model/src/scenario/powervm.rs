@@ -50,7 +50,7 @@ pub(crate) fn partition(
         let message = format!("the guest sees {has} threads a core, and the host has {threads}");
         errors.error_help(given.span, message, format!("threads_per_core = {threads}"));
     }
-    match &keys.virt.0.govern.0.entitled {
+    match &keys.virt.0.entitled {
         None => {
             let message = "a VM of a shared pool is entitled to something";
             let help = "say to how many pCPUs' worth of time: entitled = 1";

@@ -130,7 +130,7 @@ fn refuse(
     refuse_hv_timer(virt, own, over, cpu, errors);
     let vcpus = vm.vcpus.value.get32();
     // For a policy without this key the error was reported at the VM.
-    if over.is_none_or(|over| over.timer.0.nohz_full.is_some())
+    if over.is_none_or(|over| over.nohz_full.is_some())
         && let Some(at) = written.get("nohz_full")
     {
         check_nohz(&virt.nohz_full, *at, Place { cpus: vcpus, guest: true }, errors);
@@ -148,7 +148,7 @@ fn refuse_hv_timer(
     errors: &mut Collector<'_>,
 ) {
     // Under a policy that says nothing of it, it has been said of the VM.
-    let asked = over.unwrap_or(own).timer.0.timer.as_ref();
+    let asked = over.unwrap_or(own).timer.as_ref();
     let none = cpu.is_some_and(|cpu| cpu.preemption_timer_shift.is_none());
     if let Some(asked) = asked
         && virt.timer.source == Some(GuestTimer::HvTimer)
@@ -202,8 +202,7 @@ pub(crate) fn refuse_posted<'k>(
     all: impl Iterator<Item = &'k VirtKeys>,
     errors: &mut Collector<'_>,
 ) {
-    for timer in all.filter(|keys| keys.is_posted()).filter_map(|keys| keys.timer.0.timer.as_ref())
-    {
+    for timer in all.filter(|keys| keys.is_posted()).filter_map(|keys| keys.timer.as_ref()) {
         let message = "no pCPU is kept for housekeeping, which would fire these timers";
         errors.error_help(timer.span, message, "pin vCPUs so that one pCPU has none");
     }
@@ -212,16 +211,17 @@ pub(crate) fn refuse_posted<'k>(
 /// Refuses KVM's mechanisms on Xen and PowerVM, whose own are not modelled: there a guest has the default timer and
 /// interrupts, or posted interrupts. Guests of PowerVM have governors.
 pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
-    let governs: Vec<&str> = match has {
-        ClassKind::PowerVm => keys.govern.0.given().into_iter().map(|(key, _)| key).collect(),
-        ClassKind::Linux | ClassKind::Credit1 => Vec::new(),
+    let of_all = ["timer", "posted_interrupts"];
+    let of_governors = ["governor", "takes_part", "steal_", "entitled", "hotplug", "guest_balance"];
+    let governs = |key: &str| {
+        has == ClassKind::PowerVm && of_governors.iter().any(|start| key.starts_with(start))
     };
     for (key, span) in keys.given() {
-        if !matches!(key, "timer" | "posted_interrupts") && !governs.contains(&key) {
+        if !of_all.contains(&key) && !governs(key) {
             ClassKind::Linux.only(has, key, span, errors);
         }
     }
-    if let Some(timer) = &keys.timer.0.timer {
+    if let Some(timer) = &keys.timer {
         let named = match timer.value {
             GuestTimer::HvTimer => "timer = \"hv-timer\"",
             GuestTimer::Posted => "timer = \"posted\"",
@@ -282,7 +282,7 @@ pub(crate) fn check_capacity(
     let entitled = |plan: &VmPlan| u64::from(plan.virt.govern.entitled.unwrap_or(0));
     let all: u64 = plans.iter().map(entitled).sum();
     if all > u64::from(pcpus) {
-        let last = vms.iter().rev().find_map(|vm| vm.virt.0.govern.0.entitled.as_ref());
+        let last = vms.iter().rev().find_map(|vm| vm.virt.0.entitled.as_ref());
         if let Some(key) = last {
             let message = format!("VMs are entitled to {all} pCPUs of {pcpus}");
             let help = format!("all together at most {pcpus}");

@@ -1,12 +1,12 @@
 //! Scheduling policies and boost means, as files write them.
 
-use vcoop_policy::config::Means;
+use vcoop_policy::config::{AdvanceConfig, Means};
 use vcoop_sched::check_reservation;
 use vcoop_sched::config::{Policy, Quota};
 
 use crate::plan::Ns;
 use crate::toml_read::Text;
-use crate::toml_read::units::AtLeast;
+use crate::toml_read::units::{AtLeast, Time};
 
 /// Range of a custom slice, as `sched_setattr` takes it.
 pub(crate) const SLICES: std::ops::RangeInclusive<Ns> = 100_000..=100_000_000;
@@ -105,6 +105,27 @@ impl Text for CpuMax {
             return Err(format!("the period of `{text}`: Linux takes 1ms to 1s"));
         }
         Ok(Self { runtime_ns, period_ns: period })
+    }
+}
+
+/// Longest fixed advance of a guest's timer: the vCPU spins until the deadline.
+const MAX_ADVANCE_NS: Ns = 1_000_000;
+
+impl Text for AdvanceConfig {
+    const WHAT: &'static str =
+        "\"none\", \"adaptive\", or a duration of at most \"1ms\", like \"2us\"";
+    const PATTERN: &'static str =
+        r"^\s*(none|adaptive|[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|h))\s*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "none" => Ok(Self::None),
+            "adaptive" => Ok(Self::Adaptive),
+            other => match Time::parse(other)?.0 {
+                ns @ ..=MAX_ADVANCE_NS => Ok(Self::Fixed(ns)),
+                _ => Err(format!("`{other}` is more than 1ms")),
+            },
+        }
     }
 }
 

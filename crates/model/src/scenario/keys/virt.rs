@@ -1,56 +1,57 @@
 //! Keys about how VMs are virtualised: of `[[vm]]`, and of `[policy.NAME]` for all VMs.
 
-mod govern;
-mod idle;
-mod spin;
-mod timer;
-
-use schemars::SchemaGenerator;
 use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
+use vcoop_policy::govern::Kind;
 
 use crate::diagnostic::Span;
-use crate::plan::virt::{ApicVirt, GuestTimer, IpiPath, Virt};
-use crate::toml_read::table::{Flat, Table};
-use crate::toml_read::value::choice;
-use crate::toml_read::{At, Reader, TableSchema};
-use govern::GovernKeys;
-use idle::IdleKeys;
-use spin::{HintKeys, SpinKeys};
-use timer::TimerKeys;
+use crate::plan::virt::{
+    ApicVirt, ExitsOff, GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Told, Virt,
+};
+use crate::toml_read::At;
+use crate::toml_read::table::table;
+use crate::toml_read::units::{NohzCpus, Percent, Skew, Span1, Time};
+use crate::toml_read::value::{Factor, Int, choice};
 
-/// Declares keys that VMs and policies share, all optional.
-macro_rules! shared_keys {
-    (
-        $(#[doc = $about:literal])+
-        $vis:vis struct $name:ident {
-            $( $(#[doc = $doc:literal])+ $key:ident : $type:ty ),* $(,)?
-        }
-    ) => {
-        $crate::toml_read::table::table! {
-            $(#[doc = $about])+
-            $vis struct $name {
-                $( $(#[doc = $doc])+ $key: Option<$crate::toml_read::At<$type>>, )*
+/// Declares the keys, all optional, and where the value of each belongs.
+macro_rules! virt_keys {
+    ($(
+        $(#[doc = $doc:literal])+
+        $key:ident : $type:ty => |$virt:ident, $value:ident| $put:expr
+    ),+ $(,)?) => {
+        table! {
+            /// How a VM is virtualised.
+            pub(crate) struct VirtKeys {
+                $( $(#[doc = $doc])+ $key: Option<At<$type>>, )+
             }
         }
 
-        impl $name {
-            /// All keys.
-            pub(crate) const KEYS: &[&str] = &[$( stringify!($key) ),*];
+        impl VirtKeys {
+            /// Whether this is one of the keys.
+            pub(crate) fn has(key: &str) -> bool {
+                [$( stringify!($key) ),+].contains(&key)
+            }
 
             /// These keys, and what they lack from `under`.
             pub(crate) fn over(self, under: Self) -> Self {
-                Self { $( $key: self.$key.or(under.$key), )* }
+                Self { $( $key: self.$key.or(under.$key), )+ }
             }
 
             /// The keys that are written, and where.
-            pub(crate) fn given(&self) -> Vec<(&'static str, $crate::diagnostic::Span)> {
-                let all = [$( (stringify!($key), self.$key.as_ref().map(|at| at.span)) ),*];
+            pub(crate) fn given(&self) -> Vec<(&'static str, Span)> {
+                let all = [$( (stringify!($key), At::span_of(&self.$key)) ),+];
                 all.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
+            }
+
+            /// Puts what is written over what there is, in the order in which the keys are declared.
+            pub(crate) fn apply(&self, virt: &mut Virt) {
+                $( if let Some(At { value: $value, .. }) = &self.$key {
+                    let $virt = &mut *virt;
+                    $put;
+                } )+
             }
         }
     };
 }
-use shared_keys;
 
 choice! {
     /// Defaults of the host's KVM.
@@ -62,22 +63,9 @@ choice! {
     }
 }
 
-shared_keys! {
-    /// KVM as a whole.
-    pub(crate) struct KvmKeys {
-        /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv
-        /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
-        /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
-        /// ipi_shorthand = true. Each can be set by its own key as well. With AMD's AVIC, KVM virtualises IPIs, too:
-        /// add ipi = "posted". What else a guest takes up depends on `hints`: write hints = "shared" for a VM as by
-        /// default. Default: nothing of these.
-        kvm: KvmKind,
-    }
-}
-
-impl KvmKeys {
-    fn apply(&self, virt: &mut Virt) {
-        let Some(At { value: KvmKind::Stock, .. }) = &self.kvm else { return };
+impl KvmKind {
+    fn apply(self, virt: &mut Virt) {
+        let Self::Stock = self;
         virt.apic = ApicVirt { posted: true, fastpath: true, ..ApicVirt::default() };
         virt.timer.source = Some(GuestTimer::HvTimer);
         virt.timer.advance = AdvanceConfig::Adaptive;
@@ -101,116 +89,238 @@ choice! {
     }
 }
 
-shared_keys! {
-    /// Exits of a VM.
-    pub(crate) struct ExitKeys {
-        /// APICv. True: posted interrupts, and an interrupt's end without an exit. False: neither, and
-        /// an exit each time a guest becomes able to take an interrupt that waits. Default: no posted
-        /// interrupts, and a paravirtual EOI, which does not exit.
-        apicv: bool,
-        /// Interrupts reach a running guest without an exit. Default: false, or as `apicv` says.
-        posted_interrupts: bool,
-        /// Writes of the TSC deadline and of the ICR take KVM's fast path. With ipi = "cluster" those of
-        /// the ICR do not: KVM's fast path leaves out the logical mode. Default: false.
-        exit_fastpath: bool,
-        /// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`), of "hlt", "mwait", "pause",
-        /// "cstate". Default: none.
-        disable_exits: Vec<At<ExitKind>>,
+choice! {
+    /// What KVM tells its guest about the pCPUs under it.
+    pub(crate) enum HintKind {
+        /// They are shared: paravirtual spinlocks, TLB shootdown and yield, as Linux guests of KVM use
+        /// them by default.
+        Shared = "shared",
+        /// They are the guest's own (`KVM_HINTS_REALTIME`): native spinlocks and TLB shootdown, no
+        /// yield, and the guest polls before it halts.
+        Dedicated = "dedicated",
     }
 }
 
-/// Declares all groups of keys once.
-macro_rules! groups {
-    ($( $group:ident: $keys:ty ),+ $(,)?) => {
-        /// Everything about virtualisation that a VM or a policy can say.
-        #[derive(Clone, Debug)]
-        pub(crate) struct VirtKeys { $( pub(crate) $group: Flat<$keys>, )+ }
-
-        impl Table for VirtKeys {
-            const ABOUT: &'static str = "How a VM is virtualised.";
-
-            fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-                $( let $group = reader.field::<Flat<$keys>>(stringify!($group), ""); )+
-                Some(Self { $( $group: $group?, )+ })
-            }
-
-            fn describe(schema: &mut TableSchema<'_>) {
-                $( schema.field::<Flat<$keys>>(stringify!($group), "", ""); )+
-            }
-        }
-
-        impl schemars::JsonSchema for VirtKeys {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                "VirtKeys".into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> schemars::Schema {
-                let mut schema = TableSchema::new(generator);
-                Self::describe(&mut schema);
-                schema.finish(Self::ABOUT)
-            }
-        }
-
-        impl VirtKeys {
-            /// These keys, and what they lack from `under`.
-            pub(crate) fn over(self, under: Self) -> Self {
-                Self { $( $group: Flat(self.$group.0.over(under.$group.0)), )+ }
-            }
-
-            /// The keys that are written, and where.
-            pub(crate) fn given(&self) -> Vec<(&'static str, Span)> {
-                let mut all = Vec::new();
-                $( all.extend(self.$group.0.given()); )+
-                all
-            }
-
-            /// Whether this is one of the keys.
-            pub(crate) fn has(key: &str) -> bool {
-                [$( <$keys>::KEYS ),+].concat().contains(&key)
-            }
-
-            /// Puts what is written over what there is.
-            pub(crate) fn apply(&self, virt: &mut Virt) {
-                $( self.$group.0.apply(virt); )+
-            }
-        }
-    };
-}
-// KVM as a whole and a hint say several things at once: keys of one of them are put over them.
-groups! {
-    kvm: KvmKeys, timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
-    govern: GovernKeys
-}
-
-/// Puts a value where it belongs, if it is written.
-fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
-    if let Some(key) = key {
-        *to = value(&key.value);
+impl HintKind {
+    fn apply(self, virt: &mut Virt) {
+        let shared = self == Self::Shared;
+        virt.dedicated = !shared;
+        virt.spin.locks = if shared { SpinLocks::Pv } else { SpinLocks::Queued };
+        virt.ipi.pv_tlb = shared;
+        virt.ipi.pv_yield = shared;
+        virt.idle.guest = if shared { GuestIdle::Hlt } else { GuestIdle::Haltpoll };
     }
 }
 
-impl ExitKeys {
-    fn apply(&self, virt: &mut Virt) {
-        if let Some(apicv) = &self.apicv {
-            virt.apic.posted = apicv.value;
-            virt.apic.eoi_exits = !apicv.value;
-            virt.apic.window_exits = !apicv.value;
-        }
-        set(&self.posted_interrupts, &mut virt.apic.posted, |on| *on);
-        set(&self.exit_fastpath, &mut virt.apic.fastpath, |on| *on);
-        if let Some(list) = &self.disable_exits {
-            let off = |kind| list.value.iter().any(|at| at.value == kind);
-            virt.exits_off.hlt = off(ExitKind::Hlt);
-            virt.exits_off.mwait = off(ExitKind::Mwait);
-            virt.exits_off.pause = off(ExitKind::Pause);
-            virt.exits_off.cstate = off(ExitKind::Cstate);
-        }
+choice! {
+    /// The bare-metal way, or the paravirtual one.
+    pub(crate) enum Way {
+        /// As on bare metal.
+        Native = "native",
+        /// Paravirtual.
+        Pv = "pv",
     }
+}
+
+choice! {
+    for Kind {
+        /// Its entitlement, while the host's pool is contended.
+        Entitlement = "entitlement",
+        /// One core at a time, by steal.
+        Step = "step",
+        /// As many vCPUs as the steal time allows.
+        Proportional = "proportional",
+        /// The host's hint.
+        HostHint = "host-hint",
+    }
+}
+
+// KVM as a whole and a hint say several things at once: keys of one of them stand behind them.
+virt_keys! {
+    /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv
+    /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
+    /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
+    /// ipi_shorthand = true. Each can be set by its own key as well. With AMD's AVIC, KVM virtualises IPIs, too:
+    /// add ipi = "posted". What else a guest takes up depends on `hints`: write hints = "shared" for a VM as by
+    /// default. Default: nothing of these.
+    kvm: KvmKind => |virt, kind| kind.apply(virt),
+    /// What fires the guest's timer deadlines: `lapic` (what the host's KVM does; in the simulator an
+    /// hrtimer), `hrtimer`, `hv-timer` (refused where the profile's CPU has no preemption timer, as AMD's),
+    /// `posted` (simulator), `exitless`. `posted` is KVM's `pi_inject_timer` and needs APICv, `disable_exits` with
+    /// "hlt" or "mwait", and a pCPU that vCPUs are kept off; it differs from `exitless` in that writing a deadline
+    /// exits. Default: the policy's, else `lapic`; on real vCPUs `exitless` under policies that boost, because only
+    /// the injector boosts together with the interrupt.
+    timer: GuestTimer => |virt, kind| virt.timer.source = Some(*kind),
+    /// Mode in which the guest programs its timer. A guest with `periodic` has no other timer than its tick, which
+    /// never stops. Default: tsc-deadline.
+    timer_mode: TimerMode => |virt, mode| virt.timer.mode = *mode,
+    /// How early the host fires the timer, so that the guest has the interrupt when it is due: "none", a
+    /// duration, or "adaptive" (KVM's `lapic_timer_advance`). Default: none.
+    timer_advance: AdvanceConfig => |virt, advance| virt.timer.advance = *advance,
+    /// hv-timer: an hrtimer takes the place of the preemption timer while the vCPU is preempted, so that the host
+    /// sees its deadline (KVM does not have this). Default: false.
+    arm_sw_on_preempt: bool => |virt, on| virt.timer.arm_sw_on_preempt = *on,
+    /// vCPUs that have no periodic tick while one task runs there (`nohz_full` of the guest's kernel); one
+    /// vCPU has to keep it. Default: "none".
+    nohz_full: NohzCpus => |virt, cpus| virt.nohz_full = cpus.0.clone(),
+    /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
+    tsc_ratio: Factor => |virt, ratio| virt.timer.tsc_ratio_ppm = ratio.ppm,
+    /// Largest difference between the rates of the guest's clock and the host's (simulator). The rate of each VM is
+    /// drawn once, evenly. The VM's ticks and the sleeps of its tasks drift by this rate. Crystals differ by some
+    /// 20ppm, and NTP steers a guest's clock by at most 500ppm. Default: 0ppm.
+    clock_skew: Skew => |virt, skew| virt.timer.skew_ppm = skew.ppm,
+    /// APICv. True: posted interrupts, and an interrupt's end without an exit. False: neither, and
+    /// an exit each time a guest becomes able to take an interrupt that waits. Default: no posted
+    /// interrupts, and a paravirtual EOI, which does not exit.
+    apicv: bool => |virt, on| {
+        virt.apic.posted = *on;
+        virt.apic.eoi_exits = !on;
+        virt.apic.window_exits = !on;
+    },
+    /// Interrupts reach a running guest without an exit. Default: false, or as `apicv` says.
+    posted_interrupts: bool => |virt, on| virt.apic.posted = *on,
+    /// Writes of the TSC deadline and of the ICR take KVM's fast path. With ipi = "cluster" those of
+    /// the ICR do not: KVM's fast path leaves out the logical mode. Default: false.
+    exit_fastpath: bool => |virt, on| virt.apic.fastpath = *on,
+    /// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`), of "hlt", "mwait", "pause",
+    /// "cstate". Default: none.
+    disable_exits: Vec<At<ExitKind>> => |virt, list| {
+        let off = |kind| list.iter().any(|at| at.value == kind);
+        virt.exits_off = ExitsOff {
+            hlt: off(ExitKind::Hlt),
+            mwait: off(ExitKind::Mwait),
+            pause: off(ExitKind::Pause),
+            cstate: off(ExitKind::Cstate),
+        };
+    },
+    /// Hint to the guest about its pCPUs: `shared` (pv spinlocks, pv TLB shootdown, pv yield)
+    /// or `dedicated` (none of these, and guest_idle = "haltpoll"). Each effect can be set by its
+    /// own key as well. Default: neither; everything native, and the guest halts.
+    hints: HintKind => |virt, hint| hint.apply(virt),
+    /// What a vCPU without work does: `hlt`, `poll` (for ever, `idle=poll`), `haltpoll` (for a
+    /// while, then HLT: Linux's governor) or `mwait` (needs disable_exits = ["mwait"]).
+    /// Default: hlt.
+    guest_idle: GuestIdle => |virt, idle| virt.idle.guest = *idle,
+    /// haltpoll: longest poll (`guest_halt_poll_ns`). Default: 200us.
+    guest_halt_poll: Time => |virt, time| virt.idle.guest_poll.max_ns = time.0,
+    /// haltpoll: factor by which it grows. Default: 2.
+    guest_halt_poll_grow: Int<0, 1000> => |virt, n| virt.idle.guest_poll.grow = n.get32(),
+    /// haltpoll: shortest poll, from which it grows. Default: 50us.
+    guest_halt_poll_grow_start: Time => |virt, time| virt.idle.guest_poll.grow_start_ns = time.0,
+    /// haltpoll: divisor by which it shrinks, 0: to nothing. Default: 2.
+    guest_halt_poll_shrink: Int<0, 1000> => |virt, n| virt.idle.guest_poll.shrink = n.get32(),
+    /// haltpoll: whether it shrinks. Default: true.
+    guest_halt_poll_allow_shrink: bool => |virt, on| virt.idle.guest_poll.allow_shrink = *on,
+    /// Longest time that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
+    /// `halt_poll_ns`; Linux has 200us on x86). 0us is never. Guests with guest_idle = "haltpoll" switch it off.
+    /// Default: never in the simulator; on real vCPUs, and in simulations beside them, as this host's KVM does.
+    halt_poll: Time =>
+        |virt, time| virt.idle.host_poll = Some(HostPollConfig { max_ns: time.0, ..virt.idle.host_polls() }),
+    /// Host polling: for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of a time that
+    /// adapts to how long halts are. Simulated only. Default: false.
+    halt_poll_fixed: bool => |virt, on| virt.idle.set_host_poll(|host| host.fixed = *on),
+    /// Host polling: factor by which a vCPU's poll grows. Default: 2.
+    halt_poll_grow: Int<0, 1000> => |virt, n| virt.idle.set_host_poll(|host| host.grow = n.get32()),
+    /// Host polling: poll from which a vCPU's poll grows, and below which it shrinks to nothing. Default: 10us.
+    halt_poll_grow_start: Time => |virt, time| virt.idle.set_host_poll(|host| host.grow_start_ns = time.0),
+    /// Host polling: divisor by which it shrinks, 0: to nothing. Default: 2.
+    halt_poll_shrink: Int<0, 1000> => |virt, n| virt.idle.set_host_poll(|host| host.shrink = n.get32()),
+    /// How IPIs are sent: `icr`, `cluster`, `pv` (to several targets; to one as `icr`) or `posted`.
+    /// Default: icr.
+    ipi: IpiPath => |virt, path| virt.ipi.path = *path,
+    /// An IPI to all other vCPUs is one ICR write, whatever `ipi` says, as guests since Linux 5.4 send it. False:
+    /// as `ipi` says, as before. Default: false.
+    ipi_shorthand: bool => |virt, on| virt.ipi.shorthand = *on,
+    /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first
+    /// that sees the lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated
+    /// hint); or waiters halt after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as
+    /// in guests from Linux 3.12 to 4.1). Default: native, or as `hints` says.
+    spinlocks: SpinLocks => |virt, locks| virt.spin.locks = *locks,
+    /// Longest time that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
+    spin_threshold: Span1 => |virt, time| virt.spin.threshold_ns = Some(time.0),
+    /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
+    /// native, or as `hints` says.
+    tlb_shootdown: Way => |virt, way| virt.ipi.pv_tlb = *way == Way::Pv,
+    /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB
+    /// mode), once for each time that they do: those of guests until Linux 4.13, and since then those that free
+    /// page tables. Default: false.
+    tlb_shootdown_lazy: bool => |virt, on| virt.ipi.lazy_tlb = *on,
+    /// A vCPU that has sent a function call to several vCPUs yields to one that is preempted. Default:
+    /// false, or as `hints` says.
+    pv_sched_yield: bool => |virt, on| virt.ipi.pv_yield = *on,
+    /// How long a vCPU spins before it exits, to yield to another of the VM; see
+    /// `disable_exits = ["pause"]`. Default: 4096 cycles of the
+    /// profile's time-stamp counter; on AMD's CPUs since Zen, 3000 PAUSEs, each a 32768th of the profile's
+    /// `pv_spin`.
+    ple_window: Span1 => |virt, time| virt.spin.ple_window_ns = Some(time.0),
+    /// Factor by which each PAUSE exit makes the window longer, until the vCPU is loaded anew.
+    /// Default: 2.
+    ple_grow: Int<1, 16> => |virt, times| virt.spin.ple_grow = times.get32(),
+    /// A PAUSE exit yields to a preempted vCPU only if this was preempted in its kernel, as since
+    /// Linux 4.14; false: to any preempted vCPU. Default: true.
+    yield_in_kernel: bool => |virt, on| virt.spin.candidates.in_kernel = *on,
+    /// A PAUSE exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
+    /// 5.3. Default: true.
+    yield_woken: bool => |virt, on| virt.spin.candidates.woken = *on,
+    /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by
+    /// which KVM knows. Default: true.
+    yield_interrupted: bool => |virt, on| virt.spin.candidates.interrupted = *on,
+    /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
+    /// 5.4; with spinlocks = "pv" or "pv-ticket". Default: true.
+    yield_queue_heads: bool => |virt, on| virt.spin.candidates.queue_heads = *on,
+    /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is
+    /// alone on its pCPU, as before Linux 5.13. Default: false.
+    yield_alone: bool => |virt, alone| virt.spin.candidates.not_alone = !*alone,
+    /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task
+    /// spins for a mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an
+    /// idle one. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
+    vcpu_is_preempted: bool => |virt, known| virt.spin.preempted_unseen = !*known,
+    /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host
+    /// had made them leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as
+    /// well (`away`, before). It decides for `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`.
+    /// Default: interrupted.
+    preempted_flag: Told => |virt, told| virt.spin.told = *told,
+    /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
+    /// from Linux 4.11 to 5.3. Default: false.
+    wait_early_preempted: bool => |virt, on| virt.spin.early_if_preempted = *on,
+    /// Time until a vCPU that spins sees the write of another vCPU. Default: 100ns.
+    spin_handoff: Time => |virt, time| virt.spin.handoff_ns = time.0,
+    /// What decides how many of its vCPUs the guest uses: `entitlement`, `step` (as merged in
+    /// Linux), `proportional` or `host-hint`. Default: no governor; the guest uses all vCPUs.
+    governor: Kind => |virt, kind| virt.govern.kind = Some(*kind),
+    /// False: this VM has no governor, whatever a policy says. Default: true.
+    takes_part: bool => |virt, on| virt.govern.takes_part = *on,
+    /// Governor: interval between two decisions, 100ms to 100s. Default: 1s for `step`, 200ms for `proportional`,
+    /// else 250ms.
+    governor_interval: Time => |virt, time| virt.govern.interval_ns = Some(time.0),
+    /// Governor: steal above which the guest folds. Default: 5%.
+    steal_high: Percent<100> => |virt, share| virt.govern.high_bp = Some(share.ppm / 100),
+    /// Governor: steal up to which it unfolds. Default: 2%.
+    steal_low: Percent<100> => |virt, share| virt.govern.low_bp = Some(share.ppm / 100),
+    /// Governor: fewest vCPUs in use; in whole cores, and at least one. Default: 1.
+    governor_floor: Int<1, 256> => |virt, n| virt.govern.floor = Some(n.get32()),
+    /// proportional: share of its CPU time at full width that the guest keeps while folded.
+    /// Default: 95%.
+    governor_keep: Percent<100> => |virt, share| virt.govern.keep_pct = Some(share.ppm / 10_000),
+    /// proportional: intervals after which a folded guest tries its full width again. Default: 32.
+    governor_patience: Int<2, 10_000> => |virt, n| virt.govern.patience = Some(n.get32()),
+    /// pCPUs' worth of time that the VM is entitled to. Without `weight` it is also its weight in
+    /// the pool. Default: for governors, its part of the pCPUs by the number of vCPUs.
+    entitled: Int<1, 256> => |virt, n| virt.govern.entitled = Some(n.get32()),
+    /// Governor: the guest takes vCPUs offline instead of avoiding them. Default: false.
+    hotplug: bool => |virt, on| virt.govern.means.hotplug = *on,
+    /// hotplug: time that one change takes, for any number of vCPUs. Default: 20s.
+    hotplug_batch: Time => |virt, time| virt.govern.means.batch_ns = Some(time.0),
+    /// hotplug: time for which each changed vCPU stops the whole guest. Default: 5ms.
+    hotplug_stall: Time => |virt, time| virt.govern.means.stall_ns = Some(time.0),
+    /// On real vCPUs: the guest moves its tasks between its vCPUs, as one with a governor does. (In
+    /// the simulator every guest does.) Default: false, each task stays on one.
+    guest_balance: bool => |virt, on| virt.govern.guest_balance = *on,
 }
 
 impl VirtKeys {
     /// Whether a housekeeping CPU posts the timers.
     pub(crate) fn is_posted(&self) -> bool {
-        self.timer.0.timer.as_ref().is_some_and(|timer| timer.value == GuestTimer::Posted)
+        self.timer.as_ref().is_some_and(|timer| timer.value == GuestTimer::Posted)
     }
 }
