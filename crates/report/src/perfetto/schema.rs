@@ -3,34 +3,157 @@
 
 use prost::{Enumeration, Message, Oneof};
 
-/// A file: packets, one after the other. The writer never holds all of it.
-#[cfg(test)]
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) packet: Vec<TracePacket>,
+/// Declares messages as a file of the schema does: each field by its kind and number.
+macro_rules! messages {
+    ($(
+        $(#[$about:meta])*
+        $name:ident { $( $(#[$doc:meta])* [$($kind:tt)+] $field:ident: $type:ty ),+ $(,)? }
+    )+) => {$(
+        $(#[$about])*
+        #[derive(Clone, PartialEq, Eq, Hash, Message)]
+        pub(super) struct $name { $( $(#[$doc])* #[prost($($kind)+)] pub(super) $field: $type, )+ }
+    )+};
 }
 
-/// One packet.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TracePacket {
-    /// Nanoseconds.
-    #[prost(uint64, optional, tag = "8")]
-    pub(super) timestamp: Option<u64>,
-    /// The writer: interned names belong to one sequence.
-    #[prost(uint32, optional, tag = "10")]
-    pub(super) trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "12")]
-    pub(super) interned_data: Option<InternedData>,
-    /// 1: interned names start again, 2: needs interned names.
-    #[prost(uint32, optional, tag = "13")]
-    pub(super) sequence_flags: Option<u32>,
-    #[prost(oneof = "Data", tags = "1, 2, 11, 60")]
-    pub(super) data: Option<Data>,
+messages! {
+    /// A file: packets, one after the other. The writer never holds all of it.
+    #[cfg(test)]
+    Trace {
+        [message, repeated, tag = "1"] packet: Vec<TracePacket>,
+    }
+
+    /// One packet.
+    TracePacket {
+        /// Nanoseconds.
+        [uint64, optional, tag = "8"] timestamp: Option<u64>,
+        /// The writer: interned names belong to one sequence.
+        [uint32, optional, tag = "10"] trusted_packet_sequence_id: Option<u32>,
+        [message, optional, tag = "12"] interned_data: Option<InternedData>,
+        /// 1: interned names start again, 2: needs interned names.
+        [uint32, optional, tag = "13"] sequence_flags: Option<u32>,
+        [oneof = "Data", tags = "1, 2, 11, 60"] data: Option<Data>,
+    }
+
+    /// Kernel events of one CPU, in order.
+    FtraceEventBundle {
+        [uint32, optional, tag = "1"] cpu: Option<u32>,
+        [message, repeated, tag = "2"] event: Vec<FtraceEvent>,
+    }
+
+    /// A kernel event.
+    FtraceEvent {
+        /// Nanoseconds.
+        [uint64, optional, tag = "1"] timestamp: Option<u64>,
+        /// Thread that it happened in.
+        [uint32, optional, tag = "2"] pid: Option<u32>,
+        [oneof = "KernelEvent", tags = "4, 20"] event: Option<KernelEvent>,
+    }
+
+    /// A CPU changes threads.
+    SchedSwitch {
+        [string, optional, tag = "1"] prev_comm: Option<String>,
+        [int32, optional, tag = "2"] prev_pid: Option<i32>,
+        [int32, optional, tag = "3"] prev_prio: Option<i32>,
+        /// 0: can still run, 1: sleeps, 32: gone.
+        [int64, optional, tag = "4"] prev_state: Option<i64>,
+        [string, optional, tag = "5"] next_comm: Option<String>,
+        [int32, optional, tag = "6"] next_pid: Option<i32>,
+        [int32, optional, tag = "7"] next_prio: Option<i32>,
+    }
+
+    /// A thread is woken.
+    SchedWaking {
+        [string, optional, tag = "1"] comm: Option<String>,
+        [int32, optional, tag = "2"] pid: Option<i32>,
+        [int32, optional, tag = "3"] prio: Option<i32>,
+        [int32, optional, tag = "4"] success: Option<i32>,
+        [int32, optional, tag = "5"] target_cpu: Option<i32>,
+    }
+
+    /// Processes and threads by name.
+    ProcessTree {
+        [message, repeated, tag = "1"] processes: Vec<Process>,
+        [message, repeated, tag = "2"] threads: Vec<Thread>,
+    }
+
+    /// A thread.
+    Thread {
+        [int32, optional, tag = "1"] tid: Option<i32>,
+        [string, optional, tag = "2"] name: Option<String>,
+        [int32, optional, tag = "3"] tgid: Option<i32>,
+    }
+
+    /// A process.
+    Process {
+        [int32, optional, tag = "1"] pid: Option<i32>,
+        [int32, optional, tag = "2"] ppid: Option<i32>,
+        [string, repeated, tag = "3"] cmdline: Vec<String>,
+    }
+
+    /// A row of the timeline.
+    TrackDescriptor {
+        [uint64, optional, tag = "1"] uuid: Option<u64>,
+        [string, optional, tag = "2"] name: Option<String>,
+        [message, optional, tag = "3"] process: Option<ProcessDescriptor>,
+        [message, optional, tag = "4"] thread: Option<ThreadDescriptor>,
+        [uint64, optional, tag = "5"] parent_uuid: Option<u64>,
+        [message, optional, tag = "8"] counter: Option<CounterDescriptor>,
+    }
+
+    /// The row of a process.
+    ProcessDescriptor {
+        [int32, optional, tag = "1"] pid: Option<i32>,
+        [string, optional, tag = "6"] process_name: Option<String>,
+    }
+
+    /// The row of a thread.
+    ThreadDescriptor {
+        [int32, optional, tag = "1"] pid: Option<i32>,
+        [int32, optional, tag = "2"] tid: Option<i32>,
+        [string, optional, tag = "5"] thread_name: Option<String>,
+    }
+
+    /// The row of a counter.
+    #[derive(Copy)]
+    CounterDescriptor {
+        [enumeration = "Unit", optional, tag = "3"] unit: Option<i32>,
+    }
+
+    /// A slice begins or ends, something happens, or a counter has a value.
+    TrackEvent {
+        [uint64, repeated, packed = "false", tag = "3"] category_iids: Vec<u64>,
+        [message, repeated, tag = "4"] debug_annotations: Vec<DebugAnnotation>,
+        [enumeration = "Type", optional, tag = "9"] r#type: Option<i32>,
+        [uint64, optional, tag = "10"] name_iid: Option<u64>,
+        [uint64, optional, tag = "11"] track_uuid: Option<u64>,
+        [string, optional, tag = "23"] name: Option<String>,
+        [int64, optional, tag = "30"] counter_value: Option<i64>,
+        [fixed64, repeated, packed = "false", tag = "47"] flow_ids: Vec<u64>,
+        [fixed64, repeated, packed = "false", tag = "48"] terminating_flow_ids: Vec<u64>,
+    }
+
+    /// A fact about an event.
+    DebugAnnotation {
+        [uint64, optional, tag = "3"] uint_value: Option<u64>,
+        [string, optional, tag = "6"] string_value: Option<String>,
+        [string, optional, tag = "10"] name: Option<String>,
+    }
+
+    /// Names by number.
+    InternedData {
+        [message, repeated, tag = "1"] event_categories: Vec<InternedName>,
+        [message, repeated, tag = "2"] event_names: Vec<InternedName>,
+    }
+
+    /// A name and its number.
+    InternedName {
+        [uint64, optional, tag = "1"] iid: Option<u64>,
+        [string, optional, tag = "2"] name: Option<String>,
+    }
 }
 
 /// Content of a packet.
-#[derive(Clone, PartialEq, Oneof)]
+#[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub(super) enum Data {
     #[prost(message, tag = "1")]
     FtraceEvents(FtraceEventBundle),
@@ -42,28 +165,6 @@ pub(super) enum Data {
     TrackDescriptor(TrackDescriptor),
 }
 
-/// Kernel events of one CPU, in order.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct FtraceEventBundle {
-    #[prost(uint32, optional, tag = "1")]
-    pub(super) cpu: Option<u32>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) event: Vec<FtraceEvent>,
-}
-
-/// A kernel event.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct FtraceEvent {
-    /// Nanoseconds.
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) timestamp: Option<u64>,
-    /// Thread that it happened in.
-    #[prost(uint32, optional, tag = "2")]
-    pub(super) pid: Option<u32>,
-    #[prost(oneof = "KernelEvent", tags = "4, 20")]
-    pub(super) event: Option<KernelEvent>,
-}
-
 /// Kind of a kernel event.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub(super) enum KernelEvent {
@@ -71,116 +172,6 @@ pub(super) enum KernelEvent {
     SchedSwitch(SchedSwitch),
     #[prost(message, tag = "20")]
     SchedWaking(SchedWaking),
-}
-
-/// A CPU changes threads.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct SchedSwitch {
-    #[prost(string, optional, tag = "1")]
-    pub(super) prev_comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) prev_pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub(super) prev_prio: Option<i32>,
-    /// 0: can still run, 1: sleeps, 32: gone.
-    #[prost(int64, optional, tag = "4")]
-    pub(super) prev_state: Option<i64>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) next_comm: Option<String>,
-    #[prost(int32, optional, tag = "6")]
-    pub(super) next_pid: Option<i32>,
-    #[prost(int32, optional, tag = "7")]
-    pub(super) next_prio: Option<i32>,
-}
-
-/// A thread is woken.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct SchedWaking {
-    #[prost(string, optional, tag = "1")]
-    pub(super) comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub(super) prio: Option<i32>,
-    #[prost(int32, optional, tag = "4")]
-    pub(super) success: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    pub(super) target_cpu: Option<i32>,
-}
-
-/// Processes and threads by name.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ProcessTree {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) processes: Vec<Process>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) threads: Vec<Thread>,
-}
-
-/// A thread.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct Thread {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) tid: Option<i32>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
-    #[prost(int32, optional, tag = "3")]
-    pub(super) tgid: Option<i32>,
-}
-
-/// A process.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct Process {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) ppid: Option<i32>,
-    #[prost(string, repeated, tag = "3")]
-    pub(super) cmdline: Vec<String>,
-}
-
-/// A row of the timeline.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    pub(super) parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) counter: Option<CounterDescriptor>,
-}
-
-/// The row of a process.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) process_name: Option<String>,
-}
-
-/// The row of a thread.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) tid: Option<i32>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) thread_name: Option<String>,
-}
-
-/// The row of a counter.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub(super) struct CounterDescriptor {
-    #[prost(enumeration = "Unit", optional, tag = "3")]
-    pub(super) unit: Option<i32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Enumeration)]
@@ -191,29 +182,6 @@ pub(super) enum Unit {
     Count = 2,
 }
 
-/// A slice begins or ends, something happens, or a counter has a value.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackEvent {
-    #[prost(uint64, repeated, packed = "false", tag = "3")]
-    pub(super) category_iids: Vec<u64>,
-    #[prost(message, repeated, tag = "4")]
-    pub(super) debug_annotations: Vec<DebugAnnotation>,
-    #[prost(enumeration = "Type", optional, tag = "9")]
-    pub(super) r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "10")]
-    pub(super) name_iid: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    pub(super) track_uuid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub(super) name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    pub(super) counter_value: Option<i64>,
-    #[prost(fixed64, repeated, packed = "false", tag = "47")]
-    pub(super) flow_ids: Vec<u64>,
-    #[prost(fixed64, repeated, packed = "false", tag = "48")]
-    pub(super) terminating_flow_ids: Vec<u64>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Enumeration)]
 #[repr(i32)]
 pub(super) enum Type {
@@ -222,33 +190,4 @@ pub(super) enum Type {
     SliceEnd = 2,
     Instant = 3,
     Counter = 4,
-}
-
-/// A fact about an event.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct DebugAnnotation {
-    #[prost(uint64, optional, tag = "3")]
-    pub(super) uint_value: Option<u64>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) string_value: Option<String>,
-    #[prost(string, optional, tag = "10")]
-    pub(super) name: Option<String>,
-}
-
-/// Names by number.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct InternedData {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) event_categories: Vec<InternedName>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) event_names: Vec<InternedName>,
-}
-
-/// A name and its number.
-#[derive(Clone, PartialEq, Eq, Hash, Message)]
-pub(super) struct InternedName {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) iid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
 }
