@@ -126,7 +126,7 @@ impl Scenario {
         let mut errors = Collector::new(&sources);
         let base = resolve::resolve(&keys, BTreeMap::new(), &mut outside, &mut errors);
         let axes = match &keys.matrix {
-            Some(matrix) => matrix::axes(&matrix.value.0, &mut errors),
+            Some(matrix) => matrix::axes(&matrix.value, &mut errors),
             None => Vec::new(),
         };
         let base = errors.finish(base)?;
@@ -156,9 +156,9 @@ impl Scenario {
         errors.finish(Some(()))?;
         Ok(Self {
             name: keys.name.value.0,
-            title: keys.title.value.0,
-            about: keys.about.value.0,
-            assumptions: keys.assumptions.value.into_iter().map(|a| a.value.0).collect(),
+            title: keys.title.value,
+            about: keys.about.value,
+            assumptions: keys.assumptions.value.into_iter().map(|a| a.value).collect(),
             compared: base.compared,
             baseline: base.baseline,
             axes: axes.iter().flat_map(Axis::told_by).cloned().collect(),

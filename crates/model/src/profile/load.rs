@@ -21,7 +21,7 @@ use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::units::{Time, show};
-use crate::toml_read::value::{Int, Name, Prose};
+use crate::toml_read::value::{Int, Name};
 use crate::toml_read::{At, Node, Text, Value};
 use crate::topology::{TopologyTable, topology};
 
@@ -210,11 +210,7 @@ fn spread_text(quantiles: Quantiles) -> String {
     )
 }
 
-/// `{ min = ..., p10 = ..., ..., max = ... }`.
-#[derive(Clone, Copy, Debug)]
-struct Spread(Quantiles);
-
-impl Value for Spread {
+impl Value for Quantiles {
     fn what() -> String {
         "{ min = NUMBER, p10 = ..., p50 = ..., p90 = ..., p99 = ..., p999 = ..., p9999 = ..., max = ... }"
             .to_owned()
@@ -232,7 +228,6 @@ impl Value for Spread {
         Quantiles::try_from(ns)
             .map_err(|why| errors.error_help(node.span, why, "order them from min to max"))
             .ok()
-            .map(Self)
     }
 
     fn schema(generator: &mut SchemaGenerator) -> Schema {
@@ -247,7 +242,7 @@ table! {
         ns: At<Int<0, MAX_COST>>,
         /// How it is spread, where it varies: the simulator then draws it anew each time, and takes `ns` only where a
         /// scenario says `costs = "constant"`.
-        spread: Option<At<Spread>>,
+        spread: Option<At<Quantiles>>,
         /// Where the number is from.
         source: At<SourceText>,
     }
@@ -273,7 +268,7 @@ impl Value for Cost {
             return None;
         }
         let keys: CostKeys = read_table(node, errors)?;
-        let spread = keys.spread.map(|spread| spread.value.0);
+        let spread = keys.spread.map(|spread| spread.value);
         Some(Self { ns: keys.ns.value.get(), spread, source: keys.source.value.0 })
     }
 
@@ -290,7 +285,7 @@ table! {
         /// Time to leave it.
         exit: At<Time>,
         /// How that is spread, where it varies.
-        spread: Option<At<Spread>>,
+        spread: Option<At<Quantiles>>,
         /// Predicted idle time from which the governor chooses it.
         residency: At<Time>,
         /// The CPU watches its flags in it (MWAIT): where that is so of all states, a wake-up of an idle CPU is a
@@ -481,7 +476,7 @@ table! {
         /// Mean time from one to the next, on each CPU.
         period: At<Time>,
         /// How long it takes the CPU.
-        takes: At<Spread>,
+        takes: At<Quantiles>,
         /// Where the numbers are from.
         source: At<SourceText>,
     }
@@ -496,7 +491,7 @@ fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &mut Collector<'_>) -> 
         if !about.add(&format!("noise.{name}"), keys.source.value.0, None) {
             errors.error(keys.name.span, format!("there are two noises {name}"));
         }
-        let (period_ns, takes) = (keys.period.value.0, keys.takes.value.0);
+        let (period_ns, takes) = (keys.period.value.0, keys.takes.value);
         if takes.mean() >= period_ns.max(LEAST_PERIOD_NS) {
             let message = "this noise takes all of the CPU";
             errors.error_help(keys.period.span, message, "its mean has to be less than `period`");
@@ -512,9 +507,9 @@ table! {
         /// Name.
         name: At<Name>,
         /// One line for lists.
-        title: At<Prose>,
+        title: At<String>,
         /// What machine this is and how its numbers came about.
-        about: At<Prose> = "''",
+        about: At<String> = "''",
         /// CPUs: threads a core, cores that share a last-level cache, such groups.
         topology: At<TopologyTable>,
         /// What the timers of its CPUs are. Without it some mechanisms cannot be simulated.
@@ -586,7 +581,7 @@ impl ProfileKeys {
                 let message = format!("idle state {name} is shallower than {}", last.name);
                 errors.error_help(state.name.span, message, "order them shallowest first");
             }
-            let spread = state.spread.map(|spread| spread.value.0);
+            let spread = state.spread.map(|spread| spread.value);
             if !about.add(&format!("cstate.{name}"), state.source.value.0, spread) {
                 errors.error(state.name.span, format!("there are two idle states {name}"));
             }
@@ -597,8 +592,8 @@ impl ProfileKeys {
         let About { mut sources, spread } = about;
         Some(Profile {
             name: self.name.value.0,
-            title: self.title.value.0,
-            about: self.about.value.0,
+            title: self.title.value,
+            about: self.about.value,
             topology,
             cpu: self.cpu.map(|At { value: cpu, .. }| {
                 sources.insert("cpu".to_owned(), cpu.source.value.0);

@@ -19,9 +19,9 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
     };
     let mut seen: Vec<&str> = Vec::new();
     for At { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
-        let Some(patch) = find_patch(&name.0) else {
-            let help = nearest(&name.0, "patches", patches().iter().map(|p| p.name));
-            errors.error_help(*span, format!("there is no patch `{}`", name.0), help);
+        let Some(patch) = find_patch(name) else {
+            let help = nearest(name, "patches", patches().iter().map(|p| p.name));
+            errors.error_help(*span, format!("there is no patch `{}`", name), help);
             continue;
         };
         let versions = ["-as-posted", "-as-meant", "-v1", "-v2"];

@@ -17,7 +17,6 @@ use crate::diagnostic::{Collector, Span};
 use crate::limits::{MAX_ROGUE_STEPS, MAX_TASKS};
 use crate::plan::{DevicePlan, Dist, LockKind, Mode, Ns, Phase, Program, Section, TaskPlan};
 use crate::toml_read::At;
-use crate::toml_read::units::Times;
 use crate::toml_read::value::Int;
 
 /// Linux's default timer slack.
@@ -89,7 +88,7 @@ pub(crate) fn expand(
     if !common.enabled.value {
         return;
     }
-    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
+    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value);
     if let Some(slack) = common.slack.as_ref().filter(|slack| slack.value.0 > 0)
         && (policy.is_rt() || policy.is_deadline())
     {
@@ -124,7 +123,7 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 }
 
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
-    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
+    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value);
     // Cyclictest, ping and timer-bench set it to 0. No timer ends the sleep of a server or a desktop.
     let none = matches!(
         program,
@@ -163,16 +162,16 @@ fn copies(common: &CommonKeys, program: Program) -> Threads {
     (0..common.count.value.get()).map(|i| (copy_name(common, i), program.clone())).collect()
 }
 
-fn user(time: Times) -> Phase {
-    Phase::Run { time: time.0, mode: Mode::User }
+fn user(time: Dist) -> Phase {
+    Phase::Run { time, mode: Mode::User }
 }
 
-fn kernel(time: Times) -> Phase {
-    Phase::Run { time: time.0, mode: Mode::Kernel }
+fn kernel(time: Dist) -> Phase {
+    Phase::Run { time, mode: Mode::Kernel }
 }
 
-fn sleep(time: Times) -> Phase {
-    Phase::Sleep { time: time.0 }
+fn sleep(time: Dist) -> Phase {
+    Phase::Sleep { time }
 }
 
 fn cycle(phases: Vec<Phase>) -> Program {
@@ -185,7 +184,7 @@ fn cycle(phases: Vec<Phase>) -> Program {
 const MIN_WORK_NS: Ns = 50;
 
 /// Refuses a loop that uses no time: it would never let time pass.
-fn needs_time(key: &At<Times>, name: &str, errors: &mut Collector<'_>) {
+fn needs_time(key: &At<Dist>, name: &str, errors: &mut Collector<'_>) {
     if key.value.mean() < MIN_WORK_NS {
         let help = "at least 50ns on average";
         errors.error_help(key.span, format!("`{name}` is too short for a loop"), help);
@@ -199,7 +198,7 @@ fn cyclictest(keys: &Cyclictest, common: &CommonKeys) -> Threads {
             let program = Program::Cyclictest {
                 interval_ns,
                 absolute: keys.mode.value == CyclicMode::Absolute,
-                work: keys.work.value.0,
+                work: keys.work.value,
                 // On a real machine the phase of its periods to the ticks is not chosen.
                 phase: Dist::Uniform(0, interval_ns - 1),
             };
@@ -293,7 +292,7 @@ fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
 fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
     let section = section(&keys.guarded.0, place, errors);
-    Program::Serve { work: keys.work.value.0, wait: keys.wait.value.0, irq_vcpu, section }
+    Program::Serve { work: keys.work.value, wait: keys.wait.value, irq_vcpu, section }
 }
 
 /// The part of a workload under a lock.
@@ -313,7 +312,7 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
     if !place.guest {
         errors.error_help(lock.span, "locks are those of guests; this is the host", "take it out");
     }
-    let time = keys.section.as_ref().map(|section| section.value.0);
+    let time = keys.section.as_ref().map(|section| section.value);
     let section = Section {
         lock: lock.value.get32(),
         kind: keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value),
@@ -362,9 +361,9 @@ pub(crate) fn locks_of(workload: &Workload) -> Vec<(u64, LockKind, Span)> {
 fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {
     Program::Boot {
         rounds: keys.rounds.value.get32(),
-        burst: keys.burst.value.0,
+        burst: keys.burst.value,
         every: keys.every.value.get32(),
-        long: keys.long.value.0,
+        long: keys.long.value,
         server: keys.server.as_ref().map(|_| UNKNOWN),
         irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
         hog: keys.then.value == Then::Hog,
@@ -374,9 +373,9 @@ fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {
 fn desktop(keys: &Desktop, place: Place, errors: &mut Collector<'_>) -> Program {
     needs_time(&keys.think, "think", errors);
     Program::Desktop {
-        think: keys.think.value.0,
+        think: keys.think.value,
         bursts: keys.bursts.value.get32(),
-        burst: keys.burst.value.0,
+        burst: keys.burst.value,
         server: keys.server.as_ref().map(|_| UNKNOWN),
         irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
     }
@@ -389,7 +388,7 @@ fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {
         phase: Dist::Uniform(0, interval_ns - 1),
         server: UNKNOWN,
         irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
-        work: keys.work.value.0,
+        work: keys.work.value,
     }
 }
 
@@ -413,17 +412,17 @@ fn stress(keys: &Stress, errors: &mut Collector<'_>) -> Program {
 }
 
 /// An exponential time, cut at 10 times its mean as in scenario files.
-const fn exp(mean_ns: Ns) -> Times {
-    Times(Dist::Exp { mean_ns, max_ns: 10 * mean_ns })
+const fn exp(mean_ns: Ns) -> Dist {
+    Dist::Exp { mean_ns, max_ns: 10 * mean_ns }
 }
 
 /// Bursts of a browser's threads at a benchmark, and the waits after them. Assumed: the main thread hardly waits, and a
 /// worker computes for more than half of its time.
-const MAIN: (Times, Times) = (exp(6_000_000), exp(300_000));
-const WORKER: (Times, Times) = (exp(3_000_000), exp(2_000_000));
+const MAIN: (Dist, Dist) = (exp(6_000_000), exp(300_000));
+const WORKER: (Dist, Dist) = (exp(3_000_000), exp(2_000_000));
 /// Work for a frame, assumed: both threads together use a third of a frame at 60 Hz.
-const COMPOSE: Times = exp(2_000_000);
-const RASTER: Times = exp(4_000_000);
+const COMPOSE: Dist = exp(2_000_000);
+const RASTER: Dist = exp(4_000_000);
 
 /// Threads of a browser: main, compositor, raster, workers.
 fn browser(keys: &Browser, common: &CommonKeys) -> Threads {
@@ -509,7 +508,7 @@ fn audio(
     if !common.enabled.value {
         return;
     }
-    let program = Program::Audio { period_ns, buffer_ns, work: keys.work.value.0, device };
+    let program = Program::Audio { period_ns, buffer_ns, work: keys.work.value, device };
     for (name, program) in copies(common, program) {
         if device {
             out.devices.push(DevicePlan {
@@ -540,7 +539,7 @@ fn capture(
     }
     let limit = keys.threads.as_ref().map_or(usize::MAX, |t| t.value.get() as usize);
     let from_set = keys.file.span.source != 0;
-    let file = &keys.file.value.0;
+    let file = &keys.file.value;
     let threads = match captures.get(file, from_set, keys.scale.value.ppm, limit) {
         Ok(threads) => threads,
         Err(why) => {

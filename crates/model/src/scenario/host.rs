@@ -8,7 +8,6 @@ use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, locks_of};
 use super::group::{self, Shares};
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
-use super::keys::texts::{MeansText, PolicyText};
 use super::keys::workload::{Kind, Workload};
 use super::keys::{CostsKind, HostKeys, InterruptKeys, VmKeys};
 use super::powervm;
@@ -21,7 +20,6 @@ use crate::plan::{
 };
 use crate::profile::{Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
-use crate::toml_read::units::Times;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
 use crate::topology::topology;
@@ -105,7 +103,7 @@ const LEAST_SPEED_PPM: u32 = 100_000;
 const MIN_PERIOD_NS: Ns = 1_000;
 
 /// Refuses a device that interrupts without end.
-fn check_period(period: &At<Times>, errors: &mut Collector<'_>) {
+fn check_period(period: &At<Dist>, errors: &mut Collector<'_>) {
     if period.value.mean() < MIN_PERIOD_NS {
         let message = "the device interrupts too often";
         errors.error_help(period.span, message, "at least 1us apart on average");
@@ -138,8 +136,8 @@ fn interrupts(
         if device.enabled.value {
             plans.push(InterruptPlan {
                 name: device.name.value.0.clone(),
-                period: device.period.value.0,
-                work: own.map_or(Dist::Const(costs.device_irq_ns), |work| work.0),
+                period: device.period.value,
+                work: own.map_or(Dist::Const(costs.device_irq_ns), |work| work),
                 cpus,
             });
         }
@@ -208,7 +206,7 @@ pub(crate) fn vm(
         .collect();
     let vcpu_policy: Vec<Policy> = each(&keys.vcpu_policy, vcpus, errors)
         .into_iter()
-        .map(|(PolicyText(policy), span)| {
+        .map(|(policy, span)| {
             check_policy_slice(policy, span, host.slices, "host", errors);
             policy
         })
@@ -217,7 +215,7 @@ pub(crate) fn vm(
         None => vec![None; vcpus as usize],
         Some(means) => each(means, vcpus, errors)
             .into_iter()
-            .map(|(MeansText(means), span)| {
+            .map(|(means, span)| {
                 if matches!(means, Means::Slice(_)) && !host.slices {
                     refuse_slice(span, "host", errors);
                 }
@@ -351,7 +349,7 @@ pub(crate) fn workloads_of(
         }
         if let Some(policy) = &workload.common.policy {
             let slices = sched.fair.value.has_slices();
-            check_policy_slice(policy.value.0, policy.span, slices, level, errors);
+            check_policy_slice(policy.value, policy.span, slices, level, errors);
         }
         let first = out.tasks.len();
         expand(workload, place, captures, &mut out, errors);
@@ -398,10 +396,10 @@ fn explicit_devices(
         });
         devices.push(DevicePlan {
             name: device.name.value.0.clone(),
-            period: device.period.value.0,
+            period: device.period.value,
             vcpu,
             nmi: device.nmi.value,
-            softirq: device.softirq.value.0,
+            softirq: device.softirq.value,
             wakes,
         });
     }

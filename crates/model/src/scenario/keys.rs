@@ -12,19 +12,24 @@ pub(crate) mod texts;
 pub(crate) mod virt;
 pub(crate) mod workload;
 
+use crate::diagnostic::Collector;
 use crate::limits::{MAX_PCPUS, MAX_VCPUS};
+use crate::plan::Dist;
 use crate::plan::{CoreScheduling, Preemption};
 use crate::toml_read::At;
+use crate::toml_read::Node;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
-use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
-use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
+use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time};
+use crate::toml_read::value::{Int, Name, OneOrEach, choice};
 use crate::topology::TopologyTable;
 use credit1::{Credit1Keys, Dom0Pin, PresetKind};
 use pinning::{LoadCpus, Pin};
 use powervm::PowerVmKeys;
 use sched::SchedKeys;
 use storm::{StormKeys, ViewKeys};
-use texts::{CpuMax, MeansText, PolicyText};
+use texts::CpuMax;
+use vcoop_policy::config::Means;
+use vcoop_sched::config::Policy;
 use virt::VirtKeys;
 use workload::{GuestTask, HostLoad, Kind, Then, Workload};
 
@@ -34,11 +39,11 @@ table! {
         /// Name, as results show it.
         name: At<Name>,
         /// One line for lists.
-        title: At<Prose>,
+        title: At<String>,
         /// What the experiment is and why it is shaped like this.
-        about: At<Prose> = "''",
+        about: At<String> = "''",
         /// Assumptions about what is neither published nor measured, one sentence each.
-        assumptions: At<Vec<At<Prose>>> = "[]",
+        assumptions: At<Vec<At<String>>> = "[]",
         /// Measured time, after the warm-up.
         duration: At<AtLeast<1_000_000>> = "5s",
         /// Time at the start of each run that is not measured.
@@ -63,7 +68,7 @@ table! {
         probe: Vec<ProbeKeys>,
         /// Fields to vary: path (as in `--set`) = list of values. Every combination is run; paths
         /// joined by a comma in one key change together, to one value or each to its own of a list.
-        matrix: Option<At<Raw>>,
+        matrix: Option<At<Node>>,
         /// Changes at times of the run.
         at: Vec<AtKeys>,
         /// VMs created during the run.
@@ -103,7 +108,7 @@ table! {
     /// The host.
     pub(crate) struct HostKeys {
         /// Machine profile: a built-in name, or a profile file relative to the scenario's.
-        profile: At<Prose> = "xeon-server",
+        profile: At<String> = "xeon-server",
         /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary;
         /// the others are constants).
         costs: At<CostsKind> = "drawn",
@@ -154,9 +159,9 @@ table! {
         /// False: it is left out of the scenario. A matrix can vary it.
         enabled: At<bool> = "true",
         /// Time from one interrupt to the next, on each of its pCPUs.
-        period: At<Times>,
+        period: At<Dist>,
         /// CPU time of handler and softirq. Default: `device_irq` of the profile.
-        work: Option<At<Times>>,
+        work: Option<At<Dist>>,
         /// pCPUs that take them.
         cpus: At<CpuList> = "all",
     }
@@ -220,9 +225,9 @@ table! {
         /// credit1: this VM is dom0, to which `dom0_pin` and the rules of patches apply.
         dom0: Option<At<bool>>,
         /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.
-        vcpu_policy: At<OneOrEach<PolicyText>> = "other",
+        vcpu_policy: At<OneOrEach<Policy>> = "other",
         /// Means of boosting, instead of the policy's: one for all, or one each.
-        means: Option<At<OneOrEach<MeansText>>>,
+        means: Option<At<OneOrEach<Means>>>,
         /// Topology of the vCPUs, as the guest sees it. Default: one cache for all, no SMT.
         topology: Option<At<TopologyTable>>,
         /// Ticks a second of the guest.
@@ -272,100 +277,136 @@ table! {
         /// Name.
         name: At<Name>,
         /// Time between interrupts.
-        period: At<Times>,
+        period: At<Dist>,
         /// vCPU that takes it.
         vcpu: At<Int<0, 255>> = "0",
         /// Injected as an NMI.
         nmi: At<bool> = "false",
         /// CPU time of the guest's softirq half.
-        softirq: At<Times> = "0us",
+        softirq: At<Dist> = "0us",
         /// Guest task it wakes.
         wakes: Option<At<Name>>,
     }
 }
 
-table! {
-    /// A policy. A built-in one (`vanilla`, `dynamic`, `step` and the others of `vcoop list policies`) keeps what
-    /// is not given here; one of another name starts from its `base`.
-    pub(crate) struct PolicyKeys {
-        /// Policy this one starts from.
-        base: Option<At<Prose>>,
-        /// Means of a boost: class and priority, nice value or slice (`static`: those of vCPU threads all the time).
-        means: Option<At<MeansText>>,
-        /// Boosted time a vCPU can use at once.
-        vcpu_burst: Option<At<Span1>>,
-        /// Boosted time a vCPU gains, as a share of elapsed time.
-        vcpu_refill: Option<At<Percent<100>>>,
-        /// Boosted time the vCPUs of a VM can use together at once.
-        vm_burst: Option<At<Span1>>,
-        /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
-        vm_refill: Option<At<Percent<4000>>>,
-        /// dynamic: longest boost at once. Boosted time adds to an account, and time without a boost takes from it; a
-        /// full account ends the boost. Boosts may exceed this for a two-hundredth of the time. 0: no such limit.
-        longest_boost: Option<At<Time>>,
-        /// dynamic: longest boost for one preempt-disabled section.
-        max_preempt_off: Option<At<Span1>>,
-        /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver this needs KVM's
-        /// own events: a build with the feature `bpf`.
-        boost_on_injection: Option<At<bool>>,
-        /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
-        /// IPIs the sender then asks by a hypercall.
-        boost_receiver: Option<At<bool>>,
-        /// dynamic: act on the guest's request at VM exits.
-        boost_on_request: Option<At<bool>>,
-        /// dynamic: boost the vCPU when it halts, so that it is boosted already when it wakes up.
-        boost_across_idle: Option<At<bool>>,
-        /// dynamic and wake-boost: a vCPU gives back the CPU time that it gains by boosts: its thread has a nice
-        /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
-        /// VM's background work gets less.
-        repay: Option<At<bool>>,
-        /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
-        /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
-        rest_slice: Option<At<Time>>,
-        /// wake-boost: longest boost of a vCPU after a wake-up.
-        run: Option<At<Span1>>,
-        /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
-        /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
-        patches: Option<At<Vec<At<Prose>>>>,
-        /// Likewise: patches to start from.
-        preset: Option<At<PresetKind>>,
-        /// ratelimit-auto: interval at which a domain is examined.
-        interval: Option<At<AtLeast<1_000_000>>>,
-        /// ratelimit-auto: least ratelimit, 0us (off) or 100us to 500ms.
-        min_ratelimit: Option<At<Time>>,
-        /// ratelimit-auto: largest ratelimit, 100us to 500ms; of it, at most the timeslice.
-        max_ratelimit: Option<At<Time>>,
-        /// ratelimit-auto: a domain runs briefly if its mean run from wake-up to block is at most this. A wake-up is
-        /// short by the same limit.
-        brief: Option<At<Span1>>,
-        /// ratelimit-auto: mean run from which on a domain no longer runs briefly.
-        busy: Option<At<Span1>>,
-        /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
-        /// second.
-        pressed: Option<At<Int<1, 1_000_000>>>,
-        /// ratelimit-auto: the ratelimit is raised again if there are at most so many short wake-ups a second.
-        calm: Option<At<Int<0, 1_000_000>>>,
-        /// ratelimit-auto: intervals in a row that must show the same before it counts.
-        confirm: Option<At<Int<1, 100>>>,
-        /// Every policy: pCPUs that vCPUs may use under it, as `pin` of a VM: one list for all, or one each.
-        /// "own": a pCPU that no other vCPU is pinned to, the first of those left. VMs must have no `pin`
-        /// of their own.
-        pin: Option<At<OneOrEach<Pin>>>,
-        /// Every policy: pCPUs that the host's loads may use under it; "others": those that no vCPU is
-        /// pinned to. A load that has `cpus` stays there, as do a kernel's threads that are bound to a CPU.
-        load_cpus: Option<At<LoadCpus>>,
-        /// Every policy: virtualisation of all VMs under this policy, instead of their own keys.
-        virt: Flat<VirtKeys>,
-    }
+/// Kinds of policies that have a boost with a budget.
+const BOOSTING: &[&str] = &["dynamic", "wake-boost"];
+/// All kinds of policies with parameters, and `vanilla` for those without.
+const EVERY: &[&str] = &["static", "dynamic", "wake-boost", "ratelimit-auto", "vanilla"];
+
+/// Declares the parameters of policies, all optional, and the kinds of policies that have each of them.
+macro_rules! policy_keys {
+    ($( $(#[doc = $doc:literal])+ $key:ident : $type:ty => $kinds:expr ),+ $(,)?) => {
+        table! {
+            /// A policy. A built-in one (`vanilla`, `dynamic`, `step` and the others of `vcoop list policies`) keeps
+            /// what is not given here; one of another name starts from its `base`.
+            pub(crate) struct PolicyKeys {
+                /// Policy this one starts from.
+                base: Option<At<String>>,
+                $( $(#[doc = $doc])+ $key: Option<At<$type>>, )+
+                /// Every policy: virtualisation of all VMs under this policy, instead of their own keys.
+                virt: Flat<VirtKeys>,
+            }
+        }
+
+        impl PolicyKeys {
+            /// These parameters, and what they lack from `under`.
+            pub(crate) fn over(self, under: Self) -> Self {
+                let virt = Flat(self.virt.0.over(under.virt.0));
+                Self { base: None, $( $key: self.$key.or(under.$key), )+ virt }
+            }
+
+            /// Refuses parameters that mean nothing to a policy of this kind.
+            pub(crate) fn refuse_foreign(&self, kind: &str, errors: &mut Collector<'_>) {
+                let like = if EVERY.contains(&kind) { kind } else { "vanilla" };
+                let all = [$( (stringify!($key), At::span_of(&self.$key), $kinds.contains(&like)) ),+];
+                let own = all.iter().filter(|(.., own)| *own).map(|(key, ..)| *key);
+                let help = format!("parameters of `{kind}`: {}", own.collect::<Vec<_>>().join(", "));
+                for (key, span, _) in all.iter().filter(|(.., own)| !own) {
+                    if let Some(span) = *span {
+                        let message = format!("`{key}` means nothing to `{kind}`");
+                        errors.error_help(span, message, help.as_str());
+                    }
+                }
+            }
+        }
+    };
+}
+
+policy_keys! {
+    /// Means of a boost: class and priority, nice value or slice (`static`: those of vCPU threads all the time).
+    means: Means => &["static", "dynamic", "wake-boost"],
+    /// Boosted time a vCPU can use at once.
+    vcpu_burst: Span1 => BOOSTING,
+    /// Boosted time a vCPU gains, as a share of elapsed time.
+    vcpu_refill: Percent<100> => BOOSTING,
+    /// Boosted time the vCPUs of a VM can use together at once.
+    vm_burst: Span1 => BOOSTING,
+    /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
+    vm_refill: Percent<4000> => BOOSTING,
+    /// dynamic: longest boost at once. Boosted time adds to an account, and time without a boost takes from it; a
+    /// full account ends the boost. Boosts may exceed this for a two-hundredth of the time. 0: no such limit.
+    longest_boost: Time => &["dynamic"],
+    /// dynamic: longest boost for one preempt-disabled section.
+    max_preempt_off: Span1 => &["dynamic"],
+    /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver this needs KVM's
+    /// own events: a build with the feature `bpf`.
+    boost_on_injection: bool => BOOSTING,
+    /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
+    /// IPIs the sender then asks by a hypercall.
+    boost_receiver: bool => &["dynamic"],
+    /// dynamic: act on the guest's request at VM exits.
+    boost_on_request: bool => &["dynamic"],
+    /// dynamic: boost the vCPU when it halts, so that it is boosted already when it wakes up.
+    boost_across_idle: bool => &["dynamic"],
+    /// dynamic and wake-boost: a vCPU gives back the CPU time that it gains by boosts: its thread has a nice
+    /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
+    /// VM's background work gets less.
+    repay: bool => BOOSTING,
+    /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
+    /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
+    rest_slice: Time => BOOSTING,
+    /// wake-boost: longest boost of a vCPU after a wake-up.
+    run: Span1 => &["wake-boost"],
+    /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
+    /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
+    patches: Vec<At<String>> => &["ratelimit-auto", "vanilla"],
+    /// Likewise: patches to start from.
+    preset: PresetKind => &["ratelimit-auto", "vanilla"],
+    /// ratelimit-auto: interval at which a domain is examined.
+    interval: AtLeast<1_000_000> => &["ratelimit-auto"],
+    /// ratelimit-auto: least ratelimit, 0us (off) or 100us to 500ms.
+    min_ratelimit: Time => &["ratelimit-auto"],
+    /// ratelimit-auto: largest ratelimit, 100us to 500ms; of it, at most the timeslice.
+    max_ratelimit: Time => &["ratelimit-auto"],
+    /// ratelimit-auto: a domain runs briefly if its mean run from wake-up to block is at most this. A wake-up is
+    /// short by the same limit.
+    brief: Span1 => &["ratelimit-auto"],
+    /// ratelimit-auto: mean run from which on a domain no longer runs briefly.
+    busy: Span1 => &["ratelimit-auto"],
+    /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
+    /// second.
+    pressed: Int<1, 1_000_000> => &["ratelimit-auto"],
+    /// ratelimit-auto: the ratelimit is raised again if there are at most so many short wake-ups a second.
+    calm: Int<0, 1_000_000> => &["ratelimit-auto"],
+    /// ratelimit-auto: intervals in a row that must show the same before it counts.
+    confirm: Int<1, 100> => &["ratelimit-auto"],
+    /// Every policy: pCPUs that vCPUs may use under it, as `pin` of a VM: one list for all, or one each.
+    /// "own": a pCPU that no other vCPU is pinned to, the first of those left. VMs must have no `pin`
+    /// of their own.
+    pin: OneOrEach<Pin> => EVERY,
+    /// Every policy: pCPUs that the host's loads may use under it; "others": those that no vCPU is
+    /// pinned to. A load that has `cpus` stays there, as do a kernel's threads that are bound to a CPU.
+    load_cpus: LoadCpus => EVERY,
 }
 
 table! {
     /// What to compare.
     pub(crate) struct CompareKeys {
         /// Policies, in the order of the report.
-        policy: At<Vec<At<Prose>>> = "['vanilla', 'wake-boost', 'dynamic', 'static']",
+        policy: At<Vec<At<String>>> = "['vanilla', 'wake-boost', 'dynamic', 'static']",
         /// Policy that ratios are taken to. Default: vanilla if it is compared, else the first.
-        baseline: Option<At<Prose>>,
+        baseline: Option<At<String>>,
     }
 }
 
@@ -374,7 +415,7 @@ table! {
     pub(crate) struct ProbeKeys {
         /// `host.LOAD` or `VM.TASK`; of several copies `host.LOAD/0`, or all of them without the
         /// number. All copies of a VM are one series, `VM/3.TASK` is that of one.
-        task: At<Prose>,
+        task: At<String>,
     }
 }
 
@@ -396,11 +437,11 @@ table! {
         /// Switch boosting, for `vm` or for all.
         boost: Option<At<Switch>>,
         /// VM.
-        vm: Option<At<Prose>>,
+        vm: Option<At<String>>,
         /// vCPU whose `policy` changes.
         vcpu: Option<At<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
-        policy: Option<At<PolicyText>>,
+        policy: Option<At<Policy>>,
         /// vCPUs that the guest of `vm` prefers from now on: it keeps its tasks off the others. If the VM has a
         /// governor, the governor's next decision replaces this.
         prefer: Option<At<CpuList>>,

@@ -18,7 +18,7 @@ use super::unfit::Unfit;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::PolicyPlan;
 use crate::toml_read::At;
-use crate::toml_read::table::{Flat, Keyed, table};
+use crate::toml_read::table::{Keyed, table};
 use crate::toml_read::units::{Time, show};
 
 /// The built-in policies and their parameters, in the format of scenario files.
@@ -92,7 +92,7 @@ impl Policies {
                 continue;
             };
             if let Some(means) = &keys.means {
-                match means.value.0 {
+                match means.value {
                     Means::Slice(_) => all.slices.push(means.span),
                     Means::Deadline { .. } => {
                         all.deadlines.insert(name.value.clone(), means.span);
@@ -190,7 +190,7 @@ fn chain(
             let message = format!("`{name}` is a built-in policy: it has no base");
             errors.error_help(base.span, message, "give the variant a name of its own");
         }
-        return Some((name.to_owned(), over(keys, defaults)));
+        return Some((name.to_owned(), keys.over(defaults)));
     }
     let names: Vec<&str> =
         NAMES.iter().copied().chain(user.0.iter().map(|(n, _)| n.value.as_str())).collect();
@@ -204,86 +204,9 @@ fn chain(
         errors.error_help(at, format!("policy `{name}` is not built in and has no base"), help);
         return None;
     };
-    let (kind, inherited) = chain(&base.value.0, base.span, user, builtin, depth + 1, errors)?;
-    refuse_foreign(&kind, &keys, errors);
-    Some((kind, over(keys, inherited)))
-}
-
-/// Every key, and whether the built-in policies `static`, `dynamic`, `wake-boost`, `ratelimit-auto` and `vanilla` have
-/// it; the only list of keys besides the declaration. Every policy can have virtualisation keys.
-macro_rules! each_key {
-    ($run:ident) => {
-        $run! {
-            means: true, true, true, false, false;
-            vcpu_burst: false, true, true, false, false;
-            vcpu_refill: false, true, true, false, false;
-            vm_burst: false, true, true, false, false;
-            vm_refill: false, true, true, false, false;
-            longest_boost: false, true, false, false, false;
-            max_preempt_off: false, true, false, false, false;
-            boost_on_injection: false, true, true, false, false;
-            boost_receiver: false, true, false, false, false;
-            boost_on_request: false, true, false, false, false;
-            boost_across_idle: false, true, false, false, false;
-            repay: false, true, true, false, false;
-            rest_slice: false, true, true, false, false;
-            run: false, false, true, false, false;
-            patches: false, false, false, true, true;
-            preset: false, false, false, true, true;
-            interval: false, false, false, true, false;
-            min_ratelimit: false, false, false, true, false;
-            max_ratelimit: false, false, false, true, false;
-            brief: false, false, false, true, false;
-            busy: false, false, false, true, false;
-            pressed: false, false, false, true, false;
-            calm: false, false, false, true, false;
-            confirm: false, false, false, true, false;
-            pin: true, true, true, true, true;
-            load_cpus: true, true, true, true, true;
-        }
-    };
-}
-
-/// `keys`, completed from `under`.
-fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
-    macro_rules! merge {
-        ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
-            PolicyKeys {
-                base: None,
-                virt: Flat(keys.virt.0.over(under.virt.0)),
-                $( $key: keys.$key.or(under.$key), )+
-            }
-        };
-    }
-    each_key!(merge)
-}
-
-/// Refuses a key that the policy does not have: it would have no effect.
-fn refuse_foreign(kind: &str, keys: &PolicyKeys, errors: &mut Collector<'_>) {
-    let mut allowed = Vec::new();
-    let mut wrong = Vec::new();
-    let column = |in_static, in_dynamic, in_wake, in_auto, in_vanilla| match kind {
-        "static" => in_static,
-        "dynamic" => in_dynamic,
-        "wake-boost" => in_wake,
-        "ratelimit-auto" => in_auto,
-        _ => in_vanilla,
-    };
-    macro_rules! sort {
-        ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
-            $( if column($a, $b, $c, $d, $e) {
-                allowed.push(stringify!($key));
-            } else if let Some(key) = &keys.$key {
-                wrong.push((stringify!($key), key.span));
-            } )+
-        };
-    }
-    each_key!(sort);
-    for (key, span) in wrong {
-        let message = format!("`{key}` means nothing to `{kind}`");
-        let help = format!("parameters of `{kind}`: {}", allowed.join(", "));
-        errors.error_help(span, message, help);
-    }
+    let (kind, inherited) = chain(&base.value, base.span, user, builtin, depth + 1, errors)?;
+    keys.refuse_foreign(&kind, errors);
+    Some((kind, keys.over(inherited)))
 }
 
 fn plan(
@@ -292,12 +215,12 @@ fn plan(
     span: Span,
     errors: &mut Collector<'_>,
 ) -> Option<PolicyPlan> {
-    refuse_foreign(kind, keys, errors);
+    keys.refuse_foreign(kind, errors);
     let budget = |burst: &Option<At<_>>, refill_ppm: Option<u32>| {
         let burst: &Option<At<crate::toml_read::units::Span1>> = burst;
         Some(Budget { burst_ns: burst.as_ref()?.value.0, refill_ppm: refill_ppm? })
     };
-    let means = keys.means.as_ref().map(|m| m.value.0);
+    let means = keys.means.as_ref().map(|m| m.value);
     let vcpu = budget(&keys.vcpu_burst, keys.vcpu_refill.as_ref().map(|k| k.value.ppm));
     let vm = budget(&keys.vm_burst, keys.vm_refill.as_ref().map(|k| k.value.ppm));
     let flag = |key: &Option<At<bool>>| key.as_ref().map(|k| k.value);

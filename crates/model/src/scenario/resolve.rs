@@ -277,10 +277,10 @@ fn check_housekeeping(
 /// Checks that policies that pin vCPUs have pCPUs for them.
 fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &mut Collector<'_>) {
     for name in &keys.compare.value.policy.value {
-        let Some(named) = policies.plans.get(&name.value.0) else { continue };
+        let Some(named) = policies.plans.get(&name.value) else { continue };
         if named.pinning.span().is_some() {
             let mut own = plan.clone();
-            match named.pinning.apply(&name.value.0, &mut own) {
+            match named.pinning.apply(&name.value, &mut own) {
                 Ok(()) => deadline::check_pinned(&own, named, errors),
                 Err(Unfit { message, help }) => errors.error_help(name.span, message, help),
             }
@@ -294,7 +294,7 @@ fn profile(
     errors: &mut Collector<'_>,
 ) -> Option<Profile> {
     let At { value, span } = &keys.host.value.profile;
-    let mut name = value.0.clone();
+    let mut name = value.clone();
     let path = is_path(&name);
     if path {
         name = outside.captures.locate(&name, span.source != 0);
@@ -408,21 +408,21 @@ fn compared(
     // A comparison that is a default is not refused.
     let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
-        if let Some(Unfit { message, help }) = policies.unfit(&name.value.0, class) {
+        if let Some(Unfit { message, help }) = policies.unfit(&name.value, class) {
             if written {
                 errors.error_help(name.span, message, help);
             }
             continue;
         }
         // Errors in a policy of this file were reported at the policy.
-        let own = keys.policy.0.iter().any(|(own, _)| own.value == name.value.0);
-        if !own && !known.contains(&name.value.0.as_str()) {
-            let message = format!("there is no policy `{}`", name.value.0);
-            errors.error_help(name.span, message, nearest(&name.value.0, "policies", &known));
-        } else if names.contains(&name.value.0) {
-            errors.error(name.span, format!("`{}` is compared twice", name.value.0));
+        let own = keys.policy.0.iter().any(|(own, _)| own.value == name.value);
+        if !own && !known.contains(&name.value.as_str()) {
+            let message = format!("there is no policy `{}`", name.value);
+            errors.error_help(name.span, message, nearest(&name.value, "policies", &known));
+        } else if names.contains(&name.value) {
+            errors.error(name.span, format!("`{}` is compared twice", name.value));
         } else {
-            names.push(name.value.0.clone());
+            names.push(name.value.clone());
         }
     }
     if compare.policy.value.is_empty() {
@@ -433,12 +433,12 @@ fn compared(
     let baseline = match &compare.baseline {
         None => default.to_owned(),
         Some(baseline) => {
-            if !names.contains(&baseline.value.0) {
-                let message = format!("the baseline `{}` is not compared", baseline.value.0);
-                let help = nearest(&baseline.value.0, "compared", &names);
+            if !names.contains(&baseline.value) {
+                let message = format!("the baseline `{}` is not compared", baseline.value);
+                let help = nearest(&baseline.value, "compared", &names);
                 errors.error_help(baseline.span, message, help);
             }
-            baseline.value.0.clone()
+            baseline.value.clone()
         }
     };
     Some((names, baseline))
@@ -523,20 +523,20 @@ fn probes(
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
         let At { value, span } = &probe.task;
-        let one = |c: &Candidate| c.name == value.0 || c.group == value.0;
-        let copies = |c: &Candidate| c.pooled == value.0 || c.pooled_group == value.0;
+        let one = |c: &Candidate| c.name == *value || c.group == *value;
+        let copies = |c: &Candidate| c.pooled == *value || c.pooled_group == *value;
         let named: Vec<&Candidate> = all.iter().filter(|c| one(c) || copies(c)).collect();
         if named.is_empty() {
-            if keys.switches_off(&value.0) {
+            if keys.switches_off(value) {
                 continue;
             }
             let mut names: Vec<&str> =
                 all.iter().filter(|c| c.measures).map(|c| c.pooled_group.as_str()).collect();
             names.dedup();
-            let message = format!("the probe names no task: `{}`", value.0);
-            errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
+            let message = format!("the probe names no task: `{}`", value);
+            errors.error_help(*span, message, nearest(value, "tasks that measure", &names));
         } else if !named.iter().any(|c| c.measures) {
-            let message = format!("`{}` measures nothing", value.0);
+            let message = format!("`{}` measures nothing", value);
             let help = "kinds that measure: cyclictest, audio, ping, desktop, client, pipe, \
                         schbench, lock-workers, barrier, ipi-bench, timer-bench, \
                         cstate-monitor, rt-app";
@@ -546,7 +546,7 @@ fn probes(
             if chosen.iter().any(|p| p.target == candidate.target) {
                 errors.error(*span, format!("`{}` is probed twice", candidate.name));
             } else {
-                chosen.extend(candidate.probes(candidate.series(Some(&value.0))));
+                chosen.extend(candidate.probes(candidate.series(Some(value))));
             }
         }
     }

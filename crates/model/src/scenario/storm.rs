@@ -12,7 +12,6 @@ use crate::plan::{
 };
 use crate::toml_read::At;
 use crate::toml_read::units::show;
-use crate::toml_read::value::Prose;
 
 /// The storms of a plan that has its VMs.
 pub(crate) fn storms(
@@ -25,7 +24,7 @@ pub(crate) fn storms(
     let mut storms: Vec<StormPlan> = Vec::new();
     errors.distinct(keys.storm.iter().map(|s| (s.name.value.0.as_str(), s.name.span)));
     for storm in &keys.storm {
-        let At { value: Prose(label), span } = &storm.vm;
+        let At { value: label, span } = &storm.vm;
         let Some(vm) = keys.vm.iter().find(|vm| vm.name.value.0 == *label) else {
             let message = format!("there is no VM `{label}`");
             let help = nearest(label, "VMs", keys.vm.iter().map(|vm| &vm.name.value.0));
@@ -54,7 +53,7 @@ pub(crate) fn storms(
                 window_ns: storm.window.as_ref().map(|window| window.value.0),
             }
         });
-        let mut servers = |key: &Option<At<Prose>>| match key {
+        let mut servers = |key: &Option<At<String>>| match key {
             Some(server) => {
                 let found =
                     calls::find(None, vm.enabled.value, server, all, host_tasks, vms, errors);
@@ -117,7 +116,7 @@ fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &mu
 pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>) -> Vec<ViewPlan> {
     let view = |view: &ViewKeys| match view.kind.value {
         ViewKind::Scatter => {
-            let Some(At { value: Prose(probe), span }) = &view.probe else {
+            let Some(At { value: probe, span }) = &view.probe else {
                 let help = "add `probe = ...`";
                 errors.error_help(view.kind.span, "it is not said whose samples this shows", help);
                 return None;
@@ -175,9 +174,9 @@ fn storm_of(
     let storm = match (&view.storm, keys.storm.as_slice()) {
         (None, [only]) => only,
         (Some(name), all) => {
-            let Some(found) = all.iter().find(|s| s.name.value.0 == name.value.0) else {
-                let message = format!("there is no storm `{}`", name.value.0);
-                let help = nearest(&name.value.0, "storms", all.iter().map(|s| &s.name.value.0));
+            let Some(found) = all.iter().find(|s| s.name.value.0 == name.value) else {
+                let message = format!("there is no storm `{}`", name.value);
+                let help = nearest(&name.value, "storms", all.iter().map(|s| &s.name.value.0));
                 errors.error_help(name.span, message, help);
                 return None;
             };
@@ -189,7 +188,7 @@ fn storm_of(
             return None;
         }
     };
-    let index = plan.storms.iter().position(|s| s.label == storm.vm.value.0)?;
+    let index = plan.storms.iter().position(|s| s.label == storm.vm.value)?;
     let vms = plan.storms[index].vms.len();
     if number as usize > vms {
         errors.error(at, format!("the storm has {vms} VMs"));

@@ -22,12 +22,12 @@ pub(super) fn timeline(
         let vm = match &switch.vm {
             None => vec![None],
             // All copies of a VM.
-            Some(name) => match places(vms, &name.value.0) {
+            Some(name) => match places(vms, &name.value) {
                 some if !some.is_empty() => some,
                 _ => {
-                    if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value.0) {
-                        let message = format!("there is no VM `{}`", name.value.0);
-                        let help = nearest(&name.value.0, "VMs", vms.iter().map(|vm| &vm.name));
+                    if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value) {
+                        let message = format!("there is no VM `{}`", name.value);
+                        let help = nearest(&name.value, "VMs", vms.iter().map(|vm| &vm.name));
                         errors.error_help(name.span, message, help);
                     }
                     // A VM that is left out has nothing to switch.
@@ -82,9 +82,9 @@ fn action(
                 let help = format!("vCPUs go from 0 to {}", vcpus.saturating_sub(1));
                 errors.error_help(vcpu.span, message, help);
             }
-            check_policy_slice(policy.value.0, policy.span, slices, "host", errors);
+            check_policy_slice(policy.value, policy.span, slices, "host", errors);
             let vcpu = vcpu.value.get32();
-            Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
+            Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value })
         }
         _ => {
             let help = "give `boost`, or `vm`, `vcpu` and `policy`, or `vm` and `prefer`";

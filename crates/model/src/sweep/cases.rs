@@ -5,7 +5,7 @@ use crate::diagnostic::{Collector, Span};
 use crate::limits::MAX_POINTS;
 use crate::toml_read::node::leaves;
 use crate::toml_read::table::{read_table, table};
-use crate::toml_read::value::{Int, Prose};
+use crate::toml_read::value::Int;
 use crate::toml_read::{At, Node, NodeValue, Value};
 
 /// Changes of a case: paths, and values as TOML.
@@ -75,7 +75,7 @@ table! {
     /// vCPUs a pCPU.
     pub(crate) struct RatioKeys {
         /// The field that makes it so: the number of pCPUs, or that of VMs or of their vCPUs.
-        by: Option<At<Prose>>,
+        by: Option<At<String>>,
         /// Ratios to try, instead of a range.
         values: Option<At<Vec<At<End>>>>,
         /// Lower end.
@@ -108,7 +108,7 @@ pub(super) fn ratio(
         return None;
     }
     let keys: RatioKeys = read_table(node, errors)?;
-    let by = keys.by.map_or_else(|| BY.to_owned(), |by| by.value.0);
+    let by = keys.by.map_or_else(|| BY.to_owned(), |by| by.value);
     match (keys.values, keys.from, keys.to) {
         (Some(values), None, None) => {
             let list = ratios(values.span, &values.value, errors)?;

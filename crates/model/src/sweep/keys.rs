@@ -7,9 +7,10 @@ use super::{Keep, Stop, Sweep};
 use crate::diagnostic::{Collector, Sources, Span};
 use crate::limits::MAX_POINTS;
 use crate::toml_read::At;
+use crate::toml_read::Node;
 use crate::toml_read::table::{Sub, table};
 use crate::toml_read::units::Percent;
-use crate::toml_read::value::{Int, Name, Prose, Raw, choice};
+use crate::toml_read::value::{Int, Name, choice};
 
 table! {
     /// A sweep: the scenario, what varies, and when a point has enough repeats.
@@ -17,18 +18,18 @@ table! {
         /// Name, as the dataset shows it.
         name: At<Name>,
         /// One line about it.
-        title: Option<At<Prose>>,
+        title: Option<At<String>>,
         /// The base scenario: a built-in name, or a path relative to this file.
-        scenario: At<Prose>,
+        scenario: At<String>,
         /// Fields of the base scenario to change at every point: path and value, as `--set` has them.
-        set: Option<At<Raw>>,
+        set: Option<At<Node>>,
         /// What varies: path of a field (or several with commas between, which change together) and
         /// a list of values, or a range `{ from = 1, to = 64, points = 7, scale = "log" }`. Ends are
         /// integers, numbers, durations or percentages. A name of its own and a list of cases
         /// `{ name = "busy", set = { PATH = VALUE, ... } }` varies several fields together.
         /// `vcpus_per_pcpu` with ratios (or `{ by = PATH, values = [0.5, 1, 2] }`, or a range) sets `host.pcpus`, or
         /// the field that `by` names, so that the scenario has this ratio.
-        axes: At<Raw>,
+        axes: At<Node>,
         /// How points are chosen.
         design: At<DesignKind> = "grid",
         /// latin-hypercube and sobol: number of points.
@@ -37,7 +38,7 @@ table! {
         seed: At<Int<0, { i64::MAX }>> = "1",
         /// Policies to compare; `dynamic:nice` is `dynamic` by another means: fifo, rr, nice or slice,
         /// or with a value, as `dynamic:nice -10`. Default: the scenario's.
-        policies: Option<At<Vec<At<Prose>>>>,
+        policies: Option<At<Vec<At<String>>>>,
         /// Repeats.
         repeats: Sub<RepeatKeys>,
         /// When a point has enough repeats.
@@ -68,7 +69,7 @@ table! {
         /// Whose ratio.
         statistic: At<Statistic> = "mean",
         /// Latency probes that count. Default: those of guests.
-        probes: Option<At<Vec<At<Prose>>>>,
+        probes: Option<At<Vec<At<String>>>>,
     }
 }
 
@@ -85,9 +86,9 @@ table! {
     /// What the dataset keeps of a point. Best policies and the stopping rule see everything.
     pub(crate) struct KeepKeys {
         /// Probes whose rows it has. Default: all.
-        probes: Option<At<Vec<At<Prose>>>>,
+        probes: Option<At<Vec<At<String>>>>,
         /// Columns of numbers that it has; the others are null. Default: all.
-        columns: Option<At<Vec<At<Prose>>>>,
+        columns: Option<At<Vec<At<String>>>>,
     }
 }
 
@@ -131,8 +132,8 @@ impl SweepKeys {
     ) -> Option<Sweep> {
         let grid = self.design.value == DesignKind::Grid;
         let (axes, axis_spans): (Vec<_>, Vec<_>) =
-            axes(&self.axes.value.0, grid, errors).into_iter().unzip();
-        let sets = self.set.map(|raw| sets(&raw.value.0, errors)).unwrap_or_default();
+            axes(&self.axes.value, grid, errors).into_iter().unzip();
+        let sets = self.set.map(|raw| sets(&raw.value, errors)).unwrap_or_default();
         if axes.is_empty() {
             let help = "add a field: \"host.pcpus\" = [1, 2, 4]";
             errors.error_help(self.axes.span, "[axes] varies nothing", help);
@@ -174,9 +175,9 @@ impl SweepKeys {
         if let Some(width) = width.filter(|w| w.value.ppm == 0) {
             errors.error(width.span, "no interval is as narrow as that");
         }
-        let listed = |list: Option<At<Vec<At<Prose>>>>| -> (Vec<String>, Vec<Span>) {
+        let listed = |list: Option<At<Vec<At<String>>>>| -> (Vec<String>, Vec<Span>) {
             let items = list.map(|at| at.value).unwrap_or_default();
-            items.into_iter().map(|at| (at.value.0, at.span)).unzip()
+            items.into_iter().map(|at| (at.value, at.span)).unzip()
         };
         let policies_span = self.policies.as_ref().map(|at| at.span).unwrap_or_default();
         let (policies, spans) = listed(self.policies);
@@ -196,8 +197,8 @@ impl SweepKeys {
             file: file.to_owned(),
             text: text.to_owned(),
             name: self.name.value.0,
-            title: self.title.map(|at| at.value.0).unwrap_or_default(),
-            scenario: self.scenario.value.0,
+            title: self.title.map(|at| at.value).unwrap_or_default(),
+            scenario: self.scenario.value,
             sets,
             axes,
             design: self.design.value,

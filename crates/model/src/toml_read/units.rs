@@ -109,7 +109,7 @@ fn same(a: &Node, b: &Node) -> bool {
         }
         (NodeValue::String(x), NodeValue::String(y)) if x != y => {
             let both = |x: Option<Dist>, y: Option<Dist>| x.is_some() && x == y;
-            let time = |text: &str| Times::parse(text).ok().map(|times| times.0);
+            let time = |text: &str| Dist::parse(text).ok();
             let share = |text: &str| Percent::<{ u32::MAX }>::parse(text).ok();
             both(time(x), time(y)) || share(x).is_some_and(|x| share(y) == Some(x))
         }
@@ -225,11 +225,7 @@ impl Text for NohzCpus {
     }
 }
 
-/// A distribution of times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Times(pub(crate) Dist);
-
-impl Text for Times {
+impl Text for Dist {
     const WHAT: &'static str = "a duration (\"5us\"), a uniform range (\"5us..20us\") or an exponential \
          (\"exp 4ms\", cut at 10 times its mean, or \"exp 4ms max 20ms\")";
     const PATTERN: &'static str = r"^\s*(exp\s+\S+(\s+max\s+\S+)?|[^.]\S*(\.\.\S+)?)\s*$";
@@ -250,22 +246,15 @@ impl Text for Times {
             if max < mean {
                 return Err(format!("the cut {} is below the mean {}", show(max), show(mean)));
             }
-            return Ok(Self(Dist::Exp { mean_ns: mean, max_ns: max }));
+            return Ok(Self::Exp { mean_ns: mean, max_ns: max });
         }
         if let Some((low, high)) = text.split_once("..") {
             let (low, high) = (duration(low)?, duration(high)?);
             if low > high {
                 return Err(format!("the range {text} runs backwards"));
             }
-            return Ok(Self(Dist::Uniform(low, high)));
+            return Ok(Self::Uniform(low, high));
         }
-        duration(text).map(|ns| Self(Dist::Const(ns)))
-    }
-}
-
-impl Times {
-    /// The mean, before any cut.
-    pub(crate) fn mean(self) -> Ns {
-        self.0.mean()
+        duration(text).map(Self::Const)
     }
 }

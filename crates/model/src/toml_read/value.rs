@@ -74,16 +74,12 @@ impl<T: Text> Value for T {
     }
 }
 
-/// Any text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Prose(pub(crate) String);
-
-impl Text for Prose {
+impl Text for String {
     const WHAT: &'static str = "a string";
     const PATTERN: &'static str = "";
 
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(Self(text.to_owned()))
+        Ok(text.to_owned())
     }
 }
 
@@ -261,18 +257,15 @@ impl<T: Value> Value for OneOrEach<T> {
     }
 }
 
-/// A table that is read later (`[matrix]`: its keys are paths).
-#[derive(Clone, Debug)]
-pub(crate) struct Raw(pub(crate) Node);
-
-impl Value for Raw {
+/// Any table, as it is written.
+impl Value for Node {
     fn what() -> String {
         "a table".to_owned()
     }
 
     fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
         if node.as_table().is_some() {
-            return Some(Self(node.clone()));
+            return Some(node.clone());
         }
         errors.error(node.span, format!("expected a table, found {}", node.what()));
         None

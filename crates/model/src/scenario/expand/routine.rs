@@ -15,10 +15,9 @@ use crate::scenario::keys::workload::{
     RtApp, Schbench, SectionKeys, StepKeys, Through, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
-use crate::toml_read::units::Times;
 
-fn run(time: Times, mode: Mode) -> Act {
-    Act::Do(Phase::Run { time: time.0, mode })
+fn run(time: Dist, mode: Mode) -> Act {
+    Act::Do(Phase::Run { time, mode })
 }
 
 /// Acts under a lock, if there are any.
@@ -27,8 +26,8 @@ fn guarded(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Vec<
 }
 
 /// A sleep; none if the time is 0.
-fn sleep(time: Times) -> Option<Act> {
-    (time.0 != Dist::Const(0)).then_some(Act::Do(Phase::Sleep { time: time.0 }))
+fn sleep(time: Dist) -> Option<Act> {
+    (time != Dist::Const(0)).then_some(Act::Do(Phase::Sleep { time }))
 }
 
 /// As in a plan: numbers of peers are small.
@@ -59,7 +58,7 @@ pub(super) fn client(
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
     let call = match (&keys.server, &keys.network) {
         (Some(_), None) => Act::Do(Phase::Call { server: UNKNOWN, irq_vcpu }),
-        (None, Some(network)) => Act::Remote { delay: network.value.0, irq_vcpu },
+        (None, Some(network)) => Act::Remote { delay: network.value, irq_vcpu },
         (server, network) => {
             let (message, span) = match (server, network) {
                 (Some(_), Some(network)) => {
@@ -176,7 +175,7 @@ pub(super) fn schbench(
     if !are_few(messengers * (1 + workers), MAX_TASKS as u64, "tasks", common, errors) {
         return Vec::new();
     }
-    let think = keys.think.as_ref().map_or(Times(Dist::Const(100_000)), |think| think.value);
+    let think = keys.think.as_ref().map_or(Dist::Const(100_000), |think| think.value);
     if let Some(given) = &keys.think
         && keys.interval.is_some()
     {
@@ -227,7 +226,7 @@ pub(super) fn schbench(
                     acts.extend(sleep(think));
                     acts.push(run(keys.work.value, Mode::User));
                 }
-                Some(_) => acts.push(Act::Serve { time: keys.work.value.0 }),
+                Some(_) => acts.push(Act::Serve { time: keys.work.value }),
             }
             acts.extend(locked.iter().cloned());
             acts.push(Act::Done);
@@ -238,11 +237,11 @@ pub(super) fn schbench(
 }
 
 /// CPU time outside of locks: in user mode, then in the kernel.
-fn outside(work: Times, kernel: Times) -> impl Iterator<Item = Act> {
+fn outside(work: Dist, kernel: Dist) -> impl Iterator<Item = Act> {
     let parts = [(work, Mode::User), (kernel, Mode::Kernel)];
     parts
         .into_iter()
-        .filter(|(time, _)| time.0 != Dist::Const(0))
+        .filter(|(time, _)| *time != Dist::Const(0))
         .map(|(time, mode)| run(time, mode))
 }
 
@@ -281,7 +280,7 @@ pub(super) fn lock_workers(
     let section = Section {
         lock: keys.lock.value.get32(),
         kind: keys.lock_kind.value,
-        time: keys.section.value.0,
+        time: keys.section.value,
         flush_every: if locked { flush_every } else { 0 },
     };
     can_flush(&section, keys.flush_every.span, errors);
@@ -344,7 +343,7 @@ pub(super) fn timer_bench(keys: &TimerBench) -> Program {
 pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &mut Collector<'_>) -> Program {
     needs_time(&keys.interval, "interval", errors);
     let look = Act::ReadCstates { counters: keys.counters.value.get32() };
-    let pause = Act::Do(Phase::Sleep { time: keys.interval.value.0 });
+    let pause = Act::Do(Phase::Sleep { time: keys.interval.value });
     Program::Routine { acts: vec![pause, Act::Begin, look, Act::Sample, Act::Done] }
 }
 
@@ -365,9 +364,9 @@ pub(super) fn rt_app(
         errors.error_help(common.count.span, "an rt-app file cannot have copies", help);
     }
     let At { value, span } = &keys.file;
-    let threads = match captures.rt_app(&value.0, span.source != 0) {
+    let threads = match captures.rt_app(value, span.source != 0) {
         Ok(threads) => threads,
-        Err(why) => return errors.error(*span, format!("cannot use `{}`: {why}", value.0)),
+        Err(why) => return errors.error(*span, format!("cannot use `{}`: {why}", value)),
     };
     for thread in &threads {
         check_cpus(&thread.cpus, *span, place, errors);

@@ -3,7 +3,7 @@
 use crate::plan::{Milestone, Ns, Score};
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Period, Span1, Time};
-use crate::toml_read::value::{Int, Name, Prose, choice};
+use crate::toml_read::value::{Int, Name, choice};
 use crate::toml_read::{At, Text};
 
 table! {
@@ -14,7 +14,7 @@ table! {
         /// Name; `--set` and views refer to it.
         name: At<Name>,
         /// The VMs: all copies of this one.
-        vm: At<Prose>,
+        vm: At<String>,
         /// VMs of a batch.
         batch: At<Int<1, 1024>> = "1",
         /// Milestone that all VMs of a batch must have reached before the next batch begins.
@@ -28,11 +28,11 @@ table! {
         gap: At<Time> = "0s",
         /// Server that is called for each VM (domain build): `host.LOAD` or `VM.TASK`; of several copies
         /// each in turn. Default: building takes no time.
-        toolstack: Option<At<Prose>>,
+        toolstack: Option<At<String>>,
         /// Calls of `backend` for each VM's devices, after the toolstack's.
         devices: At<Int<0, 1024>> = "0",
         /// Server that they call.
-        backend: Option<At<Prose>>,
+        backend: Option<At<String>>,
         /// Density: how many VMs are logged in before the response times of their tasks of kind =
         /// "desktop" pass this limit. Default: no limit, and no density in the result.
         limit: Option<At<Span1>>,
@@ -86,7 +86,7 @@ table! {
         /// What it shows.
         kind: At<ViewKind>,
         /// scatter: the series, as `[[probe]]` names it.
-        probe: Option<At<Prose>>,
+        probe: Option<At<String>>,
         /// scatter: most samples kept.
         most: At<Int<1, 10_000_000>> = "100_000",
         /// intervals: pCPU. Default: the first on which the VM of `at` runs from then on.
@@ -95,7 +95,7 @@ table! {
         /// for the twentieth VM of a storm.
         at: Option<At<StartText>>,
         /// intervals: the storm of `at`. Default: the only one.
-        storm: Option<At<Prose>>,
+        storm: Option<At<String>>,
         /// intervals: length of the view.
         length: At<Period> = "20ms",
     }

@@ -11,11 +11,7 @@ use crate::toml_read::units::{AtLeast, Time};
 /// Range of a custom slice, as `sched_setattr` takes it.
 pub(crate) const SLICES: std::ops::RangeInclusive<Ns> = 100_000..=100_000_000;
 
-/// A scheduling policy of a thread or task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PolicyText(pub(crate) Policy);
-
-impl Text for PolicyText {
+impl Text for Policy {
     const WHAT: &'static str = "\"other\", \"idle\", \"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \
          \"slice 0.1ms..100ms\" (EEVDF), \"nice N slice T\", \"deadline RUNTIME/PERIOD\" or \
          \"deadline RUNTIME/DEADLINE/PERIOD\"";
@@ -23,31 +19,26 @@ impl Text for PolicyText {
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let policy = match words[..] {
-            ["other"] => Policy::NORMAL,
-            ["idle"] => Policy::Idle,
-            ["fifo", priority] => Policy::Fifo(rt_priority(priority)?),
-            ["rr", priority] => Policy::Rr(rt_priority(priority)?),
-            ["nice", value] => Policy::Normal { nice: nice(value)?, slice_ns: None },
-            ["slice", time] => Policy::Normal { nice: 0, slice_ns: Some(slice(time)?) },
+        Ok(match words[..] {
+            ["other"] => Self::NORMAL,
+            ["idle"] => Self::Idle,
+            ["fifo", priority] => Self::Fifo(rt_priority(priority)?),
+            ["rr", priority] => Self::Rr(rt_priority(priority)?),
+            ["nice", value] => Self::Normal { nice: nice(value)?, slice_ns: None },
+            ["slice", time] => Self::Normal { nice: 0, slice_ns: Some(slice(time)?) },
             ["nice", value, "slice", time] => {
-                Policy::Normal { nice: nice(value)?, slice_ns: Some(slice(time)?) }
+                Self::Normal { nice: nice(value)?, slice_ns: Some(slice(time)?) }
             }
             ["deadline", ..] => {
                 let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;
-                Policy::Deadline { runtime_ns, deadline_ns, period_ns }
+                Self::Deadline { runtime_ns, deadline_ns, period_ns }
             }
             _ => return Err(format!("`{text}` is not a scheduling policy")),
-        };
-        Ok(Self(policy))
+        })
     }
 }
 
-/// What a boost is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MeansText(pub(crate) Means);
-
-impl Text for MeansText {
+impl Text for Means {
     const WHAT: &'static str = "\"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \"slice 0.1ms..100ms\" (EEVDF), \
          \"deadline RUNTIME/PERIOD\" or \"deadline RUNTIME/DEADLINE/PERIOD\", \"ext\" (scx_vcoop)";
     const PATTERN: &'static str =
@@ -55,19 +46,18 @@ impl Text for MeansText {
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let means = match words[..] {
-            ["fifo", priority] => Means::Fifo(rt_priority(priority)?),
-            ["rr", priority] => Means::Rr(rt_priority(priority)?),
-            ["nice", value] => Means::Nice(nice(value)?),
-            ["ext"] => Means::Ext,
-            ["slice", time] => Means::Slice(slice(time)?),
+        Ok(match words[..] {
+            ["fifo", priority] => Self::Fifo(rt_priority(priority)?),
+            ["rr", priority] => Self::Rr(rt_priority(priority)?),
+            ["nice", value] => Self::Nice(nice(value)?),
+            ["ext"] => Self::Ext,
+            ["slice", time] => Self::Slice(slice(time)?),
             ["deadline", ..] => {
                 let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;
-                Means::Deadline { runtime_ns, deadline_ns, period_ns }
+                Self::Deadline { runtime_ns, deadline_ns, period_ns }
             }
             _ => return Err(format!("`{text}` is not a means of boosting")),
-        };
-        Ok(Self(means))
+        })
     }
 }
 

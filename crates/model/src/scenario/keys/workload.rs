@@ -9,12 +9,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 mod rogue;
 mod routine;
 
-use super::texts::PolicyText;
 use crate::diagnostic::nearest;
+use crate::plan::Dist;
 use crate::toml_read::table::{Flat, table};
-use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
-use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
+use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time};
+use crate::toml_read::value::{Factor, Int, Name, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
+use vcoop_sched::config::Policy;
 
 pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
@@ -59,7 +60,7 @@ table! {
         /// Copies, named NAME/0, NAME/1, ... when there are several.
         count: At<Int<1, 1024>> = "1",
         /// Scheduling policy. Default: that of the file for threads of a capture or of rt-app, else other.
-        policy: Option<At<PolicyText>>,
+        policy: Option<At<Policy>>,
         /// CPUs it may use: pCPUs for a load, vCPUs for a guest task. If it is "all", threads of rt-app keep the
         /// CPUs of their file, and those of a capture with cpu_map = "wrap".
         cpus: At<CpuList> = "all",
@@ -98,7 +99,7 @@ table! {
         /// Due times: absolute, or counted from the end of the last work.
         mode: At<CyclicMode> = "absolute",
         /// CPU time after each wake-up.
-        work: At<Times> = "5us",
+        work: At<Dist> = "5us",
     }
 }
 
@@ -108,7 +109,7 @@ table! {
         /// Share of its time spent in kernel sections.
         kernel: At<Percent<100>> = "0%",
         /// Length of a kernel section.
-        section: At<Times> = "exp 50us",
+        section: At<Dist> = "exp 50us",
         /// Of the host: on a live one `stress-ng` does the work, by this `--cpu-method`. It must be installed there. In
         /// the simulator it is like any other hog.
         stress_ng: Option<At<Name>>,
@@ -136,12 +137,12 @@ table! {
     /// Runs and sleeps for random times.
     pub(crate) struct Bursty {
         /// CPU time of a burst.
-        burst: At<Times> = "exp 4ms",
+        burst: At<Dist> = "exp 4ms",
         /// Sleep between bursts.
-        idle: At<Times> = "exp 6ms",
+        idle: At<Dist> = "exp 6ms",
         /// Server that it calls after each burst, and whose answer it waits for: `host.LOAD` or
         /// `VM.TASK`. Of several copies on both sides, copy n calls copy n modulo the servers.
-        server: Option<At<Prose>>,
+        server: Option<At<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -152,15 +153,15 @@ table! {
     /// sometimes a short sleep.
     pub(crate) struct Stress {
         /// User compute between system calls.
-        user: At<Times> = "exp 400us",
+        user: At<Dist> = "exp 400us",
         /// A system call.
-        kernel: At<Times> = "exp 20us",
+        kernel: At<Dist> = "exp 20us",
         /// Rounds of the two before a long section.
         rounds: At<Int<1, 64>> = "16",
         /// A long kernel section (page reclaim, truncation, ...).
-        long: At<Times> = "exp 300us max 2ms",
+        long: At<Dist> = "exp 300us max 2ms",
         /// Sleep after the long section (waiting for a lock, a pipe, a disk).
-        sleep: At<Times> = "exp 200us",
+        sleep: At<Dist> = "exp 200us",
     }
 }
 
@@ -169,7 +170,7 @@ table! {
     /// thread at the frame rate, workers (script compilation, garbage collection).
     pub(crate) struct Browser {
         /// System call after a burst of any thread.
-        syscall: At<Times> = "exp 30us",
+        syscall: At<Dist> = "exp 30us",
         /// Frame period.
         frame: At<Period> = "16667us",
         /// Workers.
@@ -222,7 +223,7 @@ table! {
         /// Audio queued ahead of the device.
         buffer: At<AudioTime> = "192 frames",
         /// CPU time of a callback.
-        work: At<Times> = "200us",
+        work: At<Dist> = "200us",
         /// What wakes it. Default: a device in a guest, a timer on the host.
         source: Option<At<AudioSource>>,
         /// vCPU that takes the device's interrupt.
@@ -234,10 +235,10 @@ table! {
     /// A server: waits for calls, uses the CPU for each in the order of their arrival, and answers it.
     pub(crate) struct Server {
         /// CPU time of a call.
-        work: At<Times> = "2us",
+        work: At<Dist> = "2us",
         /// Sleep after the work and before the answer, as for a disk. Later calls wait meanwhile; several copies serve
         /// in parallel.
-        wait: At<Times> = "0us",
+        wait: At<Dist> = "0us",
         /// What it does under a lock for each call, before the work.
         guarded: Flat<SectionKeys>,
         /// vCPU that takes the interrupts of calls from outside of the VM.
@@ -251,11 +252,11 @@ table! {
     pub(crate) struct Ping {
         /// Server that it calls: `host.LOAD` or `VM.TASK`; of several copies `VM.TASK/0`, or without
         /// the number copy n modulo the servers.
-        server: At<Prose>,
+        server: At<String>,
         /// Period.
         interval: At<Period> = "1ms",
         /// CPU time after each answer.
-        work: At<Times> = "0us",
+        work: At<Dist> = "0us",
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -279,14 +280,14 @@ table! {
         /// Rounds.
         rounds: At<Int<1, 10_000_000>> = "1000",
         /// CPU time before each call.
-        burst: At<Times> = "exp 10us",
+        burst: At<Dist> = "exp 10us",
         /// Rounds from one longer burst to the next; 0: there are none.
         every: At<Int<0, 10_000_000>> = "0",
         /// CPU time of a longer burst, besides the round's own.
-        long: At<Times> = "exp 1ms",
+        long: At<Dist> = "exp 1ms",
         /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
         /// servers. Default: no I/O.
-        server: Option<At<Prose>>,
+        server: Option<At<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
         /// Work after VMLogin.
@@ -300,14 +301,14 @@ table! {
     /// the thinking to the end of the last burst.
     pub(crate) struct Desktop {
         /// Time between two actions.
-        think: At<Times> = "exp 2s",
+        think: At<Dist> = "exp 2s",
         /// Bursts of an action.
         bursts: At<Int<1, 100_000>> = "20",
         /// CPU time of a burst.
-        burst: At<Times> = "exp 1ms",
+        burst: At<Dist> = "exp 1ms",
         /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
         /// servers. Default: no I/O.
-        server: Option<At<Prose>>,
+        server: Option<At<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -327,7 +328,7 @@ table! {
     /// Threads of a recorded machine, played back: their CPU demand, sleeps and wake-ups.
     pub(crate) struct Capture {
         /// A capture file, relative to the scenario's, or `builtin:NAME`.
-        file: At<Prose>,
+        file: At<String>,
         /// CPU demand times this; sleeps stay.
         scale: At<Factor> = "1.0",
         /// Start again at the end.
@@ -431,9 +432,9 @@ pub(crate) struct Workload {
 fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workload> {
     let words: Vec<&str> =
         Kind::WORDS.iter().copied().filter(|word| guest || !GUEST_ONLY.contains(word)).collect();
-    let word: Option<At<Prose>> = reader.field("kind", "").flatten();
+    let word: Option<At<String>> = reader.field("kind", "").flatten();
     let common = CommonKeys::read_fields(reader);
-    let Some(At { value: Prose(word), span }) = word else {
+    let Some(At { value: word, span }) = word else {
         if reader.table.get("kind").is_none() {
             let help = format!("add `kind = ...`, one of {}", words.join(", "));
             reader.errors.error_help(reader.span, "missing key `kind`", help);
@@ -453,41 +454,33 @@ fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workloa
     Some(Workload { common: common?, kind: kind? })
 }
 
-/// Declares the workload table of a level.
-macro_rules! level_table {
-    ($(#[doc = $about:literal])+ $name:ident, guest = $guest:literal) => {
-        $(#[doc = $about])+
-        #[derive(Clone, Debug)]
-        pub(crate) struct $name(pub(crate) Workload);
+/// A table of workloads of a level.
+#[derive(Clone, Debug)]
+pub(crate) struct Load<const GUEST: bool>(pub(crate) Workload);
 
-        impl Table for $name {
-            const ABOUT: &'static str = concat!($($about),+);
+/// A load or probe of the host.
+pub(crate) type HostLoad = Load<false>;
+/// A task of a guest.
+pub(crate) type GuestTask = Load<true>;
 
-            fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-                read_workload(reader, $guest).map(Self)
-            }
+impl<const GUEST: bool> Table for Load<GUEST> {
+    const ABOUT: &'static str =
+        if GUEST { "A task of a guest." } else { "A load or probe of the host." };
 
-            fn describe(_: &mut TableSchema<'_>) {}
-        }
+    fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        read_workload(reader, GUEST).map(Self)
+    }
 
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-                let kinds = Kind::schemas(generator, $guest);
-                json_schema!({ "description": Self::ABOUT.trim(), "oneOf": kinds })
-            }
-        }
-    };
+    fn describe(_: &mut TableSchema<'_>) {}
 }
 
-level_table! {
-    /// A load or probe of the host.
-    HostLoad, guest = false
-}
-level_table! {
-    /// A task of a guest.
-    GuestTask, guest = true
+impl<const GUEST: bool> JsonSchema for Load<GUEST> {
+    fn schema_name() -> Cow<'static, str> {
+        if GUEST { "GuestTask" } else { "HostLoad" }.into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let kinds = Kind::schemas(generator, GUEST);
+        json_schema!({ "description": Self::ABOUT, "oneOf": kinds })
+    }
 }

@@ -1,10 +1,11 @@
 //! Kinds whose tasks talk to each other, or keep each other waiting.
 
+use crate::plan::Dist;
 use crate::plan::LockKind;
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, table};
-use crate::toml_read::units::{Period, Time, Times};
-use crate::toml_read::value::{Int, Prose, choice};
+use crate::toml_read::units::{Period, Time};
+use crate::toml_read::value::{Int, choice};
 
 table! {
     /// A part of each unit of work that is done under a lock.
@@ -18,7 +19,7 @@ table! {
         /// a futex and waiting readers sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
-        section: Option<At<Times>>,
+        section: Option<At<Dist>>,
         /// Acquisitions from one flush of the TLBs of all vCPUs that run tasks of this process, under the lock, as by
         /// munmap, to the next; 0: no flush. Default: 0.
         flush_every: Option<At<Int<0, 1_000_000_000>>>,
@@ -32,14 +33,14 @@ table! {
     pub(crate) struct Client {
         /// Server that it calls, here or in another VM: `host.LOAD` or `VM.TASK`; of several copies
         /// `VM.TASK/0`, or without the number copy n modulo the servers. Either this or `network`.
-        server: Option<At<Prose>>,
+        server: Option<At<String>>,
         /// The server is on another machine: time from the call's departure to the interrupt of the answer, with the
         /// server's work.
-        network: Option<At<Times>>,
+        network: Option<At<Dist>>,
         /// Time between an answer and the next call.
-        think: At<Times> = "0us",
+        think: At<Dist> = "0us",
         /// CPU time of a message before it is sent.
-        work: At<Times> = "2us",
+        work: At<Dist> = "2us",
         /// What it does under a lock before each call.
         guarded: Flat<SectionKeys>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
@@ -52,7 +53,7 @@ table! {
     /// NAME/pong. Measures the round trip; `rate` counts them.
     pub(crate) struct Pipe {
         /// CPU time of each task before it writes.
-        work: At<Times> = "1us",
+        work: At<Dist> = "1us",
     }
 }
 
@@ -83,11 +84,11 @@ table! {
         /// and 640 in a pipe.
         room: Option<At<Int<1, 1_000_000>>>,
         /// CPU time of a message at its sender.
-        send: At<Times> = "1us",
+        send: At<Dist> = "1us",
         /// CPU time of a message at its receiver.
-        receive: At<Times> = "1us",
+        receive: At<Dist> = "1us",
         /// A sender's sleep after it has written to all receivers once.
-        pause: At<Times> = "0us",
+        pause: At<Dist> = "0us",
         /// What a receiver does under a lock for each message.
         guarded: Flat<SectionKeys>,
     }
@@ -106,12 +107,12 @@ table! {
         /// Workers of each (`-t`).
         workers: At<Int<1, 1024>> = "8",
         /// CPU time of a messenger for each request.
-        message: At<Times> = "1us",
+        message: At<Dist> = "1us",
         /// A worker's sleep before it works on a request. Default: 100 us, and none with an `interval`, which takes
         /// none.
-        think: Option<At<Times>>,
+        think: Option<At<Dist>>,
         /// CPU time of a request.
-        work: At<Times> = "exp 1ms",
+        work: At<Dist> = "exp 1ms",
         /// A messenger's sleep between two batches of requests. Default: no fixed rate.
         interval: Option<At<Period>>,
         /// interval: requests of a batch, at most `workers`, each to the next worker in turn. schbench of 2017 to 2021
@@ -130,9 +131,9 @@ table! {
         /// The step is done in one of so many rounds.
         every: At<Int<1, 1_000_000_000>> = "1",
         /// CPU time in user mode, before the lock is taken.
-        work: At<Times> = "0us",
+        work: At<Dist> = "0us",
         /// CPU time in the guest's kernel, before the lock is taken.
-        kernel: At<Times> = "0us",
+        kernel: At<Dist> = "0us",
         /// What it does under a lock.
         guarded: Flat<SectionKeys>,
     }
@@ -144,12 +145,12 @@ table! {
     /// of the round; `rate` counts rounds.
     pub(crate) struct LockWorkers {
         /// CPU time of a round outside of the lock, in user mode.
-        work: At<Times> = "exp 20us",
+        work: At<Dist> = "exp 20us",
         /// CPU time of a round outside of the lock in the guest's kernel, as for page faults: KVM yields to vCPUs that
         /// were preempted there only.
-        kernel: At<Times> = "0us",
+        kernel: At<Dist> = "0us",
         /// CPU time under the lock, with preemption off.
-        section: At<Times> = "exp 2us",
+        section: At<Dist> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
@@ -173,7 +174,7 @@ table! {
     /// behind the barrier; `rate` counts rounds of tasks.
     pub(crate) struct Barrier {
         /// CPU time of a round.
-        work: At<Times> = "exp 1ms",
+        work: At<Dist> = "exp 1ms",
         /// How long a task spins at the barrier, in user mode, before it sleeps; 0: it sleeps at once. libgomp spins
         /// some ms unless there are more threads than CPUs, Intel's runtime 200 ms.
         spin: At<Time> = "1ms",
@@ -204,7 +205,7 @@ table! {
         /// Which IPIs are sent.
         mode: At<IpiMode> = "broadcast",
         /// CPU time between two rounds.
-        gap: At<Times> = "1us",
+        gap: At<Dist> = "1us",
         /// broadcast-lock: the lock, as for `lock-workers`.
         lock: At<Int<0, 63>> = "0",
     }
@@ -231,7 +232,7 @@ table! {
         /// Way of waiting for the timer.
         wait: At<TimerWait> = "halt",
         /// CPU time after each expiry.
-        work: At<Times> = "1us",
+        work: At<Dist> = "1us",
     }
 }
 
@@ -241,7 +242,7 @@ table! {
     /// read all counters.
     pub(crate) struct CstateMonitor {
         /// Time between two readings.
-        interval: At<Times> = "100ms",
+        interval: At<Dist> = "100ms",
         /// Counters: of a core there are four (C1, C3, C6, C7), of its package up to seven more.
         counters: At<Int<1, 64>> = "4",
     }
@@ -252,6 +253,6 @@ table! {
     /// Something that vcoop cannot express is refused with its path in the file. Measures the lateness of timers.
     pub(crate) struct RtApp {
         /// A JSON file, relative to the scenario's, or `builtin:rt-app-mixed`.
-        file: At<Prose>,
+        file: At<String>,
     }
 }
