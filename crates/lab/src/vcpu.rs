@@ -33,6 +33,21 @@ pub(crate) struct Exits {
     pub(crate) multicast: AtomicU64,
 }
 
+impl Exits {
+    /// Each counter, under its name in results.
+    pub(crate) fn by_name(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("doorbell", &self.doorbell),
+            ("notify", &self.notify),
+            ("register", &self.register),
+            ("refused", &self.refused),
+            ("mmio", &self.mmio),
+            ("send", &self.send),
+            ("multicast", &self.multicast),
+        ]
+    }
+}
+
 /// What one exit asks for.
 enum Asked {
     Nothing,
