@@ -39,7 +39,6 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let host = host_facts();
     let mut findings = vec![simulator()];
     findings.extend(survey(&host));
-    #[cfg(target_os = "linux")]
     findings.extend([interrupts()].into_iter().chain(boosts_in_kernel()));
     let text = if args.json {
         let (schema, version) = ("vcoop.doctor/1", env!("CARGO_PKG_VERSION"));
@@ -74,7 +73,6 @@ fn show(finding: &Finding) -> String {
 }
 
 /// The sources of events for policies: a VM's interrupts, and its sleeps.
-#[cfg(target_os = "linux")]
 fn interrupts() -> Finding {
     use vcoop_bpf::{Events, Missing};
 
@@ -102,7 +100,6 @@ fn interrupts() -> Finding {
 
 /// The policies that can be decided in the kernel, if this build and the kernel support the scheduler and none is
 /// loaded.
-#[cfg(target_os = "linux")]
 fn boosts_in_kernel() -> Option<Finding> {
     use vcoop_bpf::Scheduler;
 

@@ -7,7 +7,6 @@ use crate::output::note;
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// The flag that Ctrl-C sets, for commands that normally end by it.
-#[cfg(target_os = "linux")]
 pub(crate) fn end_flag() -> &'static AtomicBool {
     // Without a handler Ctrl-C ends the process, and the keeper restores everything.
     let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));

@@ -9,7 +9,6 @@ mod explain;
 mod fail_if;
 mod failure;
 mod folder;
-#[cfg(target_os = "linux")]
 mod host;
 mod interrupt;
 mod list;
@@ -62,15 +61,4 @@ fn main() -> ExitCode {
         command => host::run(command),
     };
     done.map_or_else(output::fail, |()| ExitCode::SUCCESS)
-}
-
-#[cfg(not(target_os = "linux"))]
-mod host {
-    use crate::args::Command;
-    use crate::failure::Failure;
-
-    pub(crate) fn run(_: Command) -> Result<(), Failure> {
-        let why = "VMs are found on Linux hosts only\n  remedy: run it on the host of the VMs";
-        Err(Failure::Missing(why.to_owned()))
-    }
 }

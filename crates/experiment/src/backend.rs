@@ -3,7 +3,6 @@
 mod kvm;
 mod select;
 mod sim;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vm;
 
 use std::collections::BTreeMap;
@@ -19,7 +18,6 @@ pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
 pub use sim::{Sim, SimHere};
 pub use vcoop_model::Missing as Unavailable;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use vm::{Applied, Applies, Vm};
 
 /// Something that runs a plan.

@@ -12,19 +12,12 @@ mod costs;
 mod seen;
 mod settle;
 
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod bench;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod gaps;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod guest;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod noise;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod run;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod timer;
 
 use serde::Serialize;
@@ -34,7 +27,6 @@ use vcoop_model::profile::Profile;
 use crate::facts::HostFacts;
 
 pub use costs::{BASE_PROFILE, Cost, Origin};
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use run::calibrate;
 pub use seen::SeenNoise;
 pub use settle::{Distribution, TOLERANCE_PERCENT};

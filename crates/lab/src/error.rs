@@ -98,13 +98,11 @@ impl Error {
     }
 
     /// Whether the request was refused because others use the resource at the moment (EBUSY).
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
     }
 
     /// An error of an ioctl.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn kvm(
         asked: &'static str,
         whom: &Whom,

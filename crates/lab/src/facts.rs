@@ -122,11 +122,8 @@ impl HostFacts {
 
 /// This host's facts.
 pub fn host_facts() -> HostFacts {
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     let (allowed, tick) =
         (vcoop_threads::allowed_cpus().unwrap_or_default(), vcoop_threads::clock::tick_ns());
-    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-    let (allowed, tick) = (Vec::new(), None);
     HostFacts::read(Path::new("/"), &allowed, tick)
 }
 

@@ -53,74 +53,58 @@
 //! to a guest's kernel is `wake_to_run` if the vCPU was idle and `preempted_to_run` if not; the latter also has all of
 //! the way to a guest's server that was busy with another call. The way from a guest's kernel to its task, and between
 //! tasks of one vCPU, is `guest_switch`.
-#![cfg_attr(
-    not(all(target_os = "linux", target_arch = "x86_64")),
-    allow(dead_code, unused_imports, reason = "there is no lab on other targets")
-)]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod calibrate;
+mod channels;
+mod collect;
+mod common;
+mod counters;
 mod doctor;
+mod environment;
 mod error;
+mod event_signal;
 mod facts;
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#[path = ""]
-mod linux {
-    //! What needs `/dev/kvm`.
-
-    pub(crate) mod channels;
-    pub(crate) mod collect;
-    pub(crate) mod common;
-    pub(crate) mod counters;
-    pub(crate) mod environment;
-    pub(crate) mod event_signal;
-    #[cfg(test)]
-    pub(crate) mod fault_injection;
-    pub(crate) mod govern;
-    pub(crate) mod host_call;
-    pub(crate) mod host_task;
-    pub(crate) mod inbox;
-    pub(crate) mod injector;
-    pub(crate) mod lab_vm;
-    pub(crate) mod machine;
-    pub(crate) mod memory;
-    pub(crate) mod page_check;
-    pub(crate) mod policy_driver;
-    pub(crate) mod policy_log;
-    pub(crate) mod port;
-    pub(crate) mod preferred_mask;
-    pub(crate) mod probe;
-    pub(crate) mod rates;
-    pub(crate) mod reservation;
-    pub(crate) mod rogue;
-    pub(crate) mod round_trip;
-    pub(crate) mod routine;
-    pub(crate) mod run;
-    pub(crate) mod samples;
-    pub(crate) mod stress_ng;
-    pub(crate) mod trace;
-    pub(crate) mod translate;
-    pub(crate) mod vcpu;
-    pub(crate) mod virt;
-    pub(crate) mod widths;
-    pub(crate) mod work;
-
-    pub use environment::environment;
-    pub use run::{available, can_trace, check, run};
-
-    pub use crate::calibrate::calibrate;
-}
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use linux::*;
+#[cfg(test)]
+mod fault_injection;
+mod govern;
+mod host_call;
+mod host_task;
+mod inbox;
+mod injector;
+mod lab_vm;
+mod machine;
+mod memory;
+mod page_check;
+mod policy_driver;
+mod policy_log;
+mod port;
+mod preferred_mask;
+mod probe;
+mod rates;
+mod reservation;
+mod rogue;
+mod round_trip;
+mod routine;
+mod run;
+mod samples;
+mod stress_ng;
+mod trace;
+mod translate;
+mod vcpu;
+mod virt;
+mod widths;
+mod work;
 
 pub use calibrate::{
     BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
-    SeenNoise, Skipped, TOLERANCE_PERCENT,
+    SeenNoise, Skipped, TOLERANCE_PERCENT, calibrate,
 };
 pub use doctor::{Finding, State, cpu_limit, survey};
+pub use environment::environment;
 pub use error::{Error, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
+pub use run::{available, can_trace, check, run};
 
 /// Settings of a run that a plan does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,76 +129,3 @@ impl Default for Options {
         Self { advance_ns: None, trace: true, check_pages: false }
     }
 }
-
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-mod elsewhere {
-    use std::collections::BTreeMap;
-
-    use vcoop_model::Missing;
-    use vcoop_model::plan::Plan;
-    use vcoop_model::recording::Recording;
-    use vcoop_model::run::Run;
-
-    use crate::{CalibrateOptions, Calibration, Error, Options};
-
-    /// Whether the lab can run here.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn available() -> Result<(), Missing> {
-        Err(Missing {
-            what: "the micro-VM lab needs x86-64 Linux with KVM".to_owned(),
-            remedy: "use the simulator".to_owned(),
-        })
-    }
-
-    /// Whether a run's host threads can be recorded.
-    ///
-    /// # Errors
-    ///
-    /// They cannot, on this target.
-    pub fn can_trace() -> Result<(), Missing> {
-        available()
-    }
-
-    /// Whether this plan can run here.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn check(_: &Plan) -> Result<(), Error> {
-        Ok(available()?)
-    }
-
-    /// Runs a plan once.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn run(_: Run<'_>, _: &Options) -> Result<(Recording, Option<Error>), Error> {
-        available()?;
-        Ok(Default::default())
-    }
-
-    /// Measures this host's costs.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn calibrate(
-        _: CalibrateOptions,
-        _: &(dyn Fn() -> bool + Sync),
-        _: &(dyn Fn(&str) + Sync),
-    ) -> Result<Calibration, Error> {
-        Err(Error::unsupported("calibration", "it needs x86-64 Linux"))
-    }
-
-    /// Nothing is known here.
-    pub fn environment() -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-}
-
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::*;

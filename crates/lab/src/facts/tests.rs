@@ -206,7 +206,6 @@ fn cpu_lists() {
     assert_eq!(topology::list("x,7-,0-99999999"), Vec::<u32>::new());
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn this_host_has_cpus_and_a_release() {
     let facts = host_facts();
