@@ -256,31 +256,21 @@ impl<'a> Collector<'a> {
         let exitless = self.firing.exitless;
         for Line { origin: from, series } in &mut self.lines {
             match from {
-                Origin::Guest(GuestOrigin {
-                    vm,
-                    ring,
-                    device,
-                    server,
-                    calls,
-                    interrupt,
-                    reader,
-                    invalid,
-                    ..
-                }) => {
-                    let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
-                    let ours = exitless || *device;
-                    reader.read(ring, |mut s| {
+                Origin::Guest(g) => {
+                    let ring: &Ring = vms[g.vm].machine.ram.at(RINGS + g.ring * RING_STRIDE);
+                    let ours = exitless || g.device;
+                    g.reader.read(ring, |mut s| {
                         // Guest-written: a time that cannot be is no sample.
                         if s.due < origin || s.taken < s.due || s.taken > tsc() {
-                            *invalid += 1;
+                            g.invalid += 1;
                             return;
                         }
-                        if *interrupt {
+                        if g.interrupt {
                             s.taken = s.woken.clamp(s.due, s.taken);
                         }
-                        let source = match *server {
+                        let source = match g.server {
                             Some(server) => Source::RoundTrip(RoundTrip::of(&s, server)),
-                            None if *calls => Source::Calls { back: s.taken },
+                            None if g.calls => Source::Calls { back: s.taken },
                             None => of_period(s, ours, early),
                         };
                         series.hold(PendingSample {

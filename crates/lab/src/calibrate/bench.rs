@@ -104,6 +104,22 @@ impl Bench<'_> {
         self.skipped.push(Skipped { name, why: why.to_owned() });
     }
 
+    /// The other CPU. Without one these measures are skipped.
+    pub(crate) fn other_cpu(&mut self, names: &[&'static str]) -> Option<u32> {
+        for name in names.iter().filter(|_| self.other.is_none()) {
+            self.skipped.push(Skipped { name, why: "there is only one CPU".to_owned() });
+        }
+        self.other
+    }
+
+    /// Whether threads can be real-time. Where they cannot, this measure is skipped.
+    pub(crate) fn needs_fifo(&mut self, name: &'static str) -> bool {
+        if !self.fifo {
+            self.skip(name, "real-time scheduling is not permitted");
+        }
+        self.fifo
+    }
+
     /// What was found for `name`.
     pub(crate) fn found(&self, name: &str) -> Option<Distribution> {
         self.measures.iter().find(|m| m.name == name).map(|m| m.distribution)

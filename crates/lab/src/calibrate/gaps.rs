@@ -146,10 +146,7 @@ fn timer(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
 /// An interrupt to another CPU, by membarrier: the CPU takes it, and the caller waits for that.
 fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
     let names = ["ipi-round-trip", "ipi-travel", "ipi-receive"];
-    let Some(other) = b.other else {
-        names.into_iter().for_each(|name| b.skip(name, "there is only one CPU"));
-        return Ok(());
-    };
+    let Some(other) = b.other_cpu(&names) else { return Ok(()) };
     if !can_interrupt_others() {
         let why = "this kernel has no expedited membarrier";
         names.into_iter().for_each(|name| b.skip(name, why));

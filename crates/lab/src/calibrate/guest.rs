@@ -376,8 +376,7 @@ fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
 /// A thread of the host that takes the CPU from a vCPU in guest mode.
 fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     const NAME: &str = "sleep-late-guest";
-    if !b.fifo {
-        b.skip(NAME, "real-time scheduling is not permitted");
+    if !b.needs_fifo(NAME) {
         return Ok(());
     }
     let (cpu, late) = ([b.cpu], Late::of(b));
@@ -497,12 +496,7 @@ fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
             "CPU time of a vCPU's thread to be woken, handle it, and halt again",
         ),
     ];
-    let Some(other) = b.other else {
-        for (_, _, name, _) in all {
-            b.skip(name, "there is only one CPU");
-        }
-        return Ok(());
-    };
+    let Some(other) = b.other_cpu(&all.map(|(_, _, name, _)| name)) else { return Ok(()) };
     // The vCPU goes elsewhere; this thread sends.
     for (setup, part, name, about) in all {
         with_guest(b, kvm, setup, &[other], |b, guest| {
@@ -548,12 +542,7 @@ fn between(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
         (from, "ipi-halted", "an IPI from one vCPU to another that is halted, until its handler"),
         (Setup { hog: Some(1), ..from }, "ipi-running", "the same to one that runs"),
     ];
-    let Some(other) = b.other else {
-        for (_, name, _) in all {
-            b.skip(name, "there is only one CPU");
-        }
-        return Ok(());
-    };
+    let Some(other) = b.other_cpu(&all.map(|(_, name, _)| name)) else { return Ok(()) };
     let cpus = [b.cpu, other];
     for (setup, name, about) in all {
         with_guest(b, kvm, setup, &cpus, |b, guest| {

@@ -128,8 +128,7 @@ fn timer_program(b: &mut Bench<'_>) -> Result<(), Error> {
 }
 
 fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
-    if !b.fifo {
-        b.skip("setattr", "real-time scheduling is not permitted");
+    if !b.needs_fifo("setattr") {
         return Ok(());
     }
     let (fair, fifo) = (
@@ -160,10 +159,7 @@ fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
     Helper::sleeping(cpu, || {}).with(|tid| {
         b.measure("setattr-sleeping", "the same on a thread that sleeps", |out| toggle(out, tid))
     })?;
-    let Some(other) = b.other else {
-        b.skip("setattr-running", "there is only one CPU");
-        return Ok(());
-    };
+    let Some(other) = b.other_cpu(&["setattr-running"]) else { return Ok(()) };
     Helper::spinning(other).with(|tid| {
         b.measure("setattr-running", "the same on a thread that runs on another CPU", |out| {
             toggle(out, tid)
@@ -228,8 +224,7 @@ impl<F: FnOnce() + Send> Helper<F> {
 /// Two real-time threads of one priority hand the CPU to each other: each time it comes back, it has
 /// been switched twice.
 fn switch(b: &mut Bench<'_>) -> Result<(), Error> {
-    if !b.fifo {
-        b.skip("switch-pair", "real-time scheduling is not permitted");
+    if !b.needs_fifo("switch-pair") {
         return Ok(());
     }
     let (cpu, block) = (b.cpu, Timer::of(b).block);
@@ -337,8 +332,7 @@ impl Sleeper {
 
 /// Cost of a wake-up for the waker, where the woken thread may not run yet and no CPU is interrupted.
 fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
-    if !b.fifo {
-        b.skip("wake-here", "real-time scheduling is not permitted");
+    if !b.needs_fifo("wake-here") {
         return Ok(());
     }
     let (cpu, block) = (b.cpu, Timer::of(b).block);
@@ -352,10 +346,7 @@ fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
 /// From a futex wake to the sleeper's first instruction, on another CPU that is idle (or runs fair work).
 fn wake_there(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, fifo) = (Timer::of(b).block, b.fifo);
-    let Some(other) = b.other else {
-        b.skip("wake-idle", "there is only one CPU");
-        return Ok(());
-    };
+    let Some(other) = b.other_cpu(&["wake-idle"]) else { return Ok(()) };
     let woken = |b: &mut Bench<'_>, name, about| {
         Sleeper::with(other, fifo, 0, |sleeper| {
             b.sample(name, about, |out| {
@@ -435,13 +426,11 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, late) = (Timer::of(b).block, Late::of(b));
     let about = "clock_nanosleep to a time: how late the thread runs";
     b.sample("sleep-late", about, |out| late.measure(out))?;
-    if b.fifo {
+    if b.needs_fifo("sleep-late-busy") {
         Helper::spinning(b.cpu).with(|_| {
             let about = "the same where a fair thread runs meanwhile";
             b.sample("sleep-late-busy", about, |out| late.measure(out))
         })?;
-    } else {
-        b.skip("sleep-late-busy", "real-time scheduling is not permitted");
     }
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
     let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);

@@ -51,20 +51,16 @@ impl Config {
     const MAX: u64 = 4 << 20;
 
     pub(super) fn load(root: &Root, release: &str) -> Self {
-        let plain = |path: String| {
+        let open = |path: &str| File::open(root.path(path)).ok();
+        let text = |from: &mut dyn Read| {
             let mut text = String::new();
-            let file = File::open(root.path(&path)).ok()?;
-            file.take(Self::MAX).read_to_string(&mut text).ok().map(|_| text)
+            from.take(Self::MAX).read_to_string(&mut text).ok().map(|_| text)
         };
-        let packed = || {
-            let mut text = String::new();
-            let file = File::open(root.path("proc/config.gz")).ok()?;
-            GzDecoder::new(file).take(Self::MAX).read_to_string(&mut text).ok().map(|_| text)
-        };
-        if let Some(text) = packed() {
+        let packed = open("proc/config.gz").and_then(|file| text(&mut GzDecoder::new(file)));
+        if let Some(text) = packed {
             return Self { text, from: "/proc/config.gz" };
         }
-        match plain(format!("boot/config-{release}")) {
+        match open(&format!("boot/config-{release}")).and_then(|mut file| text(&mut file)) {
             Some(text) => Self { text, from: "/boot/config-<release>" },
             None => Self::default(),
         }
