@@ -76,15 +76,13 @@ fn trim(text: &str) -> String {
 impl Axis {
     /// An axis of `count` rows (at least one) from top to bottom, labelled by these ticks.
     pub fn rows(count: f64, ticks: Vec<(f64, String)>) -> Self {
-        Self {
-            label: String::new(),
-            scale: Scale::Linear,
-            unit: Unit::Count,
-            min: count.max(1.0),
-            max: 0.0,
-            ticks: Some(ticks),
-            grid: false,
-        }
+        Self::labelled(count.max(1.0), 0.0, ticks)
+    }
+
+    /// A linear axis without a title and a grid, labelled by these ticks.
+    pub(crate) fn labelled(min: f64, max: f64, ticks: Vec<(f64, String)>) -> Self {
+        let (label, scale, unit) = (String::new(), Scale::Linear, Unit::Count);
+        Self { label, scale, unit, min, max, ticks: Some(ticks), grid: false }
     }
 
     /// An axis from 0, or from a power of ten if it is logarithmic, that includes all of these values.

@@ -287,15 +287,7 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
         layers.push(Layer::Whiskers { slot: lane.slot, whiskers: marks });
     }
     let names = shown.iter().enumerate().map(|(i, q)| (i as f64 + 0.5, q.1.to_owned()));
-    let x = Axis {
-        label: String::new(),
-        scale: Scale::Linear,
-        unit: Unit::Count,
-        min: 0.0,
-        max: shown.len().max(1) as f64,
-        ticks: Some(names.collect()),
-        grid: false,
-    };
+    let x = Axis::labelled(0.0, shown.len().max(1) as f64, names.collect());
     Chart {
         id: format!("quantiles-{}-{index}", id(probe)),
         title: titled(probe, &panel.title),

@@ -150,18 +150,11 @@ fn stack(
         .map(|(place, boxes)| Layer::Boxes { slot: Slot::Part(ORDER[place] as usize), boxes })
         .collect();
     layers.push(Layer::Words { words: thinned(above, &x) });
+    let ticks = [(0.0, "0"), (0.5, "50 %"), (1.0, "100 %")].map(|(at, word)| (at, word.to_owned()));
     let y = Axis {
         label: "share of the time".to_owned(),
-        scale: Scale::Linear,
         unit: Unit::Share,
-        min: 0.0,
-        max: 1.12,
-        ticks: Some(vec![
-            (0.0, "0".to_owned()),
-            (0.5, "50 %".to_owned()),
-            (1.0, "100 %".to_owned()),
-        ]),
-        grid: false,
+        ..Axis::labelled(0.0, 1.12, ticks.into())
     };
     Chart {
         id: format!("parts-{}-{index}", id(probe)),
