@@ -139,7 +139,7 @@ pub struct HostPlan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smt_ppm: Option<u32>,
     /// Which vCPU threads may run on siblings of one core at a time.
-    #[serde(default, skip_serializing_if = "CoreScheduling::is_off")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub core_scheduling: CoreScheduling,
     /// Devices that interrupt pCPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -162,12 +162,6 @@ choice! {
         Vm = "vm",
         /// No two vCPUs may: each has its own cookie.
         Vcpu = "vcpu",
-    }
-}
-
-impl CoreScheduling {
-    fn is_off(&self) -> bool {
-        *self == Self::Off
     }
 }
 
@@ -241,34 +235,22 @@ impl HostSched {
 
     /// Linux's scheduler, if the host has it.
     pub fn linux(&self) -> Option<&LevelConfig> {
-        match self {
-            Self::Linux(level) => Some(level),
-            Self::Credit1(_) | Self::Pool(_) => None,
-        }
+        if let Self::Linux(level) = self { Some(level) } else { None }
     }
 
     /// Linux's scheduler, mutable, if the host has it.
     pub fn linux_mut(&mut self) -> Option<&mut LevelConfig> {
-        match self {
-            Self::Linux(level) => Some(level),
-            Self::Credit1(_) | Self::Pool(_) => None,
-        }
+        if let Self::Linux(level) = self { Some(level) } else { None }
     }
 
     /// Xen's scheduler, if the host has it.
     pub fn credit1(&self) -> Option<&Credit1Config> {
-        match self {
-            Self::Credit1(credit1) => Some(credit1),
-            Self::Linux(_) | Self::Pool(_) => None,
-        }
+        if let Self::Credit1(credit1) = self { Some(credit1) } else { None }
     }
 
     /// PowerVM's pool, if the host has it.
     pub fn pool(&self) -> Option<&PoolConfig> {
-        match self {
-            Self::Pool(pool) => Some(pool),
-            Self::Linux(_) | Self::Credit1(_) => None,
-        }
+        if let Self::Pool(pool) = self { Some(pool) } else { None }
     }
 
     /// The scheduler's name in scenarios.
@@ -368,16 +350,15 @@ pub struct VmPlan {
     /// Guest takes part in the boost protocol (advertised and registered).
     pub cooperative: bool,
     /// Each vCPU has a series of its waits for a pCPU after wake-ups: [`VmPlan::wait_probe`].
-    #[serde(default, skip_serializing_if = "is_not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waits: bool,
     /// How it is virtualised.
     pub virt: Virt,
 }
 
-/// For serde.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_not(flag: &bool) -> bool {
-    !flag
+/// Whether a field is as by default, and left out of files.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl VmPlan {
@@ -431,7 +412,7 @@ pub struct ProbePlan {
     /// The task.
     pub target: Target,
     /// End of its samples.
-    #[serde(default, skip_serializing_if = "Moment::is_task")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub moment: Moment,
 }
 
@@ -445,12 +426,6 @@ pub enum Moment {
     /// At the entry of the guest's handler of the timer's interrupt: the latency of kvm-unit-tests'
     /// `tscdeadline_latency`.
     Interrupt,
-}
-
-impl Moment {
-    fn is_task(&self) -> bool {
-        *self == Self::Task
-    }
 }
 
 /// A task of the plan.

@@ -1,6 +1,6 @@
 //! Policy machines for a plan, the same for every backend.
 
-use vcoop_policy::config::Means;
+use vcoop_policy::config::{DynamicConfig, Means, WakeBoostConfig};
 use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::govern::GovernorDriver;
 use vcoop_policy::thread::Policy;
@@ -9,29 +9,21 @@ use vcoop_policy::{HostPolicy, VmShared};
 use super::{Ns, Plan, PolicyPlan};
 
 impl PolicyPlan {
-    /// The machine of a vCPU, starting at time `now`, and its means of boosting. `own`: the vCPU's own means, instead
+    /// The machine of a vCPU, starting at time 0, and its means of boosting. `own`: the vCPU's own means, instead
     /// of the policy's.
-    fn machine(&self, own: Option<Means>, now: Ns) -> (HostPolicy, Option<Means>) {
-        match self {
-            // Ratelimits are set for domains; no vCPU is boosted.
-            Self::Vanilla | Self::RatelimitAuto(_) => (HostPolicy::Vanilla, None),
-            Self::Static { means } => {
-                let means = own.unwrap_or(*means);
-                (HostPolicy::fixed(means), Some(means))
+    fn machine(&self, own: Option<Means>) -> (HostPolicy, Option<Means>) {
+        let means = own.or(self.means());
+        let machine = match (self, means) {
+            (Self::Static { .. }, Some(means)) => HostPolicy::fixed(means),
+            (Self::Dynamic(config), Some(means)) => {
+                HostPolicy::dynamic(DynamicConfig { means, ..*config }, 0)
             }
-            Self::Dynamic(config) => {
-                let means = own.unwrap_or(config.means);
-                let mut config = *config;
-                config.means = means;
-                (HostPolicy::dynamic(config, now), Some(means))
+            (Self::WakeBoost(config), Some(means)) => {
+                HostPolicy::wake_boost(WakeBoostConfig { means, ..*config }, 0)
             }
-            Self::WakeBoost(config) => {
-                let means = own.unwrap_or(config.means);
-                let mut config = *config;
-                config.means = means;
-                (HostPolicy::wake_boost(config, now), Some(means))
-            }
-        }
+            _ => return (HostPolicy::Vanilla, None),
+        };
+        (machine, means)
     }
 
     /// State shared by the vCPUs of a VM under this policy, from time `now` on.
@@ -89,7 +81,7 @@ impl Plan {
         let own = of.vcpu_means.get(vcpu).copied().flatten();
         let alone = matches!(self.policy, PolicyPlan::Dynamic(_)) && !of.cooperative;
         let policy = if alone { &PolicyPlan::Vanilla } else { &self.policy };
-        let (machine, means) = policy.machine(own, 0);
+        let (machine, means) = policy.machine(own);
         let baseline = of.vcpu_policy.get(vcpu).copied().unwrap_or(Policy::NORMAL);
         VcpuDriver::new(machine, means, baseline)
     }

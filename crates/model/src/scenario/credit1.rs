@@ -13,10 +13,7 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
     if keys.patches.is_none() && keys.preset.is_none() {
         return None;
     }
-    let mut out = match &keys.preset {
-        None => Patches::default(),
-        Some(At { value: PresetKind::XpinLike, .. }) => Patches::xpin_like(),
-    };
+    let mut out = PresetKind::patches(keys.preset.as_ref());
     let mut seen: Vec<&str> = Vec::new();
     for At { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
         let Some(patch) = find_patch(name) else {

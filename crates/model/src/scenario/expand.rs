@@ -122,6 +122,11 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
     }
 }
 
+/// Timer slack of a thread that says nothing about it: none with real-time and deadline policies.
+fn usual_slack(policy: Policy) -> Ns {
+    if policy.is_rt() || policy.is_deadline() { 0 } else { SLACK_NS }
+}
+
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value);
     // Cyclictest, ping and timer-bench set it to 0. No timer ends the sleep of a server or a desktop.
@@ -132,7 +137,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
             | Program::Serve { .. }
             | Program::Desktop { .. }
     ) || program.is_timed();
-    let default_slack = if policy.is_rt() || policy.is_deadline() || none { 0 } else { SLACK_NS };
+    let default_slack = if none { 0 } else { usual_slack(policy) };
     TaskPlan {
         name,
         label: common.name.value.0.clone(),
@@ -569,8 +574,7 @@ fn capture(
         if common.policy.is_none() {
             task.policy = thread.policy;
             if common.slack.is_none() {
-                task.timer_slack_ns =
-                    if task.policy.is_rt() || task.policy.is_deadline() { 0 } else { SLACK_NS };
+                task.timer_slack_ns = usual_slack(task.policy);
             }
         }
         if task.cpus.is_empty() && keys.cpu_map.value == CpuMap::Wrap {

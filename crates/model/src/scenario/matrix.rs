@@ -121,18 +121,9 @@ fn axis(
 
 /// Every combination, the last axis fastest; one empty cell for no axes.
 pub(crate) fn cells(axes: &[Axis]) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = vec![Vec::new()];
-    for axis in axes {
-        cells = cells
-            .into_iter()
-            .flat_map(|cell| {
-                (0..axis.values.len()).map(move |i| {
-                    let mut longer = cell.clone();
-                    longer.push(i);
-                    longer
-                })
-            })
-            .collect();
-    }
-    cells
+    let longer = |cells: Vec<Cell>, axis: &Axis| {
+        let each = |cell: Cell| (0..axis.values.len()).map(move |i| [&cell[..], &[i]].concat());
+        cells.into_iter().flat_map(each).collect()
+    };
+    axes.iter().fold(vec![Vec::new()], longer)
 }

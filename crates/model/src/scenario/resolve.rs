@@ -206,20 +206,18 @@ fn check_loads(
     class: ClassKind,
     errors: &mut Collector<'_>,
 ) {
-    if let Some(load) = loads.first() {
-        let (message, help) = match class {
-            ClassKind::Linux => ("", ""),
-            ClassKind::Credit1 => {
-                ("Xen has no threads of its own that could be loads", "make it a task of dom0")
-            }
-            ClassKind::PowerVm => (
-                "PowerVM's hypervisor has no threads that could be loads",
-                "make it a task of a VM",
-            ),
-        };
-        if !message.is_empty() {
-            errors.error_help(load.common.name.span, message, help);
+    let refused = match class {
+        ClassKind::Linux => None,
+        ClassKind::Credit1 => {
+            Some(("Xen has no threads of its own that could be loads", "make it a task of dom0"))
         }
+        ClassKind::PowerVm => {
+            let message = "PowerVM's hypervisor has no threads that could be loads";
+            Some((message, "make it a task of a VM"))
+        }
+    };
+    if let (Some(load), Some((message, help))) = (loads.first(), refused) {
+        errors.error_help(load.common.name.span, message, help);
     }
     let devices = keys.host.value.interrupt.iter().map(|device| &device.name);
     for device in devices {

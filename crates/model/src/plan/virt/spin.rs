@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Ns;
+use crate::plan::{Ns, is_default};
 use crate::toml_read::value::choice;
 
 /// How a guest's IPIs are sent.
@@ -61,13 +61,13 @@ pub struct SpinVirt {
     /// Time until a spinning vCPU sees another's write: the way of a cache line from core to core.
     pub handoff_ns: Ns,
     /// vCPUs to which the host yields.
-    #[serde(default, skip_serializing_if = "Candidates::are_usual")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub candidates: Candidates,
     /// The guest does not know which of its vCPUs have no pCPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preempted_unseen: bool,
     /// Which of its vCPUs a guest is told are preempted.
-    #[serde(default, skip_serializing_if = "Told::is_usual")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub told: Told,
     /// A waiter for a paravirtual lock halts also if the vCPU of the waiter before it is preempted (`pv_wait_early`
     /// from Linux 4.11 to 5.3).
@@ -87,12 +87,6 @@ choice! {
         Interrupted = "interrupted",
         /// All that have no pCPU.
         Away = "away",
-    }
-}
-
-impl Told {
-    fn is_usual(&self) -> bool {
-        *self == Self::default()
     }
 }
 
@@ -149,12 +143,6 @@ pub struct Candidates {
     pub queue_heads: bool,
     /// A hypercall that asks to yield does nothing if its caller is alone on its pCPU (5.13).
     pub not_alone: bool,
-}
-
-impl Candidates {
-    fn are_usual(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl Default for Candidates {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Captures, Expanded, Place, SLACK_NS, Threads, can_flush, check_cpus, copies, copy_name,
-    irq_vcpu, needs_time, push, section, task,
+    Captures, Expanded, Place, Threads, can_flush, check_cpus, copies, copy_name, irq_vcpu,
+    needs_time, push, section, task, usual_slack,
 };
 use crate::diagnostic::Collector;
 use crate::limits::{MAX_ROUND_STEPS, MAX_TASKS};
@@ -387,8 +387,7 @@ pub(super) fn rt_app(
         if let (None, Some(policy)) = (&common.policy, thread.policy) {
             plan.policy = policy;
             if common.slack.is_none() {
-                let precise = policy.is_rt() || policy.is_deadline();
-                plan.timer_slack_ns = if precise { 0 } else { SLACK_NS };
+                plan.timer_slack_ns = usual_slack(policy);
             }
         }
         if plan.cpus.is_empty() {

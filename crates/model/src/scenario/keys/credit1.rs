@@ -161,12 +161,16 @@ fn range(key: &str, at: &At<Time>, min: Ns, max: Ns, errors: &mut Collector<'_>)
     }
 }
 
+impl PresetKind {
+    /// The patches to start from.
+    pub(crate) fn patches(given: Option<&At<Self>>) -> Patches {
+        given.map_or_else(Patches::default, |At { value: Self::XpinLike, .. }| Patches::xpin_like())
+    }
+}
+
 impl PatchKeys {
     fn resolve(&self) -> Patches {
-        let base = match &self.preset {
-            None => Patches::default(),
-            Some(At { value: PresetKind::XpinLike, .. }) => Patches::xpin_like(),
-        };
+        let base = PresetKind::patches(self.preset.as_ref());
         let patch = |key: &Option<At<Patch>>| key.as_ref().map_or(Patch::Off, |k| k.value);
         let flag = |key: &Option<At<bool>>, base| key.as_ref().map_or(base, |k| k.value);
         Patches {
