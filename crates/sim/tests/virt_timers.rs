@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
-use vcoop_model::plan::{Dist, Mode, Phase, Plan, PolicyPlan, Program};
+use vcoop_model::plan::{Act, Dist, Mode, Phase, Plan, PolicyPlan, Program};
 use vcoop_model::profile::Cpu;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means};
@@ -371,4 +371,19 @@ fn an_interrupt_that_waits_for_the_guest_costs_another_exit() {
     let r = run(&p);
     let windows = scalar(&r, "g", "exits.interrupt_window");
     assert!((300.0..700.0).contains(&windows), "about half of the interrupts: {windows}");
+}
+
+#[test]
+fn a_deadline_that_has_passed_interrupts_at_the_end_of_its_own_exit() {
+    let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Poll));
+    let wait = Act::Timer { period_ns: 0, busy: true, interrupt: true };
+    let work = Act::Do(Phase::Run { time: Dist::Const(150_000), mode: Mode::User });
+    p.vms[0].tasks[0].program = Program::Routine { acts: vec![wait, Act::Done, work] };
+    probe_all(&mut p);
+    let r = run(&p);
+    let l = latency(&r, "g.t.interrupt");
+    // Exit, handling, injection, entry: no second exit for the expiry.
+    let once = 700 + 150 + 150 + 600;
+    assert_eq!((l.missed, l.min_ns, l.max_ns), (0, once, once));
+    assert!(l.hist.len() > 6_000, "{}", l.hist.len());
 }

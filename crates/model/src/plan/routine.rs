@@ -57,7 +57,7 @@ pub enum Act {
     /// Sleep to a time on a grid of this period, which begins at the first such act; the lateness of the next
     /// instruction is a sample. Grid points that have passed are missed.
     Timer {
-        /// The period.
+        /// The period; with `busy` 0 is due at once.
         period_ns: Ns,
         /// Guests only: spin until the timer's interrupt, instead of sleeping.
         busy: bool,

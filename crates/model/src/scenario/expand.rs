@@ -78,7 +78,7 @@ pub(crate) fn expand(
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, place, errors)),
         Kind::Barrier(keys) => copies(common, routine::barrier(keys, common, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
-        Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
+        Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys, errors)),
         Kind::CstateMonitor(keys) => copies(common, routine::cstate_monitor(keys, errors)),
         Kind::RtApp(keys) => return routine::rt_app(keys, common, place, captures, out, errors),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),

@@ -20,6 +20,11 @@ pub(crate) type Span1 = AtLeast<1>;
 /// A period. Below a microsecond, events of one task would fill a simulation, and no timer fires that often.
 pub(crate) type Period = AtLeast<1_000>;
 
+impl<const MIN: Ns> AtLeast<MIN> {
+    /// The shortest.
+    pub(crate) const LEAST: Ns = MIN;
+}
+
 impl<const MIN: Ns> Text for AtLeast<MIN> {
     const WHAT: &'static str =
         "a duration with its unit, like \"500us\", \"10ms\", \"2.5s\" or \"5m\"";

@@ -118,6 +118,10 @@ impl Routine {
             }
             Act::Begin => Op::Begin,
             Act::Sample => Op::Sample,
+            &Act::Timer { period_ns: 0, .. } => {
+                self.then = Then::Sample;
+                Op::BusyUntil { at: now }
+            }
             &Act::Timer { period_ns, busy, .. } => {
                 let due = &mut self.states[i];
                 *due = if *due == 0 { now } else { *due } + period_ns;

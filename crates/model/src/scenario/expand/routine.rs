@@ -15,6 +15,7 @@ use crate::scenario::keys::workload::{
     RtApp, Schbench, SectionKeys, StepKeys, Through, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
+use crate::toml_read::units::Period;
 
 fn run(time: Dist, mode: Mode) -> Act {
     Act::Do(Phase::Run { time, mode })
@@ -334,8 +335,18 @@ pub(super) fn ipi_bench(keys: &IpiBench, errors: &mut Collector<'_>) -> Program 
     Program::Routine { acts }
 }
 
-pub(super) fn timer_bench(keys: &TimerBench) -> Program {
+pub(super) fn timer_bench(keys: &TimerBench, errors: &mut Collector<'_>) -> Program {
     let busy = keys.wait.value == TimerWait::Busy;
+    let interval = &keys.interval;
+    if interval.value.0 == 0 && busy {
+        needs_time(&keys.work, "work", errors);
+    } else if interval.value.0 < Period::LEAST {
+        errors.error_help(
+            interval.span,
+            "`interval` is too short",
+            "at least 1us; 0us with wait = \"busy\"",
+        );
+    }
     let timer = Act::Timer { period_ns: keys.interval.value.0, busy, interrupt: true };
     Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
 }

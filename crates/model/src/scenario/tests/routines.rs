@@ -307,6 +307,24 @@ fn a_timer_bench_has_no_slack() {
 }
 
 #[test]
+fn only_a_busy_wait_can_be_due_at_once() {
+    let bench = |keys: &str| {
+        format!(
+            "[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\nkind = 'timer-bench'\n{keys}\n"
+        )
+    };
+    let plan = guest("kind = 'timer-bench'\nwait = 'busy'\ninterval = '0ns'");
+    assert_eq!(
+        acts(&plan.vms[0].tasks[0].program)[0],
+        Act::Timer { period_ns: 0, busy: true, interrupt: true }
+    );
+    refused(&bench("interval = '0ns'"), "`interval` is too short");
+    refused(&bench("wait = 'busy'\ninterval = '999ns'"), "`interval` is too short");
+    let endless = "wait = 'busy'\ninterval = '0ns'\nwork = '0ns'";
+    refused(&bench(endless), "`work` is too short for a loop");
+}
+
+#[test]
 fn a_hint_is_several_switches_and_each_can_be_set_alone() {
     let virt = |keys: &str| -> Virt {
         let vm = format!("[[vm]]\nname = 'g'\nvcpus = 4\n{keys}\n");

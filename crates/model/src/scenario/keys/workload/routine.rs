@@ -227,8 +227,9 @@ table! {
     /// does, and NAME to the task's first instruction, as cyclictest does. The second has in it the
     /// handler, the arming of the vCPU's next timer, and the switch to the task. `rate` counts rounds.
     pub(crate) struct TimerBench {
-        /// Time from one expiry to the next.
-        interval: At<Period> = "100us",
+        /// Time from one expiry to the next, at least 1us. With wait = "busy" 0us is possible: each timer is due at the
+        /// moment in which it is armed.
+        interval: At<Time> = "100us",
         /// Way of waiting for the timer.
         wait: At<TimerWait> = "halt",
         /// CPU time after each expiry.
