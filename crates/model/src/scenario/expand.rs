@@ -73,7 +73,7 @@ pub(crate) fn expand(
         Kind::Desktop(keys) => copies(common, desktop(keys, place, errors)),
         Kind::Client(keys) => routine::client(keys, common, place, errors),
         Kind::Pipe(keys) => routine::pipe(keys, common, errors),
-        Kind::Groups(keys) => routine::groups(keys, common, place, errors),
+        Kind::Groups(keys) => routine::groups(keys, common, place, out, errors),
         Kind::Schbench(keys) => routine::schbench(keys, common, place, errors),
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, place, errors)),
         Kind::Barrier(keys) => copies(common, routine::barrier(keys, common, errors)),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::diagnostic::Collector;
 use crate::limits::{MAX_ROUND_STEPS, MAX_TASKS};
-use crate::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Program, Room, Section};
+use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Room, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::keys::workload::{
     Barrier, Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe,
@@ -103,9 +103,13 @@ pub(super) fn groups(
     keys: &Groups,
     common: &CommonKeys,
     place: Place,
+    out: &mut Expanded,
     errors: &mut Collector<'_>,
 ) -> Threads {
     needs_time(&keys.send, "send", errors);
+    if let Some(key) = keys.queue_section.as_ref().filter(|_| !place.guest) {
+        errors.error_help(key.span, "locks are those of guests; this is the host", "take it out");
+    }
     let locked = guarded(&keys.guarded.0, place, errors);
     let (senders, receivers) = (keys.senders.value.get(), keys.receivers.value.get());
     let (pairs, tasks) = (senders * receivers, senders + receivers);
@@ -120,14 +124,29 @@ pub(super) fn groups(
     {
         return Vec::new();
     }
+    // The lock under which messages of a receiver's queue are put in and taken.
+    let queue = |lock: u32| {
+        let kind = match keys.through.value {
+            Through::Socket => LockKind::Spin,
+            Through::Pipe => LockKind::Mutex,
+        };
+        let section = keys.queue_section.as_ref();
+        let of = |time: &At<Dist>| Section { lock, kind, time: time.value, flush_every: 0 };
+        section.map_or_else(Vec::new, |time| of(time).acts())
+    };
     let mut threads = Vec::new();
     for i in 0..common.count.value.get() {
         let name = copy_name(common, i);
         for group in 0..groups {
             let first = threads.len() as u64 + senders;
+            let own_locks = FIRST_OWN_LOCK + out.locks;
+            if keys.queue_section.is_some() {
+                out.locks += index(receivers);
+            }
             let mut acts = Vec::new();
             for receiver in 0..receivers {
                 acts.push(run(keys.send.value, Mode::Kernel));
+                acts.extend(queue(own_locks + index(receiver)));
                 acts.push(Act::Post { peer: index(first + receiver), room });
             }
             acts.extend(sleep(keys.pause.value));
@@ -137,7 +156,9 @@ pub(super) fn groups(
             }
             for receiver in 0..receivers {
                 let take = Act::Receive { sample: false };
-                let mut acts = vec![take, run(keys.receive.value, Mode::Kernel)];
+                let mut acts = vec![take];
+                acts.extend(queue(own_locks + index(receiver)));
+                acts.push(run(keys.receive.value, Mode::Kernel));
                 acts.extend(locked.iter().cloned());
                 acts.push(Act::Done);
                 let program = Program::Routine { acts };
@@ -358,8 +379,8 @@ pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &mut Collector<'_>) -
     Program::Routine { acts: vec![pause, Act::Begin, look, Act::Sample, Act::Done] }
 }
 
-/// First number of sleeping locks. Lower numbers are spinlocks, which workloads share by number.
-const FIRST_SLEEPING_LOCK: u32 = 64;
+/// First number of locks that one workload has for itself. Lower numbers are those that workloads share.
+const FIRST_OWN_LOCK: u32 = 64;
 
 pub(super) fn rt_app(
     keys: &RtApp,
@@ -385,11 +406,11 @@ pub(super) fn rt_app(
     if !common.enabled.value {
         return;
     }
-    let first = FIRST_SLEEPING_LOCK + out.locks;
+    let first = FIRST_OWN_LOCK + out.locks;
     for mut thread in threads {
         for act in &mut thread.acts {
             if let Act::Acquire { lock, .. } | Act::Release { lock } = act {
-                out.locks = out.locks.max(*lock + 1 + first - FIRST_SLEEPING_LOCK);
+                out.locks = out.locks.max(*lock + 1 + first - FIRST_OWN_LOCK);
                 *lock += first;
             }
         }

@@ -307,6 +307,29 @@ fn a_timer_bench_has_no_slack() {
 }
 
 #[test]
+fn each_queue_of_a_group_has_a_lock_of_its_own() {
+    let section = |kind| Section { lock: 64, kind, time: Dist::Const(200), flush_every: 0 };
+    let keys = "groups = 2\nsenders = 1\nreceivers = 3\nqueue_section = '200ns'";
+    let plan = guest(&format!("kind = 'groups'\n{keys}\ncount = 2"));
+    let tasks = &plan.vms[0].tasks;
+    let locks = |i: usize| -> Vec<u32> {
+        let of = |act: &Act| if let Act::Lock { lock } = act { Some(*lock) } else { None };
+        acts(&tasks[i].program).iter().filter_map(of).collect()
+    };
+    let all: Vec<_> = (0..16).map(locks).collect();
+    let senders: Vec<_> = all.iter().step_by(4).flatten().copied().collect();
+    let receivers: Vec<_> =
+        all.iter().enumerate().filter(|(i, _)| i % 4 != 0).flat_map(|(_, l)| l).copied().collect();
+    assert_eq!(senders, (64..76).collect::<Vec<_>>());
+    assert_eq!(receivers, senders);
+    assert_eq!(acts(&tasks[1].program)[1..4], section(LockKind::Spin).acts());
+    let pipe = guest(&format!("kind = 'groups'\nthrough = 'pipe'\n{keys}"));
+    assert_eq!(acts(&pipe.vms[0].tasks[1].program)[1..4], section(LockKind::Mutex).acts());
+    let host = format!("[[load]]\nname = 'x'\nkind = 'groups'\n{keys}\n");
+    refused(&host, "locks are those of guests; this is the host");
+}
+
+#[test]
 fn only_a_busy_wait_can_be_due_at_once() {
     let bench = |keys: &str| {
         format!(

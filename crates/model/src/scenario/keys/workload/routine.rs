@@ -89,6 +89,10 @@ table! {
         receive: At<Dist> = "1us",
         /// A sender's sleep after it has written to all receivers once.
         pause: At<Dist> = "0us",
+        /// CPU time under the lock of a receiver's queue, once a message at its sender and once at its receiver, besides
+        /// `send` and `receive` (guests only): a spinlock of a socket, or the mutex of a pipe. Default: queues have no
+        /// lock.
+        queue_section: Option<At<Dist>>,
         /// What a receiver does under a lock for each message.
         guarded: Flat<SectionKeys>,
     }
