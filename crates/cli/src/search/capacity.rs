@@ -20,6 +20,9 @@ use crate::scenario::refuse;
 /// The name of vCPUs per pCPU in `--vary`.
 const RATIO: &str = "vcpus_per_pcpu";
 
+/// What helps if a quantile of a limit has too few samples.
+const MORE_SAMPLES: &str = "give more --repeats or a longer --duration";
+
 /// The one field with a known effect: the number of pCPUs, in steps of one.
 const PCPUS: &str = "host.pcpus";
 
@@ -204,9 +207,7 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     let Some(most) = &one.most else {
         let Some(first) = one.tried.first() else { return Vec::new() };
         let answer = match first.score.held {
-            Held::Unknown => {
-                "not known: too few samples; give more --repeats or a longer --duration"
-            }
+            Held::Unknown => &format!("not known: too few samples; {MORE_SAMPLES}"),
             _ => "none",
         };
         let why =
@@ -215,7 +216,15 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     };
     let value = most.value;
     let (answer, ratio) = (at(value), ratio(most));
-    let more = if one.open { " or more, as the range ends there" } else { "" };
+    let harder = |tried: &&Tried| tried.value != value;
+    let next = one.tried.iter().rev().take_while(harder).last();
+    // Too few samples are no broken limit.
+    let unknown = next.is_some_and(|next| next.score.held == Held::Unknown);
+    let more = match (one.open, unknown) {
+        (true, _) => " or more, as the range ends there",
+        (_, true) => " or harder",
+        _ => "",
+    };
     let mut lines = vec![if by_ratio {
         format!("{policy}: {answer}{more} ({} = {value})", knob.path)
     } else {
@@ -223,9 +232,12 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     }];
     let held: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
     lines.push(format!("holds at {answer}: {}", held.join(", ")));
-    let harder = |tried: &&Tried| tried.value != value;
-    if let Some(next) = one.tried.iter().rev().take_while(harder).last() {
-        lines.push(format!("fails at {}: {}", at(next.value), broken(slos, next)));
+    if let Some(next) = next {
+        let (at, why) = (at(next.value), broken(slos, next));
+        lines.push(match unknown {
+            true => format!("not known at {at}: {why}; {MORE_SAMPLES}"),
+            false => format!("fails at {at}: {why}"),
+        });
     }
     let sure = one.surely.map_or("nowhere".to_owned(), |value| format!("as far as {}", at(value)));
     let fails = match one.at_best.filter(|value| *value != knob.to) {
@@ -293,7 +305,45 @@ fn capacity_json(
 
 #[cfg(test)]
 mod tests {
+    use vcoop_sweep::trial::Score;
+
     use super::*;
+
+    #[test]
+    fn a_step_of_too_few_samples_is_not_said_to_fail() {
+        let tried = |value, held| Tried {
+            value,
+            vcpus: 1,
+            pcpus: 2,
+            score: Score {
+                limits: Vec::new(),
+                cost: None,
+                excess: 0.0,
+                held,
+                too_much: Vec::new(),
+                price: String::new(),
+            },
+        };
+        let lines = |held| {
+            let one = Capacity {
+                policy: "vanilla".to_owned(),
+                most: Some(tried(1, Held::Yes)),
+                surely: Some(1),
+                at_best: None,
+                open: false,
+                contradictions: Vec::new(),
+                tried: vec![tried(1, Held::Yes), tried(2, held)],
+            };
+            let knob = Knob { path: "load.hog.count".to_owned(), from: 1, to: 4 };
+            capacity_lines(&one, &Vary::Field(knob.clone()), &knob, &[])
+        };
+        let unknown = lines(Held::Unknown);
+        assert_eq!(unknown[0], "vanilla: 1 or harder (0.50 vCPUs a pCPU)");
+        assert!(unknown[2].starts_with("not known at 2: "), "{unknown:?}");
+        let broken = lines(Held::No);
+        assert_eq!(broken[0], "vanilla: 1 (0.50 vCPUs a pCPU)");
+        assert!(broken[2].starts_with("fails at 2: "), "{broken:?}");
+    }
 
     #[test]
     fn what_varies_is_read_in_either_direction() {
