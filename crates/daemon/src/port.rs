@@ -130,6 +130,8 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) page: Option<Page<'a>>,
     /// Time of the event that the policy is told about. The policy was not called since.
     pub(crate) since: Ns,
+    /// Whether the end of the thread would have been reported by a moment ago, if it has ended.
+    pub(crate) seen: bool,
 }
 
 impl VcpuPort<'_> {
@@ -184,7 +186,10 @@ impl Port for VcpuPort<'_> {
     }
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Stop>> {
-        if !self.vcpu.captured.is_alive() {
+        // Another thread cannot get its number within a moment.
+        let captured = &self.vcpu.captured;
+        let lives = (self.seen && captured.ends().is_some()) || captured.is_alive();
+        if !lives {
             return Err(SetError::Failed(Stop::Gone));
         }
         let captured = self.vcpu.captured.baseline();

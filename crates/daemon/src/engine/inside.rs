@@ -44,6 +44,12 @@ use interrupts::Interrupted;
 /// Time between two checks whether a thread was changed from outside.
 const CHECK_NS: Ns = 1_000_000_000;
 
+/// Time in which the kernel cannot go through all numbers of threads.
+const MOMENT_NS: Ns = 1_000_000;
+
+/// Number of events that are taken at once.
+const ROOM: usize = 64;
+
 /// Looks for events of several threads before an engine that polls looks for others.
 const LOOKS: usize = 32;
 
@@ -135,6 +141,8 @@ pub(super) struct Inside {
     busy_poll: Ns,
     /// Time of the last event that a policy was told of.
     last_event: Ns,
+    /// When all threads that had ended were last reported.
+    last_look: Ns,
     /// CPUs that the engine's thread may use.
     cpus: Vec<u32>,
     vms: BTreeMap<u64, AttachedVm>,
@@ -178,6 +186,7 @@ impl Inside {
             place,
             busy_poll: 0,
             last_event: 0,
+            last_look: 0,
             cpus: Vec::new(),
             vms: BTreeMap::new(),
             threads: BTreeMap::new(),
@@ -196,7 +205,7 @@ impl Inside {
         self.cpus = affinity(0).unwrap_or_default();
         // Without it, it is late on a busy host, and the VM's status shows by how much.
         let _ = Attributes::from_policy(&Policy::Fifo(ENGINE_PRIORITY)).set(0);
-        let mut events = Vec::with_capacity(64);
+        let mut events = Vec::with_capacity(ROOM);
         loop {
             let polls = self.polls();
             if !polls {
@@ -207,6 +216,7 @@ impl Inside {
                 (polls || self.unread.is_some()).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poll, room, at_once.as_ref()) {
+                Ok(count) if count < ROOM => self.last_look = monotonic(),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // It cannot go on without events: it gives everything back.
                 Err(_) => break,
@@ -353,6 +363,7 @@ impl Inside {
     ) -> Option<R> {
         self.heed_nice(number, place);
         self.last_event = self.last_event.max(at);
+        let seen = monotonic().saturating_sub(self.last_look) < MOMENT_NS;
         let vm = self.vms.get_mut(&number)?;
         let due = Due::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
@@ -360,7 +371,7 @@ impl Inside {
         vcpu.called = vcpu.called.max(at);
         let since = vcpu.called;
         let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
-        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since };
+        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since, seen };
         let result = what(&mut port);
         port.keeper.slot(port.vcpu.slot).acts();
         Some(result)

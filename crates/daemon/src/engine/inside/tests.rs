@@ -83,6 +83,28 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     inside.keeper.end();
 }
 
+#[test]
+fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
+    for told in [0, u64::MAX] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut inside, _commands) = engine(&dir, idle);
+        let vcpu = Waiting::start();
+        if let Err(why) = inside.attach(under(vcpu.tid, "static", &[])) {
+            assert!(why.missing, "{why}");
+            inside.keeper.end();
+            return Skip::because(why).tell();
+        }
+        let (&number, _) = inside.vms.first_key_value().unwrap();
+        let captured = Captured::of(vcpu.tid).unwrap();
+        vcpu.end();
+        until("it is gone", || !captured.is_alive());
+        inside.last_look = told;
+        inside.run(number, 0, |port| port.try_means());
+        assert!(inside.vms.is_empty(), "{told}");
+        inside.keeper.end();
+    }
+}
+
 /// A process that starts a second VM renames its first one, and another thread can get a number as soon as it is free.
 #[test]
 fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
