@@ -178,6 +178,8 @@ fn a_map_shows_the_best_policy_or_a_number() {
     assert_eq!(svg.matches("class=\"tile").count(), 4);
     let one = map(&["--only", "tick_hz=250"]);
     assert!(!text(&one.stdout).contains("1000"), "{}", text(&one.stdout));
+    let same = map(&["--only", "tick_hz=250.0"]);
+    assert!(text(&same.stdout).lines().skip(1).eq(text(&one.stdout).lines().skip(1)));
     for (words, says) in [
         (["--show", "p98", "--policy", "vanilla"], "did you mean `p90`"),
         (["--show", "p99", "--policy", "dynamic"], "did you mean `dynamic:rr`"),

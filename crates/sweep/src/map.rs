@@ -149,7 +149,12 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let missing = manifest.points - different(&mut all.iter());
     for (i, (name, value)) in ask.only.iter().enumerate() {
         let axis = axis(name)?;
-        all.retain(|record| record.axes[axis] == *value);
+        // The dataset's numbers have no text of their own: 2 and 2.0 are one.
+        let number = value.parse::<f64>();
+        let is = |text: &String| {
+            text == value || number.as_ref().is_ok_and(|n| text.parse() == Ok::<f64, _>(*n))
+        };
+        all.retain(|record| is(&record.axes[axis]));
         if all.is_empty() {
             let only = ask.only[..=i].iter().map(|(name, value)| format!("{name} = {value}"));
             let only = only.collect::<Vec<String>>().join(" and ");
