@@ -8,9 +8,13 @@ use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
+use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, Error, nice};
 
 use crate::keeper::Keeper;
+
+/// Time in which the kernel cannot give a thread's number to another one.
+const MOMENT_NS: Ns = 1_000_000;
 
 /// Why a vCPU's thread cannot be driven any more.
 #[derive(Debug)]
@@ -130,8 +134,8 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) page: Option<Page<'a>>,
     /// Time of the event that the policy is told about. The policy was not called since.
     pub(crate) since: Ns,
-    /// Whether the end of the thread would have been reported by a moment ago, if it has ended.
-    pub(crate) seen: bool,
+    /// When all threads that had ended were last reported.
+    pub(crate) ends_told: Ns,
 }
 
 impl VcpuPort<'_> {
@@ -186,9 +190,9 @@ impl Port for VcpuPort<'_> {
     }
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Stop>> {
-        // Another thread cannot get its number within a moment.
         let captured = &self.vcpu.captured;
-        let lives = (self.seen && captured.ends().is_some()) || captured.is_alive();
+        let told = monotonic().saturating_sub(self.ends_told) < MOMENT_NS;
+        let lives = (told && captured.ends().is_some()) || captured.is_alive();
         if !lives {
             return Err(SetError::Failed(Stop::Gone));
         }

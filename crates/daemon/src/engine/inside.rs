@@ -5,6 +5,7 @@ mod ext;
 mod govern;
 mod guest;
 mod interrupts;
+mod listen;
 mod rest;
 #[cfg(test)]
 pub(super) mod tests;
@@ -24,7 +25,7 @@ use vcoop_policy::driver::{self, Port as _};
 use vcoop_policy::govern::{CpuTime, GovernorDriver};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
-use vcoop_sources::{Happened, Pressure, Source, What};
+use vcoop_sources::{Pressure, Source};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_slack};
@@ -43,9 +44,6 @@ use interrupts::Interrupted;
 
 /// Time between two checks whether a thread was changed from outside.
 const CHECK_NS: Ns = 1_000_000_000;
-
-/// Time in which the kernel cannot go through all numbers of threads.
-const MOMENT_NS: Ns = 1_000_000;
 
 /// Number of events that are taken at once.
 const ROOM: usize = 64;
@@ -237,7 +235,9 @@ impl Inside {
                 // No system call, and sooner than the kernel would wake a reader.
                 let _ = (0..LOOKS).any(|_| self.listen(Source::SEVERAL));
             }
-            self.unread.take().into_iter().for_each(|token| _ = self.listen(token));
+            if let Some(token) = self.unread.take() {
+                self.listen(token);
+            }
             if ends {
                 break;
             }
@@ -335,13 +335,6 @@ impl Inside {
         self.vms.iter().filter(|(_, vm)| which(vm)).map(|(number, _)| *number).collect()
     }
 
-    /// Whether a vCPU sleeps, if that differs from what its policy knows.
-    fn unknown_halt(&self, number: u64, place: usize) -> Option<bool> {
-        let vcpu = self.vcpu(number, place)?;
-        let asleep = vcpu.captured.is_asleep();
-        (asleep != vcpu.driver.is_halted()).then_some(asleep)
-    }
-
     /// Calls `f` with a vCPU's port; `None`: the vCPU is not driven.
     fn drive<R>(
         &mut self,
@@ -363,7 +356,6 @@ impl Inside {
     ) -> Option<R> {
         self.heed_nice(number, place);
         self.last_event = self.last_event.max(at);
-        let seen = monotonic().saturating_sub(self.last_look) < MOMENT_NS;
         let vm = self.vms.get_mut(&number)?;
         let due = Due::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
@@ -371,7 +363,8 @@ impl Inside {
         vcpu.called = vcpu.called.max(at);
         let since = vcpu.called;
         let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
-        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since, seen };
+        let ends_told = self.last_look;
+        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since, ends_told };
         let result = what(&mut port);
         port.keeper.slot(port.vcpu.slot).acts();
         Some(result)
@@ -405,88 +398,6 @@ impl Inside {
     fn halt(&mut self, number: u64, place: usize, at: Ns, halted: bool) {
         self.run_at(number, place, at, |port| driver::halt(port, halted));
         self.await_deadline(number, place);
-    }
-
-    /// Reads from the source the thread events of a token. Returns whether there were any.
-    fn listen(&mut self, token: i32) -> bool {
-        let Some(source) = &mut self.source else { return false };
-        let mut heard = BTreeMap::new();
-        if token != Source::SEVERAL {
-            // Looked at without an event as well.
-            heard.insert(token, Vec::new());
-        }
-        let more =
-            source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
-        if more {
-            self.unread = Some(token);
-        }
-        heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
-        heard.values().any(|happened| !happened.is_empty())
-    }
-
-    /// Handles events of a thread.
-    fn listen_to(&mut self, tid: i32, happened: &[Happened]) {
-        let Some(&(number, place)) = self.threads.get(&tid) else { return };
-        let now = monotonic();
-        let (mut events, mut lost) = (Vec::new(), false);
-        for &Happened { at, what } in happened {
-            match what {
-                What::Sleeps => {
-                    let late = now.saturating_sub(at);
-                    self.heard.events += 1;
-                    self.heard.sum_ns += late;
-                    self.heard.max_ns = self.heard.max_ns.max(late);
-                    events.push((now, true));
-                }
-                // Its run began before the event came, and is charged from there.
-                What::Runs => events.push((at, false)),
-                What::Interrupt { kind, coalesced } => {
-                    self.interrupted(number, place, at, kind, coalesced);
-                }
-                What::Lost => lost = true,
-            }
-        }
-        // An interrupt does not change whether it sleeps.
-        let only_interrupts = !happened.is_empty() && events.is_empty() && !lost;
-        if only_interrupts || self.vms.get(&number).is_none_or(|vm| vm.rests) {
-            return;
-        }
-        // A thread that has slept and run since is not told of each: only how it is now matters, and
-        // that it has slept, which begins a new run.
-        let slept = events.iter().rposition(|(_, asleep)| *asleep);
-        let from = slept.unwrap_or(0);
-        for &(at, asleep) in events[from..].iter().take(2) {
-            if asleep || self.vcpu(number, place).is_some_and(|v| v.driver.is_halted()) {
-                self.halt(number, place, at, asleep);
-            }
-        }
-        if lost && let Some(asleep) = self.unknown_halt(number, place) {
-            self.halt(number, place, monotonic(), asleep);
-        }
-        self.attend(number, place);
-    }
-
-    /// Chooses the next event to wait for of a vCPU's thread. Sleeps are watched only if the guest does not report that
-    /// it goes idle: a VMM's thread also sleeps on its locks, and each sleep that is reported costs.
-    fn attend(&mut self, number: u64, place: usize) {
-        let Some(vm) = self.vms.get(&number) else { return };
-        let (Some(Ok(vcpu)), Some(source)) = (vm.vcpus.get(place), &mut self.source) else {
-            return;
-        };
-        if vm.rests {
-            return source.await_nothing(vcpu.tid());
-        }
-        let (tid, halted) = (vcpu.tid(), vcpu.driver.is_halted());
-        let link = vm.link.as_ref().filter(|_| vm.listens());
-        let tells = link.is_some_and(|link| link.ask_idle(place, !halted));
-        if halted {
-            source.await_run(tid);
-        } else if tells {
-            source.await_nothing(tid);
-        } else if source.await_sleep(tid) {
-            source.await_run(tid);
-            self.halt(number, place, monotonic(), true);
-        }
     }
 
     /// A vCPU, if it is driven.
