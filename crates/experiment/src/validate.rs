@@ -13,7 +13,8 @@ use crate::stats::median;
 pub const SCHEMA: &str = "vcoop.validation/1";
 
 /// Default scenarios of `vcoop validate`: all built-in ones that two CPUs can run.
-pub const SCENARIOS: [&str; 9] = [
+pub const SCENARIOS: [&str; 10] = [
+    "threads-1",
     "idle-host-1",
     "busy-host-1",
     "duty-host-1",

@@ -33,6 +33,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "bursty-host-1",
         "two-guests-1",
         "audio-host-1",
+        "threads-1",
         "boost-means",
         "timer-ablation",
         "hv-timer",

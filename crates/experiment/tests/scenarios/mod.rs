@@ -359,6 +359,25 @@ fn loads_that_come_and_go_change_nothing_for_dynamic() {
     }
 }
 
+/// Longer work waits longer, beside two hogs longer than beside one; a short slice or more weight helps.
+#[test]
+fn a_thread_waits_by_its_work_slice_and_weight() {
+    let d = run("threads-1", &[], &[]);
+    // In the order of the matrix: by policy, by work, by number of hogs.
+    let means: Vec<f64> =
+        latencies(&d, "host.thread", "vanilla").iter().map(|s| s.mean.unwrap()).collect();
+    let [plain, slice, nice] = [0, 6, 12].map(|first| &means[first..first + 6]);
+    let helps = |with: &[f64], cell: usize| with[cell] < 0.7 * plain[cell];
+    assert!((0..6).all(|cell| helps(nice, cell)), "{means:?}");
+    // A short slice changes little if the work is shorter, or if the thread wants more than its share.
+    assert!((1..5).all(|cell| helps(slice, cell)), "{means:?}");
+    for pair in plain.chunks(2) {
+        assert!(pair[1] > 1.5 * pair[0], "{means:?}");
+    }
+    // The law of a light thread: beside n hogs it waits n times what it is charged.
+    assert!(plain[0] > 90.0 && plain[1] > 1.9 * 100.0, "{means:?}");
+}
+
 /// Guests that both boost share the pCPU as before, and each is served in time.
 #[test]
 fn two_guests_that_boost_take_turns() {
