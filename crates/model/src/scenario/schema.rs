@@ -14,9 +14,9 @@ use super::keys::ScenarioKeys;
 pub fn schema() -> Value {
     let generator = SchemaSettings::draft07().into_generator();
     let mut schema = generator.into_root_schema_for::<ScenarioKeys>().to_value();
-    if let Some(root) = schema.as_object_mut() {
-        root.insert("title".to_owned(), json!("vcoop scenario"));
-    }
+    schema["title"] = json!("vcoop scenario");
+    // Lists of values by path; a path without quotes is a table in a table.
+    schema["properties"]["matrix"]["additionalProperties"] = json!({ "type": ["array", "object"] });
     schema
 }
 

@@ -4,6 +4,22 @@ use super::node::{Node, NodeValue};
 use super::value::Text;
 use crate::dist::{Dist, Ns};
 
+/// A duration in the pattern of a [`Text`].
+macro_rules! time_pattern {
+    () => {
+        r"[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|min|h)"
+    };
+}
+
+/// A list of CPUs in the pattern of a [`Text`].
+macro_rules! cpus_pattern {
+    () => {
+        r"[0-9]+(\s*-\s*[0-9]+)?(\s*,\s*[0-9]+(\s*-\s*[0-9]+)?)*"
+    };
+}
+
+pub(crate) use {cpus_pattern, time_pattern};
+
 /// Longest duration accepted: sums of a few of them stay far below 64 bits.
 const MAX_DURATION: Ns = 30 * 86_400 * 1_000_000_000;
 /// Highest CPU number of a list.
@@ -28,7 +44,7 @@ impl<const MIN: Ns> AtLeast<MIN> {
 impl<const MIN: Ns> Text for AtLeast<MIN> {
     const WHAT: &'static str =
         "a duration with its unit, like \"500us\", \"10ms\", \"2.5s\" or \"5m\"";
-    const PATTERN: &'static str = r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|h)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*", time_pattern!(), r"\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         let ns = duration(text)?;
@@ -183,7 +199,7 @@ pub(crate) struct CpuList(pub(crate) Vec<u32>);
 
 impl Text for CpuList {
     const WHAT: &'static str = "a CPU list like \"0\", \"0,2-5\" or \"all\"";
-    const PATTERN: &'static str = r"^\s*(all|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*(all|", cpus_pattern!(), r")\s*$");
     const INTEGERS: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -218,7 +234,7 @@ pub(crate) struct NohzCpus(pub(crate) Vec<u32>);
 
 impl Text for NohzCpus {
     const WHAT: &'static str = "a CPU list like \"1\" or \"1-7\", or \"none\"";
-    const PATTERN: &'static str = r"^\s*(none|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*(none|", cpus_pattern!(), r")\s*$");
     const INTEGERS: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -233,7 +249,17 @@ impl Text for NohzCpus {
 impl Text for Dist {
     const WHAT: &'static str = "a duration (\"5us\"), a uniform range (\"5us..20us\") or an exponential \
          (\"exp 4ms\", cut at 10 times its mean, or \"exp 4ms max 20ms\")";
-    const PATTERN: &'static str = r"^\s*(exp\s+\S+(\s+max\s+\S+)?|[^.]\S*(\.\.\S+)?)\s*$";
+    const PATTERN: &'static str = concat!(
+        r"^\s*(exp\s+",
+        time_pattern!(),
+        r"(\s+max\s+",
+        time_pattern!(),
+        r")?|",
+        time_pattern!(),
+        r"(\s*\.\.\s*",
+        time_pattern!(),
+        r")?)\s*$"
+    );
 
     fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();

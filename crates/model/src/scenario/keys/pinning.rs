@@ -1,7 +1,7 @@
 //! Where policies have vCPUs and loads, as files write it.
 
 use crate::toml_read::Text;
-use crate::toml_read::units::CpuList;
+use crate::toml_read::units::{CpuList, cpus_pattern};
 
 /// Where a policy pins a vCPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Pin {
 
 impl Text for Pin {
     const WHAT: &'static str = "a CPU list like \"0\", \"0,2-5\" or \"all\", or \"own\"";
-    const PATTERN: &'static str = r"^\s*(own|all|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*(own|all|", cpus_pattern!(), r")\s*$");
     const INTEGERS: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -36,8 +36,7 @@ pub(crate) enum LoadCpus {
 
 impl Text for LoadCpus {
     const WHAT: &'static str = "a CPU list like \"0\", \"0,2-5\" or \"all\", or \"others\"";
-    const PATTERN: &'static str =
-        r"^\s*(others|all|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*(others|all|", cpus_pattern!(), r")\s*$");
     const INTEGERS: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -2,7 +2,7 @@
 
 use crate::plan::{Milestone, Ns, Score};
 use crate::toml_read::table::table;
-use crate::toml_read::units::{Period, Span1, Time};
+use crate::toml_read::units::{Period, Span1, Time, time_pattern};
 use crate::toml_read::value::{Int, Name, choice};
 use crate::toml_read::{At, Text};
 
@@ -55,7 +55,8 @@ pub(crate) enum StartText {
 impl Text for StartText {
     const WHAT: &'static str =
         "a time (\"5s\"), or a VM of a storm: \"start 20\" or \"login 20\" for the twentieth";
-    const PATTERN: &'static str = r"^\s*((start|login)\s+[0-9]+|[0-9]+(\.[0-9]+)?\s*\S+)\s*$";
+    const PATTERN: &'static str =
+        concat!(r"^\s*((start|login)\s+[0-9]+|", time_pattern!(), r")\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();

@@ -6,7 +6,14 @@ use vcoop_sched::config::{Policy, Quota};
 
 use crate::plan::Ns;
 use crate::toml_read::Text;
-use crate::toml_read::units::{AtLeast, Time};
+use crate::toml_read::units::{AtLeast, Time, time_pattern};
+
+/// A reservation of SCHED_DEADLINE in the pattern of a [`Text`].
+macro_rules! reservation_pattern {
+    () => {
+        concat!(r"deadline\s+", time_pattern!(), r"(\s*/\s*", time_pattern!(), "){1,2}")
+    };
+}
 
 /// Range of a custom slice, as `sched_setattr` takes it.
 pub(crate) const SLICES: std::ops::RangeInclusive<Ns> = 100_000..=100_000_000;
@@ -15,7 +22,15 @@ impl Text for Policy {
     const WHAT: &'static str = "\"other\", \"idle\", \"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \
          \"slice 0.1ms..100ms\" (EEVDF), \"nice N slice T\", \"deadline RUNTIME/PERIOD\" or \
          \"deadline RUNTIME/DEADLINE/PERIOD\"";
-    const PATTERN: &'static str = r"^\s*(other|idle|(fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+(\s+slice\s+\S+)?|slice\s+\S+(\s+\S+)?|deadline\s.+/.+)\s*$";
+    const PATTERN: &'static str = concat!(
+        r"^\s*(other|idle|(fifo|rr)\s+\+?[0-9]+|nice\s+[+-]?[0-9]+(\s+slice\s+",
+        time_pattern!(),
+        r")?|slice\s+",
+        time_pattern!(),
+        "|",
+        reservation_pattern!(),
+        r")\s*$"
+    );
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -25,8 +40,8 @@ impl Text for Policy {
             ["fifo", priority] => Self::Fifo(rt_priority(priority)?),
             ["rr", priority] => Self::Rr(rt_priority(priority)?),
             ["nice", value] => Self::Normal { nice: nice(value)?, slice_ns: None },
-            ["slice", time] => Self::Normal { nice: 0, slice_ns: Some(slice(time)?) },
-            ["nice", value, "slice", time] => {
+            ["slice", ref time @ ..] => Self::Normal { nice: 0, slice_ns: Some(slice(time)?) },
+            ["nice", value, "slice", ref time @ ..] => {
                 Self::Normal { nice: nice(value)?, slice_ns: Some(slice(time)?) }
             }
             ["deadline", ..] => {
@@ -41,8 +56,13 @@ impl Text for Policy {
 impl Text for Means {
     const WHAT: &'static str = "\"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \"slice 0.1ms..100ms\" (EEVDF), \
          \"deadline RUNTIME/PERIOD\" or \"deadline RUNTIME/DEADLINE/PERIOD\", \"ext\" (scx_vcoop)";
-    const PATTERN: &'static str =
-        r"^\s*(ext|(fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+|slice\s+\S+|deadline\s.+/.+)\s*$";
+    const PATTERN: &'static str = concat!(
+        r"^\s*(ext|(fifo|rr)\s+\+?[0-9]+|nice\s+[+-]?[0-9]+|slice\s+",
+        time_pattern!(),
+        "|",
+        reservation_pattern!(),
+        r")\s*$"
+    );
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -51,7 +71,7 @@ impl Text for Means {
             ["rr", priority] => Self::Rr(rt_priority(priority)?),
             ["nice", value] => Self::Nice(nice(value)?),
             ["ext"] => Self::Ext,
-            ["slice", time] => Self::Slice(slice(time)?),
+            ["slice", ref time @ ..] => Self::Slice(slice(time)?),
             ["deadline", ..] => {
                 let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;
                 Self::Deadline { runtime_ns, deadline_ns, period_ns }
@@ -76,7 +96,8 @@ impl CpuMax {
 impl Text for CpuMax {
     const WHAT: &'static str =
         "\"QUOTA/PERIOD\", such as \"200ms/100ms\" for two CPUs, or \"QUOTA\" in a period of 100ms";
-    const PATTERN: &'static str = r"^[^/]+(/[^/]+)?$";
+    const PATTERN: &'static str =
+        concat!(r"^\s*", time_pattern!(), r"(\s*/\s*", time_pattern!(), r")?\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         let time = |text: &str| AtLeast::<1>::parse(text.trim()).map(|AtLeast(ns)| ns);
@@ -104,8 +125,7 @@ const MAX_ADVANCE_NS: Ns = 1_000_000;
 impl Text for AdvanceConfig {
     const WHAT: &'static str =
         "\"none\", \"adaptive\", or a duration of at most \"1ms\", like \"2us\"";
-    const PATTERN: &'static str =
-        r"^\s*(none|adaptive|[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|h))\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*(none|adaptive|", time_pattern!(), r")\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         match text.trim() {
@@ -133,8 +153,10 @@ fn nice(text: &str) -> Result<i8, String> {
     }
 }
 
-fn slice(text: &str) -> Result<Ns, String> {
-    let AtLeast::<1>(ns) = AtLeast::parse(text)?;
+/// A slice, of the words of its time.
+fn slice(time: &[&str]) -> Result<Ns, String> {
+    let text = time.join(" ");
+    let AtLeast::<1>(ns) = AtLeast::parse(&text)?;
     if SLICES.contains(&ns) {
         Ok(ns)
     } else {

@@ -12,7 +12,7 @@ mod routine;
 use crate::diagnostic::nearest;
 use crate::plan::Dist;
 use crate::toml_read::table::{Flat, table};
-use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time};
+use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, time_pattern};
 use crate::toml_read::value::{Factor, Int, Name, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 use vcoop_sched::config::Policy;
@@ -35,7 +35,7 @@ pub(crate) struct StartTime {
 impl Text for StartTime {
     const WHAT: &'static str = "a time (\"5s\"), \"login\" or \"login + 5s\"";
     const PATTERN: &'static str =
-        r"^\s*(login(\s*\+\s*[0-9]+(\.[0-9]+)?\s*\S+)?|[0-9]+(\.[0-9]+)?\s*\S+)\s*$";
+        concat!(r"^\s*(login(\s*\+\s*", time_pattern!(), r")?|", time_pattern!(), r")\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         let Some(rest) = text.trim().strip_prefix("login") else {
@@ -189,7 +189,7 @@ pub(crate) enum AudioTime {
 
 impl Text for AudioTime {
     const WHAT: &'static str = "a number of frames (\"96 frames\") or a duration (\"2ms\")";
-    const PATTERN: &'static str = r"^\s*[0-9]+(\.[0-9]+)?\s*(frames|ns|us|µs|ms|s)\s*$";
+    const PATTERN: &'static str = concat!(r"^\s*([0-9]+\s*frames|", time_pattern!(), r")\s*$");
 
     fn parse(text: &str) -> Result<Self, String> {
         let Some(number) = text.trim().strip_suffix("frames") else {

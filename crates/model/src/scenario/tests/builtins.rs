@@ -1,8 +1,17 @@
+use regex::Regex;
 use serde_json::Value;
+use vcoop_policy::config::{AdvanceConfig, Means};
+use vcoop_sched::config::Policy;
 
 use super::*;
 use crate::builtin::builtin_scenarios;
-use crate::plan::{Moment, Program, Target};
+use crate::dist::Dist;
+use crate::plan::{Moment, Program, RogueStep, Target};
+use crate::scenario::keys::storm::StartText;
+use crate::scenario::keys::texts::CpuMax;
+use crate::scenario::keys::workload::{AudioTime, StartTime};
+use crate::toml_read::Text;
+use crate::toml_read::units::{CpuList, Time};
 
 #[test]
 fn all_parse_and_give_plans_that_survive_serialisation() {
@@ -111,6 +120,11 @@ fn valid(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), St
     if !kinds.is_empty() && !kinds.iter().any(|k| is(k)) {
         return Err(format!("{at}: {value} is not {kinds:?}"));
     }
+    if let (Some(pattern), Some(text)) = (schema["pattern"].as_str(), value.as_str())
+        && !Regex::new(pattern).unwrap().is_match(text)
+    {
+        return Err(format!("{at}: {text} is not {pattern}"));
+    }
     if let Some(items) = value.as_array() {
         for (i, item) in items.iter().enumerate() {
             valid(root, &schema["items"], item, &format!("{at}[{i}]"))?;
@@ -148,6 +162,72 @@ fn schema_accepts_what_the_reader_accepts_and_refuses_slips() {
     ] {
         let value: Value = toml::from_str(&SMALL.replace(right, wrong)).unwrap();
         assert!(valid(&schema, &schema, &value, "small").is_err(), "{wrong}");
+    }
+}
+
+/// That an editor and the reader take and refuse the same; a pattern knows no ranges.
+fn grammar<T: Text>(good: &[&str], bad: &[&str]) {
+    let pattern = Regex::new(T::PATTERN).unwrap();
+    let taken = |text: &str| (pattern.is_match(text), T::parse(text).is_ok());
+    for text in good {
+        assert_eq!(taken(text), (true, true), "`{text}` for {}", T::WHAT);
+    }
+    for text in bad {
+        assert_eq!(taken(text), (false, false), "`{text}` for {}", T::WHAT);
+    }
+}
+
+#[test]
+fn schema_and_reader_agree_about_grammars() {
+    grammar::<Time>(
+        &["2s", " 1.5 s ", "1m", "1min"],
+        &["", "2", ".5s", "1.s", "1 d", "-1s", "1e3us"],
+    );
+    grammar::<Dist>(
+        &["5us", "5 us .. 20 us", "150us..350us", "exp 4 ms", "exp 300us  max 2 ms"],
+        &["", "hlt", "25%", "exp", "exp 4", "5us..", "..5us", "5us max 1ms", "exp 1ms..2ms"],
+    );
+    grammar::<CpuList>(
+        &["all", "0", "0,2-5", "1 - 2 , 4"],
+        &["", "none", "0-", "-1", "1,,2", "0-1-2"],
+    );
+    grammar::<AudioTime>(
+        &["96 frames", "96frames", "2ms", "1min"],
+        &["96", "1.5 frames", "frames"],
+    );
+    grammar::<StartTime>(&["5s", "login", " login + 5 s"], &["login 5s", "login + 5", "1e3", "1M"]);
+    grammar::<StartText>(
+        &["5s", "start 20", "login  1 "],
+        &["start", "64KiB", "login 1 s", "boot 1"],
+    );
+    grammar::<CpuMax>(
+        &["200ms/100ms", "10 ms / 1 s", "10ms"],
+        &["max", "10ms/", "1/2", "1s/1s/1s"],
+    );
+    grammar::<AdvanceConfig>(&["none", "adaptive", "2 us"], &["auto", "2"]);
+    grammar::<Policy>(
+        &[
+            "other",
+            "fifo 1",
+            "nice +5",
+            "nice -5 slice 1 ms",
+            "slice 1 ms",
+            "deadline 1 ms / 2 ms/4ms",
+        ],
+        &["fifo", "slice", "slice 1ms 2ms", "slice 1ms nice 5", "deadline 1ms", "deadline a/b"],
+    );
+    grammar::<Means>(
+        &["ext", "rr 8", "nice -20", "slice 3 ms", "deadline 1ms/4ms"],
+        &["other", "slice 1", "slice x", "deadline /", "nice 0 slice 1ms"],
+    );
+    grammar::<RogueStep>(&["ask", "claim section", "work 300 us"], &["work", "work 300", "claim"]);
+    let schema = schema();
+    for (text, fits) in
+        [("\"vm.a.vcpus\" = [1, 2]", true), ("vm.a.vcpus = [1]", true), ("x = 1", false)]
+    {
+        let value: Value = toml::from_str(text).unwrap();
+        let matrix = &schema["properties"]["matrix"];
+        assert_eq!(valid(&schema, matrix, &value, "matrix").is_ok(), fits, "{text}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::plan::{Claim, Ns, Registers, RogueStep};
 use crate::toml_read::table::table;
-use crate::toml_read::units::Period;
+use crate::toml_read::units::{Period, time_pattern};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Text};
 
@@ -44,7 +44,13 @@ table! {
 
 impl Text for RogueStep {
     const WHAT: &'static str = "a step like \"ask\", \"end\", \"claim section\", \"register own\", \"deadline 50us\", \"halt 1ms\" or \"work 300us\"";
-    const PATTERN: &'static str = r"^\s*(ask|end|acknowledge|notify|doorbell|fault|claim\s+(nothing|section|softirq|nmi|urgent|idle)|register\s+(own|nothing|refused|odd)|(scribble|deadline|halt|work)\s+[0-9]+(\.[0-9]+)?\s*\S+)\s*$";
+    const PATTERN: &'static str = concat!(
+        r"^\s*(ask|end|acknowledge|notify|doorbell|fault|",
+        r"claim\s+(nothing|section|softirq|nmi|urgent|idle)|register\s+(own|nothing|refused|odd)|",
+        r"(scribble|deadline|halt|work)\s+",
+        time_pattern!(),
+        r")\s*$"
+    );
 
     fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
