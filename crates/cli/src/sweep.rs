@@ -9,6 +9,7 @@ use serde::Serialize;
 use vcoop_build_id::BUILD;
 use vcoop_capture::Loader;
 use vcoop_experiment::format::count;
+use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::runner;
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::Sweep;
@@ -76,7 +77,9 @@ struct Summary<'a> {
     done: u32,
     failed: u32,
     unsettled: u32,
-    /// Number of points at which each policy is best; the empty name stands for none.
+    /// Number of points with too few repeats to decide which policy is best.
+    few: u32,
+    /// Number of other points at which each policy is best; the empty name stands for none.
     best: std::collections::BTreeMap<String, u32>,
     interrupted: bool,
 }
@@ -235,9 +238,14 @@ fn words(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
         );
     }
     if job.policies.len() > 1 {
-        for (policy, n) in &tally.best {
-            let name = if policy.is_empty() { "none" } else { policy };
-            text += &format!("  best at {:>13}: {name}\n", count((*n).into(), "point"));
+        let few = format!("few (a verdict needs {LEAST_REPEATS} repeats)");
+        let few = (tally.few > 0).then_some((few.as_str(), tally.few));
+        let best = tally.best.iter().map(|(policy, n)| match policy.as_str() {
+            "" => ("none", *n),
+            policy => (policy, *n),
+        });
+        for (name, n) in few.into_iter().chain(best) {
+            text += &format!("  best at {:>13}: {name}\n", count(n.into(), "point"));
         }
     }
     text
@@ -253,6 +261,7 @@ fn json(job: &Job, out: &Path, outcome: &Outcome, tally: Tally) -> Result<String
         done: outcome.progress.done,
         failed: tally.failed,
         unsettled: tally.unsettled,
+        few: tally.few,
         best: tally.best,
         interrupted: outcome.interrupted,
     };

@@ -7,6 +7,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::FileReader;
 use parquet::record::Field;
 use parquet::schema::types::Type;
+use vcoop_experiment::judge::LEAST_REPEATS;
 
 use crate::manifest::{Unreadable, manifest, part_name};
 use crate::part::{self, Part};
@@ -20,12 +21,14 @@ pub struct Tally {
     pub failed: u32,
     /// Points whose comparisons were not precise enough at the end.
     pub unsettled: u32,
-    /// Points at which a policy is best, by its name; the empty name if none is.
+    /// Points with too few repeats to decide which policy is best.
+    pub few: u32,
+    /// Other points at which a policy is best, by its name; the empty name if none is.
     pub best: BTreeMap<String, u32>,
 }
 
 /// Columns a tally needs.
-const COLUMNS: [&str; 4] = ["point", "settled", "best", "error"];
+const COLUMNS: [&str; 5] = ["point", "repeats", "settled", "best", "error"];
 
 impl Tally {
     /// Counts the complete parts of a folder. After an interruption, one between them may be missing.
@@ -66,6 +69,11 @@ impl Tally {
                 continue;
             }
             self.unsettled += u32::from(matches!(field("settled"), Some((_, Field::Bool(false)))));
+            let repeats = field("repeats").and_then(|(_, field)| field.to_string().parse().ok());
+            if repeats.is_some_and(|n: u32| n < LEAST_REPEATS) {
+                self.few += 1;
+                continue;
+            }
             let best = match field("best") {
                 Some((_, Field::Str(name))) => name.clone(),
                 _ => String::new(),
