@@ -253,11 +253,6 @@ fn wilson((held, of): (u32, u32)) -> (f64, f64) {
 
 fn sure(confirmed: &Confirmed) -> String {
     let (held, of) = confirmed.held;
-    if confirmed.tried.score.held == Held::Unknown {
-        return "whether every limit holds is not known: these repeats have too few samples; give a larger \
-                --confirm or --duration"
-            .to_owned();
-    }
     let together = format!("every limit {} over all repeats", confirmed.tried.score.held);
     if of == 0 {
         return together + "; single ones have too few samples to tell";
@@ -283,6 +278,7 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
     );
     let mut text = style.wrap(&tried, 2) + "\n";
     let Some(first) = found.confirmed.first() else { return text };
+    let unknown = first.tried.score.held == Held::Unknown;
     match &found.best {
         Some(best) => {
             text += &style.wrap(&format!("Recommended: {}", best.tried.setting.words()), 2);
@@ -293,27 +289,31 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
                 text += &render_deployment(one, "the setting", style);
             }
         }
+        // Without numbers the first is only the one that was tried first.
+        None if unknown => {
+            let none = "No setting is known to meet it, and none is the nearest: the repeats that confirm \
+                        settings have too few samples; give a larger --confirm or --duration";
+            text += &style.wrap(none, 2);
+        }
         None => {
             let nearest = first.tried.setting.words();
-            let none = match first.tried.score.held {
-                Held::Unknown => "No setting is known to meet it",
-                _ => "No setting meets it",
-            };
-            text += &style.wrap(&format!("{none}; the nearest is {nearest}"), 2);
+            text += &style.wrap(&format!("No setting meets it; the nearest is {nearest}"), 2);
             text += "\n";
             text += &first.tried.setting.toml();
         }
     }
-    text += "\n";
-    text += &style.wrap(&format!("  {}", score_words(goal, &first.tried.score)), 4);
-    text += &style.wrap(&format!("  {}", sure(first)), 4);
-    text += "  with seeds that the search had not seen\n";
-    if !first.tried.score.price.is_empty() {
-        text += &style.wrap(&format!("  {}", first.tried.score.price), 4);
+    if !unknown {
+        text += "\n";
+        text += &style.wrap(&format!("  {}", score_words(goal, &first.tried.score)), 4);
+        text += &style.wrap(&format!("  {}", sure(first)), 4);
+        text += "  with seeds that the search had not seen\n";
+        if !first.tried.score.price.is_empty() {
+            text += &style.wrap(&format!("  {}", first.tried.score.price), 4);
+        }
     }
     text += &style.wrap(&look.limits.words(), 2);
     text += &style.wrap(&format!("Simulated: {}", look.hosts.join(", ")), 2);
-    if !found.contributions.is_empty() {
+    if !unknown && !found.contributions.is_empty() {
         text += "\nWithout one of the settings:\n";
         for part in &found.contributions {
             let instead =

@@ -43,6 +43,10 @@ impl Vary {
         let (path, range) = text.split_once('=').ok_or_else(no)?;
         let (from, to) = range.split_once("..").ok_or_else(no)?;
         let (path, from, to) = (path.trim(), from.trim(), to.trim());
+        if from == to && !from.is_empty() {
+            let help = "nothing is varied: `vcoop run` tells about one value";
+            return Err(Failure::usage(format!("--vary {text}: both ends are {from}; {help}")));
+        }
         if path == RATIO {
             let ratio = |x: &str| x.parse().ok().filter(|x: &f64| x.is_finite() && *x > 0.0);
             return match (ratio(from), ratio(to)) {
