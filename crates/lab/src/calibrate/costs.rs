@@ -377,7 +377,7 @@ impl Known<'_> {
 
     fn assumed(&self, key: &str, ns: Ns) -> Cost {
         let source = format!(
-            "assumed: as {BASE_PROFILE}; vcoop calibrate could not measure it {}",
+            "assumed: as {BASE_PROFILE}; vcoop calibrate could not measure it on {}",
             self.place
         );
         Cost { key: key.to_owned(), ns, spread: None, origin: Origin::Assumed, source }
