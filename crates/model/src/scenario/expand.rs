@@ -275,8 +275,15 @@ fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
     };
     if keys.phase_locked.value {
         let align = Phase::Align { period_ns };
-        // By the clock it is on from the start of the run.
-        cycle(if keys.by_clock.value { vec![run, align] } else { vec![align, run] })
+        cycle(if keys.by_clock.value {
+            // It is on from the start of the run.
+            vec![run, align]
+        } else if on_ns == period_ns {
+            // The work of a period would end as the next one begins, and leave it out.
+            vec![run]
+        } else {
+            vec![align, run]
+        })
     } else {
         let time = Dist::Const(period_ns.saturating_sub(on_ns));
         cycle(vec![run, Phase::Sleep { time }])

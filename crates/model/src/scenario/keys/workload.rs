@@ -125,7 +125,8 @@ table! {
         on: Option<At<Span1>>,
         /// CPU time as a share of the period. Default, without `on`: 50%.
         util: Option<At<Percent<100>>>,
-        /// Periods start at multiples of the period; else each sleep follows the work.
+        /// Periods start at multiples of the period, and one that begins before the work of the one before has ended
+        /// is left out; else each sleep follows the work. With util = "100%" there is no sleep.
         phase_locked: At<bool> = "true",
         /// `on` is time by the clock, as `stress-ng --timeout`, and not CPU time. It comes first in each period. Needs
         /// `phase_locked`.

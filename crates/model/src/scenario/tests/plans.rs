@@ -144,6 +144,12 @@ fn workloads_become_programs() {
     let Program::Cycle { phases } = &duty[0].program else { panic!() };
     let run = Phase::Run { time: Dist::Const(3_000_000), mode: Mode::User };
     assert_eq!(phases[..], [Phase::Align { period_ns: 10_000_000 }, run]);
+    for always in ["util = \"100%\"", "on = \"10ms\""] {
+        let duty = tasks(&format!("kind = \"duty\"\nperiod = \"10ms\"\n{always}"));
+        let Program::Cycle { phases } = &duty[0].program else { panic!() };
+        let run = Phase::Run { time: Dist::Const(10_000_000), mode: Mode::User };
+        assert_eq!(phases[..], [run], "it would rest every other period");
+    }
 
     let stress = tasks("kind = \"stress\"\nrounds = 3\nsleep = \"0us\"");
     let Program::Cycle { phases } = &stress[0].program else { panic!() };
