@@ -263,6 +263,11 @@ fn sure(confirmed: &Confirmed) -> String {
     )
 }
 
+/// Whether the confirmed settings have too few samples to tell.
+fn is_unknown(found: &Tuned) -> bool {
+    found.confirmed.first().is_some_and(|first| first.tried.score.held == Held::Unknown)
+}
+
 fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deployment>) -> String {
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
     let style = style();
@@ -278,7 +283,7 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
     );
     let mut text = style.wrap(&tried, 2) + "\n";
     let Some(first) = found.confirmed.first() else { return text };
-    let unknown = first.tried.score.held == Held::Unknown;
+    let unknown = is_unknown(found);
     match &found.best {
         Some(best) => {
             text += &style.wrap(&format!("Recommended: {}", best.tried.setting.words()), 2);
@@ -379,12 +384,13 @@ fn tuned_json(
     let parts = found.contributions.iter().map(
         |part| json!({ "what": part.what, "value": part.value, "without": score(&part.without) }),
     );
+    let unknown = is_unknown(found);
     output::json(&json!({
         "schema": "vcoop.tune/1",
         "version": env!("CARGO_PKG_VERSION"),
         "limits": look.limits,
         "hosts": look.hosts,
-        "met": found.best.is_some(),
+        "met": (!unknown).then_some(found.best.is_some()),
         "deployment": apply,
         "confirmed": found.confirmed.iter().map(confirmed).collect::<Vec<_>>(),
         "contributions": parts.collect::<Vec<_>>(),

@@ -193,6 +193,18 @@ fn a_map_shows_the_best_policy_or_a_number() {
     }
 }
 
+#[test]
+fn a_limit_of_too_few_samples_is_neither_met_nor_broken() {
+    for (slo, met) in [("p9999 < 1s", None), ("max < 1s", Some(true)), ("max < 1ns", Some(false))] {
+        let args = "tune busy-host-1 --policy vanilla --trials 1 --duration 50ms --repeats 2 --confirm 2 --json --slo";
+        let mut tune = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        let tune =
+            tune.args(args.split(' ')).arg(format!("guest.cyclictest.{slo}")).output().unwrap();
+        let found: serde_json::Value = serde_json::from_slice(&tune.stdout).unwrap();
+        assert_eq!(found["met"], serde_json::json!(met), "{slo}");
+    }
+}
+
 /// All commands give the same answer to the same limits, and another one to other limits.
 #[test]
 fn run_tune_capacity_and_map_give_the_same_answer() {
