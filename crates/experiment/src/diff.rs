@@ -17,7 +17,8 @@ pub struct Diff {
     pub schema: &'static str,
     /// Numbers that both have.
     pub rows: Vec<Row>,
-    /// Series that only the first has, and only the second.
+    /// Series that only the first has, and only the second. What the other has nothing of (a policy, a cell, a backend)
+    /// is one entry, which begins with "all of".
     pub only: [Vec<String>; 2],
     /// Other differences: name, value in the first, value in the second.
     pub settings: Vec<[String; 3]>,
@@ -114,12 +115,13 @@ pub fn diff(first: &Document, second: &Document) -> Diff {
     };
     let has = |document: &Document, key: &Key| document.series.iter().any(|s| same(s.key(), key));
     let alone = |one: &Document, other: &Document| -> Vec<String> {
-        let keys = one.series.iter().map(Series::key).filter(|key| !has(other, key));
-        let said = |key: &Key| {
-            let place = place(&key.backend, &key.policy, &key.params);
-            format!("{} {} ({place})", key.probe, key.metric)
+        let place = |key: &Key| place(&key.backend, &key.policy, &key.params);
+        let said = |key: &Key| match other.series.iter().any(|s| place(s.key()) == place(key)) {
+            true => format!("{} {} ({})", key.probe, key.metric, place(key)),
+            false => format!("all of {}", place(key)),
         };
-        keys.map(said).collect()
+        let keys = one.series.iter().map(Series::key).filter(|key| !has(other, key));
+        distinct(keys.map(said))
     };
     let mut rows = Vec::new();
     for a in &first.series {
