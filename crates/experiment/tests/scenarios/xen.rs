@@ -1,8 +1,16 @@
 //! The Xen study: rate limits, a pinned dom0, storms of desktops.
 
+use std::sync::LazyLock;
+
 use vcoop_experiment::result::Document;
 
 use super::{latencies, run, scalar};
+
+/// What two tests look at.
+static RATELIMIT: LazyLock<Document> = LazyLock::new(|| {
+    let sets = ["duration=600ms", "warmup=300ms", "repeats=3"];
+    run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"])
+});
 
 /// A scalar in the cell of `xen-ratelimit` with these coordinates.
 fn in_cell(d: &Document, at: [&str; 3], probe: &str, metric: &str, policy: &str) -> f64 {
@@ -24,10 +32,9 @@ fn is_cell(cell: &std::collections::BTreeMap<String, String>, at: [&str; 3]) -> 
 /// all of it again (and once more where another wake-up comes in between), and without one not at all.
 #[test]
 fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
-    let sets = ["duration=600ms", "warmup=300ms", "repeats=3"];
-    let d = run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"]);
+    let d = &*RATELIMIT;
     let max = |at, policy| {
-        let all = latencies(&d, "timer.cyclictest", policy);
+        let all = latencies(d, "timer.cyclictest", policy);
         all.iter().find(|s| is_cell(&s.key.cell, at)).unwrap().max.unwrap()
     };
     for (limit, us) in [("100us", 100.0), ("1ms", 1000.0)] {
@@ -40,7 +47,7 @@ fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
     for version in ["4.2", "current"] {
         let off = max(["nopin", version, "0us"], "vanilla");
         assert!(off < 200.0, "{version}: {off} without");
-        let holds = in_cell(&d, ["nopin", version, "0us"], "host", "ratelimit_holds", "vanilla");
+        let holds = in_cell(d, ["nopin", version, "0us"], "host", "ratelimit_holds", "vanilla");
         assert_eq!(holds, 0.0);
         let auto = max(["nopin", version, "1ms"], "ratelimit-auto");
         assert!(auto < 300.0, "{version}: {auto} tuned");
@@ -52,11 +59,10 @@ fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
 /// for a ratelimit each time; without ratelimits the difference is gone.
 #[test]
 fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
-    let sets = ["duration=600ms", "warmup=300ms", "repeats=3"];
-    let d = run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"]);
+    let d = &*RATELIMIT;
     for version in ["4.2", "current"] {
         let io = |pin, limit, policy| {
-            in_cell(&d, [pin, version, limit], "dom0.backend", "served", policy)
+            in_cell(d, [pin, version, limit], "dom0.backend", "served", policy)
         };
         let xpin = io("xpin", "1ms", "vanilla");
         assert!((800.0..1_500.0).contains(&xpin), "{version}: {xpin} a second, one a ratelimit");
@@ -67,11 +73,11 @@ fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
         let tuned = [io("xpin", "1ms", "ratelimit-auto"), io("xpin", "0us", "ratelimit-auto")];
         assert!(tuned.iter().all(|io| *io > 4.0 * xpin), "{version}: {tuned:?}");
         let loops = ["vanilla", "ratelimit-auto"]
-            .map(|p| in_cell(&d, ["xpin", version, "1ms"], "load.loop", "throughput", p));
+            .map(|p| in_cell(d, ["xpin", version, "1ms"], "load.loop", "throughput", p));
         assert!(loops[1] > 0.95 * loops[0], "{version}: {loops:?}");
         for limit in ["0us", "1ms"] {
             let at = ["xpin", version, limit];
-            assert_eq!(in_cell(&d, at, "load", "ratelimit", "ratelimit-auto"), 100.0);
+            assert_eq!(in_cell(d, at, "load", "ratelimit", "ratelimit-auto"), 100.0);
         }
     }
     // Without load no vCPU runs that a ratelimit could protect.
