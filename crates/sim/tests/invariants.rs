@@ -141,6 +141,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                     interrupted: threshold % 3 == 0,
                     queue_heads: threshold % 5 == 0,
                     not_alone: window % 3 == 0,
+                    ipi: window % 4 == 0,
                 },
                 preempted_unseen: window % 2 == 0,
                 told: if window % 5 == 0 { Told::Interrupted } else { Told::Away },

@@ -1,8 +1,8 @@
 //! IPIs, TLB shootdowns and yields: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, IpiTo, Mode, Ns, Plan, Program, Room};
+use vcoop_model::plan::virt::{IpiPath, Virt};
+use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program, Room};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
@@ -262,4 +262,30 @@ fn a_wake_up_on_a_busy_vcpu_of_another_llc_is_an_ipi() {
     assert!(near > 90.0 && far > 90.0, "{near} and {far} messages sent and taken");
     // Within an LLC only those that preempt; else all, because the wake list is empty again each time.
     assert!(without < 35.0 && (45.0..55.0).contains(&with), "{without} and {with} IPIs");
+}
+
+#[test]
+fn a_spinner_yields_to_the_vcpu_that_its_ipi_is_for() {
+    // The caller has a pCPU of its own. The called vCPU computes in user mode, as others on the same pCPU do, so that
+    // nothing but the IPI tells it from them.
+    let of = |pins: &[u32], change: &dyn Fn(&mut Virt)| {
+        let rest = Act::Do(Phase::Sleep { time: Dist::Exp { mean_ns: 40 * MS, max_ns: 400 * MS } });
+        let call = Act::Ipi { to: IpiTo::Next, wait: true };
+        let caller = routine(vec![rest, Act::Begin, call, Act::Sample]);
+        let busy = vec![hog(); pins.len() - 1];
+        let mut p = machine(2, pins, [vec![caller], busy].concat());
+        p.duration_ns = 8_000 * MS;
+        change(&mut p.vms[0].virt);
+        mean(&run(&p), "guest.t0")
+    };
+    let pins = [0, 1, 1, 1, 1, 1];
+    let ipi = |eoi_exits| {
+        move |virt: &mut Virt| (virt.spin.candidates.ipi, virt.apic.eoi_exits) = (true, eoi_exits)
+    };
+    let usual = of(&pins, &|_| {});
+    let any = of(&pins, &|virt| virt.spin.candidates.in_kernel = false);
+    let (tracked, forgotten) = (of(&pins, &ipi(false)), of(&pins, &ipi(true)));
+    assert!(tracked < 0.6 * usual && tracked < 0.7 * any, "{tracked}; {usual} before, {any} any");
+    // Where interrupts end with an exit, the caller's own tick makes KVM forget what it has sent.
+    assert!(1.5 * tracked < forgotten && forgotten < usual, "{forgotten} with exits");
 }

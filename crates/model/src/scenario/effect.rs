@@ -70,10 +70,19 @@ fn without(virt: &Virt) -> BTreeMap<&'static str, Reason> {
             ("yield_in_kernel", !to.in_kernel),
             ("yield_woken", !to.woken),
             ("yield_interrupted", !to.interrupted),
+            ("yield_ipi", to.ipi),
         ],
         (
             "PAUSE loops do not exit, so the host does not yield for a vCPU that spins",
             "take it out, or \"pause\" out of `disable_exits`",
+        ),
+    );
+    idle(
+        to.ipi,
+        &[("yield_woken", !to.woken), ("yield_interrupted", !to.interrupted)],
+        (
+            "yield_ipi has rules of its own for woken and interrupted vCPUs",
+            "take it out, or `yield_ipi`",
         ),
     );
     let timer = &virt.timer;

@@ -119,6 +119,8 @@ pub struct EevdfTunables {
     pub place_lag: bool,
     /// Keep a sleeper with negative lag queued until its lag is gone.
     pub delay_dequeue: bool,
+    /// Who yields to a certain other entity gets a penalty (posted in December 2025; no kernel has it).
+    pub yield_penalty: bool,
 }
 
 impl EevdfTunables {
@@ -137,6 +139,7 @@ impl EevdfTunables {
             preempt_short: rules.slices,
             place_lag: true,
             delay_dequeue: rules.delay_dequeue,
+            yield_penalty: false,
         }
     }
 }

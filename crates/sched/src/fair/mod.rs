@@ -17,6 +17,7 @@ mod eevdf;
 mod group;
 #[cfg(test)]
 mod known_answers;
+mod penalty;
 mod pool;
 mod queue;
 mod quota;
@@ -67,6 +68,8 @@ pub(crate) struct FairClass {
     /// `group * cpus + cpu` to queue, [`NONE`] until needed.
     group_rq: Vec<u32>,
     cpus: usize,
+    /// Of each CPU, if directed yields have a penalty.
+    penalties: Vec<penalty::Past>,
 }
 
 impl FairClass {
@@ -88,6 +91,10 @@ impl FairClass {
             quotas: cfg.groups.iter().any(|group| group.quota.is_some()),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
+            penalties: match cfg.fair {
+                Fair::Eevdf(t) if t.yield_penalty => vec![penalty::Past::default(); cpus],
+                _ => Vec::new(),
+            },
         }
     }
 

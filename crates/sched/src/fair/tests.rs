@@ -47,7 +47,7 @@ fn cfs(policies: &[Policy]) -> (FairClass, CfsTunables) {
     (class(Fair::Cfs(t), policies), t)
 }
 
-fn eevdf(t: EevdfTunables, policies: &[Policy]) -> FairClass {
+pub(super) fn eevdf(t: EevdfTunables, policies: &[Policy]) -> FairClass {
     class(Fair::Eevdf(t), policies)
 }
 

@@ -22,6 +22,7 @@ impl Level {
         }
         self.charge(now, cpu);
         self.fair.favour(to);
+        self.fair.penalise(now, cpu, current, to);
         if there != cpu {
             self.kick(there, true);
         }

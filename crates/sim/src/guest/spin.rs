@@ -20,7 +20,7 @@ use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
 use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
-use crate::guest::spin_vcpu::{Spell, Spin, UNBOUNDED};
+use crate::guest::spin_vcpu::{Seen, Spell, Spin, UNBOUNDED};
 use crate::guest::vm_sync::Count;
 use crate::machine::{GuestSegment, Vm};
 use crate::queue::Ns;
@@ -398,11 +398,14 @@ impl World<'_> {
         self.vcpus[v as usize].spin.widen(grow, longest);
         let searched = self.vcpus[v as usize].spin.searches(self.clock.now());
         let mut tries = TRIES;
-        for c in candidates.map(|i| first + i) {
-            if c == v {
+        let rounds = [false, true].into_iter().filter(|relaxed| !relaxed || rules.ipi);
+        for (relaxed, c) in rounds.flat_map(|relaxed| candidates.clone().map(move |c| (relaxed, c)))
+        {
+            let c = first + c;
+            if c == v || tries == 0 && !relaxed {
                 continue;
             }
-            if self.vcpus[c as usize].spin.was_switched_since(searched) {
+            if !relaxed && self.vcpus[c as usize].spin.was_switched_since(searched) {
                 let line = self.line(vm, self.vcpus[c as usize].home);
                 self.pay(line);
             }
@@ -413,8 +416,10 @@ impl World<'_> {
             let other = &self.vcpus[c as usize];
             let interrupted = posted && (other.irr != 0 || !other.posts.is_empty());
             let in_kernel = self.in_kernel(c);
+            let awaited = self.vcpus[v as usize].spin.awaits(c - first, self.clock.now());
+            let seen = Seen { in_kernel, interrupted, awaited, relaxed };
             let other = &mut self.vcpus[c as usize].spin;
-            if !other.may_be_yielded_to(rules, in_kernel, interrupted) || !other.takes_turn() {
+            if !other.may_be_yielded_to(rules, seen) || !other.takes_turn() {
                 continue;
             }
             match self.yield_to(p, vm, c) {
@@ -427,15 +432,36 @@ impl World<'_> {
                     return true;
                 }
                 DirectedYield::Alone => {
-                    tries -= 1;
-                    if tries == 0 {
+                    // The first search ends here; the second goes on with the tries that are left.
+                    if relaxed && tries == 1 {
                         return false;
                     }
+                    tries = tries.saturating_sub(1);
                 }
                 DirectedYield::Refused => {}
             }
         }
         false
+    }
+
+    /// KVM delivers an IPI to the only vCPU that it is for.
+    pub(crate) fn ipi_delivered(&mut self, v: u32, to: u32) {
+        let first = self.vms[self.vcpus[v as usize].vm as usize].first;
+        if v != to {
+            self.vcpus[v as usize].spin.sends_ipi(to - first, self.clock.now());
+            self.vcpus[to as usize].spin.is_sent_ipi(v - first);
+        }
+    }
+
+    /// KVM sees that a vCPU ends an interrupt.
+    pub(crate) fn irq_ended(&mut self, v: u32) {
+        let first = self.vms[self.vcpus[v as usize].vm as usize].first;
+        if let Some(sender) = self.vcpus[v as usize].spin.ends_irq() {
+            let (sender, now) = (&mut self.vcpus[(first + sender) as usize].spin, self.clock.now());
+            if sender.awaits(v - first, now) {
+                sender.is_answered();
+            }
+        }
     }
 
     /// The hypercall that kicks the vCPU at the head of a lock's queue: true if the kicker yielded to it.

@@ -7,6 +7,9 @@ use crate::queue::Ns;
 /// Remaining time of a wait that only others end.
 pub(crate) const UNBOUNDED: Ns = 1 << 50;
 
+/// An IPI sent longer ago is not pending any more (`ipi_window_ns` of the posting).
+const IPI_WINDOW: Ns = 50_000_000;
+
 /// What a task waits for while it keeps its vCPU busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Spin {
@@ -38,6 +41,19 @@ pub(crate) enum Spell {
     Patience,
 }
 
+/// What KVM sees of a vCPU that a spinning one may yield to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// It last left guest mode in its kernel.
+    pub(crate) in_kernel: bool,
+    /// An interrupt waits for it.
+    pub(crate) interrupted: bool,
+    /// The spinning vCPU has sent it an IPI that may be pending.
+    pub(crate) awaited: bool,
+    /// No other candidate was found: it is enough that it was preempted.
+    pub(crate) relaxed: bool,
+}
+
 /// How a vCPU spins, and the host's state about that.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpinVcpu {
@@ -59,6 +75,10 @@ pub(crate) struct SpinVcpu {
     switched_at: Ns,
     /// When it last searched for a vCPU to yield to.
     searched_at: Ns,
+    /// vCPU (of the VM) to which it last sent an IPI alone, and when, if that IPI may be pending.
+    ipi_to: Option<(u32, Ns)>,
+    /// vCPU (of the VM) that last sent such an IPI to it.
+    ipi_from: Option<u32>,
     spell: Spell,
     /// Time until the next PLE exit.
     window: Ns,
@@ -143,18 +163,41 @@ impl SpinVcpu {
         self.window = (self.window * by).min(longest);
     }
 
-    /// Whether a spinning vCPU may yield to it by these rules, if it could run. `in_kernel`: KVM last saw it there;
-    /// `interrupted`: an interrupt waits for it.
-    pub(crate) fn may_be_yielded_to(
-        &self,
-        rules: Candidates,
-        in_kernel: bool,
-        interrupted: bool,
-    ) -> bool {
+    /// Whether a spinning vCPU may yield to it by these rules, if it could run.
+    pub(crate) fn may_be_yielded_to(&self, rules: Candidates, seen: Seen) -> bool {
         match self.preempted {
-            true => !rules.in_kernel || rules.interrupted && interrupted || in_kernel,
-            false => rules.woken,
+            _ if seen.relaxed => self.preempted,
+            _ if rules.ipi && (seen.awaited || seen.interrupted) => true,
+            true => !rules.in_kernel || rules.interrupted && seen.interrupted || seen.in_kernel,
+            false => rules.woken && !rules.ipi,
         }
+    }
+
+    /// It sends an IPI to one vCPU (of the VM).
+    pub(crate) fn sends_ipi(&mut self, to: u32, now: Ns) {
+        self.ipi_to = Some((to, now));
+    }
+
+    /// It is sent an IPI by a vCPU (of the VM).
+    pub(crate) fn is_sent_ipi(&mut self, from: u32) {
+        self.ipi_from = Some(from);
+    }
+
+    /// Whether an IPI that it has sent to a vCPU (of the VM) may be pending.
+    pub(crate) fn awaits(&self, to: u32, now: Ns) -> bool {
+        self.ipi_to.is_some_and(|(sent_to, at)| sent_to == to && now - at <= IPI_WINDOW)
+    }
+
+    /// The IPI that it has sent is not pending any more.
+    pub(crate) fn is_answered(&mut self) {
+        self.ipi_to = None;
+    }
+
+    /// It ends an interrupt. Returns the vCPU (of the VM) that last sent it an IPI alone. All that is known of its own
+    /// IPI is forgotten, too.
+    pub(crate) fn ends_irq(&mut self) -> Option<u32> {
+        self.ipi_to = None;
+        self.ipi_from.take()
     }
 
     /// Whether it is its turn to be yielded to: every other time for a vCPU that spun itself.
@@ -234,6 +277,38 @@ mod tests {
     }
 
     #[test]
+    fn an_ipi_is_awaited_until_its_target_ends_an_interrupt_or_it_is_old() {
+        let (mut sender, mut target) = (SpinVcpu::default(), SpinVcpu::default());
+        sender.sends_ipi(7, 100);
+        target.is_sent_ipi(3);
+        assert!(sender.awaits(7, 100 + IPI_WINDOW));
+        assert!(!sender.awaits(7, 101 + IPI_WINDOW), "too old");
+        assert!(!sender.awaits(6, 100), "to another vCPU");
+        assert_eq!([target.ends_irq(), target.ends_irq()], [Some(3), None]);
+        sender.is_answered();
+        assert!(!sender.awaits(7, 100));
+        sender.sends_ipi(7, 100);
+        sender.ends_irq();
+        assert!(!sender.awaits(7, 100), "an interrupt of its own hides what it sent");
+    }
+
+    #[test]
+    fn with_ipis_tracked_a_woken_vcpu_is_no_candidate_and_any_preempted_one_is_the_last_resort() {
+        let rules = Candidates { ipi: true, ..Candidates::default() };
+        let woken = SpinVcpu::default();
+        let preempted = SpinVcpu { preempted: true, ..woken };
+        let none = Seen::default();
+        let awaited = Seen { awaited: true, ..none };
+        let relaxed = Seen { relaxed: true, ..none };
+        let may = |seen| [woken, preempted].map(|spin| spin.may_be_yielded_to(rules, seen));
+        assert_eq!(may(none), [false, false]);
+        assert_eq!(may(awaited), [true, true]);
+        assert_eq!(may(Seen { interrupted: true, ..none }), [true, true]);
+        assert_eq!(may(Seen { in_kernel: true, ..none }), [false, true]);
+        assert_eq!(may(relaxed), [false, true]);
+    }
+
+    #[test]
     fn rules_say_to_whom_a_spinner_yields() {
         let rules = |in_kernel, later| Candidates {
             in_kernel,
@@ -244,7 +319,8 @@ mod tests {
         let woken = SpinVcpu::default();
         let preempted = SpinVcpu { preempted: true, ..woken };
         let may = |spin: SpinVcpu, rules, state: (bool, bool)| {
-            spin.may_be_yielded_to(rules, state.0, state.1)
+            let (in_kernel, interrupted) = state;
+            spin.may_be_yielded_to(rules, Seen { in_kernel, interrupted, ..Seen::default() })
         };
         assert!(may(preempted, rules(false, false), (false, false)));
         assert!(!may(preempted, rules(true, false), (false, true)));

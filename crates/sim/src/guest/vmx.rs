@@ -161,7 +161,11 @@ impl World<'_> {
     fn exit_takes_effect(&mut self, p: u32, reason: Exit) -> bool {
         let v = self.pcpus[p as usize].vcpu;
         match reason {
-            Exit::Interrupt | Exit::Eoi | Exit::Window | Exit::CstateRead => self.boost_exit(v),
+            Exit::Interrupt | Exit::Window | Exit::CstateRead => self.boost_exit(v),
+            Exit::Eoi => {
+                self.boost_exit(v);
+                self.irq_ended(v);
+            }
             Exit::HvTimer => {
                 self.hv_timer_expired(v);
                 self.boost_exit(v);
@@ -173,6 +177,9 @@ impl World<'_> {
             Exit::Ipi(target) | Exit::Ask(target) => {
                 self.boost_exit(v);
                 self.pays_for_distance(target);
+                if reason == Exit::Ipi(target) {
+                    self.ipi_delivered(v, target);
+                }
                 self.inject(target, vector::IPI, Injection::Ipi);
             }
             Exit::Notify => self.boost_notify(v),
@@ -187,9 +194,9 @@ impl World<'_> {
                 self.boost_exit(v);
                 self.vm_starts(birth);
             }
-            Exit::Multicast { targets, .. } => {
+            Exit::Multicast { targets, hypercall } => {
                 self.boost_exit(v);
-                self.multicast_sent(v, targets);
+                self.multicast_sent(v, targets, !hypercall);
             }
             Exit::Kick(target) => {
                 self.boost_exit(v);

@@ -155,13 +155,16 @@ impl World<'_> {
         vcpu.exits.push_back(Exit::Multicast { targets: group.len() as u32, hypercall });
     }
 
-    /// The host's work for a multicast.
-    pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
+    /// The host's work for a multicast. `by_apic`: its APIC sends it, and not the guest by a hypercall.
+    pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32, by_apic: bool) {
         let vm = self.vcpus[v as usize].vm as usize;
         for _ in 0..targets {
             let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
             let line = self.line(vm, self.vcpus[to as usize].home);
             self.pay(LINES * line);
+            if by_apic && targets == 1 {
+                self.ipi_delivered(v, to);
+            }
             self.inject(to, vector::IPI, Injection::Ipi);
         }
     }

@@ -143,11 +143,21 @@ pub struct Candidates {
     pub queue_heads: bool,
     /// A hypercall that asks to yield does nothing if its caller is alone on its pCPU (5.13).
     pub not_alone: bool,
+    /// The vCPU to which the spinning one has sent an IPI is a candidate, and one that an interrupt woke is not. If
+    /// there is no candidate, any preempted vCPU is one (posted in December 2025).
+    pub ipi: bool,
 }
 
 impl Default for Candidates {
     fn default() -> Self {
-        Self { in_kernel: true, woken: true, interrupted: true, queue_heads: true, not_alone: true }
+        Self {
+            in_kernel: true,
+            woken: true,
+            interrupted: true,
+            queue_heads: true,
+            not_alone: true,
+            ipi: false,
+        }
     }
 }
 

@@ -150,6 +150,10 @@ table! {
         place_lag: Option<At<bool>>,
         /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true since 6.12.
         delay_dequeue: Option<At<bool>>,
+        /// EEVDF: a thread that yields to another one of its CPU (`kvm_vcpu_on_spin`, `pv_sched_yield`) gets a penalty
+        /// in virtual time, once in 6 ms on each CPU, as posted in December 2025 ("vCPU debooster"). Kernel: none has
+        /// it.
+        yield_penalty: Option<At<bool>>,
         /// Slice of SCHED_RR.
         rr_slice: At<Span1> = "100ms",
         /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
@@ -221,6 +225,7 @@ impl SchedKeys {
             ("preempt_short", self.preempt_short.as_ref().map(|k| k.span)),
             ("place_lag", self.place_lag.as_ref().map(|k| k.span)),
             ("delay_dequeue", self.delay_dequeue.as_ref().map(|k| k.span)),
+            ("yield_penalty", self.yield_penalty.as_ref().map(|k| k.span)),
         ];
         match self.fair.value.eevdf() {
             None => {
@@ -247,6 +252,7 @@ impl SchedKeys {
                     preempt_short: or(&self.preempt_short, kernel.preempt_short),
                     place_lag: or(&self.place_lag, kernel.place_lag),
                     delay_dequeue: or(&self.delay_dequeue, kernel.delay_dequeue),
+                    yield_penalty: or(&self.yield_penalty, kernel.yield_penalty),
                 })
             }
         }

@@ -265,6 +265,11 @@ virt_keys! {
     /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by
     /// which KVM knows. Default: true.
     yield_interrupted: bool => |virt, on| virt.spin.candidates.interrupted = *on,
+    /// A PAUSE exit also yields to the vCPU to which the spinning one has sent an IPI alone in the last 50 ms, unless
+    /// KVM has seen that vCPU end an interrupt since (apicv = false), and no longer to a woken one. If it finds none,
+    /// it yields to any preempted vCPU. As posted in December 2025 ("IPI-aware directed yield"); no kernel has it. IPIs by
+    /// hypercall and virtualised ones are not tracked. Default: false.
+    yield_ipi: bool => |virt, on| virt.spin.candidates.ipi = *on,
     /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
     /// 5.4; with spinlocks = "pv" or "pv-ticket". Default: true.
     yield_queue_heads: bool => |virt, on| virt.spin.candidates.queue_heads = *on,
