@@ -155,15 +155,47 @@ fn cells_can_be_cycles_and_ratios() {
     assert_eq!(own.cells[0].simulated_unit, "cycles");
 }
 
+#[test]
+fn a_cell_can_be_of_a_task_of_all_vms() {
+    let file = "../../published/series/steal-governor.toml";
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains("*.hackbench"));
+    setup_of(file, &text, &[]).unwrap();
+    assert!(setup_of(file, &text.replace("*.hackbench", "*.hackbenches"), &[]).is_err());
+}
+
+/// One repeat of all tables of a file in `published/series/`.
+fn series(name: &str) -> Reproduction {
+    let file = format!("../../published/series/{name}.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (selection, setup) = setup_of(&file, &text, &["repeats=1"]).unwrap();
+    run(&selection, &setup, 2)
+}
+
 /// Nothing was adjusted for these tables: they say how far the simulator may be off.
 #[test]
 fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
-    let file = "../../published/series/patch-series.toml";
-    let text = std::fs::read_to_string(file).unwrap();
-    let (selection, setup) = setup_of(file, &text, &["repeats=1"]).unwrap();
-    let all = run(&selection, &setup, 2);
+    let all = series("patch-series");
     assert_eq!(all.summary.cells_comparable, 41);
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
+}
+
+/// What the page says of these gains: yields by IPIs gain the more, the fewer VMs there are, and the penalty next to
+/// nothing.
+#[test]
+fn directed_yields_gain_in_the_published_order() {
+    let all = series("directed-yield");
+    assert_eq!(all.summary.cells_comparable, 18);
+    let gains = |table: &str| -> Vec<f64> {
+        let cells = all.cells.iter().filter(|cell| cell.table == table && cell.column != "before");
+        cells.map(|cell| cell.simulated.unwrap()).collect()
+    };
+    for table in ["dedup-2025", "vips-2025"] {
+        let [two, three, four] = gains(table)[..] else { panic!("{:?}", all.cells) };
+        assert!(two > three && three > four && four > 1.1, "{table}: {two} {three} {four}");
+    }
+    let dbench = gains("dbench-2025");
+    assert!(dbench.iter().all(|gain| (0.85..1.2).contains(gain)), "{dbench:?}");
 }
 
 /// Foreign names are refused where they stand, before anything runs.

@@ -113,7 +113,11 @@ impl Held<'_> {
     }
 
     fn probe(&mut self, name: &str, path: &[Step<'_>]) {
-        let known: BTreeSet<String> = self.scenario.plans.iter().flat_map(Plan::subjects).collect();
+        let plans = self.scenario.plans.iter();
+        let mut known: BTreeSet<String> = plans.clone().flat_map(Plan::subjects).collect();
+        // The tasks of all VMs together, whose rates are summed.
+        let tasks = plans.flat_map(|plan| &plan.vms).flat_map(|vm| &vm.tasks);
+        known.extend(tasks.map(|task| format!("*.{}", task.label)));
         self.known(name, known.iter().map(String::as_str), "probes", path, |scenario| {
             format!("scenario {scenario} has no probe `{name}`")
         });
