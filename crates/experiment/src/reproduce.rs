@@ -7,7 +7,7 @@ mod document;
 mod histogram;
 mod names;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -112,6 +112,18 @@ impl Selection {
         let claims = self.claims.iter().flat_map(|c| c.checks.iter().map(|check| &check.scenario));
         distinct(tables.chain(claims).map(String::as_str))
     }
+
+    /// The policies of a scenario that are compared with something published.
+    fn policies(&self, scenario: &str) -> BTreeSet<&str> {
+        let tables = self.tables.iter().filter(|table| table.scenario == scenario);
+        let tables = tables.flat_map(|table| table.columns.iter().map(|column| &column.policy));
+        let histograms = self.histograms.iter().filter(|h| h.scenario == scenario);
+        let histograms = histograms.flat_map(|h| h.columns.iter().map(|column| &column.policy));
+        let checks = self.claims.iter().flat_map(|claim| &claim.checks);
+        let checks = checks.filter(|check| check.scenario == scenario);
+        let checks = checks.flat_map(|check| [&check.policy].into_iter().chain(&check.to));
+        tables.chain(histograms).chain(checks).map(String::as_str).collect()
+    }
 }
 
 /// Why a reproduction failed.
@@ -159,20 +171,37 @@ impl Setup {
         overrides: &[Set],
         loader: &dyn CaptureLoader,
     ) -> Result<Self, ReproduceError> {
-        let (mut scenarios, mut plans) = (Vec::new(), Vec::new());
+        let mut setup = Self { scenarios: Vec::new(), plans: Vec::new() };
         for name in selection.scenarios() {
             let text = named_scenario(name, Path::new(name))
                 .map_err(|(message, help)| selection.no_scenario(name, &message, help))?;
             let scenario = Scenario::parse(name, &text, overrides, loader)?;
-            let first = plans.len();
-            plans.extend(scenario.plans(None)?);
-            scenarios.push(Own { name: name.to_owned(), scenario, plans: first..plans.len() });
+            let plans = scenario.plans(None)?;
+            setup.add(name, scenario, plans);
         }
-        let setup = Self { scenarios, plans };
         let all: Vec<ScenarioPlans<'_>> = setup.all().collect();
         let wrong = selection.publications.iter().flat_map(|one| names::wrong(one, &all));
         let found: Vec<Diagnostic> = wrong.collect();
-        if found.is_empty() { Ok(setup) } else { Err(Diagnostics(found).into()) }
+        if found.is_empty() { Ok(setup.only(selection)) } else { Err(Diagnostics(found).into()) }
+    }
+
+    fn add(&mut self, name: &str, scenario: Scenario, plans: impl IntoIterator<Item = Plan>) {
+        let first = self.plans.len();
+        self.plans.extend(plans);
+        let plans = first..self.plans.len();
+        self.scenarios.push(Own { name: name.to_owned(), scenario, plans });
+    }
+
+    /// Without the policies that nothing published is compared with.
+    fn only(self, selection: &Selection) -> Self {
+        let mut setup = Self { scenarios: Vec::new(), plans: Vec::new() };
+        for Own { name, scenario, plans } in self.scenarios {
+            let compared = selection.policies(&name);
+            let is_compared = |plan: &&Plan| compared.contains(plan.policy_name.as_str());
+            let kept = self.plans[plans].iter().filter(is_compared).cloned();
+            setup.add(&name, scenario, kept);
+        }
+        setup
     }
 
     fn all(&self) -> impl Iterator<Item = ScenarioPlans<'_>> {

@@ -1,11 +1,11 @@
 //! Published against simulated: nothing is dropped, and nothing is better than it is.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vcoop_capture::Loader;
 use vcoop_experiment::published::Publication;
 use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
-use vcoop_experiment::runner::Control;
+use vcoop_experiment::runner::{Control, Progress};
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::scenario::{Scenario, Set};
@@ -231,6 +231,21 @@ fn names_that_scenarios_do_not_have_are_refused() {
     let cell = ", cell = { \"vm.guest.task.cyclictest.interval\" = \"500us\" }";
     let open = refused(cell, "");
     assert!(open.contains("which `vm.guest.task.cyclictest.interval`"), "{open}");
+}
+
+/// Of the scenario's three policies one is compared.
+#[test]
+fn only_policies_that_are_compared_run() {
+    let ids = ["own-interval".to_owned()];
+    let publication = Publication::parse("own.toml", OWN).unwrap();
+    let selection = Selection::new(&[publication], &ids).unwrap();
+    let sets = ["duration=1ms", "warmup=1ms", "repeats=3"].map(|set| Set::parse(set).unwrap());
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
+    let (stop, runs) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let progress = |of: Progress| runs.store(of.total, Ordering::Relaxed);
+    setup.run(&selection, 1, Control { stop: &stop, progress: &progress }).unwrap();
+    let intervals = 2;
+    assert_eq!(runs.into_inner(), intervals * 3);
 }
 
 #[test]
