@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_model::distinct;
 
 use crate::result::{Document, Key, LatencySeries, Params, SIM};
+use crate::verdict::is_probe;
 
 /// Ratio of simulated to measured, or its inverse, from which they count as far apart.
 const FAR: f64 = 3.0;
@@ -79,7 +80,8 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         });
     }
     for sim in document.scalars().filter(|s| s.key.backend == SIM) {
-        if sim.key.metric != "throughput" {
+        // On a live host a probe's is all CPU time that it takes, in the simulator only its work.
+        if sim.key.metric != "throughput" || is_probe(document, &sim.key.probe) {
             continue;
         }
         let live = document.scalars().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));

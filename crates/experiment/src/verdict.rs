@@ -264,6 +264,12 @@ fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
     Some(Effect { mean, ..Effect::new(name, Whose::Guest, series.key.repeats) })
 }
 
+/// Whether a thread or task has latencies. It is no load then.
+pub(crate) fn is_probe(document: &Document, name: &str) -> bool {
+    // `host.probe/0` is a copy of `host.probe`.
+    document.latencies().any(|s| s.key.probe.split('/').next() == Some(name))
+}
+
 /// Loads of host and guests that count: throughput under the policy and under the baseline. Probes are not loads.
 pub fn loads<'d>(
     document: &'d Document,
@@ -276,14 +282,8 @@ pub fn loads<'d>(
             s.key.is_in(cell) && s.key.policy == policy && s.key.metric == "throughput"
         })
     };
-    let is_probe = |name: &str| {
-        document.latencies().any(|s| {
-            // `host.probe/0` is a copy of `host.probe`.
-            s.key.probe.split('/').next() == Some(name)
-        })
-    };
     throughput(policy)
-        .filter(|s| !is_probe(&s.key.probe))
+        .filter(|s| !is_probe(document, &s.key.probe))
         .filter_map(|s| {
             let base = throughput(&document.baseline).find(|b| b.key.probe == s.key.probe)?;
             (base.value? >= LEAST_LOAD).then_some((s, base))

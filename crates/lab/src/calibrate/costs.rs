@@ -13,7 +13,8 @@
 //! | `device_irq` | `timer_irq + msi-call-running - call - ipi_send` | an interrupt of the host, and what irqfd does then: the call's work without its kick |
 //! | `wakeup` | `wake-here - futex-wake-nobody` | |
 //! | `context_switch` | `switch-pair/2 - call` | |
-//! | `sleep` | `sleep-cycle-cpu - context_switch - timer_program` | what a thread pays for a cycle of sleeping and waking, less what is charged apart |
+//! | `sleep` | `sleep-cycle-cpu-busy - context_switch - timer_program` | what a thread pays for a cycle of sleeping and waking beside another thread, less what is charged apart |
+//! | `sleep_idle` | `sleep-cycle-cpu - sleep-cycle-cpu-busy` | what it pays more where its CPU idles meanwhile |
 //! | `pv_spin` | `pause-loop` | the loop itself; its median |
 //! | `setattr` | `setattr-own - call` | |
 //! | `exit + entry` | the smaller of `exit-interrupt - ipi_receive` and `exit-cpuid - guest-gate` (`guest-gate` where ring 0 is emulated) | the cheapest way out and back; what an exit takes more is its handling. An interrupt has none in the simulator: where it takes more than a trap, the simulator charges too little |
@@ -22,7 +23,7 @@
 //! | `guest_irq` | `self-interrupt - exit-icr - inject`, at most `guest-wake-switch` | the way back to what was interrupted can be longer than to a task that slept |
 //! | `guest_wakeup + guest_switch` | `guest-wake-switch - guest_irq` | handler to task; on one CPU from `self-wake` |
 //! | `lab_sleep` | `guest-sleep-switch - guest_switch` | from a woken task's first instruction until another one runs |
-//! | `guest_sleep` | `sleep` | a Linux guest runs the same code of the same kernel; there is none to measure in |
+//! | `guest_sleep` | `sleep + sleep_idle` | a Linux guest runs the same code of the same kernel; there is none to measure in |
 //! | `vcpu_load` | `msi-halted - wake-polling - entry - inject` | what waking a vCPU takes more than waking a thread |
 //! | `vcpu_put` | `sleep-late-guest - sleep-late-busy - exit` | what switching from a running vCPU takes more than from a thread |
 //! | `handle_hlt` | `halt-cycle-cpu` less all else the cycle is charged | so that a simulated halt costs the CPU what a real one does |
@@ -190,12 +191,20 @@ impl At<'_> {
         v.measured("context_switch", switch, "switch-pair / 2 - syscall", "switch-pair");
         if let (Some(cycle), Some(switch)) = (self.m("sleep-cycle-cpu"), switch) {
             let apart = switch + program.unwrap_or_else(|| self.base("timer_program"));
-            let formula = "sleep-cycle-cpu - context_switch - timer_program";
-            let ns = cycle.saturating_sub(apart);
-            v.derived("sleep", ns, formula, "sleep-cycle-cpu");
-            let formula = "as sleep: a Linux guest runs the same code, and none of it exits; not \
-                           measured in one";
-            v.derived("guest_sleep", ns, formula, "sleep-cycle-cpu");
+            let alone = cycle.saturating_sub(apart);
+            if let Some(busy) = self.m("sleep-cycle-cpu-busy") {
+                let formula = "sleep-cycle-cpu-busy - context_switch - timer_program";
+                v.derived("sleep", busy.saturating_sub(apart), formula, "sleep-cycle-cpu-busy");
+                let formula = "sleep-cycle-cpu - sleep-cycle-cpu-busy";
+                v.derived("sleep_idle", cycle.saturating_sub(busy), formula, "sleep-cycle-cpu");
+            } else {
+                let formula = "sleep-cycle-cpu - context_switch - timer_program";
+                v.derived("sleep", alone, formula, "sleep-cycle-cpu");
+                v.derived("sleep_idle", 0, "in sleep", "sleep-cycle-cpu");
+            }
+            let formula = "sleep + sleep_idle: a Linux guest runs the same code, and none of it \
+                           exits; not measured in one";
+            v.derived("guest_sleep", alone, formula, "sleep-cycle-cpu");
         }
         v.measured("setattr", own("setattr-own", call), "setattr-own - syscall", "setattr-own");
         if let Some(travel) = own("ipi-travel", call / 2) {

@@ -435,7 +435,7 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
     let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
     let (clock, floor) = (b.clock, b.floor);
-    b.sample("sleep-cycle-cpu", "CPU time of a thread that sleeps to a time, and again", |out| {
+    let cycles = |out: &mut Vec<u64>| {
         let until = tsc() + block;
         let before = own();
         let reading = own().saturating_sub(before);
@@ -445,5 +445,14 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
             let cycle = own().saturating_sub(before + reading);
             out.push(clock.to_cycles(cycle) + floor);
         }
-    })
+    };
+    let about = "CPU time of a thread that sleeps to a time, and again";
+    b.sample("sleep-cycle-cpu", about, cycles)?;
+    if b.needs_fifo("sleep-cycle-cpu-busy") {
+        Helper::spinning(b.cpu).with(|_| {
+            let about = "the same where a fair thread runs meanwhile";
+            b.sample("sleep-cycle-cpu-busy", about, cycles)
+        })?;
+    }
+    Ok(())
 }

@@ -14,8 +14,11 @@ impl World<'_> {
     /// Blocks the current thread until a time, or until it is woken.
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.clock.set(Event::Sleep(t), until);
-        let program = self.costs.of(CostKey::TimerProgram);
-        self.block(p, t, CostKey::Sleep, program);
+        let mut more = self.costs.of(CostKey::TimerProgram);
+        if self.host.has_single(CpuId(p)) {
+            more += self.costs.of(CostKey::SleepIdle);
+        }
+        self.block(p, t, CostKey::Sleep, more);
     }
 
     /// Blocks the current thread, whose wait is already recorded. It pays `key` for going to sleep and coming back, and

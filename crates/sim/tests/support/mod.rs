@@ -47,6 +47,7 @@ pub(crate) fn dear() -> Costs {
         wakeup_ns: 600,
         context_switch_ns: 1_100,
         sleep_ns: 1_700,
+        sleep_idle_ns: 600,
         migration_refill_ns: 5_000,
         switch_refill_ns: 1_000,
         setattr_ns: 1_300,
