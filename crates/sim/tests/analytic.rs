@@ -223,6 +223,24 @@ fn who_is_light_pays_for_its_wake_ups_by_waiting() {
 }
 
 #[test]
+fn a_sleep_costs_more_where_its_cpu_idles_meanwhile() {
+    let costs = Costs { sleep_ns: 10 * US, sleep_idle_ns: 20 * US, ..free() };
+    let with = |hogs: usize| {
+        let mut level = eevdf(1);
+        level.rt_guard = RtGuard::Off;
+        let mut p = plan(level, costs.clone());
+        p.host_tasks = vec![task("sleeper", cyclictest(MS, 0), RT, &[])];
+        p.host_tasks.extend((0..hogs).map(|_| task("hog", hog(), Policy::NORMAL, &[])));
+        probe_all(&mut p);
+        run(&p)
+    };
+    let alone = scalar(&with(0), "host", "cpu");
+    assert!((alone - 3.0).abs() < 0.05, "{alone} %");
+    let beside = scalar(&with(1), "host.hog", "throughput");
+    assert!((beside - 0.99).abs() < 0.0005, "{beside} CPU");
+}
+
+#[test]
 fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
     // Each writes, which wakes the other, finds nothing to read, and goes to sleep; of equal priority, so that nobody
     // is preempted before it sleeps. What the other evicts grows with the time for which it runs.
