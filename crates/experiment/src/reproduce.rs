@@ -161,7 +161,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads the scenarios, with overrides (repeats, seed, duration) for all.
+    /// Reads the scenarios, with overrides (repeats, seed, duration) for all. Policies that nothing published is
+    /// compared with are left out.
     ///
     /// # Errors
     ///
@@ -171,37 +172,31 @@ impl Setup {
         overrides: &[Set],
         loader: &dyn CaptureLoader,
     ) -> Result<Self, ReproduceError> {
-        let mut setup = Self { scenarios: Vec::new(), plans: Vec::new() };
+        let mut read = Vec::new();
         for name in selection.scenarios() {
             let text = named_scenario(name, Path::new(name))
                 .map_err(|(message, help)| selection.no_scenario(name, &message, help))?;
             let scenario = Scenario::parse(name, &text, overrides, loader)?;
             let plans = scenario.plans(None)?;
-            setup.add(name, scenario, plans);
+            read.push((name, scenario, plans));
         }
-        let all: Vec<ScenarioPlans<'_>> = setup.all().collect();
+        let all: Vec<ScenarioPlans<'_>> =
+            read.iter().map(|(name, _, plans)| ScenarioPlans { name, plans }).collect();
         let wrong = selection.publications.iter().flat_map(|one| names::wrong(one, &all));
         let found: Vec<Diagnostic> = wrong.collect();
-        if found.is_empty() { Ok(setup.only(selection)) } else { Err(Diagnostics(found).into()) }
-    }
-
-    fn add(&mut self, name: &str, scenario: Scenario, plans: impl IntoIterator<Item = Plan>) {
-        let first = self.plans.len();
-        self.plans.extend(plans);
-        let plans = first..self.plans.len();
-        self.scenarios.push(Own { name: name.to_owned(), scenario, plans });
-    }
-
-    /// Without the policies that nothing published is compared with.
-    fn only(self, selection: &Selection) -> Self {
-        let mut setup = Self { scenarios: Vec::new(), plans: Vec::new() };
-        for Own { name, scenario, plans } in self.scenarios {
-            let compared = selection.policies(&name);
-            let is_compared = |plan: &&Plan| compared.contains(plan.policy_name.as_str());
-            let kept = self.plans[plans].iter().filter(is_compared).cloned();
-            setup.add(&name, scenario, kept);
+        if !found.is_empty() {
+            return Err(Diagnostics(found).into());
         }
-        setup
+        let mut setup = Self { scenarios: Vec::new(), plans: Vec::new() };
+        for (name, scenario, plans) in read {
+            let compared = selection.policies(name);
+            let is_compared = |plan: &Plan| compared.contains(plan.policy_name.as_str());
+            let first = setup.plans.len();
+            setup.plans.extend(plans.into_iter().filter(is_compared));
+            let plans = first..setup.plans.len();
+            setup.scenarios.push(Own { name: name.to_owned(), scenario, plans });
+        }
+        Ok(setup)
     }
 
     fn all(&self) -> impl Iterator<Item = ScenarioPlans<'_>> {

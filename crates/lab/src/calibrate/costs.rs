@@ -200,7 +200,6 @@ impl At<'_> {
             } else {
                 let formula = "sleep-cycle-cpu - context_switch - timer_program";
                 v.derived("sleep", alone, formula, "sleep-cycle-cpu");
-                v.derived("sleep_idle", 0, "in sleep", "sleep-cycle-cpu");
             }
             let formula = "sleep + sleep_idle: a Linux guest runs the same code, and none of it \
                            exits; not measured in one";

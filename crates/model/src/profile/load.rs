@@ -400,8 +400,8 @@ costs! {
     /// `context_switch`: system calls, reading the clock, leaving the run queue. Profiles that `calibrate` wrote before
     /// November 2026 have none.
     Sleep: sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
-    /// What a host thread pays more for such a cycle where its CPU has nothing else to run meanwhile. Profiles from before
-    /// 30 November 2026 have it in `sleep`.
+    /// What a host thread pays more for such a cycle where its CPU has nothing else to run meanwhile. Profiles without it
+    /// have it in `sleep`.
     SleepIdle: sleep_idle => sleep_idle_ns = "{ ns = 0, source = \"assumed: this profile has it in sleep\" }",
     /// What a thread or a guest's task pays to go to sleep where it is in its kernel already and finds nothing: a
     /// message or room for one that is not there, a lock. The system call is in the time that the scenario gives for

@@ -27,7 +27,7 @@ use crate::queue::Ns;
 use crate::world::World;
 
 /// `kvm_vcpu_on_spin` stops after this many candidates that do not profit from a yield.
-const TRIES: u32 = 3;
+const TRIES: i32 = 3;
 
 impl World<'_> {
     pub(crate) fn tally(&mut self, vm: usize, what: Count, n: u64) {
@@ -390,22 +390,29 @@ impl World<'_> {
             return true;
         }
         let vm = self.vcpus[v as usize].vm as usize;
+        let sync = &self.vms[vm].sync;
+        let (grow, longest) = (Ns::from(sync.spin.ple_grow), sync.ple_max_ns);
+        let ipi = sync.spin.candidates.ipi;
+        self.vcpus[v as usize].spin.widen(grow, longest);
+        let since = self.vcpus[v as usize].spin.searches(self.clock.now());
+        let mut tries = TRIES;
+        self.search_and_yield(p, v, Some(since), &mut tries)
+            || ipi && self.search_and_yield(p, v, None, &mut tries)
+    }
+
+    /// One search for a vCPU to yield to. It ends when `tries` gets to 0. `since`: when the vCPU last searched; `None`: the
+    /// second search, which takes any preempted vCPU and waits for no cache line. True if it yielded.
+    fn search_and_yield(&mut self, p: u32, v: u32, since: Option<Ns>, tries: &mut i32) -> bool {
+        let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let posted = self.vms[vm].virt.posted;
         let sync = &self.vms[vm].sync;
-        let (grow, rules) = (Ns::from(sync.spin.ple_grow), sync.spin.candidates);
-        let (longest, candidates) = (sync.ple_max_ns, sync.candidates(n));
-        self.vcpus[v as usize].spin.widen(grow, longest);
-        let searched = self.vcpus[v as usize].spin.searches(self.clock.now());
-        let mut tries = TRIES;
-        let rounds = [false, true].into_iter().filter(|relaxed| !relaxed || rules.ipi);
-        for (relaxed, c) in rounds.flat_map(|relaxed| candidates.clone().map(move |c| (relaxed, c)))
-        {
-            let c = first + c;
-            if c == v || tries == 0 && !relaxed {
+        let rules = sync.spin.candidates;
+        for c in sync.candidates(n).map(|i| first + i) {
+            if c == v {
                 continue;
             }
-            if !relaxed && self.vcpus[c as usize].spin.was_switched_since(searched) {
+            if since.is_some_and(|at| self.vcpus[c as usize].spin.was_switched_since(at)) {
                 let line = self.line(vm, self.vcpus[c as usize].home);
                 self.pay(line);
             }
@@ -417,7 +424,7 @@ impl World<'_> {
             let interrupted = posted && (other.irr != 0 || !other.posts.is_empty());
             let in_kernel = self.in_kernel(c);
             let awaited = self.vcpus[v as usize].spin.awaits(c - first, self.clock.now());
-            let seen = Seen { in_kernel, interrupted, awaited, relaxed };
+            let seen = Seen { in_kernel, interrupted, awaited, relaxed: since.is_none() };
             let other = &mut self.vcpus[c as usize].spin;
             if !other.may_be_yielded_to(rules, seen) || !other.takes_turn() {
                 continue;
@@ -432,11 +439,11 @@ impl World<'_> {
                     return true;
                 }
                 DirectedYield::Alone => {
-                    // The first search ends here; the second goes on with the tries that are left.
-                    if relaxed && tries == 1 {
+                    // As in the patches, a second search that begins without tries has no end to them.
+                    *tries -= 1;
+                    if *tries == 0 {
                         return false;
                     }
-                    tries = tries.saturating_sub(1);
                 }
                 DirectedYield::Refused => {}
             }

@@ -115,7 +115,7 @@ impl VmSync {
 
     /// Candidates for a yield, by number in a VM of `n` vCPUs, beginning with the one after the last that was yielded
     /// to.
-    pub(crate) fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + Clone + use<> {
+    pub(crate) fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + use<> {
         let last = self.last_boosted;
         (1..=n).map(move |i| (last + i) % n)
     }
