@@ -41,6 +41,10 @@ impl Pool {
         }
         let waits = self.parts.iter().map(|p| p.waiting.len()).sum::<usize>();
         assert_eq!(waits, self.spare_waits as usize, "waits for spare time");
+        let confers = |e: &&super::Ent| e.confers_to != NONE;
+        let all = self.ents.iter().filter(confers);
+        assert!(all.clone().all(|e| e.state == State::Running), "only who runs confers time");
+        assert_eq!(all.count(), self.conferring as usize);
         let wait = self.ready.len() + waits;
         assert!(self.idle.is_empty() || wait == 0, "{wait} wait beside an idle core");
         for cpu in (0..self.cpus.len() as u32).map(CpuId) {

@@ -32,6 +32,7 @@
 //! for wake-ups and cores, are this crate's own.
 
 mod check;
+mod confer;
 mod config;
 mod run;
 mod spare;
@@ -64,6 +65,8 @@ pub struct PoolCounters {
     pub rushes: u64,
     /// Cores given back because all threads slept.
     pub cedes: u64,
+    /// Cores given up for another virtual processor of the partition.
+    pub confers: u64,
     /// Virtual processors of capped partitions held until the next window.
     pub parks: u64,
     /// Dispatches to another core than the last one.
@@ -72,13 +75,14 @@ pub struct PoolCounters {
 
 impl PoolCounters {
     /// Each counter with its name in results.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("dispatches", self.dispatches),
             ("dispatches.spare", self.spare_dispatches),
             ("core_preemptions", self.preemptions),
             ("rushes", self.rushes),
             ("cedes", self.cedes),
+            ("confers", self.confers),
             ("parks", self.parks),
             ("migrations", self.migrations),
         ]
@@ -101,6 +105,8 @@ struct Ent {
     state: State,
     cpu: CpuId,
     queued_at: Ns,
+    /// The virtual processor to which it confers its time, or [`NONE`].
+    confers_to: u32,
     stats: EntStats,
 }
 
@@ -146,6 +152,10 @@ struct Core {
     leaving: bool,
     /// It runs on spare time.
     spare: bool,
+    /// The virtual processor for which the present one gives it up, or [`NONE`].
+    heir: u32,
+    /// The virtual processor whose share is used, or [`NONE`]: that of `vp`.
+    payer: u32,
     /// Number of CPUs on which a thread runs.
     running: u32,
     charged_to: Ns,
@@ -204,6 +214,8 @@ pub struct Pool {
     rush: VecDeque<u32>,
     /// Number of virtual processors that wait for spare time.
     spare_waits: u32,
+    /// Number of entities that confer their time.
+    conferring: u32,
     /// The highest minimum so far of the passes of partitions that want spare time.
     floor: u128,
     window_end: Ns,
@@ -225,6 +237,8 @@ impl Pool {
             vp: NONE,
             leaving: false,
             spare: false,
+            heir: NONE,
+            payer: NONE,
             running: 0,
             charged_to: 0,
             used_up_at: NEVER,
@@ -255,6 +269,7 @@ impl Pool {
             urgent: BTreeSet::new(),
             rush: VecDeque::new(),
             spare_waits: 0,
+            conferring: 0,
             floor: 0,
             window_end: cfg.window_ns,
             seq: 0,
@@ -306,6 +321,7 @@ impl Pool {
             state: State::Blocked,
             cpu,
             queued_at: 0,
+            confers_to: NONE,
             stats: EntStats::default(),
         });
         e

@@ -37,6 +37,7 @@ impl Pool {
                 vp.steady = now + self.cfg.window_ns == self.window_end;
                 self.line_up(now, v);
                 self.seek(now, v);
+                self.give_up_cores(now);
                 self.rearm(CpuId(0));
             }
         }
@@ -127,6 +128,7 @@ impl Pool {
 
     /// Gives a free core to a waiting virtual processor.
     pub(super) fn dispatch(&mut self, now: Ns, core: u32, v: u32) {
+        self.stop_paying(now, v);
         let spare = self.vps[v as usize].place == Place::Spare;
         let part = usize::from(self.vps[v as usize].partition);
         if spare {
@@ -176,13 +178,16 @@ impl Pool {
         // Its own kicks are served in this call.
         self.cpus[cpu.index()].kicked = true;
         let c = &self.cores[core as usize];
+        let giver = c.vp;
         let done = c.leaving || c.vp != NONE && self.vps[c.vp as usize].runnable == 0;
         if done && c.running == 0 {
             self.release(now, core);
         }
         if self.cores[core as usize].vp == NONE {
-            match self.next(now) {
-                Some(v) => self.dispatch(now, core, v),
+            let heir = core::mem::replace(&mut self.cores[core as usize].heir, NONE);
+            match self.next_after(now, giver, heir) {
+                Some((v, true)) => self.dispatch_paid(now, core, v, giver),
+                Some((v, false)) => self.dispatch(now, core, v),
                 None => self.idle.insert(CpuId(core)),
             }
         }
@@ -204,6 +209,7 @@ impl Pool {
             stats.preempted += u64::from(leave == Leave::Preempted);
         }
         self.cpus[cpu.index()].kicked = false;
+        self.give_up_cores(now);
         self.rearm(CpuId(0));
         next
     }
@@ -235,6 +241,7 @@ impl Pool {
         }
         self.cpus[cpu.index()].curr = NONE;
         self.cores[core].running -= 1;
+        self.stop_conferring(p);
         true
     }
 
@@ -243,6 +250,7 @@ impl Pool {
         self.charge_core(now, core);
         let c = &mut self.cores[core as usize];
         let v = core::mem::replace(&mut c.vp, NONE);
+        c.payer = NONE;
         let (asked, spare) = (c.leaving, c.spare);
         (c.leaving, c.spare) = (false, false);
         self.spare.remove(CpuId(core));
@@ -263,7 +271,7 @@ impl Pool {
     }
 
     /// The virtual processor that gets the next free core.
-    fn next(&self, now: Ns) -> Option<u32> {
+    pub(super) fn next(&self, now: Ns) -> Option<u32> {
         let ready = || self.ready.first().map(|&(_, v)| v);
         let spare = || self.spare_next(now).and_then(|(_, part)| self.parts[part].waiting.front());
         self.rush.front().copied().or_else(ready).or_else(|| spare().copied())
@@ -306,12 +314,22 @@ impl Pool {
         if c.vp == NONE || used == 0 {
             return;
         }
-        let vp = &mut self.vps[c.vp as usize];
+        let pays = if c.payer == NONE { c.vp } else { c.payer };
+        let vp = &mut self.vps[pays as usize];
         let own = used.min(vp.left);
         vp.left -= own;
         let part = usize::from(vp.partition);
+        let over = vp.left == 0 && pays != c.vp;
+        if over {
+            c.payer = NONE;
+        }
         if used > own {
             self.spend(part, used - own);
+        }
+        if over {
+            // It waits, and has used up its share by that of another.
+            self.step_out(pays);
+            self.line_up(now, pays);
         }
     }
 }

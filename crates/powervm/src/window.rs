@@ -48,6 +48,7 @@ impl Pool {
         }
         let core = cpu.0 / self.threads;
         self.used_up(now, core);
+        self.give_up_cores(now);
         self.rearm(CpuId(core * self.threads));
         self.rearm(CpuId(0));
     }
@@ -55,7 +56,8 @@ impl Pool {
     /// A virtual processor that has used up its share on its core goes on with spare time, if there is any for it.
     fn used_up(&mut self, now: Ns, core: u32) {
         let c = &self.cores[core as usize];
-        if c.vp == NONE || c.leaving || c.spare || self.vps[c.vp as usize].left > 0 {
+        let pays = if c.payer == NONE { c.vp } else { c.payer };
+        if c.vp == NONE || c.leaving || c.spare || self.vps[pays as usize].left > 0 {
             return;
         }
         let part = usize::from(self.vps[c.vp as usize].partition);
@@ -117,6 +119,7 @@ impl Pool {
         }
         for core in 0..self.cores.len() {
             self.charge_core(now, core as u32);
+            self.cores[core].payer = NONE;
             if core::mem::take(&mut self.cores[core].spare) {
                 let part = usize::from(self.vps[self.cores[core].vp as usize].partition);
                 self.spare_stop(part);

@@ -14,6 +14,7 @@
 mod acquire;
 mod barrier;
 mod barrier_wait;
+mod confer;
 pub(crate) mod counters;
 pub(crate) mod exit;
 mod halt_poll;
@@ -263,6 +264,7 @@ impl World<'_> {
         }
         let nmi = which == vector::NMI;
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
+        self.stops_conferring(v);
         let mut ns = self.costs.of(CostKey::GuestIrq);
         if which == vector::TIMER && self.vms[vm].virt.advance {
             // The guest waits itself, or a segment has ended before the kick: the entry after that would have waited.

@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use proptest::prelude::*;
-use vcoop_model::plan::{Dist, HostSched, Plan, VmPlan};
+use vcoop_model::plan::virt::SpinLocks;
+use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::{Policy, Topology};
@@ -78,6 +79,33 @@ fn a_wake_up_waits_for_entitled_work_only() {
     let (few, many) = (longest(1), longest(7));
     assert!(few <= 1_300 * US, "{few}");
     assert!(many > 5 * MS && many <= 8_800 * US, "{many}");
+}
+
+#[test]
+fn who_waits_for_a_lock_confers_its_core_to_the_holder() {
+    // Two vCPUs of one core hold a lock for 1 ms by turns.
+    let locked =
+        [Act::Lock { lock: 0 }, run_for(MS, Mode::PreemptOff), Act::Unlock { lock: 0 }, Act::Done];
+    let of = |locks| {
+        let tasks =
+            (0..2).map(|i| task(&format!("t/{i}"), routine(locked.to_vec()), Policy::NORMAL, &[i]));
+        let mut guest = vm("guest", eevdf(2), tasks.collect());
+        guest.virt.spin.locks = locks;
+        let mut p = pool(Topology::flat(1), &[(2, 1, 128)], vec![guest]);
+        p.duration_ns = S;
+        let r = run(&p);
+        let exits = scalar_or_zero(&r, "guest", "exits.pause");
+        assert!(exits == 0.0, "POWER has no PAUSE exits: {exits}");
+        (
+            scalar(&r, "guest.t/0", "rate") + scalar(&r, "guest.t/1", "rate"),
+            scalar_or_zero(&r, "host", "confers"),
+        )
+    };
+    // A waiter that spins does so until its half of the window is over.
+    let (spins, none) = of(SpinLocks::Queued);
+    let (confers, times) = of(SpinLocks::Confer);
+    assert!(spins < 350.0 && none == 0.0, "{spins} {none}");
+    assert!(confers > 980.0 && times > 90.0, "{confers} {times}: once a window");
 }
 
 proptest! {

@@ -239,8 +239,8 @@ pub(crate) fn vm(
     }
     if host.class != ClassKind::Linux {
         refuse_linux_keys(keys, &vcpu_policy, host.class, errors);
-        virt::refuse_foreign(&keys.virt.0, host.class, errors);
     }
+    virt::refuse_foreign(&keys.virt.0, host.class, errors);
     ClassKind::Linux.only(host.class, "group", At::span_of(&keys.group), errors);
     ClassKind::Linux.only(host.class, "cpu_max", At::span_of(&keys.cpu_max), errors);
     ClassKind::Linux.only(host.class, "vcpu_cpu_max", At::span_of(&keys.vcpu_cpu_max), errors);
@@ -278,7 +278,7 @@ pub(crate) fn vm(
         devices,
         cooperative: keys.cooperative.value,
         waits: keys.waits.value,
-        virt: virt::resolve(keys, host.cpu, errors),
+        virt: virt::resolve(keys, host.class, host.cpu, errors),
     })
 }
 

@@ -189,13 +189,11 @@ fn effects(
     let named = || policies.plans.values().map(|named| &named.virt);
     virt::check_policies(&keys.vm, vms, named(), facts.cpu, errors);
     virt::check_capacity(&keys.vm, vms, facts.place.cpus, errors);
+    named().for_each(|virt| virt::refuse_foreign(virt, facts.class, errors));
     match facts.class {
         ClassKind::Linux => Effects::of(&keys.vm, vms, named()),
         // They have none of these mechanisms.
-        ClassKind::Credit1 | ClassKind::PowerVm => {
-            named().for_each(|virt| virt::refuse_foreign(virt, facts.class, errors));
-            Effects::default()
-        }
+        ClassKind::Credit1 | ClassKind::PowerVm => Effects::default(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::keys::virt::VirtKeys;
 use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
+use crate::plan::virt::{GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
@@ -169,8 +169,16 @@ pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &mut Coll
 }
 
 /// A VM by its own keys.
-pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>) -> Virt {
+pub(crate) fn resolve(
+    vm: &VmKeys,
+    class: ClassKind,
+    cpu: Option<Cpu>,
+    errors: &mut Collector<'_>,
+) -> Virt {
     let mut virt = Virt::default();
+    if class == ClassKind::PowerVm {
+        virt.spin.locks = SpinLocks::Confer;
+    }
     vm.virt.0.apply(&mut virt);
     refuse(&virt, &vm.virt.0, None, vm, cpu, errors);
     virt
@@ -212,13 +220,25 @@ pub(crate) fn refuse_posted<'k>(
 /// interrupts, or posted interrupts. Guests of PowerVM have governors.
 pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
     let of_all = ["timer", "posted_interrupts"];
-    let of_governors = ["governor", "takes_part", "steal_", "entitled", "hotplug", "guest_balance"];
-    let governs = |key: &str| {
-        has == ClassKind::PowerVm && of_governors.iter().any(|start| key.starts_with(start))
+    let of_power =
+        ["governor", "takes_part", "steal_", "entitled", "hotplug", "guest_balance", "spinlocks"];
+    let powers = |key: &str| {
+        has == ClassKind::PowerVm && of_power.iter().any(|start| key.starts_with(start))
     };
     for (key, span) in keys.given() {
-        if !of_all.contains(&key) && !governs(key) {
+        if !of_all.contains(&key) && !powers(key) {
             ClassKind::Linux.only(has, key, span, errors);
+        }
+    }
+    if let Some(locks) = &keys.spinlocks {
+        let named = format!("spinlocks = \"{}\"", locks.value.name());
+        match locks.value {
+            SpinLocks::Queued => {}
+            SpinLocks::Confer => ClassKind::PowerVm.only(has, &named, locks.span, errors),
+            _ if has == ClassKind::PowerVm => {
+                ClassKind::Linux.only(has, &named, locks.span, errors);
+            }
+            _ => {}
         }
     }
     if let Some(timer) = &keys.timer {

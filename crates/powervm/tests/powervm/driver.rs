@@ -78,6 +78,12 @@ impl Machine {
         self.serve();
     }
 
+    pub(crate) fn confer(&mut self, e: EntId, to: Option<EntId>) {
+        self.account();
+        self.pool.confer(self.now, e, to);
+        self.serve();
+    }
+
     pub(crate) fn exec(&mut self, e: EntId) -> Ns {
         self.account();
         self.pool.charge(self.now, self.pool.cpu_of(e));

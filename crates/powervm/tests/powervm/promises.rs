@@ -61,20 +61,29 @@ fn busy(cfg: &PoolConfig, works: &[Work]) -> (Machine, Vec<(EntId, Work, usize)>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
-    /// A virtual processor that can run during a whole window gets its entitlement in it, whatever others do.
+    /// A virtual processor that can run during a whole window gets its entitlement in it, whatever others do, and whatever
+    /// those of the first partition confer to each other.
     #[test]
     fn entitlements_are_kept_in_every_window(
         cfg in pool(),
-        works in prop::collection::vec(work(), 1..12)
+        works in prop::collection::vec(work(), 1..12),
+        confers in prop::collection::vec((any::<u16>(), any::<u16>()), 0..40)
     ) {
         let (mut m, all) = busy(&cfg, &works);
+        let first = cfg.partitions[0].vcpus as usize;
+        let mut next = confers.iter().map(|&(e, to)| [e, to].map(|i| all[usize::from(i) % first].0)).cycle();
         for _ in 0..30 {
             let before: Vec<u64> = all.iter().map(|&(e, ..)| m.exec(e)).collect();
-            m.run_for(cfg.window_ns);
+            for _ in 0..4 {
+                for [e, to] in next.by_ref().take(4) {
+                    m.confer(e, Some(to));
+                }
+                m.run_for(cfg.window_ns / 4);
+            }
             for (&(e, work, part), before) in all.iter().zip(before) {
                 let share = cfg.share_ns(&cfg.partitions[part]);
                 let ran = m.exec(e) - before;
-                if work.sleep == 0 {
+                if work.sleep == 0 && (part > 0 || confers.is_empty()) {
                     prop_assert!(ran >= share, "{} ran {} of {}", e, ran, share);
                 }
                 if cfg.partitions[part].weight == 0 {

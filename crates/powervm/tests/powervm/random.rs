@@ -12,6 +12,7 @@ enum Op {
     Run(u64),
     Wake(usize),
     Leave(u32, Leave),
+    Confer(usize, Option<usize>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -24,6 +25,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0u64..7 * MS).prop_map(Op::Run),
         8 => any::<u16>().prop_map(|e| Op::Wake(usize::from(e))),
+        3 => (any::<u16>(), prop::option::weighted(0.9, any::<u16>()))
+            .prop_map(|(e, to)| Op::Confer(usize::from(e), to.map(usize::from))),
         6 => (any::<u16>(), leave).prop_map(|(c, l)| Op::Leave(u32::from(c), l)),
     ]
 }
@@ -42,6 +45,10 @@ fn play(cfg: &PoolConfig, ops: &[Op]) -> Result<Machine, TestCaseError> {
                 let i = i % ids.len();
                 m.wake(ids[i]);
                 awake[i] = !dead[i];
+            }
+            Op::Confer(e, to) => {
+                let to = to.map(|to| ids[to % ids.len()]);
+                m.confer(ids[e % ids.len()], to);
             }
             Op::Leave(c, leave) => {
                 let cpu = c % cfg.topology.cpus();

@@ -242,6 +242,62 @@ fn who_yields_goes_behind_the_others_but_keeps_its_threads_together() {
 }
 
 #[test]
+fn who_confers_gives_its_core_to_the_one_that_it_waits_for() {
+    // One core; the third is next in line, and the fourth gets the core.
+    let mut m = Machine::new(&config(1, &[(4, 1, 128)]));
+    let all = m.hogs(0, 4);
+    m.run_for(MS);
+    let first = m.current(0).expect("all want it");
+    assert_eq!(first, all[0]);
+    m.confer(all[2], Some(all[3]));
+    assert_eq!(m.current(0), Some(first), "one without a core has nothing to give");
+    m.confer(first, Some(all[3]));
+    assert_eq!(m.current(0), Some(all[3]));
+    assert_eq!(m.pool.counters().confers, 1);
+    // That one waits for the first, which has the rest of its share still.
+    m.confer(all[3], Some(first));
+    assert_eq!(m.current(0), Some(first));
+    assert_eq!(m.exec(first), MS);
+    m.confer(first, None);
+    m.run_for(MS);
+    assert_eq!(m.current(0), Some(first), "it has work again");
+}
+
+#[test]
+fn who_has_no_entitlement_left_runs_on_that_of_who_confers() {
+    let mut m = Machine::new(&config(1, &[(2, 1, 128)]));
+    let all = m.hogs(0, 2);
+    m.run_for(6 * MS);
+    // The first has used up its half of the window.
+    assert_eq!(m.current(0), Some(all[1]));
+    m.confer(all[1], Some(all[0]));
+    assert_eq!(m.current(0), Some(all[0]));
+    m.run_for(2 * MS);
+    // It gives the core back, and the other has what it has left: 2 of 5 ms.
+    m.confer(all[0], Some(all[1]));
+    assert_eq!(m.current(0), Some(all[1]));
+    m.confer(all[1], Some(all[0]));
+    m.run_for(2 * MS);
+    assert_eq!(times(&mut m, &all), [9 * MS, MS]);
+    // All have their shares again.
+    m.run_for(10 * MS);
+    assert_eq!(times(&mut m, &all), [14 * MS, 6 * MS]);
+}
+
+#[test]
+fn a_core_is_given_up_when_all_of_its_threads_confer() {
+    let mut m = Machine::new(&smt(SMT, &[(16, 8, 128)]));
+    let all = m.hogs(0, 16);
+    let (core, waits) = (&all[..4], all[12]);
+    assert!(m.pool.is_running(core[0]) && !m.pool.is_running(waits));
+    core[1..].iter().for_each(|&e| m.confer(e, Some(waits)));
+    assert!(m.pool.is_running(core[1]), "a sibling works");
+    m.schedule(m.pool.cpu_of(core[0]).0, Leave::Blocked);
+    assert!(m.pool.is_running(waits) && !m.pool.is_running(core[1]), "it sleeps");
+    assert_eq!(m.pool.counters().confers, 1);
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let refuse = |cfg: PoolConfig| Pool::new(&cfg).expect_err("refused").to_string();
     let one = |p: Partition| PoolConfig::new(Topology::flat(4), vec![p]);

@@ -40,6 +40,8 @@ pub(crate) enum Exit {
     Kick(u32),
     /// A hypercall: yield to a vCPU (global index).
     Yield(u32),
+    /// A hypercall: confer time to a vCPU (global index).
+    Confer(u32),
     /// A message to another machine, for this client.
     Remote(u32),
     /// A hypercall: an IPI to a preempted vCPU (global index), which is to be boosted for it.
@@ -75,6 +77,7 @@ impl Exit {
             Self::Multicast { hypercall: true, .. }
             | Self::Kick(_)
             | Self::Yield(_)
+            | Self::Confer(_)
             | Self::Ask(_) => 12,
             Self::CstateRead => 13,
         }

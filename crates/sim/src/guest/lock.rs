@@ -4,7 +4,8 @@
 //! lock's queue *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is
 //! halted, or that has not run since it became the head, does not claim it. Tasks that arrive then spin *outside*
 //! the queue, never halt, and take the lock as soon as it is free. They join the queue when its head claims the
-//! lock, or when the queue is empty. All waiters of a test-and-set lock are outside the queue.
+//! lock, or when the queue is empty. All waiters of a test-and-set lock are outside the queue, and none of a lock at which
+//! time is conferred, whose head claims it only while its vCPU runs.
 
 use std::collections::VecDeque;
 
@@ -58,7 +59,7 @@ impl Locks {
         let free = lock.holder == NONE && (empty || open);
         if free {
             lock.holder = t;
-        } else if open && (kind == SpinLocks::TestAndSet || !empty) {
+        } else if open && kind.spins_outside(empty) {
             lock.outside.push_back(t);
         } else {
             lock.queue.push_back(t);
@@ -88,6 +89,16 @@ impl Locks {
     pub(crate) fn halts(&mut self, l: u32, t: u32) {
         let lock = &mut self.0[l as usize];
         lock.claimed &= lock.queue.front() != Some(&t);
+    }
+
+    /// The task that holds a spinlock.
+    pub(crate) fn holder(&self, l: u32) -> Option<u32> {
+        Some(self.0[l as usize].holder).filter(|&t| t != NONE)
+    }
+
+    /// The waiters in the queues of all spinlocks that a task holds.
+    pub(crate) fn waiters_of(&self, t: u32) -> impl Iterator<Item = u32> {
+        self.0.iter().filter(move |lock| lock.holder == t).flat_map(|lock| &lock.queue).copied()
     }
 
     /// The task behind this one in the queue.

@@ -142,6 +142,7 @@ impl World<'_> {
         let v = self.home_of(vm, t);
         let spins = self.spins_now(vm, t);
         if spins {
+            self.stops_conferring(v);
             self.stop_guest(self.vcpus[v as usize].pcpu);
         }
         let handoff = self.vms[vm].sync.spin.handoff_ns;
@@ -189,9 +190,11 @@ impl World<'_> {
     /// For how long the current task of a vCPU spins, unless something ends that.
     fn spell_begins(&mut self, v: u32, t: u32) -> Ns {
         let vm = self.vcpus[v as usize].vm as usize;
+        let away = self.sees_away(v, t);
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
+            Spin::Lock(_) if away => Some((sync.spin.handoff_ns, Spell::Away)),
             Spin::Lock(l) if sync.spin.locks.halts() && !sync.locks.is_outside(l, t) => {
                 Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
             }
@@ -263,6 +266,7 @@ impl World<'_> {
                 self.tally(vm, Count::PvHalts, 1);
                 self.halts_in_line(vm, t);
             }
+            Spell::Away => self.asks_to_confer(v, t),
             Spell::Patience if self.vms[vm].tasks[t as usize].spin == Spin::Barrier => {
                 self.spin_ends(vm, t);
             }
@@ -352,6 +356,7 @@ impl World<'_> {
         if vm.sync.spin.sees_preempted() {
             vm.level.set_away(vcpu.cpu, away);
         }
+        self.waiters_see(v);
     }
 
     /// The vCPU has lost its pCPU while runnable.

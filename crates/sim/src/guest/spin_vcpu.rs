@@ -37,6 +37,8 @@ pub(crate) enum Spell {
     Window,
     /// The threshold of a pv lock.
     Threshold,
+    /// It sees that a vCPU that it waits for has no pCPU.
+    Away,
     /// The limit for spinning for a lock with readers, or at a barrier.
     Patience,
 }
@@ -71,6 +73,8 @@ pub(crate) struct SpinVcpu {
     in_loop: Option<u32>,
     /// A vCPU that spun is yielded to only every other time: whether it is its turn.
     eligible: bool,
+    /// vCPU to which it confers its time, until it loses its pCPU.
+    pub(crate) confers_to: Option<u32>,
     /// When it last got or lost a pCPU.
     switched_at: Ns,
     /// When it last searched for a vCPU to yield to.
@@ -156,6 +160,7 @@ impl SpinVcpu {
     pub(crate) fn loaded(&mut self, now: Ns, window: Ns) {
         (self.window, self.switched_at) = (window, now);
         (self.preempted, self.told) = (false, false);
+        self.confers_to = None;
     }
 
     /// A PAUSE loop has used up its window: the next one is longer.

@@ -2,7 +2,7 @@
 
 use vcoop_model::named;
 use vcoop_model::plan::virt::{IpiVirt, SpinLocks, SpinVirt};
-use vcoop_model::plan::{HostPlan, VmPlan};
+use vcoop_model::plan::{HostPlan, HostSched, VmPlan};
 
 use crate::guest::barrier::Barriers;
 use crate::guest::lock::Locks;
@@ -88,7 +88,8 @@ impl VmSync {
                 },
                 ..vm.virt.spin
             },
-            ple: !vm.virt.exits_off.pause,
+            // POWER has no such exits.
+            ple: !vm.virt.exits_off.pause && !matches!(host.sched, HostSched::Pool(_)),
             ple_window_ns: vm.virt.spin.ple_window_ns.unwrap_or(usual),
             ple_max_ns: longest,
             pv_threshold_ns: vm.virt.spin.threshold_ns.unwrap_or(host.costs.pv_spin_ns),

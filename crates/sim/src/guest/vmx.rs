@@ -108,6 +108,7 @@ impl World<'_> {
             | Exit::Multicast { hypercall: true, .. }
             | Exit::Kick(_)
             | Exit::Yield(_)
+            | Exit::Confer(_)
             | Exit::Ask(_)
             | Exit::CstateRead
             | Exit::Remote(_) => Some(CostKey::HandleHypercall),
@@ -213,6 +214,10 @@ impl World<'_> {
             Exit::Yield(to) => {
                 self.boost_exit(v);
                 return self.on_yield(p, to);
+            }
+            Exit::Confer(to) => {
+                self.boost_exit(v);
+                self.on_confer(v, to);
             }
             Exit::Halt => return self.halt(p, v),
         }

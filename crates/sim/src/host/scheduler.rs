@@ -117,6 +117,13 @@ impl Scheduler {
         }
     }
 
+    /// [`Pool::confer`]; the others know no such hypercall.
+    pub(crate) fn confer(&mut self, now: Ns, e: EntId, to: Option<EntId>) {
+        if let Self::Pool(s) = self {
+            s.confer(now, e, to);
+        }
+    }
+
     /// [`Level::take_woken`]; the others have no wake lists.
     #[inline]
     pub(crate) fn take_woken(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {

@@ -114,6 +114,10 @@ choice! {
         // `__ticket_lock_spinning` and `__ticket_unlock_slowpath` of `arch/x86/kernel/kvm.c` (`kvm_lock_spinning`,
         // `kvm_unlock_kick`).
         PvTicket = "pv-ticket",
+        /// Those of Linux on POWER in a shared pool: a waiter gives its time to a vCPU that it waits for and that has no
+        /// pCPU (`H_CONFER`).
+        // `arch/powerpc/lib/qspinlock.c`.
+        Confer = "confer",
     }
 }
 
@@ -121,6 +125,17 @@ impl SpinLocks {
     /// Whether waiters get the lock in order of arrival.
     pub fn in_order(self) -> bool {
         matches!(self, Self::Queued | Self::PvTicket)
+    }
+
+    /// Whether waiters confer their time to preempted vCPUs.
+    pub fn confers(self) -> bool {
+        self == Self::Confer
+    }
+
+    /// Whether a task that comes while the head of the queue does not claim the lock waits outside the queue. `empty`:
+    /// there is no queue.
+    pub fn spins_outside(self, empty: bool) -> bool {
+        self == Self::TestAndSet || self == Self::Pv && !empty
     }
 
     /// Whether waiters halt after a while, and are kicked.

@@ -234,7 +234,8 @@ virt_keys! {
     /// Spinlocks: waiters spin until they have the lock, in the order of their arrival (`native`); or the first
     /// that sees the lock free takes it (`test-and-set`, as Linux in a VM without `pv` and without the dedicated
     /// hint); or waiters halt after a while and are kicked (`pv`, or `pv-ticket` in the order of their arrival, as
-    /// in guests from Linux 3.12 to 4.1). Default: native, or as `hints` says.
+    /// in guests from Linux 3.12 to 4.1). Default: native, or as `hints` says. In a PowerVM pool: waiters give their
+    /// time to a vCPU that they wait for and that has no core (`confer`, the default), or spin (`native`).
     spinlocks: SpinLocks => |virt, locks| virt.spin.locks = *locks,
     /// Longest time that a waiter spins at a pv spinlock. Default: `pv_spin` of the profile.
     spin_threshold: Span1 => |virt, time| virt.spin.threshold_ns = Some(time.0),

@@ -5,6 +5,7 @@ use vcoop_sched::config::Topology;
 
 use super::*;
 use crate::plan::TimelineAction;
+use crate::plan::virt::SpinLocks;
 
 const POOL: &str = r#"
 name = "pool"
@@ -101,6 +102,19 @@ fn keys_of_others_are_refused() {
     let fifo = "vcpu_policy = \"fifo 1\"";
     refused("weight = 200", fifo, "fifo", "needs Linux's scheduler, and this host has PowerVM's");
     refused("weight = 200", "apicv = false", "apicv", "needs Linux's scheduler");
+    refused(
+        "weight = 200",
+        "spinlocks = \"pv\"",
+        "pv",
+        "`spinlocks = \"pv\"` needs Linux's scheduler",
+    );
+    let locks = |text: &str| plan_of(text).vms.iter().map(|vm| vm.virt.spin.locks).next();
+    assert_eq!(locks(POOL), Some(SpinLocks::Confer), "Linux on POWER");
+    let native = POOL.replacen("weight = 200", "spinlocks = \"native\"", 1);
+    assert_eq!(locks(&native), Some(SpinLocks::Queued));
+    let elsewhere = POOL.replace("class = \"powervm\"", "fair = \"cfs\"");
+    let confer = elsewhere.replacen("weight = 200", "spinlocks = \"confer\"", 1);
+    says(&confer, &["`spinlocks = \"confer\"` needs a shared processor pool"]);
     refused("pcpus = 8", "pcpus = 8\ntick_hz = 100", "tick_hz", "needs Linux's scheduler");
     refused("\"step\"", "\"dynamic\"", "dynamic", "`dynamic` boosts Linux threads");
     refused("\"step\"", "\"ratelimit-auto\"", "ratelimit-auto", "PowerVM's scheduler has none");
