@@ -1,5 +1,6 @@
 //! Errors in input files, with place and advice.
 
+use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 
@@ -184,32 +185,32 @@ fn floor_boundary(text: &str, mut at: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Collector<'s> {
     sources: &'s Sources,
-    found: Vec<Diagnostic>,
+    found: RefCell<Vec<Diagnostic>>,
 }
 
 impl<'s> Collector<'s> {
     /// A collector without errors.
     pub(crate) fn new(sources: &'s Sources) -> Self {
-        Self { sources, found: Vec::new() }
+        Self { sources, found: RefCell::default() }
     }
 
     /// Adds an error without advice.
-    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) {
-        self.found.push(self.sources.diagnose(span, message.into(), None));
+    pub(crate) fn error(&self, span: Span, message: impl Into<String>) {
+        self.foreign(self.sources.diagnose(span, message.into(), None));
     }
 
     /// Adds an error with advice.
     pub(crate) fn error_help(
-        &mut self,
+        &self,
         span: Span,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.found.push(self.sources.diagnose(span, message.into(), Some(help.into())));
+        self.foreign(self.sources.diagnose(span, message.into(), Some(help.into())));
     }
 
     /// Adds an error for each name given twice.
-    pub(crate) fn distinct<'n>(&mut self, names: impl Iterator<Item = (&'n str, Span)>) {
+    pub(crate) fn distinct<'n>(&self, names: impl Iterator<Item = (&'n str, Span)>) {
         let mut seen: Vec<&str> = Vec::new();
         for (name, span) in names {
             if seen.contains(&name) {
@@ -221,13 +222,13 @@ impl<'s> Collector<'s> {
     }
 
     /// Adds an error found in another file.
-    pub(crate) fn foreign(&mut self, diagnostic: Diagnostic) {
-        self.found.push(diagnostic);
+    pub(crate) fn foreign(&self, diagnostic: Diagnostic) {
+        self.found.borrow_mut().push(diagnostic);
     }
 
     /// `Ok` with the value if there was no error; else all errors, without repetitions.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
-        let found = distinct(self.found);
+        let found = distinct(self.found.into_inner());
         match value {
             Some(value) if found.is_empty() => Ok(value),
             _ => Err(Diagnostics(found)),

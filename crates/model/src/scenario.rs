@@ -108,9 +108,9 @@ impl Scenario {
         let policies_source = sources.add("built-in policies", policies::BUILTIN);
         let builtin_policies = builtin_policies(&sources, policies_source)?;
 
-        let mut errors = Collector::new(&sources);
+        let errors = Collector::new(&sources);
         for (set, place) in overrides.iter().zip(&places) {
-            set.apply(*place, &mut tree, &mut errors);
+            set.apply(*place, &mut tree, &errors);
         }
         errors.finish(Some(()))?;
         let keys = read(&tree, &sources)?;
@@ -123,10 +123,10 @@ impl Scenario {
             builtin_policies: &builtin_policies,
         };
         // The text as it stands must hold, also where the matrix replaces all of it.
-        let mut errors = Collector::new(&sources);
-        let base = resolve::resolve(&keys, BTreeMap::new(), &mut outside, &mut errors);
+        let errors = Collector::new(&sources);
+        let base = resolve::resolve(&keys, BTreeMap::new(), &mut outside, &errors);
         let axes = match &keys.matrix {
-            Some(matrix) => matrix::axes(&matrix.value, &mut errors),
+            Some(matrix) => matrix::axes(&matrix.value, &errors),
             None => Vec::new(),
         };
         let base = errors.finish(base)?;
@@ -143,7 +143,7 @@ impl Scenario {
             tasks += cell.plan.host_tasks.len();
             tasks += cell.plan.vms.iter().map(|vm| vm.tasks.len() + 1).sum::<usize>();
             if tasks > MAX_MATRIX_TASKS {
-                let mut errors = Collector::new(&sources);
+                let errors = Collector::new(&sources);
                 let message = format!("the cells together have more than {MAX_MATRIX_TASKS} tasks");
                 errors.error(axes.first().map_or_else(Span::default, |axis| axis.span), message);
                 errors.finish(None::<()>)?;
@@ -151,8 +151,8 @@ impl Scenario {
             effects.add(mem::take(&mut cell.effects));
             cells.push(cell);
         }
-        let mut errors = Collector::new(&sources);
-        effects.refuse(&mut errors);
+        let errors = Collector::new(&sources);
+        effects.refuse(&errors);
         errors.finish(Some(()))?;
         Ok(Self {
             name: keys.name.value.0,
@@ -220,15 +220,15 @@ impl Scenario {
 }
 
 fn read(tree: &Node, sources: &Sources) -> Result<ScenarioKeys, Diagnostics> {
-    let mut errors = Collector::new(sources);
-    let keys = read_table(tree, &mut errors);
+    let errors = Collector::new(sources);
+    let keys = read_table(tree, &errors);
     errors.finish(keys)
 }
 
 fn builtin_policies(sources: &Sources, source: usize) -> Result<Keyed<PolicyKeys>, Diagnostics> {
     let tree = parse_document(sources, source, policies::BUILTIN)?;
-    let mut errors = Collector::new(sources);
-    let file: Option<policies::PolicyFile> = read_table(&tree, &mut errors);
+    let errors = Collector::new(sources);
+    let file: Option<policies::PolicyFile> = read_table(&tree, &errors);
     errors.finish(file).map(|file| file.policy)
 }
 
@@ -239,7 +239,7 @@ fn resolve_cell(
     sources: &Sources,
     outside: &mut Outside<'_, '_>,
 ) -> Result<Resolved, Diagnostics> {
-    let mut errors = Collector::new(sources);
+    let errors = Collector::new(sources);
     let mut tree = tree.clone();
     let mut params = BTreeMap::new();
     for (axis, index) in axes.iter().zip(cell) {
@@ -247,12 +247,12 @@ fn resolve_cell(
         let told = axis.told_by().iter().enumerate();
         params.extend(told.map(|(at, path)| (path.clone(), of(at).text())));
         for (at, path) in axis.paths.iter().enumerate() {
-            Path::at(path, axis.span).set(&mut tree, of(at).clone(), &mut errors);
+            Path::at(path, axis.span).set(&mut tree, of(at).clone(), &errors);
         }
     }
     errors.finish(Some(()))?;
     let keys = read(&tree, sources)?;
-    let mut errors = Collector::new(sources);
-    let resolved = resolve::resolve(&keys, params, outside, &mut errors);
+    let errors = Collector::new(sources);
+    let resolved = resolve::resolve(&keys, params, outside, &errors);
     errors.finish(resolved)
 }

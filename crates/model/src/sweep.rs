@@ -112,11 +112,11 @@ impl Sweep {
         let source = sources.add(file, text);
         let tree = parse_document(&sources, source, text)?;
         Kind::Sweep.expect(file, tree.keys())?;
-        let mut errors = Collector::new(&sources);
-        let keys: Option<SweepKeys> = read_table(&tree, &mut errors);
+        let errors = Collector::new(&sources);
+        let keys: Option<SweepKeys> = read_table(&tree, &errors);
         let keys = errors.finish(keys)?;
-        let mut errors = Collector::new(&sources);
-        let found = keys.resolve(file, text, &mut errors);
+        let errors = Collector::new(&sources);
+        let found = keys.resolve(file, text, &errors);
         let mut sweep = errors.finish(found)?;
         sweep.sources = sources;
         Ok(sweep)

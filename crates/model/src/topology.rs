@@ -24,7 +24,7 @@ table! {
 pub(crate) fn topology(
     keys: &At<TopologyTable>,
     cpus: Option<(u32, &str)>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<Topology> {
     let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value;
     let (threads, llcs) = (threads_per_core.value.get32(), llcs.value.get32());

@@ -106,9 +106,9 @@ impl Profile {
         let source = sources.add(file, text);
         let root = parse_document(&sources, source, text)?;
         Kind::Profile.expect(file, root.keys())?;
-        let mut errors = Collector::new(&sources);
-        let keys: Option<ProfileKeys> = read_table(&root, &mut errors);
-        let profile = keys.and_then(|keys| keys.resolve(&mut errors));
+        let errors = Collector::new(&sources);
+        let keys: Option<ProfileKeys> = read_table(&root, &errors);
+        let profile = keys.and_then(|keys| keys.resolve(&errors));
         errors.finish(profile)
     }
 
@@ -216,7 +216,7 @@ impl Value for Quantiles {
             .to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         if node.as_table().is_none() {
             let message = format!("expected quantiles, found {}", node.what());
             errors.error_help(node.span, message, format!("write {}", Self::what()));
@@ -261,7 +261,7 @@ impl Value for Cost {
         "{ ns = NUMBER, source = \"published: ...\" }".to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         if node.as_table().is_none() {
             let message = format!("expected a cost, found {}", node.what());
             errors.error_help(node.span, message, format!("write {}", Self::what()));
@@ -488,7 +488,7 @@ table! {
 /// Least mean time between two.
 const LEAST_PERIOD_NS: Ns = 1_000;
 
-fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &mut Collector<'_>) -> Vec<Noise> {
+fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &Collector) -> Vec<Noise> {
     let one = |keys: NoiseKeys| {
         let name = keys.name.value.0;
         if !about.add(&format!("noise.{name}"), keys.source.value.0, None) {
@@ -558,7 +558,7 @@ impl Text for Signature {
 }
 
 impl ProfileKeys {
-    fn resolve(self, errors: &mut Collector<'_>) -> Option<Profile> {
+    fn resolve(self, errors: &Collector) -> Option<Profile> {
         let topology = topology(&self.topology, None, errors)?;
         let mut about = About::default();
         let voluntary = &self.costs.value.voluntary_point;

@@ -61,7 +61,7 @@ pub(crate) fn link(
     all: &[Named<'_>],
     host_tasks: &mut [TaskPlan],
     vms: &mut [VmPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     for caller in all {
         let Some(server) = server_of(caller.workload) else { continue };
@@ -96,7 +96,7 @@ pub(crate) fn find(
     all: &[Named<'_>],
     host_tasks: &[TaskPlan],
     vms: &[VmPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<Vec<Target>> {
     let At { value: text, span } = server;
     // `VM/3.TASK/1` is a task of `VM.TASK`.

@@ -9,7 +9,7 @@ use crate::plan::VmPlan;
 use crate::toml_read::At;
 
 /// The patches that a policy names; `None` if it keeps those of the host.
-pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> Option<Patches> {
+pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &Collector) -> Option<Patches> {
     if keys.patches.is_none() && keys.preset.is_none() {
         return None;
     }
@@ -33,7 +33,7 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
 }
 
 /// The domain of a VM in credit1.
-pub(crate) fn domain(keys: &VmKeys, errors: &mut Collector<'_>) -> Domain {
+pub(crate) fn domain(keys: &VmKeys, errors: &Collector) -> Domain {
     let mut domain = Domain { privileged: keys.is_dom0(), ..Domain::default() };
     if let Some(weight) = &keys.weight {
         domain.weight = weight.value.get32();
@@ -59,7 +59,7 @@ pub(crate) fn pin_dom0(
     keys: &[VmKeys],
     vms: &mut [VmPlan],
     pcpus: u32,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     let mut dom0s = keys.iter().filter(|k| k.is_dom0());
     let first = dom0s.next();

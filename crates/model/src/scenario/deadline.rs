@@ -19,7 +19,7 @@ pub(crate) fn check(
     plan: &Plan,
     policies: &Policies,
     compared: &[String],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     // Credit1 knows no policies, and what names one under it is refused elsewhere.
     let Some(level) = plan.host.sched.linux() else { return };
@@ -70,7 +70,7 @@ pub(crate) fn check(
 }
 
 /// Checks loads, baselines of vCPUs and permanent means after a policy has pinned and moved them.
-pub(crate) fn check_pinned(plan: &Plan, named: &Named, errors: &mut Collector<'_>) {
+pub(crate) fn check_pinned(plan: &Plan, named: &Named, errors: &Collector) {
     let (Some(level), Some(span)) = (plan.host.sched.linux(), named.pinning.span()) else { return };
     let mut host = Domain { config: level, name: "host", level: None };
     let loads = plan.host_tasks.iter().map(|task| (task.policy, &task.cpus));
@@ -111,7 +111,7 @@ fn tasks<'w>(
     domain: &mut Domain<'_>,
     workloads: impl Iterator<Item = &'w Workload>,
     tasks: &[TaskPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     for workload in workloads {
         let Some(given) = &workload.common.policy else { continue };
@@ -134,13 +134,7 @@ struct Domain<'a> {
 
 impl Domain<'_> {
     /// Makes a policy's reservation, if it has one; false, with an error, if refused.
-    fn reserve(
-        &mut self,
-        policy: Policy,
-        cpus: &[u32],
-        span: Span,
-        errors: &mut Collector<'_>,
-    ) -> bool {
+    fn reserve(&mut self, policy: Policy, cpus: &[u32], span: Span, errors: &Collector) -> bool {
         if !policy.is_deadline() {
             return true;
         }

@@ -146,7 +146,7 @@ impl Effects {
     }
 
     /// Refuses keys without any effect.
-    pub(crate) fn refuse(&self, errors: &mut Collector<'_>) {
+    pub(crate) fn refuse(&self, errors: &Collector) {
         for (span, (message, help)) in self.none.iter().filter(|(at, _)| !self.some.contains(at)) {
             errors.error_help(*span, format!("it has no effect: {message}"), *help);
         }

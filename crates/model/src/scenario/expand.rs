@@ -56,7 +56,7 @@ pub(crate) fn expand(
     place: Place,
     captures: &mut Captures<'_>,
     out: &mut Expanded,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     let common = &workload.common;
     check_cpus(&common.cpus.value.0, common.cpus.span, place, errors);
@@ -105,7 +105,7 @@ pub(crate) fn expand(
     }
 }
 
-fn push(out: &mut Expanded, task: TaskPlan, common: &CommonKeys, errors: &mut Collector<'_>) {
+fn push(out: &mut Expanded, task: TaskPlan, common: &CommonKeys, errors: &Collector) {
     if out.tasks.len() < MAX_TASKS {
         out.tasks.push(task);
     } else {
@@ -114,7 +114,7 @@ fn push(out: &mut Expanded, task: TaskPlan, common: &CommonKeys, errors: &mut Co
 }
 
 /// Refuses CPUs that the level does not have.
-pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Collector<'_>) {
+pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &Collector) {
     if let Some(cpu) = cpus.iter().find(|cpu| **cpu >= place.cpus) {
         let (word, last) = (place.cpu_word(), place.cpus.saturating_sub(1));
         let message = format!("there is no {word} {cpu}");
@@ -189,7 +189,7 @@ fn cycle(phases: Vec<Phase>) -> Program {
 const MIN_WORK_NS: Ns = 50;
 
 /// Refuses a loop that uses no time: it would never let time pass.
-fn needs_time(key: &At<Dist>, name: &str, errors: &mut Collector<'_>) {
+fn needs_time(key: &At<Dist>, name: &str, errors: &Collector) {
     if key.value.mean() < MIN_WORK_NS {
         let help = "at least 50ns on average";
         errors.error_help(key.span, format!("`{name}` is too short for a loop"), help);
@@ -213,7 +213,7 @@ fn cyclictest(keys: &Cyclictest, common: &CommonKeys) -> Threads {
 }
 
 /// User time between kernel sections follows from their share: `section * (1 - k) / k`.
-fn hog(keys: &Hog, errors: &mut Collector<'_>) -> Program {
+fn hog(keys: &Hog, errors: &Collector) -> Program {
     let kernel_ppm = u64::from(keys.kernel.value.ppm);
     if kernel_ppm == 0 {
         return cycle(vec![Phase::Run { time: Dist::Const(SECOND_NS), mode: Mode::User }]);
@@ -232,7 +232,7 @@ fn hog(keys: &Hog, errors: &mut Collector<'_>) -> Program {
 }
 
 /// Method of `stress-ng` for a hog's work, if it does that.
-fn stress_ng(keys: &Hog, place: Place, errors: &mut Collector<'_>) -> Option<String> {
+fn stress_ng(keys: &Hog, place: Place, errors: &Collector) -> Option<String> {
     let method = keys.stress_ng.as_ref()?;
     if place.guest {
         let help = "leave it out: the lab's guest runs no programs of others";
@@ -245,7 +245,7 @@ fn stress_ng(keys: &Hog, place: Place, errors: &mut Collector<'_>) -> Option<Str
     Some(method.value.0.clone())
 }
 
-fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
+fn duty(keys: &Duty, errors: &Collector) -> Program {
     let period_ns = keys.period.value.0;
     let share = |ppm: u32| {
         Ns::try_from(u128::from(period_ns) * u128::from(ppm) / 1_000_000).unwrap_or(period_ns)
@@ -290,7 +290,7 @@ fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
     }
 }
 
-fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
+fn bursty(keys: &Bursty, place: Place, errors: &Collector) -> Program {
     needs_time(&keys.burst, "burst", errors);
     let mut phases = vec![user(keys.burst.value)];
     if keys.server.is_some() {
@@ -301,14 +301,14 @@ fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
     cycle(phases)
 }
 
-fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
+fn server(keys: &Server, place: Place, errors: &Collector) -> Program {
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
     let section = section(&keys.guarded.0, place, errors);
     Program::Serve { work: keys.work.value, wait: keys.wait.value, irq_vcpu, section }
 }
 
 /// The part of a workload under a lock.
-fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Option<Section> {
+fn section(keys: &SectionKeys, place: Place, errors: &Collector) -> Option<Section> {
     let Some(lock) = &keys.lock else {
         let rest = [
             ("lock_kind", keys.lock_kind.as_ref().map(|key| key.span)),
@@ -338,7 +338,7 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
 }
 
 /// Refuses to wait for other vCPUs with interrupts off: two that do would wait for each other.
-fn can_flush(section: &Section, span: Span, errors: &mut Collector<'_>) {
+fn can_flush(section: &Section, span: Span, errors: &Collector) {
     if section.kind == LockKind::SpinIrq && section.flush_every > 0 {
         let help = "take it out, or give another `lock_kind`";
         errors.error_help(span, "no TLBs can be flushed with interrupts off", help);
@@ -370,7 +370,7 @@ pub(crate) fn locks_of(workload: &Workload) -> Vec<(u64, LockKind, Span)> {
     one.into_iter().collect()
 }
 
-fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {
+fn boot(keys: &Boot, place: Place, errors: &Collector) -> Program {
     Program::Boot {
         rounds: keys.rounds.value.get32(),
         burst: keys.burst.value,
@@ -382,7 +382,7 @@ fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {
     }
 }
 
-fn desktop(keys: &Desktop, place: Place, errors: &mut Collector<'_>) -> Program {
+fn desktop(keys: &Desktop, place: Place, errors: &Collector) -> Program {
     needs_time(&keys.think, "think", errors);
     Program::Desktop {
         think: keys.think.value,
@@ -393,7 +393,7 @@ fn desktop(keys: &Desktop, place: Place, errors: &mut Collector<'_>) -> Program 
     }
 }
 
-fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {
+fn ping(keys: &Ping, place: Place, errors: &Collector) -> Program {
     let interval_ns = keys.interval.value.0;
     Program::Ping {
         interval_ns,
@@ -405,7 +405,7 @@ fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {
 }
 
 /// vCPU of a key; ignored on the host, where it has no meaning.
-fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &mut Collector<'_>) -> u32 {
+fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &Collector) -> u32 {
     let vcpu = key.value.get32();
     if place.guest {
         check_cpus(&[vcpu], key.span, place, errors);
@@ -413,7 +413,7 @@ fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &mut Collector<'_>) -> 
     vcpu
 }
 
-fn stress(keys: &Stress, errors: &mut Collector<'_>) -> Program {
+fn stress(keys: &Stress, errors: &Collector) -> Program {
     needs_time(&keys.user, "user", errors);
     let mut phases = Vec::new();
     for _ in 0..keys.rounds.value.get() {
@@ -455,7 +455,7 @@ fn browser(keys: &Browser, common: &CommonKeys) -> Threads {
     threads
 }
 
-fn rogue(keys: &Rogue, errors: &mut Collector<'_>) -> Program {
+fn rogue(keys: &Rogue, errors: &Collector) -> Program {
     let own = matches!(keys.mode.value, Abuse::Program);
     let mut steps = named(keys.mode.value, keys.period.value.0);
     match &keys.steps {
@@ -483,13 +483,7 @@ fn rogue(keys: &Rogue, errors: &mut Collector<'_>) -> Program {
     Program::Rogue { steps: Arc::new(steps) }
 }
 
-fn audio(
-    keys: &Audio,
-    common: &CommonKeys,
-    place: Place,
-    out: &mut Expanded,
-    errors: &mut Collector<'_>,
-) {
+fn audio(keys: &Audio, common: &CommonKeys, place: Place, out: &mut Expanded, errors: &Collector) {
     let rate = keys.rate.value.get();
     // At most 10^7 frames and 10^9 ns: the product fits.
     let ns = |time| match time {
@@ -542,7 +536,7 @@ fn capture(
     place: Place,
     captures: &mut Captures<'_>,
     out: &mut Expanded,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     if common.count.value.get() != 1 {
         // Wake-ups find their thread by its place among those of one name.

@@ -38,7 +38,7 @@ impl Shares {
 const DEFAULT_WEIGHT: u64 = 1024;
 
 /// The groups that are declared.
-pub(crate) fn declared(keys: &[GroupKeys], class: ClassKind, errors: &mut Collector<'_>) -> Shares {
+pub(crate) fn declared(keys: &[GroupKeys], class: ClassKind, errors: &Collector) -> Shares {
     ClassKind::Linux.only(class, "group", keys.first().map(|group| group.name.span), errors);
     errors.distinct(keys.iter().map(|group| (group.name.value.0.as_str(), group.name.span)));
     let named: Vec<String> = keys.iter().map(|group| group.name.value.0.clone()).collect();
@@ -63,7 +63,7 @@ pub(crate) fn declared(keys: &[GroupKeys], class: ClassKind, errors: &mut Collec
 pub(crate) fn of_vm(
     keys: &VmKeys,
     shares: &mut Shares,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> (Option<u16>, Vec<u16>) {
     let outer = keys.group.as_ref().and_then(|group| number(group, &shares.named, errors));
     let entitled = &keys.virt.0.entitled;
@@ -90,11 +90,7 @@ pub(crate) fn of_vm(
     (own, (0..each).filter_map(|_| shares.add(group)).collect())
 }
 
-fn quota(
-    max: Option<&At<CpuMax>>,
-    burst: Option<&At<Time>>,
-    errors: &mut Collector<'_>,
-) -> Option<Quota> {
+fn quota(max: Option<&At<CpuMax>>, burst: Option<&At<Time>>, errors: &Collector) -> Option<Quota> {
     let burst_ns = burst.map_or(0, |burst| burst.value.0);
     let Some(&CpuMax { runtime_ns, period_ns }) = max.map(|max| &max.value) else {
         if let Some(burst) = burst.filter(|burst| burst.value.0 > 0) {
@@ -111,7 +107,7 @@ fn quota(
 }
 
 /// The number of a group that is declared.
-pub(crate) fn number(name: &At<Name>, named: &[String], errors: &mut Collector<'_>) -> Option<u16> {
+pub(crate) fn number(name: &At<Name>, named: &[String], errors: &Collector) -> Option<u16> {
     let found = named.iter().position(|group| *group == name.value.0);
     if found.is_none() {
         let message = format!("there is no [[group]] named `{}`", name.value.0);

@@ -28,7 +28,7 @@ use crate::topology::topology;
 pub(crate) fn host(
     keys: &Sub<HostKeys>,
     profile: &Profile,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<HostPlan> {
     let host = &keys.value;
     let pcpus = host.pcpus.as_ref().map(|p| p.value.get32());
@@ -90,7 +90,7 @@ pub(crate) fn host(
 }
 
 /// Refuses a key about siblings on a host without siblings.
-fn refuse_siblings(span: Span, errors: &mut Collector<'_>) {
+fn refuse_siblings(span: Span, errors: &Collector) {
     let help = "give `topology` with threads_per_core = 2, or take it out";
     errors.error_help(span, "this host's cores have one thread each", help);
 }
@@ -103,7 +103,7 @@ const LEAST_SPEED_PPM: u32 = 100_000;
 const MIN_PERIOD_NS: Ns = 1_000;
 
 /// Refuses a device that interrupts without end.
-fn check_period(period: &At<Dist>, errors: &mut Collector<'_>) {
+fn check_period(period: &At<Dist>, errors: &Collector) {
     if period.value.mean() < MIN_PERIOD_NS {
         let message = "the device interrupts too often";
         errors.error_help(period.span, message, "at least 1us apart on average");
@@ -115,7 +115,7 @@ fn interrupts(
     all: &[InterruptKeys],
     place: Place,
     costs: &Costs,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Vec<InterruptPlan> {
     errors.distinct(all.iter().map(|device| (device.name.value.0.as_str(), device.name.span)));
     let mut plans = Vec::new();
@@ -180,7 +180,7 @@ pub(crate) fn vm(
     host: &HostFacts,
     shares: &mut Shares,
     captures: &mut Captures<'_>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<VmPlan> {
     let vcpus = keys.vcpus.value.get32();
     let place = Place { cpus: vcpus, guest: true };
@@ -283,12 +283,7 @@ pub(crate) fn vm(
 }
 
 /// Refuses policies of vCPU threads and boosts, which Xen and PowerVM do not have.
-fn refuse_linux_keys(
-    keys: &VmKeys,
-    policies: &[Policy],
-    has: ClassKind,
-    errors: &mut Collector<'_>,
-) {
+fn refuse_linux_keys(keys: &VmKeys, policies: &[Policy], has: ClassKind, errors: &Collector) {
     if policies.iter().any(|policy| *policy != Policy::NORMAL) {
         ClassKind::Linux.only(has, "vcpu_policy", keys.vcpu_policy.span, errors);
     }
@@ -296,7 +291,7 @@ fn refuse_linux_keys(
 }
 
 /// Checks that a VM has at most one boot program, and one if something waits for its end.
-fn check_boot(keys: &VmKeys, errors: &mut Collector<'_>) {
+fn check_boot(keys: &VmKeys, errors: &Collector) {
     let mut boots = keys.task.iter().filter(|t| matches!(t.0.kind, Kind::Boot(_)));
     let first = boots.next();
     for common in first.iter().map(|t| &t.0.common).filter(|c| c.count.value.get() > 1) {
@@ -319,7 +314,7 @@ pub(crate) fn workloads_of(
     sched: &SchedKeys,
     groups: &[String],
     captures: &mut Captures<'_>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Expanded {
     let level = if place.guest { "guest" } else { "host" };
     errors.distinct(workloads.iter().map(|w| &w.common.name).map(|n| (n.value.0.as_str(), n.span)));
@@ -374,7 +369,7 @@ fn explicit_devices(
     workloads: &[&Workload],
     tasks: &[TaskPlan],
     devices: &mut Vec<DevicePlan>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     let taken: Vec<(String, Span)> =
         devices.iter().map(|d| (d.name.clone(), keys.name.span)).collect();
@@ -409,7 +404,7 @@ fn explicit_devices(
 fn each<T: Value + Clone>(
     given: &At<OneOrEach<T>>,
     vcpus: u32,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Vec<(T, Span)> {
     match &given.value {
         OneOrEach::One(value) => vec![(value.clone(), given.span); vcpus as usize],
@@ -429,7 +424,7 @@ pub(crate) fn check_policy_slice(
     span: Span,
     slices: bool,
     level: &str,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     if matches!(policy, Policy::Normal { slice_ns: Some(_), .. }) && !slices {
         refuse_slice(span, level, errors);
@@ -437,7 +432,7 @@ pub(crate) fn check_policy_slice(
 }
 
 /// Refuses means that only running VMs can have.
-pub(crate) fn refuse_ext(span: Span, errors: &mut Collector<'_>) {
+pub(crate) fn refuse_ext(span: Span, errors: &Collector) {
     let message =
         "`ext` is decided in the kernel of the host that a VM runs on; nobody simulates that";
     errors.error_help(
@@ -448,7 +443,7 @@ pub(crate) fn refuse_ext(span: Span, errors: &mut Collector<'_>) {
 }
 
 /// Refuses a slice under a fair class without slices.
-pub(crate) fn refuse_slice(span: Span, level: &str, errors: &mut Collector<'_>) {
+pub(crate) fn refuse_slice(span: Span, level: &str, errors: &Collector) {
     let help = format!(
         "set fair = \"eevdf\" in [{}.sched], or choose another policy",
         match level {

@@ -317,7 +317,7 @@ macro_rules! policy_keys {
             }
 
             /// Refuses parameters that mean nothing to a policy of this kind.
-            pub(crate) fn refuse_foreign(&self, kind: &str, errors: &mut Collector<'_>) {
+            pub(crate) fn refuse_foreign(&self, kind: &str, errors: &Collector) {
                 let like = if EVERY.contains(&kind) { kind } else { "vanilla" };
                 let all = [$( (stringify!($key), At::span_of(&self.$key), $kinds.contains(&like)) ),+];
                 let own = all.iter().filter(|(.., own)| *own).map(|(key, ..)| *key);

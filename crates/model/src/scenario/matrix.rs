@@ -60,7 +60,7 @@ pub(crate) type Cell = Vec<usize>;
 /// Reads the axes. A key of several paths with commas between them changes them together: to the same value, or each to
 /// its own of a list (`"host.pcpus, vm.guest.count" = [[8, 20], [24, 60]]`). Keys without quotes nest (`vm.guest.vcpus
 /// = [1, 2]`): their path is put together again.
-pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
+pub(crate) fn axes(matrix: &Node, errors: &Collector) -> Vec<Axis> {
     let mut found: Vec<Axis> = Vec::new();
     for (path, span, node) in leaves(matrix, &|_| false) {
         found.extend(axis(&path, span, node, &found, errors));
@@ -84,13 +84,7 @@ pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
 }
 
 /// An axis beside earlier ones.
-fn axis(
-    path: &str,
-    span: Span,
-    node: &Node,
-    found: &[Axis],
-    errors: &mut Collector<'_>,
-) -> Option<Axis> {
+fn axis(path: &str, span: Span, node: &Node, found: &[Axis], errors: &Collector) -> Option<Axis> {
     let help = "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]";
     match &node.value {
         NodeValue::Array(values) if !values.is_empty() => {

@@ -31,8 +31,8 @@ impl Pinning {
     }
 
     /// Refuses pCPUs that the host does not have.
-    pub(crate) fn check(&self, pcpus: u32, errors: &mut Collector<'_>) {
-        let mut one = |list: &[u32], span: Span| {
+    pub(crate) fn check(&self, pcpus: u32, errors: &Collector) {
+        let one = |list: &[u32], span: Span| {
             if let Some(cpu) = list.iter().find(|cpu| **cpu >= pcpus) {
                 let help = format!("pCPUs go from 0 to {}", pcpus - 1);
                 errors.error_help(span, format!("there is no pCPU {cpu}"), help);

@@ -80,7 +80,7 @@ impl Policies {
         user: &Keyed<PolicyKeys>,
         builtin: &Keyed<PolicyKeys>,
         pcpus: u32,
-        errors: &mut Collector<'_>,
+        errors: &Collector,
     ) -> Self {
         let mut all = Self::default();
         let names = user.0.iter().chain(&builtin.0).map(|(name, _)| name);
@@ -174,7 +174,7 @@ fn chain(
     user: &Keyed<PolicyKeys>,
     builtin: &Keyed<PolicyKeys>,
     depth: usize,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<(String, PolicyKeys)> {
     if depth > MAX_BASES {
         errors.error(span, format!("the base of policy `{name}` leads back to itself"));
@@ -209,12 +209,7 @@ fn chain(
     Some((kind, keys.over(inherited)))
 }
 
-fn plan(
-    kind: &str,
-    keys: &PolicyKeys,
-    span: Span,
-    errors: &mut Collector<'_>,
-) -> Option<PolicyPlan> {
+fn plan(kind: &str, keys: &PolicyKeys, span: Span, errors: &Collector) -> Option<PolicyPlan> {
     keys.refuse_foreign(kind, errors);
     let budget = |burst: &Option<At<_>>, refill_ppm: Option<u32>| {
         let burst: &Option<At<crate::toml_read::units::Span1>> = burst;
@@ -275,15 +270,10 @@ fn plan(
 }
 
 /// Ratelimits that Xen accepts, and thresholds in their order.
-fn check_ratelimits(
-    config: &RatelimitConfig,
-    keys: &PolicyKeys,
-    span: Span,
-    errors: &mut Collector<'_>,
-) {
+fn check_ratelimits(config: &RatelimitConfig, keys: &PolicyKeys, span: Span, errors: &Collector) {
     let (floor, ceiling) = (show(RATELIMIT_FLOOR_NS), show(RATELIMIT_CEILING_NS));
     let range = RATELIMIT_FLOOR_NS..=RATELIMIT_CEILING_NS;
-    let mut bound = |name: &str, key: &Option<At<Time>>, off: &str| {
+    let bound = |name: &str, key: &Option<At<Time>>, off: &str| {
         if let Some(At { value, span }) = key
             && !range.contains(&value.0)
             && (off.is_empty() || value.0 != 0)
@@ -295,7 +285,7 @@ fn check_ratelimits(
     bound("min_ratelimit", &keys.min_ratelimit, "0us (off), or ");
     bound("max_ratelimit", &keys.max_ratelimit, "");
     // One of the two may be a default, so the error points to the policy.
-    let mut order = |least: &str, most: &str, wrong: bool| {
+    let order = |least: &str, most: &str, wrong: bool| {
         if wrong {
             let help = format!("`{least}` is at most `{most}`");
             errors.error_help(span, format!("`{least}` is above `{most}`"), help);

@@ -9,7 +9,7 @@ use crate::diagnostic::Collector;
 use crate::toml_read::At;
 
 /// Refuses tables and keys of the host that its scheduler does not use.
-pub(crate) fn refuse_unused(host: &HostKeys, errors: &mut Collector<'_>) {
+pub(crate) fn refuse_unused(host: &HostKeys, errors: &Collector) {
     let has = host.sched.value.class.value;
     let tables = [
         (ClassKind::Linux, &host.sched.given),
@@ -36,7 +36,7 @@ pub(crate) fn partition(
     keys: &VmKeys,
     guest: Topology,
     threads: u32,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Partition {
     let vcpus = keys.vcpus.value.get32();
     let mut out = Partition::new(vcpus, vcpus);

@@ -65,7 +65,7 @@ pub(crate) fn resolve(
     keys: &ScenarioKeys,
     params: BTreeMap<String, String>,
     outside: &mut Outside<'_, '_>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<Resolved> {
     let profile = profile(keys, outside, errors)?;
     let mut host_plan = host::host(&keys.host, &profile, errors)?;
@@ -147,7 +147,7 @@ fn share_out(
     sched: &mut HostSched,
     keys: &ScenarioKeys,
     vms: &mut Option<Vec<VmPlan>>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     let cpus = sched.cpus();
     match sched {
@@ -164,12 +164,7 @@ fn share_out(
 }
 
 /// Refuses means of boosting that the host does not have.
-fn check_means(
-    policies: &Policies,
-    facts: &HostFacts,
-    runs_here: bool,
-    errors: &mut Collector<'_>,
-) {
+fn check_means(policies: &Policies, facts: &HostFacts, runs_here: bool, errors: &Collector) {
     if !facts.slices {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
@@ -184,7 +179,7 @@ fn effects(
     policies: &Policies,
     vms: &[VmPlan],
     facts: &HostFacts,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Effects {
     let named = || policies.plans.values().map(|named| &named.virt);
     virt::check_policies(&keys.vm, vms, named(), facts.cpu, errors);
@@ -198,12 +193,7 @@ fn effects(
 }
 
 /// Checks that the host has threads if there are loads, and that no load has the name of a device.
-fn check_loads(
-    keys: &ScenarioKeys,
-    loads: &[&Workload],
-    class: ClassKind,
-    errors: &mut Collector<'_>,
-) {
+fn check_loads(keys: &ScenarioKeys, loads: &[&Workload], class: ClassKind, errors: &Collector) {
     let refused = match class {
         ClassKind::Linux => None,
         ClassKind::Credit1 => {
@@ -227,7 +217,7 @@ fn check_loads(
 }
 
 /// Checks that everything starts before the run ends.
-fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &mut Collector<'_>) {
+fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &Collector) {
     let tasks = keys.vm.iter().flat_map(|vm| &vm.task).map(|task| &task.0);
     for workload in loads.iter().copied().chain(tasks) {
         let start = &workload.common.start;
@@ -238,7 +228,7 @@ fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &m
 }
 
 /// Refuses changes during the run that the host's hypervisor does not have.
-fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'_>) {
+fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &Collector) {
     for at in &keys.at {
         ClassKind::Linux.only(class, "boost", At::span_of(&at.boost), errors);
         ClassKind::Linux.only(class, "policy", At::span_of(&at.policy), errors);
@@ -249,12 +239,7 @@ fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &mut Collector<'
 }
 
 /// Checks that a housekeeping pCPU exists if interrupts are posted.
-fn check_housekeeping(
-    keys: &ScenarioKeys,
-    plan: &Plan,
-    policies: &Policies,
-    errors: &mut Collector<'_>,
-) {
+fn check_housekeeping(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &Collector) {
     if plan.housekeeping().is_some() {
         return;
     }
@@ -271,7 +256,7 @@ fn check_housekeeping(
 }
 
 /// Checks that policies that pin vCPUs have pCPUs for them.
-fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &mut Collector<'_>) {
+fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &Collector) {
     for name in &keys.compare.value.policy.value {
         let Some(named) = policies.plans.get(&name.value) else { continue };
         if named.pinning.span().is_some() {
@@ -287,7 +272,7 @@ fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &mu
 fn profile(
     keys: &ScenarioKeys,
     outside: &mut Outside<'_, '_>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<Profile> {
     let At { value, span } = &keys.host.value.profile;
     let mut name = value.clone();
@@ -324,7 +309,7 @@ fn vms(
     facts: &HostFacts,
     shares: &mut Shares,
     outside: &mut Outside<'_, '_>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<Vec<VmPlan>> {
     // Reports name loads and VMs side by side ("who ran instead"), so all names differ.
     let names = loads.iter().map(|l| &l.common.name).chain(keys.vm.iter().map(|v| &v.name));
@@ -396,7 +381,7 @@ fn compared(
     keys: &ScenarioKeys,
     policies: &Policies,
     class: ClassKind,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<(Vec<String>, String)> {
     let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
     let compare = &keys.compare.value;
@@ -510,7 +495,7 @@ fn probes(
     keys: &ScenarioKeys,
     host_tasks: &[TaskPlan],
     vms: &[VmPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Vec<ProbePlan> {
     let all = candidates(host_tasks, vms);
     if keys.probe.is_empty() {

@@ -67,7 +67,7 @@ impl Set {
     }
 
     /// Changes the tree. `source` is the index of [`Set::add_to`].
-    pub(crate) fn apply(&self, source: usize, root: &mut Node, errors: &mut Collector<'_>) {
+    pub(crate) fn apply(&self, source: usize, root: &mut Node, errors: &Collector) {
         let value = &self.text[self.equals + 1..];
         let lead = value.len() - value.trim_start().len();
         let node = parse_value(value.trim(), source, self.equals + 1 + lead);
@@ -120,7 +120,7 @@ impl Path {
     }
 
     /// Sets a value at the path. Optional tables on the way are created; entries of arrays must exist.
-    pub(crate) fn set(&self, root: &mut Node, value: Node, errors: &mut Collector<'_>) {
+    pub(crate) fn set(&self, root: &mut Node, value: Node, errors: &Collector) {
         let mut here = root;
         let mut done = String::new();
         let Some(((last, last_span), way)) = self.parts.split_last() else { return };
@@ -174,7 +174,7 @@ fn step<'n>(
     part: &str,
     span: Span,
     done: &str,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<&'n mut Node> {
     let what = here.what();
     match &mut here.value {

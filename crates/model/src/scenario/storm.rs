@@ -19,7 +19,7 @@ pub(crate) fn storms(
     all: &[Named<'_>],
     host_tasks: &[TaskPlan],
     vms: &[VmPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Vec<StormPlan> {
     let mut storms: Vec<StormPlan> = Vec::new();
     errors.distinct(keys.storm.iter().map(|s| (s.name.value.0.as_str(), s.name.span)));
@@ -53,7 +53,7 @@ pub(crate) fn storms(
                 window_ns: storm.window.as_ref().map(|window| window.value.0),
             }
         });
-        let mut servers = |key: &Option<At<String>>| match key {
+        let servers = |key: &Option<At<String>>| match key {
             Some(server) => {
                 let found =
                     calls::find(None, vm.enabled.value, server, all, host_tasks, vms, errors);
@@ -101,7 +101,7 @@ pub(crate) fn storms(
     storms
 }
 
-fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &mut Collector<'_>) {
+fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &Collector) {
     let Some(start) = &storm.start else { return };
     let warmup_ns = keys.warmup.value.0;
     if begin_ns < warmup_ns {
@@ -113,7 +113,7 @@ fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &mu
 }
 
 /// The views of a plan that is otherwise complete.
-pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>) -> Vec<ViewPlan> {
+pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &Collector) -> Vec<ViewPlan> {
     let view = |view: &ViewKeys| match view.kind.value {
         ViewKind::Scatter => {
             let Some(At { value: probe, span }) = &view.probe else {
@@ -169,7 +169,7 @@ fn storm_of(
     plan: &Plan,
     number: u32,
     at: Span,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<u32> {
     let storm = match (&view.storm, keys.storm.as_slice()) {
         (None, [only]) => only,

@@ -14,7 +14,7 @@ pub(super) fn timeline(
     vms: &[VmPlan],
     end_ns: Ns,
     slices: bool,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Vec<TimelineEvent> {
     let mut events = Vec::new();
     for switch in switches {
@@ -58,7 +58,7 @@ fn action(
     vm: Option<u32>,
     vms: &[VmPlan],
     slices: bool,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<TimelineAction> {
     if let Some(prefer) = &switch.prefer {
         return prefers(switch, prefer, vm, vms, errors);
@@ -100,7 +100,7 @@ fn prefers(
     prefer: &At<CpuList>,
     vm: Option<u32>,
     vms: &[VmPlan],
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<TimelineAction> {
     if switch.boost.is_some() || switch.policy.is_some() || switch.vcpu.is_some() {
         errors.error_help(prefer.span, "an entry switches exactly one thing", "`vm` and `prefer`");
@@ -121,7 +121,7 @@ fn prefers(
 }
 
 /// Checks that a time is before the end of the run.
-pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &mut Collector<'_>) {
+pub(super) fn check_before_end(at_ns: Ns, span: Span, end_ns: Ns, errors: &Collector) {
     if at_ns >= end_ns {
         errors.error(span, format!("the run ends at {}, before this", show(end_ns)));
     }

@@ -111,7 +111,7 @@ fn refuse(
     over: Option<&VirtKeys>,
     vm: &VmKeys,
     cpu: Option<Cpu>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     let of_policy = over.map(VirtKeys::given).unwrap_or_default();
     let written: BTreeMap<&str, Span> = own.given().into_iter().chain(of_policy).collect();
@@ -145,7 +145,7 @@ fn refuse_hv_timer(
     own: &VirtKeys,
     over: Option<&VirtKeys>,
     cpu: Option<Cpu>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     // Under a policy that says nothing of it, it has been said of the VM.
     let asked = over.unwrap_or(own).timer.as_ref();
@@ -160,7 +160,7 @@ fn refuse_hv_timer(
 }
 
 /// Refuses full-nohz CPUs that the level does not have, and a list of all its CPUs.
-pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &mut Collector<'_>) {
+pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &Collector) {
     check_cpus(cpus, at, place, errors);
     if cpus.len() as u64 >= u64::from(place.cpus) {
         let help = "leave out one of them";
@@ -169,12 +169,7 @@ pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &mut Coll
 }
 
 /// A VM by its own keys.
-pub(crate) fn resolve(
-    vm: &VmKeys,
-    class: ClassKind,
-    cpu: Option<Cpu>,
-    errors: &mut Collector<'_>,
-) -> Virt {
+pub(crate) fn resolve(vm: &VmKeys, class: ClassKind, cpu: Option<Cpu>, errors: &Collector) -> Virt {
     let mut virt = Virt::default();
     if class == ClassKind::PowerVm {
         virt.spin.locks = SpinLocks::Confer;
@@ -190,7 +185,7 @@ pub(crate) fn check_policies<'p>(
     plans: &[VmPlan],
     policies: impl Iterator<Item = &'p VirtKeys>,
     cpu: Option<Cpu>,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     for policy in policies.filter(|policy| !policy.given().is_empty()) {
         for vm in vms {
@@ -206,10 +201,7 @@ pub(crate) fn check_policies<'p>(
 }
 
 /// Refuses timers that a housekeeping CPU posts, on a host without one.
-pub(crate) fn refuse_posted<'k>(
-    all: impl Iterator<Item = &'k VirtKeys>,
-    errors: &mut Collector<'_>,
-) {
+pub(crate) fn refuse_posted<'k>(all: impl Iterator<Item = &'k VirtKeys>, errors: &Collector) {
     for timer in all.filter(|keys| keys.is_posted()).filter_map(|keys| keys.timer.as_ref()) {
         let message = "no pCPU is kept for housekeeping, which would fire these timers";
         errors.error_help(timer.span, message, "pin vCPUs so that one pCPU has none");
@@ -218,7 +210,7 @@ pub(crate) fn refuse_posted<'k>(
 
 /// Refuses KVM's mechanisms on Xen and PowerVM, whose own are not modelled: there a guest has the default timer and
 /// interrupts, or posted interrupts. Guests of PowerVM have governors.
-pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
+pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &Collector) {
     let of_all = ["timer", "posted_interrupts"];
     let of_power =
         ["governor", "takes_part", "steal_", "entitled", "hotplug", "guest_balance", "spinlocks"];
@@ -253,13 +245,8 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
 }
 
 /// Refuses an impossible governor in a VM of `vcpus` vCPUs. `written`: the keys and their places.
-fn refuse_governor(
-    virt: &Virt,
-    vcpus: u32,
-    written: &BTreeMap<&str, Span>,
-    errors: &mut Collector<'_>,
-) {
-    let mut refuse = |keys: &[&str], message: String, help: String| {
+fn refuse_governor(virt: &Virt, vcpus: u32, written: &BTreeMap<&str, Span>, errors: &Collector) {
+    let refuse = |keys: &[&str], message: String, help: String| {
         // A default is not refused.
         if let Some(at) = keys.iter().find_map(|key| written.get(key)) {
             errors.error_help(*at, message, help);
@@ -293,12 +280,7 @@ fn refuse_governor(
 }
 
 /// Refuses entitlements that exceed the host together.
-pub(crate) fn check_capacity(
-    vms: &[VmKeys],
-    plans: &[VmPlan],
-    pcpus: u32,
-    errors: &mut Collector<'_>,
-) {
+pub(crate) fn check_capacity(vms: &[VmKeys], plans: &[VmPlan], pcpus: u32, errors: &Collector) {
     let entitled = |plan: &VmPlan| u64::from(plan.virt.govern.entitled.unwrap_or(0));
     let all: u64 = plans.iter().map(entitled).sum();
     if all > u64::from(pcpus) {

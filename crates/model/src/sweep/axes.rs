@@ -64,7 +64,7 @@ impl Axis {
 }
 
 /// The axes, and the place of each. `grid`: ranges must give their number of values.
-pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(Axis, Span)> {
+pub(super) fn axes(node: &Node, grid: bool, errors: &Collector) -> Vec<(Axis, Span)> {
     let mut found: Vec<(Axis, Span)> = Vec::new();
     for (path, span, node) in leaves(node, &is_range) {
         let Some(axis) = axis(&path, span, node, grid, errors) else { continue };
@@ -86,13 +86,7 @@ pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(
 }
 
 /// One axis.
-fn axis(
-    path: &str,
-    span: Span,
-    node: &Node,
-    grid: bool,
-    errors: &mut Collector<'_>,
-) -> Option<Axis> {
+fn axis(path: &str, span: Span, node: &Node, grid: bool, errors: &Collector) -> Option<Axis> {
     if path == RATIO {
         let (by, values) = ratio(span, node, grid, errors)?;
         return Some(Axis { name: path.to_owned(), vary: Vary::Ratio(by), values });
@@ -109,13 +103,7 @@ fn axis(
 }
 
 /// The values of an axis of fields.
-fn values(
-    path: &str,
-    span: Span,
-    node: &Node,
-    grid: bool,
-    errors: &mut Collector<'_>,
-) -> Option<Values> {
+fn values(path: &str, span: Span, node: &Node, grid: bool, errors: &Collector) -> Option<Values> {
     match &node.value {
         NodeValue::Array(items) if !items.is_empty() => {
             if let Some((value, message)) = twice(items) {
@@ -141,7 +129,7 @@ fn values(
 }
 
 /// `[set]` as overrides.
-pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
+pub(super) fn sets(node: &Node, errors: &Collector) -> Vec<Set> {
     let mut sets = Vec::new();
     for (path, span, node) in leaves(node, &|_| false) {
         if path.starts_with("matrix") {

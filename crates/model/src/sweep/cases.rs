@@ -25,7 +25,7 @@ pub(super) fn cases(
     path: &str,
     span: Span,
     node: &Node,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<(Vec<AxisValue>, Vec<Case>)> {
     let NodeValue::Array(items) = &node.value else { return None };
     let shape =
@@ -94,7 +94,7 @@ pub(super) fn ratio(
     span: Span,
     node: &Node,
     grid: bool,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Option<(String, Values)> {
     if let NodeValue::Array(items) = &node.value {
         let read = |item| Some(At { value: End::read(item, errors)?, span: item.span });
@@ -131,7 +131,7 @@ pub(super) fn ratio(
 }
 
 /// A list of ratios without repetitions.
-fn ratios(span: Span, ends: &[At<End>], errors: &mut Collector<'_>) -> Option<Vec<AxisValue>> {
+fn ratios(span: Span, ends: &[At<End>], errors: &Collector) -> Option<Vec<AxisValue>> {
     positive(ends, errors)?;
     if ends.is_empty() {
         errors.error(span, "there is no ratio in it");
@@ -150,7 +150,7 @@ fn ratios(span: Span, ends: &[At<End>], errors: &mut Collector<'_>) -> Option<Ve
 }
 
 /// Whether all are numbers above zero; adds an error if not.
-fn positive(ends: &[At<End>], errors: &mut Collector<'_>) -> Option<()> {
+fn positive(ends: &[At<End>], errors: &Collector) -> Option<()> {
     let number = |end: &End| matches!(end.kind, RangeKind::Integer | RangeKind::Number);
     let right = |end: &&At<End>| number(&end.value) && end.value.value > 0.0;
     let Some(wrong) = ends.iter().find(|end| !right(end)) else { return Some(()) };

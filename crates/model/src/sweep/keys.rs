@@ -124,12 +124,7 @@ choice! {
 
 impl SweepKeys {
     /// The sweep, but for its sources.
-    pub(super) fn resolve(
-        self,
-        file: &str,
-        text: &str,
-        errors: &mut Collector<'_>,
-    ) -> Option<Sweep> {
+    pub(super) fn resolve(self, file: &str, text: &str, errors: &Collector) -> Option<Sweep> {
         let grid = self.design.value == DesignKind::Grid;
         let (axes, axis_spans): (Vec<_>, Vec<_>) =
             axes(&self.axes.value, grid, errors).into_iter().unzip();

@@ -146,7 +146,7 @@ impl Value for End {
         "an integer, a number, a duration like \"500us\" or a percentage like \"5%\"".to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         let found = match &node.value {
             NodeValue::Integer(Some(i)) if i.unsigned_abs() < 1 << 53 => {
                 Some(Self { value: *i as f64, kind: RangeKind::Integer })
@@ -177,12 +177,7 @@ impl Value for End {
 }
 
 /// Checks a range. `grid`: it must give its number of values.
-pub(super) fn range(
-    keys: &RangeKeys,
-    span: Span,
-    grid: bool,
-    errors: &mut Collector<'_>,
-) -> Option<Range> {
+pub(super) fn range(keys: &RangeKeys, span: Span, grid: bool, errors: &Collector) -> Option<Range> {
     let (from, to) = (&keys.from.value, &keys.to.value);
     let kind = match (from.kind, to.kind) {
         (a, b) if a == b => a,

@@ -13,7 +13,7 @@ pub(crate) trait Table: Sized {
     const ABOUT: &'static str;
 
     /// Reads the declared keys. Reports all errors; `None` if a required value is missing or wrong.
-    fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self>;
+    fn read_fields(reader: &mut Reader<'_>) -> Option<Self>;
 
     /// Adds the declared keys to a schema.
     fn describe(schema: &mut TableSchema<'_>);
@@ -21,20 +21,20 @@ pub(crate) trait Table: Sized {
 
 /// Reads one table, key by key, and so finds keys that were not declared.
 #[derive(Debug)]
-pub(crate) struct Reader<'n, 'd, 's> {
+pub(crate) struct Reader<'r> {
     /// Keys and values.
-    pub(crate) table: &'n TableNode,
+    pub(crate) table: &'r TableNode,
     /// Place of the table, for errors about missing keys.
     pub(crate) span: Span,
     /// Where errors go.
-    pub(crate) errors: &'d mut Collector<'s>,
+    pub(crate) errors: &'r Collector<'r>,
     known: Vec<&'static str>,
     all_known: bool,
 }
 
-impl<'n, 'd, 's> Reader<'n, 'd, 's> {
+impl<'r> Reader<'r> {
     /// A reader of `node`; `None`, with an error, if that is no table.
-    pub(crate) fn open(node: &'n Node, errors: &'d mut Collector<'s>) -> Option<Self> {
+    pub(crate) fn open(node: &'r Node, errors: &'r Collector<'r>) -> Option<Self> {
         match node.as_table() {
             Some(table) => {
                 Some(Self { table, span: node.span, errors, known: Vec::new(), all_known: false })
@@ -75,7 +75,7 @@ impl<'n, 'd, 's> Reader<'n, 'd, 's> {
 }
 
 /// Reads a whole table of one declared type.
-pub(crate) fn read_table<T: Table>(node: &Node, errors: &mut Collector<'_>) -> Option<T> {
+pub(crate) fn read_table<T: Table>(node: &Node, errors: &Collector) -> Option<T> {
     let mut reader = Reader::open(node, errors)?;
     let value = T::read_fields(&mut reader);
     reader.finish();
@@ -85,7 +85,7 @@ pub(crate) fn read_table<T: Table>(node: &Node, errors: &mut Collector<'_>) -> O
 /// How a field of a [`table!`] is read, by its type.
 pub(crate) trait Field: Sized {
     /// Reads the key; `default` is TOML text, empty if there is none.
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, default: &str) -> Option<Self>;
+    fn read(reader: &mut Reader<'_>, key: &'static str, default: &str) -> Option<Self>;
 
     /// The schema of its value.
     fn schema(generator: &mut SchemaGenerator) -> Schema;
@@ -107,7 +107,7 @@ pub(crate) trait Field: Sized {
 pub(crate) struct Flat<T>(pub(crate) T);
 
 impl<T: Table + JsonSchema> Field for Flat<T> {
-    fn read(reader: &mut Reader<'_, '_, '_>, _: &'static str, _: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, _: &'static str, _: &str) -> Option<Self> {
         T::read_fields(reader).map(Self)
     }
 
@@ -124,7 +124,7 @@ impl<T: Table + JsonSchema> Field for Flat<T> {
 
 /// Required, unless the declaration gives a default.
 impl<T: Value> Field for At<T> {
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, default: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, key: &'static str, default: &str) -> Option<Self> {
         let given = reader.table.get(key);
         if given.is_none() && default.is_empty() {
             let help = format!("add `{key} = ...` ({})", T::what());
@@ -152,7 +152,7 @@ impl<T: Value> Field for At<T> {
 
 /// Optional. A wrong value is reported and then treated as absent, so that reading goes on.
 impl<T: Value> Field for Option<At<T>> {
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, _: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let node = reader.table.get(key);
         Some(node.and_then(|node| {
             T::read(node, reader.errors).map(|value| At { value, span: node.span })
@@ -166,7 +166,7 @@ impl<T: Value> Field for Option<At<T>> {
 
 /// An array of tables (`[[load]]`), empty if missing.
 impl<T: Table + JsonSchema> Field for Vec<T> {
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, _: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let Some(node) = reader.table.get(key) else { return Some(Self::new()) };
         let NodeValue::Array(items) = &node.value else {
             let message = format!("`{key}` is {}, but there can be several", node.what());
@@ -193,7 +193,7 @@ pub(crate) struct Sub<T> {
 }
 
 impl<T: Table + JsonSchema> Field for Sub<T> {
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, _: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let empty;
         let node = match reader.table.get(key) {
             Some(node) => node,
@@ -219,7 +219,7 @@ impl<T: Table + JsonSchema> Field for Sub<T> {
 pub(crate) struct Keyed<T>(pub(crate) Vec<(At<String>, T)>);
 
 impl<T: Table + JsonSchema> Field for Keyed<T> {
-    fn read(reader: &mut Reader<'_, '_, '_>, key: &'static str, _: &str) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let Some(node) = reader.table.get(key) else { return Some(Self(Vec::new())) };
         let Some(table) = node.as_table() else {
             let message = format!("`{key}` is {}, expected tables [{key}.NAME]", node.what());
@@ -337,7 +337,7 @@ macro_rules! table {
             const ABOUT: &'static str = concat!($($about),+);
 
             fn read_fields(
-                reader: &mut $crate::toml_read::Reader<'_, '_, '_>,
+                reader: &mut $crate::toml_read::Reader<'_>,
             ) -> Option<Self> {
                 // All fields are read before any is missed: every error is reported.
                 $( let $key = reader.field::<$type>(stringify!($key), concat!($($default)?)); )*
@@ -370,7 +370,7 @@ macro_rules! table {
 
             fn read(
                 node: &$crate::toml_read::Node,
-                errors: &mut $crate::diagnostic::Collector<'_>,
+                errors: &$crate::diagnostic::Collector,
             ) -> Option<Self> {
                 $crate::toml_read::table::read_table(node, errors)
             }

@@ -13,7 +13,7 @@ pub(crate) trait Value: Sized {
     fn what() -> String;
 
     /// Reads it; `None`, with an error, if it is wrong.
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self>;
+    fn read(node: &Node, errors: &Collector) -> Option<Self>;
 
     /// Its JSON schema.
     fn schema(generator: &mut SchemaGenerator) -> Schema;
@@ -37,7 +37,7 @@ impl<T: Text> Value for T {
         T::WHAT.to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         let integer;
         let text = match &node.value {
             NodeValue::String(text) => text.as_str(),
@@ -114,7 +114,7 @@ impl Value for bool {
         "true or false".to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         if let NodeValue::Bool(value) = node.value {
             return Some(value);
         }
@@ -149,7 +149,7 @@ impl<const MIN: i64, const MAX: i64> Value for Int<MIN, MAX> {
         format!("an integer from {MIN} to {MAX}")
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         let problem = match node.value {
             NodeValue::Integer(Some(i)) if (MIN..=MAX).contains(&i) => return Some(Self(i)),
             NodeValue::Integer(Some(i)) => format!("{i} is out of range"),
@@ -177,7 +177,7 @@ impl Value for Factor {
         "a factor above 0 and up to 1000, like 1.5".to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         let value = match node.value {
             NodeValue::Integer(Some(i @ 1..=1000)) => i as f64,
             NodeValue::Float(x) => x,
@@ -210,7 +210,7 @@ impl<T: Value> Value for Vec<At<T>> {
         format!("a list, each item {}", T::what())
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         let NodeValue::Array(items) = &node.value else {
             let message = format!("expected a list, found {}", node.what());
             errors.error_help(node.span, message, format!("write {}", Self::what()));
@@ -244,7 +244,7 @@ impl<T: Value> Value for OneOrEach<T> {
         format!("{}, or a list with one for each vCPU", T::what())
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         match node.value {
             NodeValue::Array(_) => Vec::read(node, errors).map(Self::Each),
             _ => T::read(node, errors).map(Self::One),
@@ -263,7 +263,7 @@ impl Value for Node {
         "a table".to_owned()
     }
 
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+    fn read(node: &Node, errors: &Collector) -> Option<Self> {
         if node.as_table().is_some() {
             return Some(node.clone());
         }
@@ -305,7 +305,7 @@ macro_rules! choice {
 
             fn read(
                 node: &$crate::toml_read::Node,
-                errors: &mut $crate::diagnostic::Collector<'_>,
+                errors: &$crate::diagnostic::Collector,
             ) -> Option<Self> {
                 match node.as_str() {
                     $( Some($word) => Some($name::$variant), )+

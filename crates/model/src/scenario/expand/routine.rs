@@ -22,7 +22,7 @@ fn run(time: Dist, mode: Mode) -> Act {
 }
 
 /// Acts under a lock, if there are any.
-fn guarded(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Vec<Act> {
+fn guarded(keys: &SectionKeys, place: Place, errors: &Collector) -> Vec<Act> {
     section(keys, place, errors).map_or_else(Vec::new, |section| section.acts())
 }
 
@@ -40,7 +40,7 @@ fn index(n: u64) -> u32 {
 const MAX_PAIRS: u64 = 200_000;
 
 /// Refuses more than `most` of something, before it is made.
-fn are_few(n: u64, most: u64, what: &str, common: &CommonKeys, errors: &mut Collector<'_>) -> bool {
+fn are_few(n: u64, most: u64, what: &str, common: &CommonKeys, errors: &Collector) -> bool {
     let all = n.saturating_mul(common.count.value.get());
     if all > most {
         let message = format!("this makes {all} {what}, more than {most}");
@@ -53,7 +53,7 @@ pub(super) fn client(
     keys: &Client,
     common: &CommonKeys,
     place: Place,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Threads {
     needs_time(&keys.work, "work", errors);
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
@@ -82,7 +82,7 @@ pub(super) fn client(
 /// A pipe with room for messages of 100 bytes; those between two tasks never fill it.
 const PIPE: Room = Room::Pipe(Room::PIPE);
 
-pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
+pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &Collector) -> Threads {
     needs_time(&keys.work, "work", errors);
     let work = || run(keys.work.value, Mode::User);
     let mut threads = Vec::new();
@@ -104,7 +104,7 @@ pub(super) fn groups(
     common: &CommonKeys,
     place: Place,
     out: &mut Expanded,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Threads {
     needs_time(&keys.send, "send", errors);
     if let Some(key) = keys.queue_section.as_ref().filter(|_| !place.guest) {
@@ -189,7 +189,7 @@ pub(super) fn schbench(
     keys: &Schbench,
     common: &CommonKeys,
     place: Place,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) -> Threads {
     needs_time(&keys.work, "work", errors);
     let locked = guarded(&keys.guarded.0, place, errors);
@@ -268,7 +268,7 @@ fn outside(work: Dist, kernel: Dist) -> impl Iterator<Item = Act> {
 }
 
 /// Appends a step to the acts of a round.
-fn step(acts: &mut Vec<Act>, keys: &StepKeys, place: Place, errors: &mut Collector<'_>) {
+fn step(acts: &mut Vec<Act>, keys: &StepKeys, place: Place, errors: &Collector) {
     let mut own: Vec<Act> = outside(keys.work.value, keys.kernel.value).collect();
     own.extend(guarded(&keys.guarded.0, place, errors));
     if own.is_empty() {
@@ -287,11 +287,7 @@ fn step(acts: &mut Vec<Act>, keys: &StepKeys, place: Place, errors: &mut Collect
     }
 }
 
-pub(super) fn lock_workers(
-    keys: &LockWorkers,
-    place: Place,
-    errors: &mut Collector<'_>,
-) -> Program {
+pub(super) fn lock_workers(keys: &LockWorkers, place: Place, errors: &Collector) -> Program {
     needs_time(&keys.work, "work", errors);
     let flush_every = keys.flush_every.value.get32();
     let locked = keys.flush_locked.value;
@@ -324,7 +320,7 @@ pub(super) fn lock_workers(
     Program::Routine { acts }
 }
 
-pub(super) fn barrier(keys: &Barrier, common: &CommonKeys, errors: &mut Collector<'_>) -> Program {
+pub(super) fn barrier(keys: &Barrier, common: &CommonKeys, errors: &Collector) -> Program {
     needs_time(&keys.work, "work", errors);
     let of = common.count.value.get() as u32;
     if of < 2 {
@@ -336,7 +332,7 @@ pub(super) fn barrier(keys: &Barrier, common: &CommonKeys, errors: &mut Collecto
     Program::Routine { acts }
 }
 
-pub(super) fn ipi_bench(keys: &IpiBench, errors: &mut Collector<'_>) -> Program {
+pub(super) fn ipi_bench(keys: &IpiBench, errors: &Collector) -> Program {
     needs_time(&keys.gap, "gap", errors);
     let lock = keys.lock.value.get32();
     let ipi = |to| vec![Act::Ipi { to, wait: true }];
@@ -356,7 +352,7 @@ pub(super) fn ipi_bench(keys: &IpiBench, errors: &mut Collector<'_>) -> Program 
     Program::Routine { acts }
 }
 
-pub(super) fn timer_bench(keys: &TimerBench, errors: &mut Collector<'_>) -> Program {
+pub(super) fn timer_bench(keys: &TimerBench, errors: &Collector) -> Program {
     let busy = keys.wait.value == TimerWait::Busy;
     let interval = &keys.interval;
     if interval.value.0 == 0 && busy {
@@ -372,7 +368,7 @@ pub(super) fn timer_bench(keys: &TimerBench, errors: &mut Collector<'_>) -> Prog
     Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
 }
 
-pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &mut Collector<'_>) -> Program {
+pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &Collector) -> Program {
     needs_time(&keys.interval, "interval", errors);
     let look = Act::ReadCstates { counters: keys.counters.value.get32() };
     let pause = Act::Do(Phase::Sleep { time: keys.interval.value });
@@ -388,7 +384,7 @@ pub(super) fn rt_app(
     place: Place,
     captures: &Captures<'_>,
     out: &mut Expanded,
-    errors: &mut Collector<'_>,
+    errors: &Collector,
 ) {
     if common.count.value.get() != 1 {
         // Threads find each other by their place among those of one name.

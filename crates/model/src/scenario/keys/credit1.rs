@@ -124,7 +124,7 @@ table! {
 
 impl Credit1Keys {
     /// The scheduler's configuration, without domains.
-    pub(crate) fn resolve(&self, topology: Topology, errors: &mut Collector<'_>) -> Credit1Config {
+    pub(crate) fn resolve(&self, topology: Topology, errors: &Collector) -> Credit1Config {
         const MS: Ns = 1_000_000;
         let slice = self.timeslice.value.0;
         range("timeslice", &self.timeslice, MS, 1000 * MS, errors);
@@ -154,7 +154,7 @@ impl Credit1Keys {
     }
 }
 
-fn range(key: &str, at: &At<Time>, min: Ns, max: Ns, errors: &mut Collector<'_>) {
+fn range(key: &str, at: &At<Time>, min: Ns, max: Ns, errors: &Collector) {
     if !(min..=max).contains(&at.value.0) {
         let message = format!("`{key}` cannot be {}", show(at.value.0));
         errors.error_help(at.span, message, format!("{} to {}", show(min), show(max)));

@@ -22,7 +22,7 @@ table! {
 
 impl PowerVmKeys {
     /// The pool's configuration, without partitions.
-    pub(crate) fn resolve(&self, topology: Topology, errors: &mut Collector<'_>) -> PoolConfig {
+    pub(crate) fn resolve(&self, topology: Topology, errors: &Collector) -> PoolConfig {
         const MS: Ns = 1_000_000;
         let window_ns = self.window.value.0;
         if !(MS..=1000 * MS).contains(&window_ns) {

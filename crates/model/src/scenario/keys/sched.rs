@@ -40,7 +40,7 @@ impl ClassKind {
         has: Self,
         key: &str,
         given: impl Into<Option<Span>>,
-        errors: &mut Collector<'_>,
+        errors: &Collector,
     ) {
         let Some(span) = given.into().filter(|_| has != self) else { return };
         let message =
@@ -50,7 +50,7 @@ impl ClassKind {
     }
 
     /// Refuses the tunables of this scheduler on a host that has another.
-    pub(crate) fn not_tuned(self, has: Self, given: &[(String, Span)], errors: &mut Collector<'_>) {
+    pub(crate) fn not_tuned(self, has: Self, given: &[(String, Span)], errors: &Collector) {
         let owner = if self == Self::Linux { "Linux" } else { self.name() };
         for (key, span) in given.iter().filter(|(key, _)| key != "class") {
             let message =
@@ -193,7 +193,7 @@ pub(crate) struct LevelShape {
 
 impl SchedKeys {
     /// The level's configuration, without groups.
-    pub(crate) fn level(&self, shape: LevelShape, errors: &mut Collector<'_>) -> LevelConfig {
+    pub(crate) fn level(&self, shape: LevelShape, errors: &Collector) -> LevelConfig {
         LevelConfig {
             topology: shape.topology,
             tick_ns: shape.tick_ns,
@@ -212,7 +212,7 @@ impl SchedKeys {
         }
     }
 
-    fn fair(&self, cpus: u32, errors: &mut Collector<'_>) -> Fair {
+    fn fair(&self, cpus: u32, errors: &Collector) -> Fair {
         let cfs_only = [
             ("sched_latency", self.sched_latency.as_ref().map(|k| k.span)),
             ("min_granularity", self.min_granularity.as_ref().map(|k| k.span)),
@@ -258,7 +258,7 @@ impl SchedKeys {
         }
     }
 
-    fn guard(&self, errors: &mut Collector<'_>) -> RtGuard {
+    fn guard(&self, errors: &Collector) -> RtGuard {
         let kind = self.rt_guard.as_ref().map_or(
             match self.fair.value {
                 FairKind::Cfs | FairKind::Eevdf66 => GuardKind::Throttle,
@@ -295,12 +295,7 @@ fn or(key: &Option<At<bool>>, default: bool) -> bool {
 }
 
 /// A tunable of the other class would silently do nothing.
-fn refuse_foreign(
-    keys: &[(&str, Option<Span>)],
-    owner: &str,
-    fair: &str,
-    errors: &mut Collector<'_>,
-) {
+fn refuse_foreign(keys: &[(&str, Option<Span>)], owner: &str, fair: &str, errors: &Collector) {
     for (key, span) in keys {
         if let Some(span) = span {
             let message = format!("`{key}` is a tunable of {owner}, but fair = \"{fair}\"");

@@ -373,7 +373,7 @@ macro_rules! kinds {
             /// Every kind, in order.
             pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
 
-            fn read(word: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+            fn read(word: &str, reader: &mut Reader<'_>) -> Option<Self> {
                 match word {
                     $( $word => $table::read_fields(reader).map(Self::$table), )+
                     _ => None,
@@ -430,7 +430,7 @@ pub(crate) struct Workload {
     pub(crate) kind: Kind,
 }
 
-fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workload> {
+fn read_workload(reader: &mut Reader<'_>, guest: bool) -> Option<Workload> {
     let words: Vec<&str> =
         Kind::WORDS.iter().copied().filter(|word| guest || !GUEST_ONLY.contains(word)).collect();
     let word: Option<At<String>> = reader.field("kind", "").flatten();
@@ -468,7 +468,7 @@ impl<const GUEST: bool> Table for Load<GUEST> {
     const ABOUT: &'static str =
         if GUEST { "A task of a guest." } else { "A load or probe of the host." };
 
-    fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+    fn read_fields(reader: &mut Reader<'_>) -> Option<Self> {
         read_workload(reader, GUEST).map(Self)
     }
 
