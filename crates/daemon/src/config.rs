@@ -17,7 +17,8 @@ use vcoop_service::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::place::Place;
-use crate::policy::{self, Refused, Wrong};
+use crate::policy::{self, Wrong};
+use crate::protocol::Refusal;
 
 /// The usual path of the file.
 pub const USUAL: &str = "/etc/vcoop/vcoop.toml";
@@ -122,8 +123,8 @@ impl Config {
     /// # Errors
     ///
     /// What is wrong with the file, in words.
-    pub fn read(path: &std::path::Path) -> Result<Self, Refused> {
-        let at = |e| Refused(format!("{}: {}", path.display(), file::said(&e)));
+    pub fn read(path: &std::path::Path) -> Result<Self, Refusal> {
+        let at = |e| Refusal::usage(format!("{}: {}", path.display(), file::said(&e)));
         let text = file::text(path, MOST_BYTES).map_err(at)?;
         Self::parse(&path.display().to_string(), &text)
     }
@@ -133,8 +134,8 @@ impl Config {
     /// # Errors
     ///
     /// What is wrong with the file, in words.
-    pub fn parse(name: &str, text: &str) -> Result<Self, Refused> {
-        let of_file = |Refused(why)| Refused(format!("{name}: {why}"));
+    pub fn parse(name: &str, text: &str) -> Result<Self, Refusal> {
+        let of_file = |Refusal { why, .. }| Refusal::usage(format!("{name}: {why}"));
         let file: File = toml::from_str(text).map_err(|e| said(name, text, &e))?;
         let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose().map_err(of_file)?;
         let rules = (1..).zip(file.rule).map(|(number, keys)| {
@@ -162,7 +163,7 @@ impl Config {
 }
 
 /// An error of TOML in the text of the file of this name, with its place.
-fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
+fn said(name: &str, text: &str, error: &toml::de::Error) -> Refusal {
     // serde names the key that is unknown, and then those that are known.
     let mut quoted = error.message().split('`').skip(1).step_by(2);
     let (message, help) = match quoted.next() {
@@ -178,39 +179,40 @@ fn said(name: &str, text: &str, error: &toml::de::Error) -> Refused {
         _ => (error.message().to_owned(), None),
     };
     let place = error.span().unwrap_or_default();
-    Refused(Diagnostics(vec![Diagnostic::at(name, text, place, message, help)]).to_string())
+    Refusal::usage(Diagnostics(vec![Diagnostic::at(name, text, place, message, help)]).to_string())
 }
 
 /// The number of a group of this host.
-fn group(name: &str) -> Result<u32, Refused> {
+fn group(name: &str) -> Result<u32, Refusal> {
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     let number = |line: &str| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
     };
-    let unknown = || Refused(format!("windows.group = {name:?}: /etc/group has no such group"));
+    let unknown =
+        || Refusal::usage(format!("windows.group = {name:?}: /etc/group has no such group"));
     groups.lines().find_map(number).ok_or_else(unknown)
 }
 
-fn listen(text: &str) -> Result<Listen, Refused> {
+fn listen(text: &str) -> Result<Listen, Refusal> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Listen::Unix(path.into()));
     }
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
-        Ok(address) => Err(Refused(format!(
+        Ok(address) => Err(Refusal::usage(format!(
             "metrics.listen = {text:?}: {} is not this host's own\n  remedy: 127.0.0.1:PORT, behind a \
              proxy that knows who may ask",
             address.ip()
         ))),
-        Err(_) => Err(Refused(format!(
+        Err(_) => Err(Refusal::usage(format!(
             "metrics.listen = {text:?} is neither unix:PATH nor 127.0.0.1:PORT"
         ))),
     }
 }
 
-fn busy_poll(text: &str) -> Result<Ns, Refused> {
-    let wrong = |why: &str| Refused(format!("engine.busy_poll = {text:?}: {why}"));
+fn busy_poll(text: &str) -> Result<Ns, Refusal> {
+    let wrong = |why: &str| Refusal::usage(format!("engine.busy_poll = {text:?}: {why}"));
     match duration(text) {
         Ok(ns) if ns <= MOST_POLL_NS => Ok(ns),
         Ok(_) => Err(wrong("10ms is the most")),
@@ -235,15 +237,15 @@ impl<'a> Places<'a> {
     }
 
     /// What is wrong with the rule of this number, with its place.
-    fn said(&self, number: usize, wrong: Wrong) -> Refused {
+    fn said(&self, number: usize, wrong: Wrong) -> Refusal {
         match wrong {
-            Wrong::Said(Refused(why)) => {
+            Wrong::Said(Refusal { why, .. }) => {
                 let at = Diagnostic::at(self.file, self.text, self.policy.clone(), why, None);
-                Refused(format!("{}:{}: rule {number}: {}", at.file, at.line, at.message))
+                Refusal::usage(format!("{}:{}: rule {number}: {}", at.file, at.line, at.message))
             }
             Wrong::Diagnosed(Diagnostics(found)) => {
                 let found = found.into_iter().map(|one| self.moved(one)).collect();
-                Refused(Diagnostics(found).to_string())
+                Refusal::usage(Diagnostics(found).to_string())
             }
         }
     }
@@ -270,7 +272,7 @@ impl RuleKeys {
 fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
     let pattern = |key: &str, text: Option<String>| {
         let Some(text) = text else { return Ok(None) };
-        let refused = |why: &str| Refused(format!("{key} = {text:?}: {why}"));
+        let refused = |why: &str| Refusal::usage(format!("{key} = {text:?}: {why}"));
         if text.is_empty() {
             return Err(refused("it matches nothing; without the key the rule matches all"));
         }

@@ -8,7 +8,7 @@ use vcoop_vmm::{Passed, Proc, VcpuThread, Vm};
 
 use crate::config::Config;
 use crate::protocol::VmId;
-use crate::service::{Service, Wants};
+use crate::service::{Owner, Service};
 
 /// Time between two looks, if processes or threads have begun since the last one.
 const LOOK: Duration = Duration::from_secs(2);
@@ -186,17 +186,16 @@ impl<'a> Follower<'a> {
         let new = Followed { first_seen: now, vcpus: Vec::new(), said: None, again, pause: None };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
-        let wants = self.service.wants(&id);
+        let owner = self.service.owner(&id);
         let Some((number, rule)) = rule else {
-            if matches!(wants, Wants::Rule(_)) && self.service.take_back(&id) {
+            if matches!(owner, Some(Owner::Rule(..))) && self.service.take_back(&id) {
                 tracing::info!("{}: no rule applies to it any more", id.name);
             }
             return;
         };
-        let applied = (rule.policy.clone(), rule.sets.clone());
-        let due = match wants {
-            Wants::Nothing => true,
-            Wants::Rule(_) if !in_force.contains(&id) => {
+        let due = match owner {
+            None => true,
+            Some(Owner::Rule(..)) if !in_force.contains(&id) => {
                 let (due, is_new) = followed.again.due(now);
                 if is_new {
                     let after = due.duration_since(now).as_secs();
@@ -208,8 +207,11 @@ impl<'a> Follower<'a> {
                 }
                 due <= now
             }
-            Wants::Rule(now) => now != applied || followed.vcpus != threads_of(&vm.vcpus),
-            Wants::Person | Wants::LetBe => false,
+            Some(Owner::Rule(policy, sets)) => {
+                (&policy, &sets) != (&rule.policy, &rule.sets)
+                    || followed.vcpus != threads_of(&vm.vcpus)
+            }
+            Some(Owner::Connection { .. } | Owner::Nobody) => false,
         };
         // Some of its threads may not have a name yet.
         let whole = !vm.vcpus.is_empty() && vm.unplaced.unwrap_or(0) == 0;

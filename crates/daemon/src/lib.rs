@@ -33,6 +33,6 @@ pub use client::Client;
 pub use config::Config;
 pub use follow::Follower;
 pub use place::{Left, Place, PlaceError, restore};
-pub use policy::{Refused, could_be, fits, living, needs_driver, no_driver, setting_of};
+pub use policy::{could_be, fits, living, needs_driver, no_driver, setting_of};
 pub use protocol::{Refusal, Request, Response, Status, VcpuStatus, VmId, VmStatus};
 pub use service::Service;

@@ -25,11 +25,6 @@ pub(crate) const ENGINE_PRIORITY: u8 = 90;
 /// takes some 10 us: an event every few hundred wake-ups is enough.
 const TIMERS_RUN_NS: Ns = 4_000_000;
 
-/// Why a policy cannot be applied, in words.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub String);
-
 /// A found VM, for its scenario.
 pub fn living(vm: &Vm) -> RunningVm {
     RunningVm {
@@ -44,20 +39,15 @@ pub fn living(vm: &Vm) -> RunningVm {
 /// # Errors
 ///
 /// The policy or a set is not known, or the policy needs something that only the guest can provide.
-pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
-    planned(vm, name, sets).map_err(said)
-}
-
-/// The message, without places.
-fn said(wrong: Wrong) -> Refused {
-    Refused(wrong.to_string())
+pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refusal> {
+    planned(vm, name, sets).map_err(Refusal::usage)
 }
 
 /// What is wrong with a policy or its sets.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) enum Wrong {
-    Said(#[from] Refused),
+    Said(#[from] Refusal),
     /// Each with its place in a set.
     Diagnosed(#[from] Diagnostics),
 }
@@ -65,7 +55,7 @@ pub(crate) enum Wrong {
 /// As [`policy`], with the places of what is wrong.
 pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Wrong> {
     let plan = scenario(vm, &[name], sets)?.plans(None)?.into_iter().next();
-    let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
+    let plan = plan.ok_or_else(|| Refusal::usage(format!("{name}: nothing to apply")))?;
     fits(&plan)?;
     Ok(plan)
 }
@@ -75,10 +65,10 @@ pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Pla
 /// # Errors
 ///
 /// A policy or a set is not known, or a set has a wrong value.
-pub fn could_be(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
+pub fn could_be(policies: &[&str], sets: &[String]) -> Result<(), Refusal> {
     let (vcpus, pcpus) = (MAX_VCPUS as usize, MAX_PCPUS as usize);
     let any = RunningVm { name: "VM".to_owned(), vcpus, pcpus };
-    scenario(&any, policies, sets).map(drop).map_err(said)
+    scenario(&any, policies, sets).map(drop).map_err(Refusal::usage)
 }
 
 /// The scenario of a VM under policies.
@@ -87,7 +77,7 @@ fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenar
         let some = |known: &&str| policy(vm, known, &[]).is_ok();
         let some: Vec<&str> = POLICIES.into_iter().filter(some).collect();
         let why = format!("there is no policy `{name}`");
-        return Err(Refused(format!("{why}\n  remedy: one of {}", some.join(", "))).into());
+        return Err(Refusal::usage(format!("{why}\n  remedy: one of {}", some.join(", "))).into());
     }
     are_settings_of(policies, sets)?;
     let parsed: Vec<Set> = sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>()?;
@@ -101,16 +91,16 @@ fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenar
 /// # Errors
 ///
 /// A set is no such setting.
-fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refused> {
+fn are_settings_of(policies: &[&str], sets: &[String]) -> Result<(), Refusal> {
     for set in sets {
         let Some(key) = policies.iter().find_map(|name| setting_of(name, set)) else {
             let path = set.split('=').next().unwrap_or(set).trim();
             let name = policies.iter().find(|name| **name != "vanilla").unwrap_or(&"NAME");
             let why = format!("`{path}` is no setting of a policy that is applied");
-            return Err(Refused(format!("{why}\n  remedy: policy.{name}.KEY=VALUE")));
+            return Err(Refusal::usage(format!("{why}\n  remedy: policy.{name}.KEY=VALUE")));
         };
         if is_of_machine(key) {
-            return Err(Refused(format!(
+            return Err(Refusal::usage(format!(
                 "`{key}` is how a VM is run, and vcoop changes that of no VM that runs\n  remedy: leave it out; \
                  `vcoop run` simulates it"
             )));
@@ -138,7 +128,7 @@ const WITHOUT: &str = "without the guest's help there are vanilla, static and wa
 /// # Errors
 ///
 /// Why not.
-pub fn fits(plan: &Plan) -> Result<(), Refused> {
+pub fn fits(plan: &Plan) -> Result<(), Refusal> {
     let name = &plan.policy_name;
     let pins: Vec<String> = plan
         .vms
@@ -148,7 +138,7 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         .map(|(vcpu, cpus)| format!("virsh vcpupin VM {vcpu} {}", cpu_list(cpus)))
         .collect();
     if !pins.is_empty() {
-        return Err(Refused(format!(
+        return Err(Refusal::usage(format!(
             "{name} pins vCPUs, and vcoop changes the affinity of no thread\n  remedy: {}, or `taskset -cp CPUS \
              TID` for the thread of each (`vcoop vms` shows them)",
             pins.join("; ")
@@ -158,7 +148,7 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         && !matches!(kind, Kind::Entitlement | Kind::HostHint)
     {
         let governor = if kind == Kind::Step { "step" } else { "proportional" };
-        return Err(Refused(format!(
+        return Err(Refusal::usage(format!(
             "{name} goes by the steal that a guest sees: it is the guest's own\n  remedy: `vcoop guest \
              --governor {governor}` in the guest, or host-hint here"
         )));
@@ -166,20 +156,20 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
     if kernel_rules(&plan.policy).is_some()
         && let Some(key) = account_of(&plan.policy)
     {
-        return Err(Refused(format!(
+        return Err(Refusal::usage(format!(
             "{name} has `{key}`, which does nothing with the means `ext`: boosted time counts there like any other\n  \
              remedy: leave {key} out, or another means"
         )));
     }
     match plan.policy.means() {
         Some(Means::Ext) if matches!(plan.policy, PolicyPlan::Static { .. }) => {
-            Err(Refused(format!(
+            Err(Refusal::usage(format!(
                 "{name} is not decided in the kernel: the means `ext` is for wake-boost and dynamic\n  remedy: \
              another means, or one of these"
             )))
         }
         Some(Means::Fifo(priority) | Means::Rr(priority)) if priority > MOST_PRIORITY => {
-            Err(Refused(format!(
+            Err(Refusal::usage(format!(
                 "{name} boosts to real-time priority {priority}; vcoop's own thread has \
                  {ENGINE_PRIORITY} and has to be above\n  remedy: a priority up to {MOST_PRIORITY}"
             )))
@@ -204,7 +194,7 @@ fn account_of(policy: &PolicyPlan) -> Option<&'static str> {
 /// # Errors
 ///
 /// Does not happen for a VM's plan.
-pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refused> {
+pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refusal> {
     let Some(means) = of.policy.means().filter(|_| of.policy.boosts()) else { return Ok(None) };
     let main = vm.others.iter().find(|other| other.role == Role::Main);
     let Some(main) = main.filter(|_| vm.accel == Accel::Tcg && vm.vmm == Vmm::Qemu) else {

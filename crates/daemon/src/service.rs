@@ -35,26 +35,15 @@ const MOST_REQUEST: u64 = 64 << 10;
 /// Most connections at a time.
 const MOST_CONNECTIONS: u64 = 32;
 
-/// Who applied a policy.
+/// Who decides about the policy of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Owner {
+pub(crate) enum Owner {
     /// A client: number of its connection, and its process, which may have no number in this PID namespace.
     Connection { number: u64, pid: Option<NonZeroU32> },
-    /// A rule, with this policy and these settings.
+    /// A rule, with this policy and these settings. The policy may have ended by itself.
     Rule(String, Vec<String>),
-}
-
-/// What is wanted of a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wants {
-    /// Nothing: no policy was applied.
-    Nothing,
-    /// A rule's policy, with these settings, was applied. It may have ended by itself.
-    Rule((String, Vec<String>)),
-    /// A client's policy is in force.
-    Person,
-    /// A client has detached it: rules leave it alone.
-    LetBe,
+    /// A client has detached the VM: rules leave it alone.
+    Nobody,
 }
 
 /// State shared by connections.
@@ -167,16 +156,10 @@ impl Service {
         vms.into_iter().map(|vm| vm.vm).collect()
     }
 
-    /// What is wanted of a VM.
-    pub(crate) fn wants(&self, id: &VmId) -> Wants {
-        if self.shared.detached().contains(id) {
-            return Wants::LetBe;
-        }
-        match self.shared.owners().get(id) {
-            None => Wants::Nothing,
-            Some(Owner::Connection { .. }) => Wants::Person,
-            Some(Owner::Rule(policy, sets)) => Wants::Rule((policy.clone(), sets.clone())),
-        }
+    /// Who decides about a VM; `None`: no policy was applied.
+    pub(crate) fn owner(&self, id: &VmId) -> Option<Owner> {
+        let detached = self.shared.detached().contains(id);
+        if detached { Some(Owner::Nobody) } else { self.shared.owners().get(id).cloned() }
     }
 
     /// Applies a rule's policy.
@@ -193,7 +176,7 @@ impl Service {
         let target = self.shared.target(vm, policy, sets)?;
         let id = VmId::of(vm);
         let _one = self.shared.change();
-        if matches!(self.wants(&id), Wants::Person | Wants::LetBe) {
+        if matches!(self.owner(&id), Some(Owner::Connection { .. } | Owner::Nobody)) {
             return Err("somebody has just applied another one, or taken it back"
                 .to_owned()
                 .into());
@@ -206,7 +189,7 @@ impl Service {
     /// Takes a rule's policy back. Returns whether there was one.
     pub(crate) fn take_back(&self, id: &VmId) -> bool {
         let _one = self.shared.change();
-        if !matches!(self.wants(id), Wants::Rule(_)) {
+        if !matches!(self.owner(id), Some(Owner::Rule(..))) {
             return false;
         }
         self.shared.owners().remove(id);
@@ -416,7 +399,7 @@ impl Shared {
                 vm.name
             )));
         }
-        let plan = policy::policy(&policy::living(vm), policy, sets).map_err(Refusal::usage)?;
+        let plan = policy::policy(&policy::living(vm), policy, sets)?;
         if matches!(plan.policy, PolicyPlan::Vanilla) && plan.governor(0).is_none() {
             return Err(Refusal::usage(format!(
                 "{policy} is what a VM has when no policy is applied to it\n  remedy: {}",
@@ -425,7 +408,7 @@ impl Shared {
         }
         let shares =
             if policy::needs_driver(&plan) { Some(self.shares(vm, policy)?) } else { None };
-        let timers = policy::timers(vm, &plan).map_err(|e| e.to_string())?;
+        let timers = policy::timers(vm, &plan).map_err(|e| e.why)?;
         let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
         Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares })
     }
