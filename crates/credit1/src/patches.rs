@@ -18,7 +18,7 @@ pub struct NamedPatch {
 
 /// All patches, in the order of the study.
 pub const fn patches() -> &'static [NamedPatch] {
-    &LIST
+    LIST
 }
 
 /// The patch with a name.
@@ -26,100 +26,53 @@ pub fn find_patch(name: &str) -> Option<&'static NamedPatch> {
     LIST.iter().find(|p| p.name == name)
 }
 
-static LIST: [NamedPatch; 15] = [
-    NamedPatch {
-        name: "dom0-preempts-ratelimit-as-posted",
-        about: "The ratelimit does not hold while a vCPU of dom0 is the first in the queue, whatever its priority.",
-        cannot: None,
-        apply: |p| p.dom0_preempts_ratelimit = Patch::AsPosted,
-    },
-    NamedPatch {
-        name: "dom0-preempts-ratelimit-as-meant",
-        about: "A vCPU of dom0 preempts within the ratelimit, if it is then the one that runs.",
-        cannot: None,
-        apply: |p| p.dom0_preempts_ratelimit = Patch::AsMeant,
-    },
-    NamedPatch {
-        name: "migrate-if-blocked-as-posted",
-        about: "An offline vCPU can be stolen while it is cache-hot.",
-        cannot: Some(
-            "a vCPU in a queue is runnable and never offline, and without migration_delay none is cache-hot",
-        ),
-        apply: |p| p.migrate_if_blocked = Patch::AsPosted,
-    },
-    NamedPatch {
-        name: "migrate-if-blocked-as-meant",
-        about: "A vCPU that blocked and woke can be stolen while it is cache-hot. This needs migration_delay.",
-        cannot: None,
-        apply: |p| p.migrate_if_blocked = Patch::AsMeant,
-    },
-    NamedPatch {
-        name: "waker-local",
-        about: "A vCPU that dom0 wakes goes to the pCPU of the dom0 vCPU that woke it. The study only had the idea.",
-        cannot: None,
-        apply: |p| p.waker_local = true,
-    },
-    NamedPatch {
-        name: "boost-preempts-ratelimit-v1",
-        about: "A boosted vCPU preempts within the ratelimit. The posted lines do this only because BOOST is 0.",
-        cannot: None,
-        apply: |p| p.boost_preempts_ratelimit = BoostPreempts::V1,
-    },
-    NamedPatch {
-        name: "boost-preempts-ratelimit-v2",
-        about: "A boosted vCPU preempts within the ratelimit of a vCPU that is not boosted.",
-        cannot: None,
-        apply: |p| p.boost_preempts_ratelimit = BoostPreempts::V2,
-    },
-    NamedPatch {
-        name: "io-wake-ignores-ratelimit-as-posted",
-        about: "The first wake-up of a vCPU ends the ratelimit of the vCPU that runs.",
-        cannot: Some("its flag is set where the context of an HVM vCPU is loaded, and not at I/O"),
-        apply: |p| p.io_wake_ignores_ratelimit = Patch::AsPosted,
-    },
-    NamedPatch {
-        name: "io-wake-ignores-ratelimit-as-meant",
-        about: "A completion of I/O ends the ratelimit of the vCPU that runs.",
-        cannot: None,
-        apply: |p| p.io_wake_ignores_ratelimit = Patch::AsMeant,
-    },
-    NamedPatch {
-        name: "keep-dom0-boost-as-posted",
-        about: "The tick leaves dom0 its BOOST. The accounting, once in a timeslice, still takes it.",
-        cannot: None,
-        apply: |p| p.keep_dom0_boost = Patch::AsPosted,
-    },
-    NamedPatch {
-        name: "keep-dom0-boost-as-meant",
-        about: "The vCPUs of dom0 keep their BOOST.",
-        cannot: None,
-        apply: |p| p.keep_dom0_boost = Patch::AsMeant,
-    },
-    NamedPatch {
-        name: "long-slice-alone-as-posted",
-        about: "A vCPU that is alone on its pCPU gets ten timeslices at once. The credit tick is unchanged.",
-        cannot: Some("the tick has a timer of its own, so that hardly any interrupt is saved"),
-        apply: |p| p.long_slice_alone = Patch::AsPosted,
-    },
-    NamedPatch {
-        name: "long-slice-alone-as-meant",
-        about: "A vCPU that is alone on its pCPU gets ten timeslices at once, and a tenth of the credit ticks.",
-        cannot: None,
-        apply: |p| p.long_slice_alone = Patch::AsMeant,
-    },
-    NamedPatch {
-        name: "spread-dom0",
-        about: "The vCPUs of dom0 do not move to a pCPU that has another of them. The study posted only a link.",
-        cannot: None,
-        apply: |p| p.spread_dom0 = true,
-    },
-    NamedPatch {
-        name: "dom0-front",
-        about: "The vCPUs of dom0 go to the front of run queues, whatever their priority.",
-        cannot: None,
-        apply: |p| p.dom0_front = true,
-    },
-];
+/// Declares the patches: name and switch, what it does, and why it cannot do that, if so.
+macro_rules! list {
+    ($( $name:literal: $switch:ident = $on:expr, $about:literal $(, cannot: $cannot:literal)?; )+) => {
+        static LIST: &[NamedPatch] = &[$( NamedPatch {
+            name: $name,
+            about: $about,
+            cannot: [$( Some($cannot), )? None][0],
+            apply: |p| p.$switch = $on,
+        } ),+];
+    };
+}
+
+list! {
+    "dom0-preempts-ratelimit-as-posted": dom0_preempts_ratelimit = Patch::AsPosted,
+        "The ratelimit does not hold while a vCPU of dom0 is the first in the queue, whatever its priority.";
+    "dom0-preempts-ratelimit-as-meant": dom0_preempts_ratelimit = Patch::AsMeant,
+        "A vCPU of dom0 preempts within the ratelimit, if it is then the one that runs.";
+    "migrate-if-blocked-as-posted": migrate_if_blocked = Patch::AsPosted,
+        "An offline vCPU can be stolen while it is cache-hot.",
+        cannot: "a vCPU in a queue is runnable and never offline, and without migration_delay none is cache-hot";
+    "migrate-if-blocked-as-meant": migrate_if_blocked = Patch::AsMeant,
+        "A vCPU that blocked and woke can be stolen while it is cache-hot. This needs migration_delay.";
+    "waker-local": waker_local = true,
+        "A vCPU that dom0 wakes goes to the pCPU of the dom0 vCPU that woke it. The study only had the idea.";
+    "boost-preempts-ratelimit-v1": boost_preempts_ratelimit = BoostPreempts::V1,
+        "A boosted vCPU preempts within the ratelimit. The posted lines do this only because BOOST is 0.";
+    "boost-preempts-ratelimit-v2": boost_preempts_ratelimit = BoostPreempts::V2,
+        "A boosted vCPU preempts within the ratelimit of a vCPU that is not boosted.";
+    "io-wake-ignores-ratelimit-as-posted": io_wake_ignores_ratelimit = Patch::AsPosted,
+        "The first wake-up of a vCPU ends the ratelimit of the vCPU that runs.",
+        cannot: "its flag is set where the context of an HVM vCPU is loaded, and not at I/O";
+    "io-wake-ignores-ratelimit-as-meant": io_wake_ignores_ratelimit = Patch::AsMeant,
+        "A completion of I/O ends the ratelimit of the vCPU that runs.";
+    "keep-dom0-boost-as-posted": keep_dom0_boost = Patch::AsPosted,
+        "The tick leaves dom0 its BOOST. The accounting, once in a timeslice, still takes it.";
+    "keep-dom0-boost-as-meant": keep_dom0_boost = Patch::AsMeant,
+        "The vCPUs of dom0 keep their BOOST.";
+    "long-slice-alone-as-posted": long_slice_alone = Patch::AsPosted,
+        "A vCPU that is alone on its pCPU gets ten timeslices at once. The credit tick is unchanged.",
+        cannot: "the tick has a timer of its own, so that hardly any interrupt is saved";
+    "long-slice-alone-as-meant": long_slice_alone = Patch::AsMeant,
+        "A vCPU that is alone on its pCPU gets ten timeslices at once, and a tenth of the credit ticks.";
+    "spread-dom0": spread_dom0 = true,
+        "The vCPUs of dom0 do not move to a pCPU that has another of them. The study posted only a link.";
+    "dom0-front": dom0_front = true,
+        "The vCPUs of dom0 go to the front of run queues, whatever their priority.";
+}
 
 #[cfg(test)]
 mod tests {
