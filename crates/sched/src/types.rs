@@ -182,59 +182,44 @@ pub struct EntStats {
 
 /// Why an entity cannot have a deadline policy, or be confined while it has one: what `sched_setattr`
 /// and `sched_setaffinity` answer on Linux.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// Runtime, deadline or period out of the kernel's limits (EINVAL).
+    #[error("runtime (1.024us or more) <= deadline <= period (100us to 4.19s) does not hold")]
     Parameters,
     /// All reservations together would exceed what admission control grants (EBUSY).
+    #[error("all reservations exceed 95 % of the CPUs, less what fair servers have")]
     Bandwidth,
     /// Its affinity does not cover the level (EPERM for a policy, EBUSY for an affinity).
+    #[error("a deadline thread has to be allowed on every CPU")]
     Affinity,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Parameters => {
-                "runtime (1.024us or more) <= deadline <= period (100us to 4.19s) does not hold"
-            }
-            Self::Bandwidth => {
-                "all reservations exceed 95 % of the CPUs, less what fair servers have"
-            }
-            Self::Affinity => "a deadline thread has to be allowed on every CPU",
-        })
-    }
-}
-
-impl core::error::Error for Refusal {}
-
 /// A mask of CPUs to keep off, or to take offline, that would leave none to run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("the mask leaves no CPU to run on")]
 pub struct MaskError;
 
-impl fmt::Display for MaskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the mask leaves no CPU to run on")
-    }
-}
-
-impl core::error::Error for MaskError {}
-
 /// Why a [`LevelConfig`](crate::config::LevelConfig) cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The topology has no CPU, or more than [`MAX_CPUS`](crate::MAX_CPUS).
+    #[error("a level of {cpus} CPUs: it takes 1 to {max}", max = crate::MAX_CPUS)]
     CpuCount {
         /// CPUs asked for.
         cpus: u64,
     },
     /// The field must not be 0.
+    #[error("`{field}` is 0: it must be at least 1")]
     Zero {
         /// Name of the field.
         field: &'static str,
     },
     /// The guard's runtime exceeds its period.
+    #[error(
+        "RT guard grants {runtime_ns} ns in a period of {period_ns} ns: the runtime cannot exceed the period"
+    )]
     RuntimeOverPeriod {
         /// Runtime asked for.
         runtime_ns: Ns,
@@ -242,6 +227,7 @@ pub enum ConfigError {
         period_ns: Ns,
     },
     /// A group's weight lies outside what cgroups accept.
+    #[error("group {group} has weight {weight}: it takes 2 to 262144")]
     GroupWeight {
         /// Index of the group.
         group: usize,
@@ -249,13 +235,16 @@ pub enum ConfigError {
         weight: u64,
     },
     /// A group is in one that does not come before it.
+    #[error("group {group} is in a group that does not come before it")]
     GroupParent {
         /// Index of the group.
         group: usize,
     },
     /// An entity cannot have the deadline policy it should start with.
-    Refused(Refusal),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// A field lies outside what it can be.
+    #[error("`{field}` is {value}: it takes {min} to {max}")]
     Range {
         /// Name of the field.
         field: &'static str,
@@ -267,6 +256,7 @@ pub enum ConfigError {
         max: u64,
     },
     /// A field is no multiple of what it is counted in, or 0.
+    #[error("`{field}` is {value}: it takes multiples of {of}")]
     Multiple {
         /// Name of the field.
         field: &'static str,
@@ -276,6 +266,7 @@ pub enum ConfigError {
         of: u64,
     },
     /// More groups than an index can name.
+    #[error("{groups} groups: a level takes up to 65535")]
     TooManyGroups {
         /// Groups asked for.
         groups: usize,
@@ -294,45 +285,5 @@ impl ConfigError {
         } else {
             Err(Self::Range { field, value, min, max })
         }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CpuCount { cpus } => {
-                write!(f, "a level of {cpus} CPUs: it takes 1 to {}", crate::MAX_CPUS)
-            }
-            Self::Zero { field } => write!(f, "`{field}` is 0: it must be at least 1"),
-            Self::RuntimeOverPeriod { runtime_ns, period_ns } => write!(
-                f,
-                "RT guard grants {runtime_ns} ns in a period of {period_ns} ns: the runtime \
-                 cannot exceed the period"
-            ),
-            Self::GroupWeight { group, weight } => {
-                write!(f, "group {group} has weight {weight}: it takes 2 to 262144")
-            }
-            Self::GroupParent { group } => {
-                write!(f, "group {group} is in a group that does not come before it")
-            }
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Range { field, value, min, max } => {
-                write!(f, "`{field}` is {value}: it takes {min} to {max}")
-            }
-            Self::Multiple { field, value, of } => {
-                write!(f, "`{field}` is {value}: it takes multiples of {of}")
-            }
-            Self::TooManyGroups { groups } => {
-                write!(f, "{groups} groups: a level takes up to 65535")
-            }
-        }
-    }
-}
-
-impl core::error::Error for ConfigError {}
-
-impl From<Refusal> for ConfigError {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
     }
 }
