@@ -50,13 +50,14 @@ const NONE: u32 = u32::MAX;
 const NEVER: Ns = Ns::MAX;
 
 /// Priority of a vCPU, worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pri {
     /// Idle: no vCPU runs.
     Idle,
     /// Out of credit.
     Over,
     /// Has credit.
+    #[default]
     Under,
     /// Woke up recently, and had credit.
     Boost,
@@ -159,8 +160,9 @@ pub struct Observed {
     pub short_challenges: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Blocked,
     Queued,
     Running,
@@ -170,7 +172,7 @@ enum State {
 }
 
 /// The fields that wake-ups and switches read are in its first cache line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 struct Ent {
     domain: u16,
@@ -207,7 +209,7 @@ struct Ent {
     policy: Policy,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Cpu {
     /// The running entity, or [`NONE`].
@@ -289,20 +291,11 @@ impl Credit1 {
         let n = cfg.topology.cpus();
         let cpu = Cpu {
             curr: NONE,
-            kicked: false,
-            queue: VecDeque::new(),
-            better: 0,
-            dom0: 0,
-            charged_to: 0,
-            burned_to: 0,
             slice_end: NEVER,
             tick_at: NEVER,
-            slow_tick: false,
             armed: NEVER,
-            sorted: 0,
-            balanced: 0,
             idle_bias: n - 1,
-            last_tickled: 0,
+            ..Cpu::default()
         };
         let threads = cfg.topology.threads_per_core;
         let per_llc = threads * cfg.topology.cores_per_llc;
@@ -371,26 +364,11 @@ impl Credit1 {
             policy: attr.policy,
             domain,
             dom0,
-            state: State::Blocked,
             cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
             pri: if boosted { Pri::Boost } else { Pri::Under },
-            credit: 0,
-            carry: 0,
-            active: false,
-            parked: false,
-            migrating: false,
-            yielding: false,
-            io: false,
-            woke: false,
-            brief: false,
             fresh: true,
             allowed: mask.len(),
-            last_ran: 0,
-            queued_at: 0,
-            since: 0,
-            run_ns: 0,
-            stats: EntStats::default(),
-            seen: Observed::default(),
+            ..Ent::default()
         });
         self.masks.push(mask);
         e

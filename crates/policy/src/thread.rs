@@ -32,6 +32,12 @@ pub enum Policy {
     },
 }
 
+impl Default for Policy {
+    fn default() -> Self {
+        Self::NORMAL
+    }
+}
+
 impl Policy {
     /// SCHED_OTHER, nice 0.
     pub const NORMAL: Self = Self::Normal { nice: 0, slice_ns: None };

@@ -209,8 +209,9 @@ impl Topology {
 }
 
 /// Scheduling classes, in ascending order of precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClassId {
+    #[default]
     Fair,
     Rt,
     Dl,

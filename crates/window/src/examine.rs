@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_micros(50);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Result for a vCPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Examined {
     /// Its slot in the window: the guest's number for it.
     pub slot: u64,
@@ -80,14 +80,7 @@ fn examine_by(
             status: Status::Disabled,
             since: Duration::ZERO,
             answered: 0,
-            found: Examined {
-                slot,
-                report: Report::default(),
-                changes: 0,
-                boosts: 0,
-                answers: 0,
-                gone: false,
-            },
+            found: Examined { slot, ..Examined::default() },
         })
     };
     let mut vcpus: Vec<Vcpu<'_>> = window.online().into_iter().filter_map(vcpu).collect();

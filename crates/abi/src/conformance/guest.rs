@@ -4,7 +4,7 @@ use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
 /// The check of [`check_guest`], record by record: the state of both sides so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GuestCheck {
     limits: Limits,
     report: Report,
@@ -36,22 +36,7 @@ pub fn check_guest(trace: impl IntoIterator<Item = Record>, limits: Limits) -> R
 impl GuestCheck {
     /// A check before the first record.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            report: Report::default(),
-            header: None,
-            registered: false,
-            status: Status::Disabled,
-            status_since: 0,
-            boosted_until: None,
-            ticket: 0,
-            ack: 0,
-            intent: Intent::default(),
-            cs: CsState::default(),
-            request: BoostRequest::None,
-            halted: false,
-            owes_since: None,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Reads the next record.

@@ -4,7 +4,7 @@ use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Hints, Intent, Status, Word};
 
 /// The check of [`check_host`], record by record: the state of both sides so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HostCheck {
     limits: Limits,
     report: Report,
@@ -38,25 +38,7 @@ pub fn check_host(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Re
 impl HostCheck {
     /// A check before the first record.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            report: Report::default(),
-            header: None,
-            guest_header: 0,
-            registered: false,
-            status: Status::Disabled,
-            ticket: 0,
-            injected: 0,
-            intent: Intent::default(),
-            cs: CsState::default(),
-            request: BoostRequest::None,
-            ack: 0,
-            applied: false,
-            halted: false,
-            span: None,
-            boosted_ns: 0,
-            owes_since: None,
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Reads the next record.

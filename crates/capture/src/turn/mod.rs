@@ -44,7 +44,7 @@ pub(crate) struct Turned {
 }
 
 /// The state of all CPUs and threads at the latest event.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Turner {
     limits: Limits,
     pub(crate) losses: Losses,
@@ -64,19 +64,7 @@ pub(crate) struct Turner {
 
 impl Turner {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            losses: Losses::default(),
-            start_ns: None,
-            now: 0,
-            threads: Vec::new(),
-            live: BTreeMap::new(),
-            cpus: BTreeMap::new(),
-            announced_cpus: 0,
-            steps: 0,
-            switches: 0,
-            has_waking: false,
-        }
+        Self { limits, ..Self::default() }
     }
 
     pub(crate) fn announce_cpus(&mut self, cpus: u32) {

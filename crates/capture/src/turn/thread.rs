@@ -28,8 +28,9 @@ pub(crate) enum Act {
 /// ```
 ///
 /// `Fresh` is before a thread's first event, `Dead` after its last switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
+    #[default]
     Fresh,
     Runnable {
         since: Ns,
@@ -48,14 +49,15 @@ pub(super) enum State {
 }
 
 /// CPUs on which a thread was seen to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RanOn {
+    #[default]
     Nowhere,
     Only(u32),
     Several,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Building {
     pub(super) tid: i32,
     pub(super) name: String,
@@ -76,19 +78,7 @@ pub(super) struct Building {
 
 impl Building {
     pub(super) fn new(tid: i32, state: State) -> Self {
-        Self {
-            tid,
-            name: String::new(),
-            state,
-            burst_ns: 0,
-            demand_ns: 0,
-            acts: Vec::new(),
-            first_prio: None,
-            prio: None,
-            inherits_over: None,
-            ran_on: RanOn::Nowhere,
-            exiting: false,
-        }
+        Self { tid, state, ..Self::default() }
     }
 
     /// Adds CPU time, in any number of pieces between preemptions.

@@ -75,7 +75,7 @@ pub(super) struct Tally {
 }
 
 /// One probe under one policy on one backend.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     key: (usize, usize, usize),
     pub(super) policy: String,
@@ -209,18 +209,7 @@ impl Board {
 
 impl Entry {
     fn new(key: (usize, usize, usize), policy: String, probe: String) -> Self {
-        Self {
-            key,
-            policy,
-            probe,
-            done: Tally::default(),
-            running: BTreeMap::new(),
-            p99: Vec::new(),
-            repeats: 0,
-            boosted_pct: 0.0,
-            throttles: 0.0,
-            denied: 0.0,
-        }
+        Self { key, policy, probe, ..Self::default() }
     }
 
     /// Samples, quantiles, largest, boosted time, budget: as text. A quantile needs 10 samples beyond it; actions of

@@ -7,7 +7,7 @@ use crate::heap::{Heap, NONE};
 
 /// A schedulable entity of the fair class: a task, or a group on one CPU. Its first cache line has what charging and
 /// picking use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Se {
     /// Execution time scaled by weight, in nanoseconds of nice 0. If `relative` and CFS: less the
@@ -47,21 +47,13 @@ pub(crate) struct Se {
 impl Se {
     pub(crate) fn new(ent: u32, owns: u32, slice: Ns) -> Self {
         Self {
-            vruntime: 0,
-            deadline: 0,
-            vlag: 0,
             protect: i64::MIN,
             weight: weight::NICE_0,
             slice,
-            ran: 0,
             rq: NONE,
             owns,
             ent,
-            on_rq: false,
-            delayed: false,
-            relative: false,
-            custom: false,
-            idle: false,
+            ..Self::default()
         }
     }
 
@@ -73,7 +65,7 @@ impl Se {
 }
 
 /// The fair queue of a CPU, or of a group on a CPU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Rq {
     /// Waiting entities: by vruntime (CFS) or by deadline (EEVDF). The current one is not in it.
@@ -114,22 +106,15 @@ pub(crate) struct Rq {
 impl Rq {
     pub(crate) fn new(cpu: u32, se: u32, group: u32, depth: u32) -> Self {
         Self {
-            heap: Heap::default(),
             curr: NONE,
             next: NONE,
             last: NONE,
             skip: NONE,
-            nr: 0,
-            tasks: 0,
-            customs: 0,
-            min_vruntime: 0,
-            sum_wv: 0,
-            sum_w: 0,
-            load: 0,
             se,
             group,
             cpu,
             depth,
+            ..Self::default()
         }
     }
 }

@@ -34,8 +34,9 @@ use active::Tries;
 use core_sched::CoreSched;
 
 /// State of an entity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Blocked,
     /// Placed on a CPU, and on its wake list.
     Waking,
@@ -45,7 +46,7 @@ enum State {
 }
 
 /// Every switch uses only its first cache line: a large simulation has hundreds of levels.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 struct Ent {
     /// Class of its policy, which every call needs. The policy itself is stored separately ([`Level::policies`]): with
@@ -74,8 +75,9 @@ struct Ent {
 }
 
 /// Whether a CPU was asked to schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Kicked {
+    #[default]
     No,
     Lazy,
     Eager,
@@ -84,7 +86,7 @@ enum Kicked {
 }
 
 /// Every event uses only its first cache line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(C, align(64))]
 struct Cpu {
     /// The running entity, or [`NONE`].
@@ -198,27 +200,7 @@ impl Level {
     pub fn new(cfg: &LevelConfig) -> Result<Self, ConfigError> {
         validate(cfg)?;
         let n = cfg.topology.cpus();
-        let cpu = Cpu {
-            curr: NONE,
-            kicked: Kicked::No,
-            has_woken: false,
-            charged_to: 0,
-            stolen: 0,
-            nr_rt: 0,
-            nr_dl: 0,
-            nr_held: 0,
-            nr_fair: 0,
-            nr_idle: 0,
-            capacity: balance::FULL,
-            util: 0,
-            taken: 0,
-            used: 0,
-            window: 0,
-            domains: [balance::Domain::default(); balance::DOMAINS],
-            spared: false,
-            nohz_full: false,
-            push: NONE,
-        };
+        let cpu = Cpu { curr: NONE, capacity: balance::FULL, push: NONE, ..Cpu::default() };
         let threads = cfg.topology.threads_per_core;
         let cores = n / threads;
         Ok(Self {
@@ -304,17 +286,12 @@ impl Level {
         self.ents.push(Ent {
             class: ClassId::of(&attr.policy),
             idle: attr.policy == Policy::Idle,
-            state: State::Blocked,
             cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
             allowed,
             fresh: true,
-            last_ran: 0,
-            queued_at: 0,
-            stats: EntStats::default(),
             wakee: NONE,
-            flips: 0,
-            flips_at: 0,
             recent: home,
+            ..Ent::default()
         });
         self.dl.add(e, allowed > 1);
         self.dl.set_policy(e, attr.policy);
