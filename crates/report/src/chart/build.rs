@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use vcoop_experiment::result::Document;
 
 use super::Chart;
-use lanes::Panel;
+use lanes::{Panel, titled};
 pub(crate) use lanes::{colours, place_words, probes};
 pub(crate) use parts::slowest;
 
@@ -73,9 +73,20 @@ impl Group {
         Self { id, title, about: about.to_owned(), charts: Vec::new(), left_out: 0 }
     }
 
-    /// Adds a chart of one probe for each panel.
-    fn each_panel(&mut self, panels: &[Panel], chart: impl Fn(usize, &Panel) -> Chart) {
-        self.add(panels.iter().enumerate().map(|(i, panel)| chart(i, panel)).collect());
+    /// Adds a chart of one probe for each panel, and gives them ids and titles.
+    fn each_panel(
+        &mut self,
+        id: &str,
+        title: &str,
+        panels: &[Panel],
+        chart: impl Fn(usize, &Panel) -> Chart,
+    ) {
+        let chart = |(i, panel): (usize, &Panel)| Chart {
+            id: format!("{id}-{i}"),
+            title: titled(title, &panel.title),
+            ..chart(i, panel)
+        };
+        self.add(panels.iter().enumerate().map(chart).collect());
     }
 
     /// Adds charts of one probe, up to the limit. One or two have room to be wide.

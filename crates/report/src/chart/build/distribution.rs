@@ -6,7 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries, Statistic};
 
 use super::Group;
-use super::lanes::{Panel, across_words, panels, panels_across, probes, titled};
+use super::lanes::{Panel, across_words, panels, panels_across, probes};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
@@ -54,21 +54,15 @@ pub(super) fn slower(document: &Document) -> Group {
             ticks: Some(ticks),
             ..Axis::over("samples later than this", Unit::Share, Scale::Log, [rarest, 1.0])
         };
-        group.each_panel(&panels_across(document), |i, panel| {
-            slower_panel(document, probe, i, panel, x.clone(), y.clone())
+        let id = format!("slower-{}", id(probe));
+        group.each_panel(&id, probe, &panels_across(document), |_, panel| {
+            slower_panel(document, probe, panel, x.clone(), y.clone())
         });
     }
     group
 }
 
-fn slower_panel(
-    document: &Document,
-    probe: &str,
-    index: usize,
-    panel: &Panel,
-    x: Axis,
-    y: Axis,
-) -> Chart {
+fn slower_panel(document: &Document, probe: &str, panel: &Panel, x: Axis, y: Axis) -> Chart {
     let mut layers = Vec::new();
     let mut dots = Vec::new();
     let mut legend = Vec::new();
@@ -114,8 +108,6 @@ fn slower_panel(
     }
     layers.extend(dots);
     Chart {
-        id: format!("slower-{}-{index}", id(probe)),
-        title: titled(probe, &panel.title),
         caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
         layers,
         legend,
@@ -150,8 +142,8 @@ pub(super) fn histograms(document: &Document) -> Group {
                 shares.map(|s| s / 2.0).chain([1.0]),
             )
         };
-        group.each_panel(&panels, |i, panel| {
-            histogram(probe, i, panel, &all[i], x.clone(), y.clone())
+        group.each_panel(&format!("histogram-{}", id(probe)), probe, &panels, |i, panel| {
+            histogram(panel, &all[i], x.clone(), y.clone())
         });
     }
     group
@@ -177,14 +169,7 @@ fn bin_from(bin: i32) -> f64 {
     libm::exp2(f64::from(bin) / PER_OCTAVE) / 1e3
 }
 
-fn histogram(
-    probe: &str,
-    index: usize,
-    panel: &Panel,
-    bins: &[Option<BTreeMap<i32, f64>>],
-    x: Axis,
-    y: Axis,
-) -> Chart {
+fn histogram(panel: &Panel, bins: &[Option<BTreeMap<i32, f64>>], x: Axis, y: Axis) -> Chart {
     let (mut layers, mut legend) = (Vec::new(), Vec::new());
     let mut header = vec!["from", "until"];
     let mut columns: Vec<&BTreeMap<i32, f64>> = Vec::new();
@@ -218,8 +203,6 @@ fn histogram(
         table.rows.push(row);
     }
     Chart {
-        id: format!("histogram-{}-{index}", id(probe)),
-        title: titled(probe, &panel.title),
         caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
         layers,
         legend,
@@ -246,14 +229,15 @@ pub(super) fn quantiles(document: &Document) -> Group {
             })
         });
         let y = Axis::over("latency", Unit::Us, Scale::Log, values);
-        group.each_panel(&panels_across(document), |i, panel| {
-            quantile_dots(document, probe, i, panel, y.clone())
+        let id = format!("quantiles-{}", id(probe));
+        group.each_panel(&id, probe, &panels_across(document), |_, panel| {
+            quantile_dots(document, probe, panel, y.clone())
         });
     }
     group
 }
 
-fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, y: Axis) -> Chart {
+fn quantile_dots(document: &Document, probe: &str, panel: &Panel, y: Axis) -> Chart {
     let found: Vec<_> = panel
         .lanes
         .iter()
@@ -289,8 +273,6 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
     let names = shown.iter().enumerate().map(|(i, q)| (i as f64 + 0.5, q.1.to_owned()));
     let x = Axis::labelled(0.0, shown.len().max(1) as f64, names.collect());
     Chart {
-        id: format!("quantiles-{}-{index}", id(probe)),
-        title: titled(probe, &panel.title),
         caption: "Quantiles of latency on a logarithmic axis, with 95 % intervals.".to_owned(),
         layers,
         legend,

@@ -33,7 +33,8 @@ pub(super) fn curves(document: &Document) -> Group {
         let times = of().flat_map(|c| c.points.iter().map(|p| p.mean_s));
         let label = format!("accumulated {word} time");
         let y = Axis::over(&label, Unit::S, Scale::Linear, times);
-        group.each_panel(&panels(document), |i, panel| {
+        let id = format!("storm-{}-{}", id(vm), id(event));
+        group.each_panel(&id, &format!("{vm} {word}"), &panels(document), |_, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&["", "VMs", "after", "95 % interval"]);
             for lane in &panel.lanes {
@@ -50,8 +51,6 @@ pub(super) fn curves(document: &Document) -> Group {
                 }));
             }
             Chart {
-                id: format!("storm-{}-{}-{i}", id(vm), id(event)),
-                title: titled(&format!("{vm} {word}"), &panel.title),
                 caption: format!("Accumulated {word} time by number of VMs."),
                 layers,
                 legend,

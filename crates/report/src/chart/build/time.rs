@@ -5,7 +5,7 @@ use vcoop_experiment::result::{Document, OverTime};
 use vcoop_model::distinct;
 
 use super::Group;
-use super::lanes::{Lane, Panel, panels, probes, titled};
+use super::lanes::{Lane, Panel, panels, probes};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 
@@ -39,8 +39,8 @@ pub(super) fn latency(document: &Document) -> Group {
         let label =
             if column.0 == "max" { "largest".to_owned() } else { format!("{} and max", column.0) };
         let y = Axis::over(&label, Unit::Us, Scale::Log, values.copied());
-        group.each_panel(&panels(document), |i, panel| {
-            over_time(document, probe, i, panel, column, y.clone())
+        group.each_panel(&format!("time-{}", id(probe)), probe, &panels(document), |_, panel| {
+            over_time(document, probe, panel, column, y.clone())
         });
     }
     group
@@ -55,14 +55,7 @@ pub(super) fn seconds(document: &Document) -> Axis {
     }
 }
 
-fn over_time(
-    document: &Document,
-    probe: &str,
-    index: usize,
-    panel: &Panel,
-    column: &Column,
-    y: Axis,
-) -> Chart {
+fn over_time(document: &Document, probe: &str, panel: &Panel, column: &Column, y: Axis) -> Chart {
     let (mut layers, mut legend) = (Vec::new(), Vec::new());
     let mut table = Table::new(&["", "time", "samples", "p50", "p99", "max"]);
     for lane in &panel.lanes {
@@ -100,8 +93,6 @@ fn over_time(
         marks(document, panel, y.min, &mut layers, &mut legend);
     }
     Chart {
-        id: format!("time-{}-{index}", id(probe)),
-        title: titled(probe, &panel.title),
         caption: format!("{} by time, on a logarithmic axis.", y.label),
         layers,
         legend,
@@ -205,7 +196,7 @@ impl Lines<'_> {
         of: impl Fn(&Lane) -> Option<(f64, Vec<&'d Vec<f64>>)>,
     ) {
         let header: Vec<&str> = ["", "time"].iter().chain(self.columns).copied().collect();
-        group.each_panel(&panels(document), |i, panel| {
+        group.each_panel(&self.id, &self.title, &panels(document), |_, panel| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
             let mut table = Table::new(&header);
             for lane in &panel.lanes {
@@ -225,8 +216,6 @@ impl Lines<'_> {
                 marks(document, panel, self.y.min, &mut layers, &mut legend);
             }
             Chart {
-                id: format!("{}-{i}", self.id),
-                title: titled(&self.title, &panel.title),
                 caption: self.caption.clone(),
                 layers,
                 legend,
