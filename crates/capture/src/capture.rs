@@ -10,6 +10,7 @@ use vcoop_sched::config::Policy;
 use crate::input::{Lines, Text, text};
 use crate::line::{self, Line};
 use crate::losses::Losses;
+use crate::replay::numbers;
 use crate::turn::{Act, Turned, Turner};
 use crate::{CaptureError, Limits};
 
@@ -120,16 +121,8 @@ impl Capture {
         let active = |t: &Turned| {
             t.acts.iter().any(|a| matches!(a, Act::Run(_) | Act::Wake(_) | Act::Wait { .. }))
         };
-        let mut kept = 0;
-        let renumbered: Vec<Option<u32>> = turned
-            .iter()
-            .map(|t| {
-                let index = active(t).then_some(kept);
-                kept += u32::from(index.is_some());
-                index
-            })
-            .collect();
-        let mut threads = Vec::with_capacity(kept as usize);
+        let renumbered = numbers(turned.iter().map(active));
+        let mut threads = Vec::new();
         for t in turned.into_iter().filter(active) {
             let acts = t.acts.into_iter().filter_map(|act| act.renumbered(&renumbered)).collect();
             losses.deadline_threads += u64::from(t.first_prio < 0);

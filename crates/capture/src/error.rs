@@ -82,12 +82,13 @@ pub enum CaptureError {
 
 impl CaptureError {
     pub(crate) fn too_much_text(limit: u64) -> Self {
-        Self::Limit {
-            what: "bytes of text",
-            name: "max_text_bytes",
-            limit,
-            remedy: "record fewer seconds or fewer events",
-        }
+        let remedy = "record fewer seconds or fewer events";
+        Self::Limit { what: "bytes of text", name: "max_text_bytes", limit, remedy }
+    }
+
+    /// More than the limit `name` of what grows with the length of the capture.
+    pub(crate) fn too_long(what: &'static str, name: &'static str, limit: usize) -> Self {
+        Self::Limit { what, name, limit: limit as u64, remedy: "record fewer seconds" }
     }
 }
 

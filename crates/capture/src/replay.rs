@@ -56,19 +56,11 @@ impl Capture {
     pub fn replay(&self, shape: &Shape) -> Replay {
         let mut dropped = Dropped::default();
         let kept = self.keep(shape, &mut dropped);
-        let mut next = 0;
-        let index: Vec<Option<u32>> = kept
-            .iter()
-            .map(|&keep| {
-                let index = keep.then_some(next);
-                next += u32::from(keep);
-                index
-            })
-            .collect();
-        let mut threads = Vec::with_capacity(next as usize);
+        let index = numbers(kept.iter().copied());
+        let mut threads = Vec::new();
         let mut demand_ns: Ns = 0;
         for (thread, _) in self.threads.iter().zip(&kept).filter(|(_, keep)| **keep) {
-            let mut script = Script::new(shape.demand_ppm);
+            let mut script = Script { demand_ppm: shape.demand_ppm, ..Script::default() };
             for act in &thread.acts {
                 script.act(*act, &index, &mut dropped);
             }
@@ -103,6 +95,12 @@ impl Capture {
     }
 }
 
+/// The numbers of those that are kept, without the others.
+pub(crate) fn numbers(kept: impl Iterator<Item = bool>) -> Vec<Option<u32>> {
+    let mut next = 0..;
+    kept.map(|keep| if keep { next.next() } else { None }).collect()
+}
+
 fn fits(pattern: &str, thread: &Thread) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => thread.name.starts_with(beginning),
@@ -126,6 +124,7 @@ impl Act {
 }
 
 /// A script being written.
+#[derive(Default)]
 struct Script {
     steps: Vec<Step>,
     demand_ppm: u64,
@@ -138,17 +137,6 @@ struct Script {
 }
 
 impl Script {
-    fn new(demand_ppm: u64) -> Self {
-        Self {
-            steps: Vec::new(),
-            demand_ppm,
-            carry: 0,
-            demand_ns: 0,
-            length_ns: 0,
-            changes_policy: false,
-        }
-    }
-
     fn act(&mut self, act: Act, index: &[Option<u32>], dropped: &mut Dropped) {
         let before = act;
         let Some(act) = act.renumbered(index) else { return };

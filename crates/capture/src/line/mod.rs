@@ -20,6 +20,8 @@ mod prefix;
 
 use vcoop_model::plan::Ns;
 
+use prefix::Prefix;
+
 /// A line, classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
@@ -163,25 +165,16 @@ pub fn parse(line: &str) -> Line<'_> {
     if let Some(line) = heading(line.trim()) {
         return line;
     }
-    match prefix::parse(line) {
-        Err(why) => Line::NotUnderstood(why),
-        Ok(prefix) => {
-            if let Some(lost) = prefix.rest.strip_prefix("PERF_RECORD_LOST") {
-                let count = lost.rsplit(' ').next().and_then(|n| n.parse().ok());
-                return Line::Lost { cpu: prefix.cpu, count };
-            }
-            match event(prefix.rest) {
-                Err(why) => Line::NotUnderstood(why),
-                Ok(event) => Line::Record(Record {
-                    tid: prefix.tid,
-                    cpu: prefix.cpu,
-                    context: prefix.context,
-                    time_ns: prefix.time_ns,
-                    event,
-                }),
-            }
+    let record = || {
+        let Prefix { tid, cpu, context, time_ns, rest } = prefix::parse(line)?;
+        if let Some(lost) = rest.strip_prefix("PERF_RECORD_LOST") {
+            let count = lost.rsplit(' ').next().and_then(|n| n.parse().ok());
+            return Ok(Line::Lost { cpu, count });
         }
-    }
+        let event = event(rest)?;
+        Ok(Line::Record(Record { tid, cpu, context, time_ns, event }))
+    };
+    record().unwrap_or_else(Line::NotUnderstood)
 }
 
 /// Lines that are not events.

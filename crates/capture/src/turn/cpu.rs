@@ -15,7 +15,7 @@ pub(super) enum Current {
     Lost { since: Ns },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cpu {
     pub(super) current: Current,
     /// An event of this CPU was read.
@@ -27,15 +27,9 @@ pub(super) struct Cpu {
     pub(super) time: CpuTime,
 }
 
-impl Default for Cpu {
+impl Default for Current {
     fn default() -> Self {
-        Self {
-            current: Current::FromStart { since: 0 },
-            seen: false,
-            late: false,
-            last: 0,
-            time: CpuTime::default(),
-        }
+        Self::FromStart { since: 0 }
     }
 }
 

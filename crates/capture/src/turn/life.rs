@@ -25,12 +25,7 @@ impl Turner {
 
     pub(super) fn born(&mut self, tid: i32, state: State) -> Result<usize, CaptureError> {
         if self.threads.len() >= self.limits.max_threads {
-            return Err(CaptureError::Limit {
-                what: "threads",
-                name: "max_threads",
-                limit: self.limits.max_threads as u64,
-                remedy: "record fewer seconds",
-            });
+            return Err(CaptureError::too_long("threads", "max_threads", self.limits.max_threads));
         }
         let index = self.threads.len();
         self.threads.push(Building::new(tid, state));
@@ -48,13 +43,8 @@ impl Turner {
             return Ok(());
         }
         self.occupy(r.cpu, r.tid)?;
-        if let Some(old) = self.living(child) {
-            // The id is reused: the exit of its last owner was lost.
-            if let State::Running { cpu } = self.threads[old].state {
-                self.lose_current(cpu, None);
-            }
-            self.end(old);
-        }
+        // If the id is reused, the exit of its last owner was lost.
+        self.end_unseen(child);
         let start = self.start_ns.unwrap_or(self.now);
         let t = self.born(child, State::Asleep { since: start })?;
         let slept = self.now - start;
@@ -77,12 +67,7 @@ impl Turner {
             return;
         }
         let Some(t) = self.living(old_tid) else { return };
-        if let Some(leader) = self.living(tid) {
-            if let State::Running { cpu } = self.threads[leader].state {
-                self.lose_current(cpu, None);
-            }
-            self.end(leader);
-        }
+        self.end_unseen(tid);
         self.live.remove(&old_tid);
         self.live.insert(tid, t as u32);
         self.threads[t].tid = tid;
@@ -92,6 +77,15 @@ impl Turner {
         {
             *current = tid;
         }
+    }
+
+    /// Ends the thread with this id, if it lives; the capture does not show how.
+    fn end_unseen(&mut self, tid: i32) {
+        let Some(t) = self.living(tid) else { return };
+        if let State::Running { cpu } = self.threads[t].state {
+            self.lose_current(cpu, None);
+        }
+        self.end(t);
     }
 
     pub(super) fn end(&mut self, t: usize) {

@@ -128,12 +128,7 @@ impl Turner {
             Event::Other(name) => self.losses.other_event(name, self.limits.max_event_names),
         }
         if self.steps > self.limits.max_steps {
-            return Err(CaptureError::Limit {
-                what: "steps",
-                name: "max_steps",
-                limit: self.limits.max_steps as u64,
-                remedy: "record fewer seconds",
-            });
+            return Err(CaptureError::too_long("steps", "max_steps", self.limits.max_steps));
         }
         Ok(())
     }
