@@ -85,10 +85,14 @@ pub(crate) struct Sample<'a> {
     pub(crate) open: bool,
 }
 
+/// What a follower does with each wait that is over.
+type Each<'e> = &'e mut dyn FnMut(Sample<'_>);
+
 /// One vCPU's thread in a window.
 #[derive(Debug)]
 pub(crate) struct Follower {
     tid: Tid,
+    clock: Clock,
     /// Beginning of the window.
     from: u64,
     /// Followed up to here.
@@ -107,14 +111,20 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// From a time on; the series are `probe`'s, with so many slices of a duration.
-    pub(crate) fn new(tid: Tid, probe: &str, from: u64, (slices, duration): (u32, Ns)) -> Self {
+    /// From a time on, from which `clock` counts; the series are `probe`'s, with so many slices of a duration.
+    pub(crate) fn new(
+        tid: Tid,
+        probe: &str,
+        (from, clock): (u64, Clock),
+        (slices, duration): (u32, Ns),
+    ) -> Self {
         let series = |wait: Wait| {
             let record = LatencyRecord::new(probe).sliced(slices, duration);
             LatencyRecord { metric: wait.metric(), ..record }
         };
         Self {
             tid,
+            clock,
             from,
             at: from,
             open: None,
@@ -130,13 +140,7 @@ impl Follower {
     }
 
     /// Follows the thread up to this time, which must be covered.
-    pub(crate) fn follow(
-        &mut self,
-        timeline: &Timeline,
-        clock: &Clock,
-        to: u64,
-        each: &mut dyn FnMut(Sample<'_>),
-    ) {
+    pub(crate) fn follow(&mut self, timeline: &Timeline, to: u64, each: Each<'_>) {
         // The first event tells what it did until then.
         if to <= self.at || timeline.is_unseen(self.tid) {
             return;
@@ -145,28 +149,22 @@ impl Follower {
         let spans = timeline.all_spans(self.tid, self.at, to);
         // `None`: the spans are older than the history that is kept.
         for span in spans.unwrap_or_else(|| vec![unknown]) {
-            self.take(&span, timeline, clock, each);
+            self.take(&span, timeline, each);
         }
         self.at = to;
     }
 
     /// The whole window was spent in one state, without an event.
-    pub(crate) fn stayed(&mut self, state: State, to: u64, timeline: &Timeline, clock: &Clock) {
+    pub(crate) fn stayed(&mut self, state: State, to: u64, timeline: &Timeline) {
         let span = Span { state, from: self.at, to, cpu: self.cpu.unwrap_or(0) };
-        self.take(&span, timeline, clock, &mut |_| {});
+        self.take(&span, timeline, &mut |_| {});
         self.at = to;
     }
 
-    fn take(
-        &mut self,
-        span: &Span,
-        timeline: &Timeline,
-        clock: &Clock,
-        each: &mut dyn FnMut(Sample<'_>),
-    ) {
-        let wait = Wait::of(span.state);
+    fn take(&mut self, span: &Span, timeline: &Timeline, each: Each<'_>) {
+        let (wait, clock) = (Wait::of(span.state), self.clock);
         if self.open.as_ref().is_some_and(|open| Some(open.wait) != wait) {
-            self.close(span.from, timeline, clock, false, each);
+            self.close(span.from, timeline, false, each);
         }
         let cycles = span.to - span.from;
         let s = &mut self.shares;
@@ -197,7 +195,7 @@ impl Follower {
             let (parts, ran) = (Parts::default(), BTreeMap::new());
             Open { wait, since: span.from, done: 0, parts, ran }
         });
-        timeline.ran(span.cpu, span.from, span.to, |who, _, to| open.until(to, who, clock));
+        timeline.ran(span.cpu, span.from, span.to, |who, _, to| open.until(to, who, &clock));
     }
 
     fn step(&mut self, state: State, ns: Ns) {
@@ -217,34 +215,17 @@ impl Follower {
         }
     }
 
-    /// The window ends at this time, up to which all was followed.
-    pub(crate) fn end(
-        &mut self,
-        at: u64,
-        timeline: &Timeline,
-        clock: &Clock,
-        each: &mut dyn FnMut(Sample<'_>),
-    ) {
-        self.close(at, timeline, clock, true, each);
-    }
-
-    fn close(
-        &mut self,
-        at: u64,
-        timeline: &Timeline,
-        clock: &Clock,
-        unfinished: bool,
-        each: &mut dyn FnMut(Sample<'_>),
-    ) {
+    /// The wait is over at this time; `unfinished`: only because the window ends, up to which all was followed.
+    pub(crate) fn close(&mut self, at: u64, timeline: &Timeline, unfinished: bool, each: Each<'_>) {
         let Some(mut open) = self.open.take() else { return };
-        open.until(at, None, clock);
+        open.until(at, None, &self.clock);
         let latency = open.done;
         let mut ran: Vec<(&str, Ns)> = Vec::new();
         for (label, ns) in open.ran.into_iter().filter(|(_, ns)| *ns > 0) {
             ran.push((timeline.name(label), ns));
         }
         ran.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-        let due = clock.to_ns(open.since - self.from);
+        let due = self.clock.to_ns(open.since - self.from);
         let record = match open.wait {
             Wait::Woken => &mut self.woken,
             Wait::Preempted => &mut self.preempted,

@@ -216,8 +216,9 @@ impl Observation {
         let counted = subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
         let urgent = subject.pid.and_then(Urgent::begin);
         let keeps = self.history.is_some();
+        let clock = Clock::new(from, self.clock.to_cycles(1_000_000) as u32);
         let of = |v: &Vcpu| {
-            let mut follower = Follower::new(v.tid, &subject.probe(v), from, sliced);
+            let mut follower = Follower::new(v.tid, &subject.probe(v), (from, clock), sliced);
             follower.steps = keeps.then(Vec::new);
             follower
         };
@@ -225,7 +226,7 @@ impl Observation {
         self.history.iter_mut().for_each(History::begin);
         self.window = Some(Window {
             from,
-            clock: Clock::new(from, self.clock.to_cycles(1_000_000) as u32),
+            clock,
             followers: subject.vcpus.iter().map(of).collect(),
             exits: BTreeMap::new(),
             events,
@@ -274,7 +275,7 @@ impl Observation {
         let (timeline, covered) = (recorder.timeline(), recorder.timeline().covered().min(to));
         for (follower, vcpu) in window.followers.iter_mut().zip(&subject.vcpus) {
             let probe = subject.probe(vcpu);
-            follower.follow(timeline, &window.clock, covered, &mut |sample| {
+            follower.follow(timeline, covered, &mut |sample| {
                 tell(&probe, &sample, observer);
             });
         }
@@ -329,10 +330,10 @@ impl Observation {
             delays.push(delay(counted, too_much, ns.saturating_sub(ran)));
             if let Some(state) = silence {
                 silent += if state == State::Running { to - from } else { 0 };
-                follower.stayed(state, to, timeline, &window.clock);
+                follower.stayed(state, to, timeline);
             }
             let probe = self.subject.probe(vcpu);
-            follower.end(to, timeline, &window.clock, &mut |sample| {
+            follower.close(to, timeline, true, &mut |sample| {
                 tell(&probe, &sample, observer);
             });
         }
