@@ -205,12 +205,8 @@ impl Job {
         if let Vary::Ratio(by) = &own.vary {
             return self.wrong_ratios(axis, by, loader);
         }
-        let values = match &own.values {
-            Values::List(values) => values.clone(),
-            Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
-        };
         let mut found: Vec<Diagnostic> = Vec::new();
-        for value in values {
+        for value in ends(&own.values) {
             let sets = own.sets(&value);
             let Some(errors) = self.about(&sets, &sets, loader) else { continue };
             let fits = |point: Result<Vec<Set>, Diagnostics>| {
@@ -234,10 +230,6 @@ impl Job {
     /// Ratios that none of a few points reaches, or whose field cannot reach any.
     fn wrong_ratios(&self, axis: usize, by: &str, loader: &Loader) -> Vec<Diagnostic> {
         let own = &self.sweep.axes[axis];
-        let values = match &own.values {
-            Values::List(values) => values.clone(),
-            Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
-        };
         let set = [Set::of(by, "1")];
         let at =
             |e: &Diagnostic| self.sweep.place(Place::Axis(axis), e.message.clone(), e.help.clone());
@@ -249,7 +241,7 @@ impl Job {
             return found;
         }
         let mut found = Vec::new();
-        for value in values {
+        for value in ends(&own.values) {
             let mut why = None;
             let mut reached = |point: Result<Vec<Set>, Diagnostics>| match point {
                 Ok(_) => true,
@@ -373,6 +365,14 @@ impl Job {
             let help = file::remedy(&e).map(str::to_owned);
             self.sweep.place(Place::Scenario, message, help).into()
         })
+    }
+}
+
+/// The values of a list, or the ends of a range.
+fn ends(values: &Values) -> Vec<AxisValue> {
+    match values {
+        Values::List(values) => values.clone(),
+        Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
     }
 }
 

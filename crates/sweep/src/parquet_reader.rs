@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
-use parquet::schema::types::Type;
 use vcoop_model::sweep::Sweep;
 
 use crate::columns::{axis_columns, cell};
@@ -74,15 +72,9 @@ pub fn records(
             continue;
         };
         let no = |e: &dyn std::fmt::Display| part::damaged(&path, e);
-        let schema = file.metadata().file_metadata().schema();
         let wanted =
             |name: &str| ALWAYS.contains(&name) || axes.contains(&name) || numbers.contains(&name);
-        let fields = schema.get_fields().iter().filter(|field| wanted(field.name())).cloned();
-        let projection = Type::group_type_builder(schema.name())
-            .with_fields(fields.collect())
-            .build()
-            .map_err(|e| no(&e))?;
-        for row in file.get_row_iter(Some(projection)).map_err(|e| no(&e))? {
+        for row in part::rows(&file, wanted).map_err(|e| no(&e))? {
             let record = record(&row.map_err(|e| no(&e))?, &axes, numbers);
             if !range.contains(&record.point) {
                 return Err(part::misplaced(&path, record.point));

@@ -5,8 +5,11 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
+use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::reader::RowIter;
+use parquet::schema::types::Type;
 use vcoop_model::file;
 
 use crate::job::{fnv, fnv_of};
@@ -72,6 +75,18 @@ pub(crate) fn open(dir: &Path, manifest: &Manifest, part: u32) -> Result<Option<
         }
         _ => Ok(Some(reader)),
     }
+}
+
+/// The rows of a part, with only some of its columns.
+pub(crate) fn rows(
+    part: &Part,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<RowIter<'_>, ParquetError> {
+    let schema = part.metadata().file_metadata().schema();
+    let fields = schema.get_fields().iter().filter(|field| wanted(field.name())).cloned();
+    let projection =
+        Type::group_type_builder(schema.name()).with_fields(fields.collect()).build()?;
+    part.get_row_iter(Some(projection))
 }
 
 /// Error about a part with changed bytes.

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use parquet::errors::ParquetError;
-use parquet::file::reader::FileReader;
 use parquet::record::Field;
-use parquet::schema::types::Type;
 use vcoop_experiment::judge::LEAST_REPEATS;
 
 use crate::manifest::{Unreadable, manifest, part_name};
@@ -49,13 +47,8 @@ impl Tally {
     }
 
     fn add(&mut self, file: &Part) -> Result<(), ParquetError> {
-        let schema = file.metadata().file_metadata().schema();
-        let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
-        let projection = Type::group_type_builder(schema.name())
-            .with_fields(fields.cloned().collect())
-            .build()?;
         let mut last = None;
-        for row in file.get_row_iter(Some(projection))? {
+        for row in part::rows(file, |name| COLUMNS.contains(&name))? {
             let row = row?;
             let field = |name: &str| row.get_column_iter().find(|(n, _)| *n == name);
             let point = field("point").map(|(_, field)| field.to_string());
