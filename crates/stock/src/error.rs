@@ -101,6 +101,14 @@ impl StockError {
         Self::io(path.display().to_string())
     }
 
+    /// The same if it says that something is missing, or else that `what` is, because of it.
+    pub(crate) fn or_missing(self, what: &str, remedy: impl Into<String>) -> Self {
+        match self {
+            Self::Missing { .. } => self,
+            other => Self::missing(format!("{what}: {other}"), remedy),
+        }
+    }
+
     /// Whether this host lacks something, so that no guest is possible here.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })

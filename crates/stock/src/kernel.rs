@@ -43,13 +43,9 @@ impl Kernel {
             let apt = Apt::of_host();
             let found = apt.depends(META_PACKAGE, "linux-image-")?.into_iter().next();
             let package = found.ok_or_else(|| apt.unknown(META_PACKAGE))?;
-            download(&package, &image).map_err(|error| match error {
-                missing @ StockError::Missing { .. } => missing,
-                other => StockError::missing(
-                    format!("no kernel for a stock guest: {other}"),
-                    format!("run `apt-get update`, or set {OWN} to a kernel image"),
-                ),
-            })?;
+            let remedy = format!("run `apt-get update`, or set {OWN} to a kernel image");
+            download(&package, &image)
+                .map_err(|error| error.or_missing("no kernel for a stock guest", remedy))?;
         }
         Ok(Self { image })
     }

@@ -77,13 +77,9 @@ impl KernelTree {
     ) -> Result<Self, StockError> {
         let kept = debian::kept(&format!("kernel-{name}"), |work| {
             let (apt, packages) = packages()?;
-            apt.unpack(&packages, work).map_err(|error| match error {
-                missing @ StockError::Missing { .. } => missing,
-                other => StockError::missing(
-                    format!("no kernel {name}: {other}"),
-                    "run `apt-get update`, and look whether Debian's mirror can be reached",
-                ),
-            })
+            let remedy = "run `apt-get update`, and look whether Debian's mirror can be reached";
+            apt.unpack(&packages, work)
+                .map_err(|error| error.or_missing(&format!("no kernel {name}"), remedy))
         })?;
         Self::unpacked(&kept)
     }
