@@ -6,7 +6,7 @@ use vcoop_guest::layout::{
     LINE_STRIDE, LINES, MAX_LINES, MAX_RINGS, MAX_STEPS, PORT_CALL, RING_STRIDE, RINGS, STEPS,
 };
 use vcoop_guest::line::{Line, Served, oldest};
-use vcoop_guest::program::{Call, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
+use vcoop_guest::program::{Call, Kind, LineSpec, Step, StepOp, TaskSpec, flag, skip_past};
 use vcoop_guest::ring::{Ring, Sample};
 
 mod calibrate;
@@ -261,14 +261,4 @@ fn line(n: u64) -> &'static Line {
 /// The ends of a line.
 fn line_spec(n: u64) -> LineSpec {
     control().line[(n as usize).min(MAX_LINES - 1)]
-}
-
-/// Moves `due` beyond `now` by whole periods, and returns how many.
-fn skip_past(due: &mut u64, period: u64, now: u64) -> u64 {
-    if *due > now {
-        return 0;
-    }
-    let periods = (now - *due) / period.max(1) + 1;
-    *due += periods * period;
-    periods
 }

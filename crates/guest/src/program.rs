@@ -258,3 +258,14 @@ impl Call {
         }
     }
 }
+
+/// Moves `due` beyond `now` by whole periods, and returns how many.
+#[inline]
+pub fn skip_past(due: &mut u64, period: u64, now: u64) -> u64 {
+    if *due > now {
+        return 0;
+    }
+    let periods = (now - *due) / period.max(1) + 1;
+    *due += periods * period;
+    periods
+}

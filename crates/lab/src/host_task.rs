@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
+use vcoop_guest::program::skip_past;
 use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, Step, TaskPlan};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
@@ -39,6 +40,7 @@ pub(crate) struct Progress {
 /// A thread of the plan.
 #[derive(Debug)]
 pub(crate) struct HostTask<'a> {
+    pub(crate) common: &'a Common,
     pub(crate) plan: &'a TaskPlan,
     pub(crate) cpus: Vec<u32>,
     pub(crate) progress: &'a Progress,
@@ -85,27 +87,27 @@ impl HostTask<'_> {
     /// # Errors
     ///
     /// [`Error::Kernel`]: its CPUs or its policy were refused.
-    pub(crate) fn run(mut self, common: &Common) -> Result<(), Error> {
+    pub(crate) fn run(mut self) -> Result<(), Error> {
         let whom = Whom::Thread(self.plan.name.clone());
         pin(&self.cpus).map_err(Error::refused(&whom))?;
         set_timer_slack(self.plan.timer_slack_ns);
         Attributes::from_policy(&self.plan.policy).set(0).map_err(Error::refused(&whom))?;
         self.progress.tid.store(gettid(), Ordering::Release);
-        self.sleep(common, self.start + self.plan.start_ns);
+        self.sleep(self.start + self.plan.start_ns);
         match &self.plan.program {
             Program::Cycle { phases } => match &self.plan.stress_ng {
-                Some(method) => self.stress(common, method, &whom)?,
-                None => self.cycle(common, phases)?,
+                Some(method) => self.stress(method, &whom)?,
+                None => self.cycle(phases)?,
             },
-            Program::Serve { work, .. } => self.serve(common, work)?,
+            Program::Serve { work, .. } => self.serve(work)?,
             Program::Ping { interval_ns, phase, server, work, .. } => {
-                self.ping(common, *interval_ns, phase, *server, work)?;
+                self.ping(*interval_ns, phase, *server, work)?;
             }
             Program::Cyclictest { interval_ns, absolute, work, phase } => {
                 let first = interval_ns + self.stream.draw(phase);
                 let mut due = monotonic() + first;
                 let mut missed = 0;
-                while !common.is_over() {
+                while !self.common.is_over() {
                     sleep_until(due);
                     let now = monotonic();
                     if now < due {
@@ -114,19 +116,18 @@ impl HostTask<'_> {
                     self.send(HostSample {
                         due: due.saturating_sub(self.start),
                         latency: now - due,
-                        taken: tsc::tsc_of(&common.clock, now),
+                        taken: tsc::tsc_of(&self.common.clock, now),
                         missed,
                         trip: None,
                     });
-                    self.draw_work(common, work);
+                    self.draw_work(work);
                     let now = monotonic();
                     due = if *absolute { due } else { now } + interval_ns;
                     // A period that is already over is skipped and counted, as cyclictest does.
-                    missed = if due <= now { (now - due) / interval_ns + 1 } else { 0 };
-                    due += missed * interval_ns;
+                    missed = skip_past(&mut due, *interval_ns, now);
                 }
             }
-            Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
+            Program::Script { steps, repeat } => self.play(steps, *repeat)?,
             Program::Audio { .. }
             | Program::Rogue { .. }
             | Program::Routine { .. }
@@ -137,44 +138,44 @@ impl HostTask<'_> {
     }
 
     /// Runs `stress-ng` for the work: its worker is the thread that others see.
-    fn stress(&self, common: &Common, method: &str, whom: &Whom) -> Result<(), Error> {
+    fn stress(&self, method: &str, whom: &Whom) -> Result<(), Error> {
         let stressor = Stressor::start(method, whom)?;
         self.progress.tid.store(stressor.worker(), Ordering::Release);
-        while !common.is_over() {
-            self.sleep(common, monotonic() + 1_000_000_000);
+        while !self.common.is_over() {
+            self.sleep(monotonic() + 1_000_000_000);
         }
         Ok(())
     }
 
-    fn cycle(&mut self, common: &Common, phases: &[Phase]) -> Result<(), Error> {
-        while !common.is_over() {
+    fn cycle(&mut self, phases: &[Phase]) -> Result<(), Error> {
+        while !self.common.is_over() {
             for phase in phases {
                 match phase {
                     Phase::Run { time, mode: Mode::User | Mode::Kernel }
                     | Phase::Run { time, mode: Mode::PreemptOff | Mode::IrqOff } => {
                         let ns = self.stream.draw(time);
-                        self.work(common, self.rates.iterations(ns));
+                        self.work(self.rates.iterations(ns));
                     }
                     Phase::Sleep { time } => {
                         let ns = self.stream.draw(time);
-                        self.sleep(common, monotonic() + ns);
+                        self.sleep(monotonic() + ns);
                     }
                     Phase::Align { period_ns } => {
                         let period = (*period_ns).max(1);
                         let since = monotonic().saturating_sub(self.start);
-                        self.sleep(common, self.start + (since / period + 1) * period);
+                        self.sleep(self.start + (since / period + 1) * period);
                     }
                     Phase::Busy { period_ns, on_ns } => {
                         let since = || monotonic().saturating_sub(self.start) % (*period_ns).max(1);
-                        while since() < *on_ns && !common.is_over() {
-                            self.work(common, self.rates.iterations(100_000));
+                        while since() < *on_ns && !self.common.is_over() {
+                            self.work(self.rates.iterations(100_000));
                         }
                     }
                     Phase::Call { server, .. } => {
-                        self.call(common, *server)?;
+                        self.call(*server)?;
                     }
                 }
-                if common.is_over() {
+                if self.common.is_over() {
                     return Ok(());
                 }
             }
@@ -192,16 +193,16 @@ impl HostTask<'_> {
     }
 
     /// Uses the CPU for a time drawn, if that is not 0.
-    pub(crate) fn draw_work(&mut self, common: &Common, work: &Dist) {
+    pub(crate) fn draw_work(&mut self, work: &Dist) {
         let ns = self.stream.draw(work);
         if ns > 0 {
-            self.work(common, self.rates.iterations(ns));
+            self.work(self.rates.iterations(ns));
         }
     }
 
     /// Uses the CPU for so many iterations: CPU time, not wall time, however many threads compete.
-    pub(crate) fn work(&self, common: &Common, mut iterations: u64) {
-        while iterations > 0 && !common.is_over() {
+    pub(crate) fn work(&self, mut iterations: u64) {
+        while iterations > 0 && !self.common.is_over() {
             let n = iterations.min(CHUNK);
             spin(n);
             self.progress.done.fetch_add(n, Ordering::Relaxed);
@@ -210,11 +211,11 @@ impl HostTask<'_> {
     }
 
     /// Sleeps, but hardly beyond the end of the run.
-    pub(crate) fn sleep(&self, common: &Common, until: Ns) {
+    pub(crate) fn sleep(&self, until: Ns) {
         const STEP: Ns = 20_000_000;
         loop {
             let now = monotonic();
-            if now >= until || common.is_over() {
+            if now >= until || self.common.is_over() {
                 return;
             }
             sleep_until(until.min(now + STEP));
@@ -226,18 +227,18 @@ impl HostTask<'_> {
     /// # Errors
     ///
     /// [`Error::Kernel`]: a policy that the captured thread had is refused here.
-    fn play(&mut self, common: &Common, steps: &[Step], repeat: bool) -> Result<(), Error> {
+    fn play(&mut self, steps: &[Step], repeat: bool) -> Result<(), Error> {
         loop {
             for step in steps {
-                if common.is_over() {
+                if self.common.is_over() {
                     return Ok(());
                 }
                 match *step {
-                    Step::Run(ns) => self.work(common, self.rates.iterations(ns)),
-                    Step::Sleep(ns) => self.sleep(common, monotonic() + ns),
+                    Step::Run(ns) => self.work(self.rates.iterations(ns)),
+                    Step::Sleep(ns) => self.sleep(monotonic() + ns),
                     Step::Wait(timeout) => {
                         let until = monotonic() + timeout;
-                        self.progress.inbox.wait_until(until, monotonic, || common.is_over());
+                        self.progress.inbox.wait_until(until, monotonic, || self.common.is_over());
                     }
                     Step::Wake(peer) => {
                         if let Some(peer) = self.capture.get(peer as usize) {

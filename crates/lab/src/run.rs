@@ -564,6 +564,7 @@ impl LiveRun<'_> {
         let plan = &self.plan.host_tasks[i];
         let first = self.plan.host_tasks.iter().position(|task| task.label == plan.label);
         let task = HostTask {
+            common: &self.common,
             plan,
             cpus: self.cpus.of(&plan.cpus, self.plan),
             progress: &all[i],
@@ -576,7 +577,7 @@ impl LiveRun<'_> {
             vms: &self.vms,
             wiring: &self.wiring,
         };
-        self.ended(catch_unwind(AssertUnwindSafe(|| task.run(&self.common))), || {
+        self.ended(catch_unwind(AssertUnwindSafe(|| task.run())), || {
             Whom::Thread(plan.name.clone())
         });
     }

@@ -425,13 +425,7 @@ impl Late {
 fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     let (block, late) = (Timer::of(b).block, Late::of(b));
     let about = "clock_nanosleep to a time: how late the thread runs";
-    b.sample("sleep-late", about, |out| late.measure(out))?;
-    if b.needs_fifo("sleep-late-busy") {
-        Helper::spinning(b.cpu).with(|_| {
-            let about = "the same where a fair thread runs meanwhile";
-            b.sample("sleep-late-busy", about, |out| late.measure(out))
-        })?;
-    }
+    idle_and_busy(b, ["sleep-late", "sleep-late-busy"], about, |out| late.measure(out))?;
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
     let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
     let (clock, floor) = (b.clock, b.floor);
@@ -447,12 +441,20 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
         }
     };
     let about = "CPU time of a thread that sleeps to a time, and again";
-    b.sample("sleep-cycle-cpu", about, cycles)?;
-    if b.needs_fifo("sleep-cycle-cpu-busy") {
-        Helper::spinning(b.cpu).with(|_| {
-            let about = "the same where a fair thread runs meanwhile";
-            b.sample("sleep-cycle-cpu-busy", about, cycles)
-        })?;
+    idle_and_busy(b, ["sleep-cycle-cpu", "sleep-cycle-cpu-busy"], about, cycles)
+}
+
+/// Measures on a CPU that is idle meanwhile, and on one where a fair thread runs.
+fn idle_and_busy(
+    b: &mut Bench<'_>,
+    [idle, busy]: [&'static str; 2],
+    about: &'static str,
+    block: impl Fn(&mut Vec<u64>),
+) -> Result<(), Error> {
+    b.sample(idle, about, &block)?;
+    if !b.needs_fifo(busy) {
+        return Ok(());
     }
-    Ok(())
+    Helper::spinning(b.cpu)
+        .with(|_| b.sample(busy, "the same where a fair thread runs meanwhile", &block))
 }
