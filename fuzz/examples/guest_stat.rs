@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(stat.cpus.keys().all(|cpu| *cpu < MOST_CPUS));
     let sum = stat.sum();
     // Counters may go back.
-    let none = stat.cpus.values().map(|time| time.since(sum)).all(|since| since.busy_ns == 0);
+    let none = stat.cpus.values().map(|of| of.time.since(sum)).all(|since| since.busy_ns == 0);
     assert!(none);
     let Some(list) = std::str::from_utf8(bytes).ok().and_then(cpus::parse) else { return };
     assert!(list.iter().all(|cpu| *cpu < MOST_CPUS));

@@ -1,6 +1,6 @@
 //! Applies a governor to this guest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
@@ -81,6 +81,8 @@ pub struct Fold {
     decider: Decider,
     last: Stat,
     last_at: Instant,
+    /// Time of before `last_at` that a CPU's counters may not have yet.
+    late: BTreeMap<u32, u64>,
     /// Time of each CPU since the last look, in the governor's order of CPUs.
     since: Vec<Option<CpuTime>>,
     /// CPUs in use; in a dry run, those of its last decision.
@@ -120,6 +122,7 @@ impl Fold {
             layout,
             last,
             last_at,
+            late: BTreeMap::new(),
             since: Vec::new(),
             foreign: BTreeSet::new(),
             said: BTreeSet::new(),
@@ -239,13 +242,21 @@ impl Fold {
         }
         self.last_at = now;
         self.since.clear();
+        let mut wild = false;
         for cpu in self.layout.order() {
             self.since.push(cpu.map(|cpu| {
                 // One that is offline has no count, and one that was has none of before.
-                let Some(&time) = stat.cpus.get(&cpu) else { return CpuTime::default() };
-                let before = self.last.cpus.insert(cpu, time).unwrap_or(time);
-                time.since(before)
+                let Some(&counters) = stat.cpus.get(&cpu) else { return CpuTime::default() };
+                let before = self.last.cpus.insert(cpu, counters).unwrap_or(counters);
+                let late_ns = self.late.entry(cpu).or_default();
+                let (time, is_wild) = counters.since(before, elapsed_ns, late_ns);
+                wild |= is_wild;
+                time
             }));
+        }
+        if wild {
+            let what = "/proc/stat counts more steal than time has passed, as after a migration";
+            self.say(&mut look.notes, format!("{what}: such steal is left out"));
         }
         look.decision = Some(self.decide(elapsed_ns, &mut look.notes)?);
         self.count();

@@ -10,11 +10,41 @@ use crate::cpus::MOST_CPUS;
 /// paravirtual steal time, whatever the kernel's own ticks are.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
-/// Time of each CPU since the guest booted, by number. Offline CPUs are missing.
+/// Most that the sum of a CPU's counters of busy and stolen time is too small by: a tick each.
+const ROUNDED_NS: u64 = 6 * TICK_NS;
+
+/// Counters of each CPU since the guest booted, by number. Offline CPUs are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Time of each CPU.
-    pub cpus: BTreeMap<u32, CpuTime>,
+    /// Counters of each CPU.
+    pub cpus: BTreeMap<u32, Counters>,
+}
+
+/// Counters of a CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Time that it ran or was stolen.
+    pub time: CpuTime,
+    /// Time in which it had nothing to run.
+    pub idle_ns: u64,
+}
+
+impl Counters {
+    /// Time since the counters were `before`, `elapsed_ns` ago; and whether more was counted than can be. Then the
+    /// steal is left out: no VM competes because a live migration, or CPU hotplug, has set the counter anew.
+    ///
+    /// A vCPU that the host keeps from running counts nothing, and its steal late. `late_ns` is the most time that it
+    /// may have to count still from before `elapsed_ns`.
+    pub(crate) fn since(self, before: Self, elapsed_ns: u64, late_ns: &mut u64) -> (CpuTime, bool) {
+        let CpuTime { busy_ns, steal_ns } = self.time.since(before.time);
+        // The time of a look is the middle of a read: that between two reads can be twice as long.
+        let most = late_ns.saturating_add(elapsed_ns).saturating_mul(2).saturating_add(ROUNDED_NS);
+        *late_ns = if self == before { late_ns.saturating_add(elapsed_ns) } else { elapsed_ns };
+        if busy_ns.saturating_add(steal_ns) <= most {
+            return (CpuTime { busy_ns, steal_ns }, false);
+        }
+        (CpuTime { busy_ns: busy_ns.min(elapsed_ns), steal_ns: 0 }, true)
+    }
 }
 
 impl Stat {
@@ -33,15 +63,15 @@ impl Stat {
     /// All CPUs together.
     pub fn sum(&self) -> CpuTime {
         self.cpus.values().fold(CpuTime::default(), |all, one| CpuTime {
-            busy_ns: all.busy_ns.saturating_add(one.busy_ns),
-            steal_ns: all.steal_ns.saturating_add(one.steal_ns),
+            busy_ns: all.busy_ns.saturating_add(one.time.busy_ns),
+            steal_ns: all.steal_ns.saturating_add(one.time.steal_ns),
         })
     }
 }
 
 /// A line: `cpu3 USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL GUEST GUEST_NICE`, in ticks. Time of
 /// guests is in USER and NICE already.
-fn cpu(line: &str) -> Option<(u32, CpuTime)> {
+fn cpu(line: &str) -> Option<(u32, Counters)> {
     let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
     // The line of all together has no number, and begins with a space.
     let cpu = words.next().filter(|_| line.as_bytes()[3].is_ascii_digit())?;
@@ -50,15 +80,16 @@ fn cpu(line: &str) -> Option<(u32, CpuTime)> {
     for tick in &mut ticks {
         *tick = words.next()?.parse().ok()?;
     }
-    let [user, nice, system, _idle, _iowait, irq, softirq, steal] = ticks;
+    let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
     let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
     let ns = |ticks: u64| ticks.saturating_mul(TICK_NS);
-    Some((cpu, CpuTime { busy_ns: ns(busy), steal_ns: ns(steal) }))
+    let time = CpuTime { busy_ns: ns(busy), steal_ns: ns(steal) };
+    Some((cpu, Counters { time, idle_ns: ns(idle.saturating_add(iowait)) }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Stat, TICK_NS};
+    use super::{Counters, Stat, TICK_NS};
     use crate::cpus::MOST_CPUS;
     use proptest::collection::vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
@@ -68,12 +99,19 @@ mod tests {
         CpuTime { busy_ns: busy * TICK_NS, steal_ns: steal * TICK_NS }
     }
 
+    fn counters(busy: u64, steal: u64, idle: u64) -> Counters {
+        Counters { time: time(busy, steal), idle_ns: idle * TICK_NS }
+    }
+
     #[test]
     fn busy_is_all_but_idle_iowait_and_steal() {
         let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 4 100 200 8 16 7 1 2\n\
                     cpu3 10 0 0 5 0 0 0 0 0 0\nintr 1 2 3\nctxt 5\n";
         let stat = Stat::parse(text.as_bytes());
-        assert_eq!(stat.cpus.into_iter().collect::<Vec<_>>(), [(0, time(31, 7)), (3, time(10, 0))]);
+        assert_eq!(
+            stat.cpus.into_iter().collect::<Vec<_>>(),
+            [(0, counters(31, 7, 300)), (3, counters(10, 0, 5))]
+        );
     }
 
     #[test]
@@ -82,7 +120,7 @@ mod tests {
                     cpu99999 1 1 1 1 1 1 1 1\ncpu2 -1 1 1 1 1 1 1 1\n\ncpu 5 5 5 5 5 5 5 5 5\n\
                     cpu4 99999999999999999999 1 1 1 1 1 1 1\ncpu5 1 1 1 1 1 1 1 1";
         let stat = Stat::parse(text.as_bytes());
-        assert_eq!(stat.cpus.into_iter().collect::<Vec<_>>(), [(0, time(1, 1))]);
+        assert_eq!(stat.cpus.into_iter().collect::<Vec<_>>(), [(0, counters(1, 1, 0))]);
         assert_eq!(Stat::parse(b""), Stat::default());
     }
 
@@ -111,7 +149,7 @@ mod tests {
             let mut expected = Stat::default();
             for (cpu, busy, steal) in cpus {
                 text += &format!("{junk} \ncpu{cpu} {busy} 0 0 5 5 0 0 {steal} 0 0\n");
-                expected.cpus.entry(cpu).or_insert(time(busy, steal));
+                expected.cpus.entry(cpu).or_insert(counters(busy, steal, 10));
             }
             let own = Stat::parse(format!("{junk} \n").as_bytes());
             if own.cpus.is_empty() {

@@ -177,6 +177,60 @@ fn what_a_cpu_did_before_it_was_seen_is_not_of_this_look() {
     assert!(fold.look(|| tree.now).unwrap().decision.is_some());
 }
 
+/// As after a live migration on some kernels.
+#[test]
+fn steal_that_cannot_be_does_not_fold_a_guest() {
+    for kind in [Kind::Proportional, Kind::Step] {
+        let mut tree = Tree::new(4, 1);
+        tree.steal = vec![3000; 4];
+        tree.stat();
+        let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(kind));
+        tree.decide(&mut fold, 20, 0);
+        // Two hours at once; as much back, as an unsigned counter has it; and forward again.
+        for steal in [723_000, u64::MAX / 10_000_000, 0, 720_000] {
+            tree.steal[3] = steal;
+            let Look { decision, notes } = tree.look(&mut fold, 20, 0);
+            let decision = decision.unwrap();
+            assert_eq!((decision.after.len(), decision.steal_bp), (4, 0), "{kind:?} {steal}");
+            let says = |note: &String| note.contains("more steal than time has passed");
+            assert_eq!(
+                notes.iter().filter(|note| says(note)).count(),
+                usize::from(steal == 723_000)
+            );
+        }
+        // It goes on from there.
+        assert!(tree.decide(&mut fold, 50, 50).is_change());
+    }
+}
+
+#[test]
+fn steal_of_a_vcpu_that_did_not_run_for_long_is_counted_late() {
+    let mut tree = Tree::new(2, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    for _ in 0..10 {
+        assert_eq!(tree.decide(&mut fold, 0, 0).steal_bp, 0);
+    }
+    tree.steal[1] += 1050;
+    assert_eq!(tree.decide(&mut fold, 5, 0).steal_bp, 52_500);
+    // A CPU that has idled meanwhile was not kept from running.
+    let text = |idle: u64, steal: u64| {
+        format!("cpu0 {idle} 0 0 0 0 0 0 1\ncpu1 1 0 0 {idle} 0 0 0 {steal}\n")
+    };
+    tree.put("proc/stat", &text(0, 0));
+    let mut fold = {
+        drop(fold);
+        tree.fold(By::Cpuset, step())
+    };
+    for second in 1..=10 {
+        tree.now += SECOND;
+        tree.put("proc/stat", &text(100 * second, 0));
+        fold.look(|| tree.now).unwrap();
+    }
+    tree.now += SECOND;
+    tree.put("proc/stat", &text(1100, 1050));
+    assert_eq!(fold.look(|| tree.now).unwrap().decision.unwrap().steal_bp, 0);
+}
+
 #[test]
 fn the_floor_counts_cpus_where_a_core_lacks_some() {
     let mut tree = Tree::new(6, 2);
