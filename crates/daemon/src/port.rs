@@ -145,9 +145,14 @@ impl VcpuPort<'_> {
     /// # Errors
     /// The thread has ended, it was changed from outside, or the kernel refuses. A lack of bandwidth for a reservation
     /// is no error.
-    /// now is none.
     pub(crate) fn try_means(&mut self) -> Result<(), Stop> {
-        let Some(boosted) = self.vcpu.driver.boosted() else { return Ok(()) };
+        let driver = &self.vcpu.driver;
+        let boosted = driver.boosted();
+        // One that is not boosted now may be reniced later.
+        if boosted.is_some() || driver.outranks() {
+            self.vcpu.captured.baseline().attributes.can_come_back().map_err(Stop::Refused)?;
+        }
+        let Some(boosted) = boosted else { return Ok(()) };
         let baseline = self.vcpu.driver.baseline();
         [boosted, baseline].into_iter().try_for_each(|policy| match self.set_thread(policy) {
             Ok(()) | Err(SetError::Refused(_)) => Ok(()),

@@ -166,7 +166,7 @@ impl VcpuDriver {
     }
 
     /// Whether a boost would lower the thread, or change nothing.
-    fn outranks(&self) -> bool {
+    pub fn outranks(&self) -> bool {
         self.means.is_some_and(|means| self.baseline.outranks(means))
     }
 

@@ -214,6 +214,26 @@ impl Attributes {
         if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr")) }
     }
 
+    /// Whether this process may set them again on a thread after others: without CAP_SYS_NICE it may change a slice, and
+    /// with RLIMIT_RTPRIO more, but not clear the flag that it sets for this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn can_come_back(&self) -> Result<(), Error> {
+        if self.flags & RESET_ON_FORK != 0 {
+            return Ok(());
+        }
+        // Tried on a thread that ends with it: what is effective in a user namespace may not be in the kernel's eyes.
+        let there_and_back = || {
+            Self::of(libc::SCHED_OTHER, 0, 0, 0).set(0)?;
+            Self { flags: 0, ..Self::of(libc::SCHED_OTHER, 0, 0, 0) }.set(0)
+        };
+        let tried = thread::Builder::new().spawn(there_and_back).map(thread::JoinHandle::join);
+        let failed = |source| Error { call: "pthread_create", source };
+        tried.map_err(failed)?.unwrap_or(Ok(()))
+    }
+
     /// Sets utilisation clamps too; false if this kernel has none.
     #[cfg(test)]
     pub(crate) fn clamp(&self, tid: i32) -> bool {
@@ -294,6 +314,37 @@ mod tests {
         assert!(defaults.has(3_000_000, || Some(3_000_000)));
         assert!(defaults.has(2_000_000, || Some(2_000_000)));
         assert!(defaults.has(3_000_000, || panic!("it is known")));
+    }
+
+    /// A program that may change a thread's slice, but not clear the flag that goes with it.
+    #[test]
+    fn without_cap_sys_nice_nothing_comes_back() {
+        let plain = Attributes { flags: 0, ..Attributes::of(libc::SCHED_OTHER, 0, 0, 0) };
+        let may = Attributes::of(libc::SCHED_OTHER, 0, 0, 0).set(0).and_then(|()| plain.set(0));
+        assert_eq!(plain.can_come_back().is_ok(), may.is_ok());
+        let meek = thread::spawn(move || {
+            drop_cap_sys_nice();
+            let flagged = Attributes::of(libc::SCHED_OTHER, 0, 0, 0);
+            (plain.can_come_back(), flagged.can_come_back(), Attributes::get(0).unwrap())
+        });
+        let (refused, flagged, own) = meek.join().unwrap();
+        assert_eq!(refused.unwrap_err().source.raw_os_error(), Some(libc::EPERM));
+        assert!(flagged.is_ok());
+        assert_eq!(own.flags, 0, "it was tried elsewhere");
+    }
+
+    /// Of this thread alone.
+    fn drop_cap_sys_nice() {
+        const VERSION_3: u32 = 0x2008_0522;
+        const CAP_SYS_NICE: u32 = 23;
+        let header = [VERSION_3, 0];
+        let mut sets = [[0_u32; 3]; 2];
+        // SAFETY: the kernel reads and writes two words of header, and twice three of sets.
+        unsafe {
+            libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr());
+            sets[0].iter_mut().for_each(|set| *set &= !(1 << CAP_SYS_NICE));
+            assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()), 0);
+        }
     }
 
     #[test]

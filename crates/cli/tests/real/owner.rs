@@ -201,7 +201,9 @@ fn is_refused_with_a_reason(rig: &Rig) {
     // Also where no vCPU sleeps, and the first boost is far.
     let busy = "(timeout 3 sh -c 'while :; do :; done' >/dev/null 2>&1 &)";
     rig.vm().run(busy, PATIENCE).unwrap();
-    for policy in ["static", "wake-boost"] {
+    // A slice can be set without the capability, and not be given back.
+    let slice = &["--set", "policy.static.means=slice 200us"][..];
+    for (policy, set) in [("static", &[][..]), ("wake-boost", &[]), ("static", slice)] {
         let mut meek = Command::new("setpriv");
         meek.args([
             "--bounding-set=-sys_nice",
@@ -210,7 +212,7 @@ fn is_refused_with_a_reason(rig: &Rig) {
             "attach",
             rig.name(),
         ]);
-        meek.args(["--policy", policy, "--for", "1s"]).env("VCOOP_RUN_DIR", &rig.dir);
+        meek.args(["--policy", policy, "--for", "1s"]).args(set).env("VCOOP_RUN_DIR", &rig.dir);
         let lacking = meek.output().unwrap();
         let why = String::from_utf8(lacking.stderr).unwrap();
         let named =
