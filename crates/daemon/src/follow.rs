@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vcoop_vmm::{Passed, Proc, VcpuThread, Vm};
 
 use crate::config::Config;
-use crate::protocol::VmId;
+use crate::protocol::{VcpuStatus, VmId};
 use crate::service::{Owner, Service};
 
 /// Time between two looks, if processes or threads have begun since the last one.
@@ -225,11 +225,12 @@ impl<'a> Follower<'a> {
         let said = match applied {
             Ok(status) => {
                 followed.vcpus = threads_of(&vm.vcpus);
-                let alone = status.vcpus.len() - status.driven().count();
                 let (name, policy, vcpus) = (&id.name, &rule.policy, status.extent());
                 let mut said = format!("{name}: {policy} on {vcpus}, by rule {number}");
-                if alone > 0 {
-                    said += &format!("; {alone} are left alone");
+                let why = |v: &VcpuStatus| Some((v.index, v.left_alone.clone()?));
+                if let Some((first, why)) = status.vcpus.iter().find_map(why) {
+                    let alone = status.vcpus.len() - status.driven().count();
+                    said += &format!("; {alone} left alone (vCPU {first}: {why})");
                 }
                 for note in &status.notes {
                     said += &format!("; {note}");

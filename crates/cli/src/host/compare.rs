@@ -177,7 +177,8 @@ impl Applies for Applier {
             applied.boosted_ns += vcpu.boosted_ns;
         }
         if last.driven().next().is_none() {
-            return Err("every vCPU was left alone: somebody else made them real-time".to_owned());
+            let why = last.vcpus.iter().find_map(|vcpu| vcpu.left_alone.clone());
+            return Err(format!("every vCPU was left alone: {}", why.unwrap_or_default()));
         }
         Ok(applied)
     }

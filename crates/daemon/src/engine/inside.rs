@@ -596,11 +596,14 @@ impl Inside {
         let in_kernel = self.state_in_kernel(vcpu);
         let budgeted = !vcpu.for_life || in_kernel.is_some();
         let VcpuState { boosted, stats, budget_left_ns, deadlines } = in_kernel.unwrap_or_else(own);
+        let baseline = vcpu.captured.baseline().attributes;
+        let outranks = vcpu.driver.outranks();
         VcpuStatus {
             index: vcpu.index,
             tid: vcpu.tid(),
             boosted,
-            left_alone: None,
+            left_alone: outranks
+                .then(|| format!("it has {baseline}, and a boost would not raise it")),
             boosts: stats.boosts,
             denied: stats.denied,
             throttles: stats.throttles,

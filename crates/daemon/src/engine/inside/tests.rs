@@ -84,6 +84,28 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
 }
 
 #[test]
+fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    let nicer = ["policy.static.means=\"nice 19\"".to_owned()];
+    let status = match inside.attach(under(vcpu.tid, "static", &nicer)) {
+        Ok(status) => status,
+        Err(why) => {
+            assert!(why.missing, "{why}");
+            inside.keeper.end();
+            return Skip::because(why).tell();
+        }
+    };
+    let why = status.vcpus[0].left_alone.as_deref().unwrap_or_default();
+    assert!(why.contains("a boost would not raise it") && status.driven().count() == 0, "{why}");
+    let number = *inside.vms.first_key_value().unwrap().0;
+    assert_eq!(inside.detach(number).unwrap().vcpus, status.vcpus);
+    inside.keeper.end();
+    vcpu.end();
+}
+
+#[test]
 fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
     for told in [0, u64::MAX] {
         let dir = tempfile::tempdir().unwrap();
