@@ -1,9 +1,11 @@
 //! `vcoop doctor` and `vcoop calibrate` on whatever host this is.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn vcoop(args: &[&str]) -> Command {
@@ -47,6 +49,39 @@ fn the_doctor_tells_programs_the_same() {
         let name = finding["facility"].as_str().unwrap();
         assert!(text.contains(&format!("{name}: ")), "{name} in\n{text}");
     }
+}
+
+/// Without rules it changes nothing on this host.
+#[test]
+fn what_a_reload_of_the_daemon_does_not_change_is_said() {
+    let tree = vcoop_testing::Tree::default();
+    let run_dir = tree.path("run");
+    let listen =
+        |name: &str| format!("[metrics]\nlisten = \"unix:{}\"\n", run_dir.join(name).display());
+    tree.put("vcoop.toml", &listen("a.sock"));
+    let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
+    let mut daemon = command.env("VCOOP_RUN_DIR", &run_dir).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut next = || lines.next().unwrap();
+    assert!(next().ends_with("with 0 rules"));
+    let pid = Pid::from_child(&daemon);
+    for (file, says) in [
+        (listen("a.sock") + "[engine]\nbusy_poll = \"10us\"\n", None),
+        (listen("b.sock"), Some("[metrics] and [windows] stay as they were")),
+        ("nonsense".to_owned(), None),
+    ] {
+        tree.put("vcoop.toml", &file);
+        kill_process(pid, Signal::HUP).unwrap();
+        let read = next();
+        let refused = read.contains("the rules stay as they were");
+        assert!(
+            refused == (file == "nonsense") && (refused || read.contains("read again")),
+            "{read}"
+        );
+        says.into_iter().for_each(|says| assert!(next().contains(says), "{file}"));
+    }
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
 }
 
 #[test]

@@ -49,16 +49,20 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;
     }
     tracing::info!("{} with {}", vcoop_build_id::BUILD, rules(&config));
-    let mut follower = Follower::new(&service, config);
+    let mut follower = Follower::new(&service, config.clone());
     follower.look();
     tell(&[NotifyState::Ready]);
     while !end.load(Ordering::Relaxed) {
         if reload.swap(false, Ordering::Relaxed) {
             tell(&[NotifyState::Reloading]);
             match read(args) {
-                Ok(config) => {
-                    tracing::info!("{}, read again", rules(&config));
-                    follower.reload(config);
+                Ok(new) => {
+                    tracing::info!("{}, read again", rules(&new));
+                    if (&new.metrics, &new.windows) != (&config.metrics, &config.windows) {
+                        tracing::warn!("[metrics] and [windows] stay as they were until a restart");
+                    }
+                    service.busy_poll(new.busy_poll_ns);
+                    follower.reload(new);
                 }
                 Err(why) => tracing::error!("the rules stay as they were: {}", why.text()),
             }
