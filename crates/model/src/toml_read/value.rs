@@ -165,7 +165,7 @@ impl<const MIN: i64, const MAX: i64> Value for Int<MIN, MAX> {
     }
 }
 
-/// A positive factor up to 1000, kept in millionths so that nothing downstream needs floats.
+/// A factor from a millionth to 1000, kept in millionths so that nothing downstream needs floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Factor {
     /// Millionths.
@@ -174,7 +174,7 @@ pub(crate) struct Factor {
 
 impl Value for Factor {
     fn what() -> String {
-        "a factor above 0 and up to 1000, like 1.5".to_owned()
+        "a factor above 0, from 0.000001 to 1000, like 1.5".to_owned()
     }
 
     fn read(node: &Node, errors: &Collector) -> Option<Self> {
@@ -188,19 +188,18 @@ impl Value for Factor {
                 return None;
             }
         };
-        // IEEE multiplication, rounding and comparison are exact by definition: the same
-        // everywhere, unlike the transcendental functions.
-        let ppm = (value * 1e6).round();
-        if !(1.0..=1e9).contains(&ppm) {
+        if !(1e-6..=1e3).contains(&value) {
             let help = format!("write {}", Self::what());
             errors.error_help(node.span, "the factor is out of range", help);
             return None;
         }
-        Some(Self { ppm: ppm as u64 })
+        // IEEE multiplication and rounding are exact by definition: the same everywhere, unlike the
+        // transcendental functions.
+        Some(Self { ppm: (value * 1e6).round() as u64 })
     }
 
     fn schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1000 })
+        json_schema!({ "type": "number", "minimum": 1e-6, "maximum": 1000 })
     }
 }
 

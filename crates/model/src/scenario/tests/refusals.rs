@@ -259,7 +259,10 @@ fn impossible_numbers() {
     refused_tail("[policy.dynamic]\nvcpu_burst = \"0ms\"\n", "\"0ms\"", "it cannot be 0", "");
     let tail = "[policy.dynamic]\nvcpu_refill = \"101%\"\n";
     refused_tail(tail, "\"101%\"", "more than 100%", "a percentage");
-    refused("file = \"a.txt\"", "file = \"a.txt\"\nscale = 0", "0", "out of range", "above 0");
+    for scale in ["0", "1e-9", "5e-7", "1000.1"] {
+        let to = format!("file = \"a.txt\"\nscale = {scale}");
+        refused("file = \"a.txt\"", &to, scale, "out of range", "above 0, from 0.000001 to 1000");
+    }
     refused(
         "vcpus = 2",
         "vcpus = 99999999999999999999",
