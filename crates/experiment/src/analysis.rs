@@ -414,6 +414,11 @@ fn events_per(metric: &str, unit: &str, duration_ns: u64) -> Option<f64> {
     }
 }
 
+/// Whether a number is a share of something: not an error in percent, and not what one clock shows of another's time.
+fn is_share(key: &Key) -> bool {
+    key.unit == "%" && key.probe != "lab" && key.metric != "fairness_error"
+}
+
 /// `per`: [`events_per`].
 fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), per: Option<f64>) -> ScalarSeries {
     let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
@@ -422,12 +427,13 @@ fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), per: Option<f64>) 
     let paired = !mine.is_empty() && mine.len() == base.len();
     let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
     let (value, value_ci95) = mean_of(own, per);
+    let most = if is_share(&key) { 100.0 } else { f64::INFINITY };
     let work = key.unit == "cpu";
     let interval = if paired { interval_of_ratio(pair, (&mine, &base), per, work) } else { None };
     ScalarSeries {
         key,
         value: value.is_finite().then_some(value),
-        value_ci95,
+        value_ci95: value_ci95.map(|[lo, hi]| [lo, hi.min(most)]),
         ratio_to_baseline: point.is_finite().then(|| ratio(point)),
         ratio_ci95: interval.map(|ends| ends.map(ratio)),
     }

@@ -63,6 +63,15 @@ fn one_repeat_has_values_but_no_intervals() {
 }
 
 #[test]
+fn the_interval_of_a_share_ends_at_all_of_it() {
+    let sets = ["duration=300ms", "repeats=2"];
+    let document = run(&plans("busy-host", &sets, &["wake-boost"]), &Sim, 2);
+    let cpu = document.scalars().find(|s| (&*s.key.probe, &*s.key.metric) == ("host", "cpu"));
+    let [lo, hi] = cpu.unwrap().value_ci95.unwrap();
+    assert!(lo < 100.0 && hi == 100.0, "{lo} {hi}");
+}
+
+#[test]
 fn matrix_cells_are_compared_with_their_own_baseline() {
     let sets = ["duration=100ms", "warmup=0s", "repeats=2"];
     let document = run(&plans("pvsched-idle", &sets, &["vanilla", "static"]), &Sim, 2);
