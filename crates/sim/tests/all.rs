@@ -14,6 +14,7 @@ mod pool;
 mod ratelimit;
 mod receivers;
 mod regressions;
+mod relations;
 mod smt;
 mod spinning;
 mod storms;
