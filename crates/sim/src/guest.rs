@@ -385,7 +385,6 @@ impl World<'_> {
             self.guest_queue_grew(v, first + to.0);
         }
         if sampler != NONE {
-            self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
             self.tracks.event(sampler, track, self.clock.now());
         }
@@ -451,11 +450,9 @@ impl World<'_> {
                     }
                 }
                 Note::Woken { cpu } => self.guest_interrupts(v, first + cpu.0),
-                Note::Moved { ent, from, to } => {
+                Note::Moved { ent, to, .. } => {
                     let sampler = self.vms[vm].tasks[ent.index()].sampler;
                     if sampler != NONE {
-                        self.settle_wait(first + from.0);
-                        self.settle_wait(first + to.0);
                         let track = self.vcpus[(first + to.0) as usize].track;
                         self.tracks.moved(sampler, track, self.clock.now());
                     }
@@ -595,7 +592,6 @@ impl World<'_> {
         let vcpu = &self.vcpus[home as usize];
         let (runs, track) = (vcpu.current == t, vcpu.track);
         let sampler = self.vms[vm].tasks[t as usize].sampler;
-        self.settle_wait(home);
         self.tracks.event(sampler, track, self.clock.now());
         self.server_is(home, t, runs);
         if runs {
@@ -616,11 +612,6 @@ impl World<'_> {
         let before = work.thread_time.filter(|time| *time > 0).unwrap_or(had);
         work.left = (before + ns).saturating_sub(had);
         work.thread_time = Some(before + ns);
-    }
-
-    /// Books what ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.
-    pub(crate) fn settle_wait(&mut self, v: u32) {
-        self.settle_thread(self.vcpus[v as usize].thread);
     }
 
     fn guest_wake_peer(&mut self, v: u32, t: u32) {

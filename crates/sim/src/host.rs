@@ -295,7 +295,7 @@ impl World<'_> {
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
             self.tracks.set(track, State::Switch, self.clock.now());
-            self.tracks.wait_ends(track, p, self.clock.now());
+            self.tracks.wait_ends(track, self.clock.now());
         }
         if vcpu == NONE {
             let after_vcpu = last != NONE && self.threads[last as usize].vcpu != NONE;

@@ -182,6 +182,26 @@ fn ran_instead_is_within_the_wait() {
     }
 }
 
+#[test]
+fn a_wait_that_the_end_cuts_off_says_who_ran_instead() {
+    let mut p = plan(eevdf(1), free());
+    p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
+    p.duration_ns = 200 * MS;
+    let late = TaskPlan { start_ns: 50 * MS, ..task("late", hog(), Policy::Fifo(1), &[]) };
+    let mut guest = vm("g", eevdf(1), vec![task("own", cyclictest(MS, 0), Policy::NORMAL, &[])]);
+    guest.waits = true;
+    p.vms = vec![guest];
+    p.host_tasks = vec![late, task("probe", cyclictest(MS, 0), Policy::NORMAL, &[])];
+    probe_all(&mut p);
+    let r = run(&p);
+    for probe in ["host.probe", "g.own"] {
+        let w = &latency(&r, probe).worst[0];
+        assert!(w.latency_ns >= 149 * MS, "{probe}: {} ns", w.latency_ns);
+        let ran: u64 = w.ran_instead.iter().map(|x| x.1).sum();
+        assert!(w.latency_ns - ran <= MS, "{probe}: {w:?}");
+    }
+}
+
 /// Not a defect, but a prediction: on CFS a spell as RT costs a waiting vCPU its lead in virtual time
 /// (it is taken off relative to a minimum that then moves on), so one that is boosted at every tick of its guest
 /// never catches up with a hog. EEVDF keeps its lag.

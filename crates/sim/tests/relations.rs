@@ -1,6 +1,6 @@
 //! Relations between runs, and laws within a run, that hold whatever the right answer is.
 
-use vcoop_model::recording::Recording;
+use vcoop_model::recording::{Part, Recording};
 use vcoop_model::run::Run;
 use vcoop_testing::rig::{latency, plans, scalar};
 
@@ -138,6 +138,33 @@ fn rounds_take_all_the_time_of_their_tasks() {
             // Rounds that are under way at the begin and the end are not measured; the work of 50 ns is not in them.
             let slack = 0.04 * number + number * l.max_ns as f64 / 1e9;
             assert!((found - number).abs() < slack, "{found} of {number}: {keys} {costly}");
+        }
+    }
+}
+
+/// Who waits for a pCPU is told who ran there instead, for all of the wait.
+#[test]
+fn others_ran_for_as_long_as_a_sample_waited() {
+    let more = r#"
+[[vm]]
+name = "c"
+vcpus = 3
+[[vm.task]]
+name = "meet"
+kind = "barrier"
+count = 3
+work = "300us"
+spin = "100us"
+[compare]
+policy = ["vanilla"]
+"#;
+    for seed in 1..4 {
+        let r = run(&(BUSY.to_owned() + more), &["duration=2s"], seed);
+        for (l, w) in r.latencies.iter().flat_map(|l| l.worst.iter().map(move |w| (l, w))) {
+            let waits = [Part::WakeToRun, Part::PreemptedToRun].map(|part| w.parts[part as usize]);
+            let (waited, ran) =
+                (waits.iter().sum::<u64>(), w.ran_instead.iter().map(|x| x.1).sum::<u64>());
+            assert!(waited.abs_diff(ran) < 1_000, "{} waited {waited} ns: {w:?}", l.probe);
         }
     }
 }

@@ -121,9 +121,10 @@ struct Track {
     next_due: Ns,
     /// Time that others ran while this thread waited, by label, up to `ran_mark`.
     ran_instead: Box<[Ns]>,
-    /// Times that each label had run on the pCPU when this thread was queued there.
+    /// Times that each label had run on the pCPU where this thread waits, when it began to.
     ran_mark: Box<[Ns]>,
-    waiting: bool,
+    /// The pCPU where this thread waits, or [`NONE`].
+    waits_on: u32,
 }
 
 /// Running times on one pCPU, by label.
@@ -289,7 +290,7 @@ impl Tracks {
             next_due: Ns::MAX,
             ran_instead: zero.clone(),
             ran_mark: zero,
-            waiting: false,
+            waits_on: NONE,
         });
         self.tracks.len() as u32 - 1
     }
@@ -347,20 +348,21 @@ impl Tracks {
         let (t, pcpu) = (&mut self.tracks[track as usize], &mut self.pcpus[p as usize]);
         pcpu.charge(now);
         t.ran_mark.copy_from_slice(&pcpu.ran);
-        t.waiting = true;
+        t.waits_on = p;
     }
 
     /// Whether a thread is tracked, and waits on a pCPU.
     #[inline]
     pub(crate) fn waits(&self, track: u32) -> bool {
-        self.tracks.get(track as usize).is_some_and(|t| t.waiting)
+        self.tracks.get(track as usize).is_some_and(|t| t.waits_on != NONE)
     }
 
     /// The wait on a pCPU ends, if there was one: books what ran there since it began.
     #[inline]
-    pub(crate) fn wait_ends(&mut self, track: u32, p: u32, now: Ns) {
+    pub(crate) fn wait_ends(&mut self, track: u32, now: Ns) {
         let t = &mut self.tracks[track as usize];
-        if !std::mem::take(&mut t.waiting) {
+        let p = std::mem::replace(&mut t.waits_on, NONE);
+        if p == NONE {
             return;
         }
         if t.next_due < now {
@@ -374,23 +376,25 @@ impl Tracks {
         }
     }
 
-    /// Books what ran so far on a pCPU where a thread waits, and continues the wait.
-    pub(crate) fn wait_goes_on(&mut self, track: u32, p: u32, now: Ns) {
-        self.wait_ends(track, p, now);
-        self.wait_begins(track, p, now);
+    /// Books what ran so far on the pCPU where a thread waits, if it does: before a sample begins or ends there.
+    #[inline]
+    fn settle(&mut self, track: u32, now: Ns) {
+        let p = self.tracks[track as usize].waits_on;
+        if p != NONE {
+            self.wait_moves(track, p, now);
+        }
     }
 
     /// A thread that waits on a pCPU is moved to another one.
-    pub(crate) fn wait_moves(&mut self, track: u32, from: u32, to: u32, now: Ns) {
-        self.wait_ends(track, from, now);
+    pub(crate) fn wait_moves(&mut self, track: u32, to: u32, now: Ns) {
+        self.wait_ends(track, now);
         self.wait_begins(track, to, now);
     }
 
     /// Samples become due now, in the middle of a wait.
-    pub(crate) fn due_while_waiting(&mut self, track: u32, p: u32, now: Ns) {
-        self.wait_ends(track, p, now);
+    pub(crate) fn due_while_waiting(&mut self, track: u32, now: Ns) {
+        self.settle(track, now);
         self.start_due(track, now);
-        self.wait_begins(track, p, now);
     }
 
     /// A sample will be due at `due` on this track, or has been due for a while: that time is the task's own overrun. A
@@ -399,6 +403,7 @@ impl Tracks {
         if sampler == NONE {
             return;
         }
+        self.settle(track, now);
         let s = &mut self.samplers[sampler as usize];
         s.due = due;
         (s.starts, s.then) = (due, Phase::BeforeEvent);
@@ -626,6 +631,7 @@ impl Tracks {
 
     /// Adds the time since the snapshot to the parts.
     fn flush(&mut self, sampler: u32, now: Ns) {
+        self.settle(self.samplers[sampler as usize].track, now);
         let s = &mut self.samplers[sampler as usize];
         let t = &self.tracks[s.track as usize];
         let meaning = s.phase.meaning();
@@ -645,6 +651,7 @@ impl Tracks {
     }
 
     fn follow(&mut self, sampler: u32, track: u32, now: Ns) {
+        self.settle(track, now);
         let t = &self.tracks[track as usize];
         let s = &mut self.samplers[sampler as usize];
         s.track = track;
@@ -671,7 +678,7 @@ mod tests {
         t.wait_begins(track, 0, 40);
         t.idles(0, 40);
         t.set(track, State::Switch, 130);
-        t.wait_ends(track, 0, 130);
+        t.wait_ends(track, 130);
         t.set(track, State::GuestIrq, 135);
         t.event(s, track, 140);
         t.set(track, State::Run, 140);

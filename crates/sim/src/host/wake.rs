@@ -166,7 +166,7 @@ impl World<'_> {
                     }
                 }
                 Note::Woken { cpu } => self.send_ipi(cpu.0),
-                Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
+                Note::Moved { ent, to, .. } => self.thread_moved(ent.0, to.0),
                 Note::Throttled { cpu } => self.throttle(cpu, true),
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
@@ -184,21 +184,12 @@ impl World<'_> {
         }
     }
 
-    /// Books what ran so far while a thread waits for a pCPU.
-    pub(crate) fn settle_thread(&mut self, t: u32) {
-        let track = self.threads[t as usize].track;
-        if self.tracks.waits(track) {
-            let cpu = self.host.cpu_of(EntId(t)).0;
-            self.tracks.wait_goes_on(track, cpu, self.clock.now());
-        }
-    }
-
-    pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+    pub(crate) fn thread_moved(&mut self, t: u32, to: u32) {
         self.queue_grew(to);
         self.poll_sees(to);
         let track = self.threads[t as usize].track;
         if self.tracks.waits(track) {
-            self.tracks.wait_moves(track, from, to, self.clock.now());
+            self.tracks.wait_moves(track, to, self.clock.now());
         }
     }
 

@@ -78,7 +78,6 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         if sampler != NONE {
             let home = self.home_of(vm, t);
-            self.settle_wait(home);
             let track = self.vcpus[home as usize].track;
             self.tracks.event(sampler, track, self.clock.now());
         }

@@ -140,8 +140,7 @@ impl World<'_> {
             self.event_on_its_way(track, p);
         } else if self.tracks.waits(track) {
             // Due while the vCPU waits for a pCPU: threads that ran before do not count.
-            let cpu = self.host.cpu_of(self.thread_of(v)).0;
-            self.tracks.due_while_waiting(track, cpu, self.clock.now());
+            self.tracks.due_while_waiting(track, self.clock.now());
         }
         self.timer_fired(v);
         self.interrupt(p, Irq::Lapic(v));

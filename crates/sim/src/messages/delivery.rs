@@ -155,7 +155,6 @@ impl World<'_> {
     /// Interrupts the vCPU of a message's receiver.
     pub(crate) fn signal(&mut self, m: Message) {
         let v = self.calls.irq_vcpu(m);
-        self.settle_wait(v);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.messages.push_back(m);
         let track = vcpu.track;
@@ -182,8 +181,6 @@ impl World<'_> {
         if waits {
             // Wakes a caller with its sample.
             self.wake_thread(t, self.waker());
-        } else {
-            self.settle_thread(t);
         }
         let leg = match (m.is_answer(), waits) {
             (true, true) => return,
@@ -218,7 +215,6 @@ impl World<'_> {
             false if runs => Leg::Queued,
             _ => Leg::Arrived,
         };
-        self.settle_wait(home);
         let track = self.vcpus[home as usize].track;
         self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
     }
@@ -230,9 +226,6 @@ impl World<'_> {
         let server = self.vms[vm].tasks[t as usize].server;
         if server == NONE || track == NONE {
             return;
-        }
-        if !runs {
-            self.settle_wait(v);
         }
         // It also waits for a timer before it has started.
         let wait = self.vms[vm].tasks[t as usize].wait;
@@ -265,9 +258,6 @@ impl World<'_> {
         }
         // It may have been moved already.
         let home = vm.first + vm.level.cpu_of(EntId(t)).0;
-        if home != v {
-            self.settle_wait(home);
-        }
         let track = self.vcpus[home as usize].track;
         self.tracks.acts(sampler, runs, track, self.clock.now());
     }
@@ -281,7 +271,6 @@ impl World<'_> {
             Posted::Wakes { sampled, others } => {
                 if sampled {
                     let home = self.home_of(vm, to);
-                    self.settle_wait(home);
                     let (track, now) = (self.vcpus[home as usize].track, self.clock.now());
                     self.tracks.arm(sampler, track, now, now);
                 }
