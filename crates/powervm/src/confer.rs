@@ -81,7 +81,7 @@ impl Pool {
         self.rearm(CpuId(core * self.threads));
     }
 
-    /// A virtual processor gets a core, or has used up its share: who runs on its share has to stop that.
+    /// A virtual processor gets a core: who runs on its share has to stop that.
     pub(super) fn stop_paying(&mut self, now: Ns, payer: u32) {
         if self.counters.confers == 0 {
             return;

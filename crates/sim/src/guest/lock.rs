@@ -215,6 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn where_time_is_conferred_a_head_without_a_pcpu_keeps_nobody_off() {
+        let mut locks = Locks::new(1);
+        let confer = SpinLocks::Confer;
+        assert!(locks.take(0, 1, confer) && !locks.take(0, 2, confer));
+        assert_eq!((locks.holder(0), locks.waiters_of(1).collect::<Vec<_>>()), (Some(1), vec![2]));
+        locks.spins(0, 2);
+        locks.halts(0, 2);
+        assert_eq!(locks.release(0, 1), Some(2));
+        assert!(locks.take(0, 3, confer), "stolen");
+        assert!(!locks.take(0, 4, confer) && !locks.is_outside(0, 4), "in line at once");
+    }
+
+    #[test]
     fn who_comes_while_the_head_is_halted_spins_outside_until_the_head_spins() {
         let mut locks = Locks::new(1);
         assert!(locks.take(0, 1, PV) && !locks.take(0, 2, PV));
