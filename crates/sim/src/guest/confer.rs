@@ -29,14 +29,11 @@ impl World<'_> {
         }
     }
 
-    /// The vCPU without a pCPU that a task waits for at a spinlock, if its guest confers time.
+    /// The vCPU without a pCPU that a task waits for at a spinlock.
     fn waits_for(&self, v: u32, t: u32) -> Option<u32> {
         let vm = self.vcpus[v as usize].vm as usize;
         let sync = &self.vms[vm].sync;
         let Spin::Lock(l) = self.vms[vm].tasks[t as usize].spin else { return None };
-        if !sync.spin.locks.confers() {
-            return None;
-        }
         let waited_for = [sync.locks.holder(l), sync.locks.before(l, t)];
         let mut homes = waited_for.into_iter().flatten().map(|other| self.home_of(vm, other));
         homes.find(|&v| self.vcpus[v as usize].pcpu == NONE)
@@ -60,7 +57,7 @@ impl World<'_> {
     pub(crate) fn waiters_see(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
-        if t == NONE || !self.vms[vm].sync.spin.locks.confers() {
+        if t == NONE {
             return;
         }
         let work = &self.vms[vm].tasks[t as usize];

@@ -190,7 +190,7 @@ impl World<'_> {
     /// For how long the current task of a vCPU spins, unless something ends that.
     fn spell_begins(&mut self, v: u32, t: u32) -> Ns {
         let vm = self.vcpus[v as usize].vm as usize;
-        let away = self.sees_away(v, t);
+        let away = self.vms[vm].sync.spin.locks.confers() && self.sees_away(v, t);
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
@@ -356,7 +356,9 @@ impl World<'_> {
         if vm.sync.spin.sees_preempted() {
             vm.level.set_away(vcpu.cpu, away);
         }
-        self.waiters_see(v);
+        if vm.sync.spin.locks.confers() {
+            self.waiters_see(v);
+        }
     }
 
     /// The vCPU has lost its pCPU while runnable.
