@@ -51,7 +51,7 @@ fn the_doctor_tells_programs_the_same() {
     }
 }
 
-/// Without rules it changes nothing on this host.
+/// Without rules it changes nothing on this host, and tells nothing of its VMs, such as those of other tests.
 #[test]
 fn what_a_reload_of_the_daemon_does_not_change_is_said() {
     let tree = vcoop_testing::Tree::default();

@@ -163,7 +163,9 @@ impl<'a> Follower<'a> {
         self.vms.retain(|id, _| {
             let stays = there.contains(id);
             if !stays {
-                tracing::info!("{}: it has ended", id.name);
+                if self.service.owner(id).is_some() {
+                    tracing::info!("{}: it has ended", id.name);
+                }
                 self.service.ended(id);
             }
             stays
