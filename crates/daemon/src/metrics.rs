@@ -223,6 +223,7 @@ mod tests {
             rests: true,
             asked: None,
             notes: Vec::new(),
+            not_given_back: Vec::new(),
             interrupts: Some(heard),
         }];
         metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })

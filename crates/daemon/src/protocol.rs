@@ -176,6 +176,9 @@ pub struct VmStatus {
     /// Notes about the policy on this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// After the policy's end: threads that could not be given back what they had, and why. They stay in the journal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_given_back: Vec<String>,
 }
 
 impl VmStatus {

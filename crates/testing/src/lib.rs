@@ -49,7 +49,7 @@ pub use native::Native;
 pub use random::random;
 pub use signal::awaits_interrupt_handler;
 pub use terminal::Terminal;
-pub use threads::assert_no_thread;
+pub use threads::{assert_no_thread, drop_cap_sys_nice};
 pub use tree::Tree;
 pub use until::{found, until};
 pub use waiting::Waiting;

@@ -323,7 +323,7 @@ mod tests {
         let may = Attributes::of(libc::SCHED_OTHER, 0, 0, 0).set(0).and_then(|()| plain.set(0));
         assert_eq!(plain.can_come_back().is_ok(), may.is_ok());
         let meek = thread::spawn(move || {
-            drop_cap_sys_nice();
+            vcoop_testing::drop_cap_sys_nice();
             let flagged = Attributes::of(libc::SCHED_OTHER, 0, 0, 0);
             (plain.can_come_back(), flagged.can_come_back(), Attributes::get(0).unwrap())
         });
@@ -331,20 +331,6 @@ mod tests {
         assert_eq!(refused.unwrap_err().source.raw_os_error(), Some(libc::EPERM));
         assert!(flagged.is_ok());
         assert_eq!(own.flags, 0, "it was tried elsewhere");
-    }
-
-    /// Of this thread alone.
-    fn drop_cap_sys_nice() {
-        const VERSION_3: u32 = 0x2008_0522;
-        const CAP_SYS_NICE: u32 = 23;
-        let header = [VERSION_3, 0];
-        let mut sets = [[0_u32; 3]; 2];
-        // SAFETY: the kernel reads and writes two words of header, and twice three of sets.
-        unsafe {
-            libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr());
-            sets[0].iter_mut().for_each(|set| *set &= !(1 << CAP_SYS_NICE));
-            assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()), 0);
-        }
     }
 
     #[test]

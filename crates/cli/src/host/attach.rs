@@ -183,7 +183,12 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     if *rests {
         text += "  at rest: hardly any thread of the host waits for a CPU\n";
     }
-    text += "every thread has what it had before\n";
+    for why in &vm.not_given_back {
+        let _ = writeln!(text, "  not given back: {why}; `vcoop restore` tries again");
+    }
+    if vm.not_given_back.is_empty() {
+        text += "every thread has what it had before\n";
+    }
     text
 }
 

@@ -77,7 +77,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     }
     tell(&[NotifyState::Stopping]);
     drop(service);
-    tracing::info!("every thread has what it had before");
+    // What its end could not give back is still in the journal.
+    if vcoop_daemon::restore(&Place::usual()).is_ok_and(|left| left.failed.is_empty()) {
+        tracing::info!("every thread has what it had before");
+    }
     Ok(())
 }
 

@@ -572,6 +572,7 @@ impl Inside {
             rests: vm.rests,
             asked: vm.governor.as_ref().map(GovernorDriver::width),
             notes: vm.notes.clone(),
+            not_given_back: Vec::new(),
         }
     }
 

@@ -278,8 +278,8 @@ impl Inside {
     }
 
     /// Restores a thread and forgets it, unless it was changed from outside to something else than a part of its boost.
-    /// What cannot be restored stays in the journal.
-    fn let_go(&mut self, vcpu: Vcpu, due: Due) {
+    /// What cannot be restored stays in the journal; says why.
+    fn let_go(&mut self, vcpu: Vcpu, due: Due) -> Option<String> {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
@@ -292,12 +292,15 @@ impl Inside {
         let now = Attributes::get(vcpu.tid());
         let is_ours = |now: Policy| now == vcpu.has.to_policy() || vcpu.keeps_boost(now);
         let is_ours = now.is_ok_and(|now| is_ours(now.to_policy()));
-        if is_ours && vcpu.captured.restore().is_err() {
-            return;
+        if is_ours && let Err(why) = vcpu.captured.restore() {
+            let why = format!("thread {}: {why}", vcpu.tid());
+            tracing::error!("not given back: {why}");
+            return Some(why);
         }
         self.keeper.drop(vcpu.slot);
         // It stays in the file if that cannot be written, which does no harm.
         let _ = self.journal.forget(&vcpu.captured);
+        None
     }
 
     pub(super) fn detach(&mut self, number: u64) -> Option<VmStatus> {
@@ -315,12 +318,12 @@ impl Inside {
         last.vcpus.iter_mut().chain(&mut last.timers).for_each(|vcpu| vcpu.boosted = false);
         self.govern_no_more(number);
         let mut vm = self.vms.remove(&number)?;
-        if let Some(timers) = vm.timers {
-            self.detach(timers);
+        if let Some(timers) = vm.timers.and_then(|timers| self.detach(timers)) {
+            last.not_given_back = timers.not_given_back;
         }
         for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
             if let Ok(vcpu) = vcpu {
-                self.let_go(vcpu, Due::Policy(number, place));
+                last.not_given_back.extend(self.let_go(vcpu, Due::Policy(number, place)));
             }
         }
         self.dismiss_vm(&vm);

@@ -105,6 +105,36 @@ fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
     vcpu.end();
 }
 
+/// Without the capability that it had when it boosted, the engine cannot clear the flag that a boost sets.
+#[test]
+fn what_cannot_be_given_back_is_said_and_stays_in_the_journal() {
+    // A thread of its own: the capability does not come back.
+    std::thread::spawn(without_the_capability).join().unwrap();
+}
+
+fn without_the_capability() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, _commands) = engine(&dir, idle);
+    let vcpu = Waiting::start();
+    match inside.attach(under(vcpu.tid, "static", &[])) {
+        Ok(_) => {}
+        Err(why) => {
+            assert!(why.missing, "{why}");
+            inside.keeper.end();
+            return Skip::because(why).tell();
+        }
+    }
+    let (&number, _) = inside.vms.first_key_value().unwrap();
+    vcoop_testing::drop_cap_sys_nice();
+    let last = inside.detach(number).unwrap();
+    let [why] = last.not_given_back.as_slice() else { panic!("{:?}", last.not_given_back) };
+    assert!(why.starts_with(&format!("thread {}: ", vcpu.tid)), "{why}");
+    let journal = inside.journal.contents();
+    assert_eq!(journal.threads.len(), 1);
+    inside.keeper.end();
+    vcpu.end();
+}
+
 #[test]
 fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
     for told in [0, u64::MAX] {
