@@ -81,7 +81,7 @@ pub struct Fold {
     decider: Decider,
     last: Stat,
     last_at: Instant,
-    /// Time of before `last_at` that a CPU's counters may not have yet.
+    /// By CPU: time before `last_at` that its counters may still lack, in nanoseconds.
     late: BTreeMap<u32, u64>,
     /// Time of each CPU since the last look, in the governor's order of CPUs.
     since: Vec<Option<CpuTime>>,

@@ -163,6 +163,13 @@ struct Core {
     used_up_at: Ns,
 }
 
+impl Core {
+    /// The virtual processor whose share is used.
+    fn pays(&self) -> u32 {
+        if self.payer == NONE { self.vp } else { self.payer }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Cpu {
     /// The running entity, or [`NONE`].

@@ -314,7 +314,7 @@ impl Pool {
         if c.vp == NONE || used == 0 {
             return;
         }
-        let pays = if c.payer == NONE { c.vp } else { c.payer };
+        let pays = c.pays();
         let vp = &mut self.vps[pays as usize];
         let own = used.min(vp.left);
         vp.left -= own;

@@ -56,8 +56,7 @@ impl Pool {
     /// A virtual processor that has used up its share on its core goes on with spare time, if there is any for it.
     fn used_up(&mut self, now: Ns, core: u32) {
         let c = &self.cores[core as usize];
-        let pays = if c.payer == NONE { c.vp } else { c.payer };
-        if c.vp == NONE || c.leaving || c.spare || self.vps[pays as usize].left > 0 {
+        if c.vp == NONE || c.leaving || c.spare || self.vps[c.pays() as usize].left > 0 {
             return;
         }
         let part = usize::from(self.vps[c.vp as usize].partition);

@@ -125,13 +125,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
     (path, any::<[bool; 3]>(), 0u64..300, 1u64..50, 1u32..4).prop_map(
         |(path, [pv_tlb, pv_yield, pause], threshold, window, ple_grow)| {
             let spin = SpinVirt {
-                locks: [
-                    SpinLocks::Queued,
-                    SpinLocks::TestAndSet,
-                    SpinLocks::Pv,
-                    SpinLocks::PvTicket,
-                    SpinLocks::Confer,
-                ][threshold as usize % 5],
+                locks: SpinLocks::ALL[threshold as usize % SpinLocks::ALL.len()],
                 threshold_ns: Some(threshold * US),
                 ple_window_ns: Some(window * US),
                 ple_grow,

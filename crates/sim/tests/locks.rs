@@ -52,10 +52,7 @@ fn call_beside_a_lock(take: Act, after: u64, change: impl Fn(&mut Virt)) -> (f64
 
 #[test]
 fn a_call_waits_for_those_who_take_a_lock_with_interrupts_off() {
-    let confer = SpinLocks::Confer;
-    for locks in
-        [SpinLocks::Queued, SpinLocks::TestAndSet, SpinLocks::Pv, SpinLocks::PvTicket, confer]
-    {
+    for locks in SpinLocks::ALL {
         for posted in [false, true] {
             let of = |take| {
                 call_beside_a_lock(take, 3_300, |virt| {

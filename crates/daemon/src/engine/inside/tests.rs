@@ -90,12 +90,8 @@ fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
     let vcpu = Waiting::start();
     let nicer = ["policy.static.means=\"nice 19\"".to_owned()];
     let status = match inside.attach(under(vcpu.tid, "static", &nicer)) {
-        Ok(status) => status,
-        Err(why) => {
-            assert!(why.missing, "{why}");
-            inside.keeper.end();
-            return Skip::because(why).tell();
-        }
+        Err(why) if why.missing => return Skip::because(why).tell(),
+        attached => attached.unwrap(),
     };
     let why = status.vcpus[0].left_alone.as_deref().unwrap_or_default();
     assert!(why.contains("a boost would not raise it") && status.driven().count() == 0, "{why}");
@@ -117,20 +113,15 @@ fn without_the_capability() {
     let (mut inside, _commands) = engine(&dir, idle);
     let vcpu = Waiting::start();
     match inside.attach(under(vcpu.tid, "static", &[])) {
-        Ok(_) => {}
-        Err(why) => {
-            assert!(why.missing, "{why}");
-            inside.keeper.end();
-            return Skip::because(why).tell();
-        }
-    }
+        Err(why) if why.missing => return Skip::because(why).tell(),
+        attached => attached.unwrap(),
+    };
     let (&number, _) = inside.vms.first_key_value().unwrap();
     vcoop_testing::drop_cap_sys_nice();
     let last = inside.detach(number).unwrap();
     let [why] = last.not_given_back.as_slice() else { panic!("{:?}", last.not_given_back) };
     assert!(why.starts_with(&format!("thread {}: ", vcpu.tid)), "{why}");
-    let journal = inside.journal.contents();
-    assert_eq!(journal.threads.len(), 1);
+    assert_eq!(inside.journal.contents().threads.len(), 1);
     inside.keeper.end();
     vcpu.end();
 }
