@@ -63,12 +63,13 @@ impl ThisHost {
             ),
             Fair::Eevdf(fair) => format!(
                 "fair = \"{name}\"\nbase_slice = \"{}ns\"\nrun_to_parity = {}\n\
-                 preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\n",
+                 preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\nyield_forfeits = {}\n",
                 fair.base_slice_ns,
                 fair.run_to_parity,
                 fair.preempt_short,
                 fair.place_lag,
-                fair.delay_dequeue
+                fair.delay_dequeue,
+                fair.yield_forfeits
             ),
         };
         let guard = |kind: &str, of: Bandwidth| {

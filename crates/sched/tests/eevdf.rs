@@ -1,7 +1,7 @@
 //! EEVDF as a level drives it: what depends on the order in which a call charges, queues and compares.
 
 use crate::driver::{HOG, MS, Machine, US, Work, config, nice};
-use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18};
+use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18, V6_18_0};
 use vcoop_sched::config::{EevdfTunables, Fair, Policy};
 use vcoop_sched::{EntId, Leave};
 
@@ -48,6 +48,37 @@ fn a_loop_of_yields_gets_next_to_nothing_since_2026() {
     assert!((1350..1450).contains(&yields), "{yields} in 2 s");
     assert!(m.exec(yielder) < 2 * 10 * MS, "{}", m.exec(yielder));
     assert!(m.exec(hog) > 1950 * MS);
+}
+
+#[test]
+fn who_yielded_often_keeps_others_waiting_until_its_deadline() {
+    // One thread yields for 50 ms, and then runs on as the hog beside it does. How long does the hog wait at most?
+    let longest = |release, yield_forfeits| {
+        let fair = EevdfTunables { yield_forfeits, ..EevdfTunables::of(release, 2) };
+        let mut cfg = config(1, Fair::Eevdf(fair));
+        cfg.tick_ns = 4 * MS;
+        let mut m = Machine::new(&cfg);
+        let hog = m.spawn(nice(0), HOG);
+        let yielder = m.spawn(nice(0), HOG);
+        let (mut ran, mut longest) = (0, 0);
+        while m.now < 2000 * MS {
+            if m.current(0) == Some(hog) {
+                ran = m.now;
+            }
+            longest = longest.max(m.now - ran);
+            m.run_for(20 * US);
+            if m.now < 50 * MS && m.current(0) == Some(yielder) {
+                m.schedule(0, Leave::Yield);
+            }
+        }
+        longest
+    };
+    for release in EevdfRelease::ALL {
+        let (moved, forfeited) = (longest(release, false), longest(release, true));
+        assert!(forfeited < 8 * MS, "{release:?}: {forfeited}");
+        assert_eq!(moved > 100 * MS, release < V6_18_0, "{release:?}: {moved}");
+        assert!(release < V6_18_0 || moved < 8 * MS, "{release:?}: {moved}");
+    }
 }
 
 /// Share of two hogs beside a thread that is real-time for `on` of every millisecond and fair for the rest, and

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vcoop_sched::config::{Bandwidth, RtGuard};
+use vcoop_sched::config::{Bandwidth, EevdfRelease, Fair, RtGuard};
 
 use super::Finding;
 use crate::environment::find_in_path;
@@ -13,6 +13,7 @@ pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
         cpus(root, facts),
         smt(root),
         guard(facts),
+        yields(facts),
         sched_ext(root, facts),
         guest(root, facts),
         busy(root),
@@ -77,6 +78,24 @@ fn guard(facts: &HostFacts) -> Finding {
         RtGuard::Throttle(rt) => of("RT throttling", rt, ""),
         RtGuard::FairServer(fair) => of("fair server", fair, ""),
         RtGuard::Both(rt) => of("RT throttling", rt, ", and the fair server"),
+    }
+}
+
+/// What a vCPU that spins does to the others: KVM lets it yield when its PAUSE loop exits.
+fn yields(facts: &HostFacts) -> Finding {
+    const NAME: &str = "yields of vCPUs";
+    match facts.fair.value {
+        // Later releases protect a running thread for a slice only, however far its deadline is.
+        Fair::Eevdf(fair) if !fair.yield_forfeits && fair.release < EevdfRelease::V6_18_0 => {
+            Finding::limited(
+                NAME,
+                "as of this release, each yield of a spinning vCPU moves its deadline, and it may then run for \
+                 hundreds of milliseconds while others of its CPU wait",
+                "update the kernel: stable releases since 6.6.120, 6.12.63, 6.17.13 and 6.18.2 have commit \
+                 79104becf42b, and distributions may have it earlier",
+            )
+        }
+        _ => Finding::ok(NAME, "a spinning vCPU does not keep others waiting for long"),
     }
 }
 
@@ -396,6 +415,20 @@ mod tests {
         assert!(found().evidence.ends_with("can load scx_vcoop (means ext)"));
         fs::remove_dir_all(tree.path("sys/kernel/sched_ext")).unwrap();
         assert_eq!(found().state, State::Missing, "this kernel has none");
+    }
+
+    #[test]
+    fn releases_in_which_deadlines_run_away_are_told() {
+        let of = |release: &str| {
+            let (tree, _) = tree(&[("proc/sys/kernel/osrelease", release)]);
+            yields(&HostFacts::read(tree.root(), &[0, 1], None)).state
+        };
+        for release in ["6.6.119", "6.8.0-90-generic", "6.12.62", "6.16.3"] {
+            assert_eq!(of(release), State::Limited, "{release}");
+        }
+        for release in ["6.1.140", "6.12.63", "6.17.4", "6.18.1", "6.18.40"] {
+            assert_eq!(of(release), State::Ok, "{release}");
+        }
     }
 
     #[test]

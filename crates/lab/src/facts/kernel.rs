@@ -145,6 +145,14 @@ pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
         _ => EevdfRelease::V6_18,
     };
     let mut eevdf = EevdfTunables::of(rules, cpus);
+    // Commit 79104becf42b, as the stable series have it.
+    eevdf.yield_forfeits = match (release.major, release.minor) {
+        (6, 6) => release.patch >= 120,
+        (6, 12) => release.patch >= 63,
+        (6, 17) => release.patch >= 13,
+        (6, 18) => release.patch >= 2,
+        _ => eevdf.yield_forfeits,
+    };
     match root.number("sys/kernel/debug/sched/base_slice_ns") {
         Some(ns) if ns > 0 => {
             eevdf.base_slice_ns = ns;

@@ -120,6 +120,25 @@ fn slices_and_features_follow_the_release() {
 }
 
 #[test]
+fn stable_updates_changed_what_a_yield_gives_up() {
+    let forfeits = |release: &str| {
+        let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);
+        match read(&dir, &[0, 1], None).fair.value {
+            Fair::Eevdf(e) => e.yield_forfeits,
+            Fair::Cfs(_) => panic!("{release}"),
+        }
+    };
+    for before in ["6.6.119", "6.8.0-90-generic", "6.12.62", "6.16.12", "6.17.12", "6.18.1"] {
+        assert!(!forfeits(before), "{before}");
+    }
+    for since in
+        ["6.6.120", "6.12.63+deb13-amd64", "6.17.13", "6.18.2", "6.18.40", "6.19.0", "7.0.1"]
+    {
+        assert!(forfeits(since), "{since}");
+    }
+}
+
+#[test]
 fn idle_states_keep_their_order() {
     let state = |i: u32, file: &str| format!("sys/devices/system/cpu/cpu0/cpuidle/state{i}/{file}");
     let files = [

@@ -51,8 +51,8 @@ pub(crate) struct Rules {
     pub(crate) looks_again: bool,
     /// Lag is bounded by the longest slice on the queue and a tick; else by two slices of its own, or a tick.
     pub(crate) lag_of_longest: bool,
-    /// `sched_yield` gives up the rest of the request; else it only moves the deadline.
-    pub(crate) yield_forfeits: bool,
+    /// See [`EevdfTunables::yield_forfeits`].
+    yield_forfeits: bool,
     /// An entity that a directed yield favours, or a group of which an entity went to sleep, is picked if it is
     /// eligible; else the hint is ignored (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
@@ -119,6 +119,10 @@ pub struct EevdfTunables {
     pub place_lag: bool,
     /// Keep a sleeper with negative lag queued until its lag is gone.
     pub delay_dequeue: bool,
+    /// An eligible entity that yields gives up the rest of its request; else only its deadline moves. Stable updates of
+    /// older releases changed this (commit 79104becf42b, "sched/fair: Forfeit vruntime on yield"), so a release does not
+    /// say it alone.
+    pub yield_forfeits: bool,
     /// Who yields to a certain other entity gets a penalty (posted in December 2025; no kernel has it).
     pub yield_penalty: bool,
 }
@@ -139,6 +143,7 @@ impl EevdfTunables {
             preempt_short: rules.slices,
             place_lag: true,
             delay_dequeue: rules.delay_dequeue,
+            yield_forfeits: rules.yield_forfeits,
             yield_penalty: false,
         }
     }

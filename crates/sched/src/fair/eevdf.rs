@@ -248,12 +248,11 @@ impl FairClass {
 
     /// The current entity gives up its CPU for now.
     pub(super) fn yield_eevdf(&mut self, r: usize, s: usize, t: &EevdfTunables) {
-        let forfeits = t.release.rules().yield_forfeits;
-        if forfeits && !self.eligible(r, self.ses[s].vruntime) {
+        if t.yield_forfeits && !self.eligible(r, self.ses[s].vruntime) {
             return;
         }
         let se = &mut self.ses[s];
-        if forfeits {
+        if t.yield_forfeits {
             se.vruntime = se.deadline;
         }
         se.deadline += weight::virtual_time(se.slice, se.weight);

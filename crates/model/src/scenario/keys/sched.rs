@@ -150,6 +150,10 @@ table! {
         place_lag: Option<At<bool>>,
         /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true since 6.12.
         delay_dequeue: Option<At<bool>>,
+        /// EEVDF: a thread that yields (`sched_yield`, and a vCPU that yields to another one) gives up the rest of its
+        /// request, if it is eligible. False: only its deadline moves, further with each yield. Kernel: true with
+        /// eevdf, and in stable updates from 6.6.120, 6.12.63, 6.17.13 and 6.18.2 on; false with the other releases.
+        yield_forfeits: Option<At<bool>>,
         /// EEVDF: a thread that yields to another one of its CPU (`kvm_vcpu_on_spin`, `pv_sched_yield`) gets a penalty
         /// in virtual time, once in 6 ms on each CPU, as posted in December 2025 ("vCPU debooster"). Kernel: none has
         /// it.
@@ -225,6 +229,7 @@ impl SchedKeys {
             ("preempt_short", self.preempt_short.as_ref().map(|k| k.span)),
             ("place_lag", self.place_lag.as_ref().map(|k| k.span)),
             ("delay_dequeue", self.delay_dequeue.as_ref().map(|k| k.span)),
+            ("yield_forfeits", self.yield_forfeits.as_ref().map(|k| k.span)),
             ("yield_penalty", self.yield_penalty.as_ref().map(|k| k.span)),
         ];
         match self.fair.value.eevdf() {
@@ -252,6 +257,7 @@ impl SchedKeys {
                     preempt_short: or(&self.preempt_short, kernel.preempt_short),
                     place_lag: or(&self.place_lag, kernel.place_lag),
                     delay_dequeue: or(&self.delay_dequeue, kernel.delay_dequeue),
+                    yield_forfeits: or(&self.yield_forfeits, kernel.yield_forfeits),
                     yield_penalty: or(&self.yield_penalty, kernel.yield_penalty),
                 })
             }
