@@ -63,13 +63,16 @@ impl ThisHost {
             ),
             Fair::Eevdf(fair) => format!(
                 "fair = \"{name}\"\nbase_slice = \"{}ns\"\nrun_to_parity = {}\n\
-                 preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\nyield_forfeits = {}\n",
+                 preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\nyield_forfeits = {}\n\
+                 hrtick = {}\ndl_hrtick = {}\n",
                 fair.base_slice_ns,
                 fair.run_to_parity,
                 fair.preempt_short,
                 fair.place_lag,
                 fair.delay_dequeue,
-                fair.yield_forfeits
+                fair.yield_forfeits,
+                fair.hrtick,
+                fair.hrtick
             ),
         };
         let guard = |kind: &str, of: Bandwidth| {

@@ -1,9 +1,9 @@
 //! EEVDF as a level drives it: what depends on the order in which a call charges, queues and compares.
 
 use crate::driver::{HOG, MS, Machine, US, Work, config, nice};
-use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18, V6_18_0};
+use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18, V6_18_0, V7_3};
 use vcoop_sched::config::{EevdfTunables, Fair, Policy};
-use vcoop_sched::{EntId, Leave};
+use vcoop_sched::{CpuId, EntId, Leave};
 
 /// A CPU of a host of two, at 250 Hz.
 fn machine(release: EevdfRelease) -> Machine {
@@ -79,6 +79,50 @@ fn who_yielded_often_keeps_others_waiting_until_its_deadline() {
         assert_eq!(moved > 100 * MS, release < V6_18_0, "{release:?}: {moved}");
         assert!(release < V6_18_0 || moved < 8 * MS, "{release:?}: {moved}");
     }
+}
+
+#[test]
+fn a_timer_ends_requests_since_7_1() {
+    // Changes of the running one in 2 s, with ticks of 4 ms and requests of 1.4 ms.
+    let changes = |hrtick, hogs| {
+        let fair = EevdfTunables { hrtick, ..EevdfTunables::of(V6_18, 2) };
+        let mut cfg = config(1, Fair::Eevdf(fair));
+        cfg.tick_ns = 4 * MS;
+        let mut m = Machine::new(&cfg);
+        (0..hogs).for_each(|_| _ = m.spawn(nice(0), HOG));
+        let (mut last, mut changes) = (m.current(0), 0);
+        while m.now < 2000 * MS {
+            m.run_for(100 * US);
+            changes += u32::from(m.current(0) != last);
+            last = m.current(0);
+        }
+        (changes, m.level.deadline(CpuId(0)))
+    };
+    assert_eq!(changes(true, 1), (0, None), "there is nobody to give way to");
+    let (by_tick, none) = changes(false, 2);
+    assert!((480..=505).contains(&by_tick) && none.is_none(), "{by_tick}");
+    let (by_timer, armed) = changes(true, 2);
+    assert!((1400..=1430).contains(&by_timer) && armed.is_some(), "{by_timer}");
+}
+
+#[test]
+fn who_is_picked_again_runs_to_the_next_tick() {
+    // One of two hogs has the weight to be picked twice in a row: nothing starts the timer again.
+    let mut cfg = config(1, Fair::Eevdf(EevdfTunables::of(V7_3, 2)));
+    cfg.tick_ns = 4 * MS;
+    let mut m = Machine::new(&cfg);
+    let heavy = m.spawn(nice(-10), HOG);
+    let light = m.spawn(nice(0), HOG);
+    let (mut began, mut longest) = (m.now, 0);
+    while m.now < 2000 * MS {
+        m.run_for(100 * US);
+        if m.current(0) == Some(light) {
+            began = m.now;
+        }
+        longest = longest.max(m.now - began);
+    }
+    assert!(m.exec(heavy) > 8 * m.exec(light));
+    assert!(longest > 4 * MS, "{longest}");
 }
 
 /// Share of two hogs beside a thread that is real-time for `on` of every millisecond and fair for the rest, and

@@ -142,7 +142,8 @@ pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
         (6, ..=14, _) => EevdfRelease::V6_12,
         (6, ..=16, _) => EevdfRelease::V6_15,
         (6, 17, _) | (6, 18, ..=32) => EevdfRelease::V6_18_0,
-        _ => EevdfRelease::V6_18,
+        (6, ..) | (7, ..=2, _) => EevdfRelease::V6_18,
+        _ => EevdfRelease::V7_3,
     };
     let mut eevdf = EevdfTunables::of(rules, cpus);
     // Commit 79104becf42b, as the stable series have it.
@@ -152,6 +153,12 @@ pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
         (6, 17) => release.patch >= 13,
         (6, 18) => release.patch >= 2,
         _ => eevdf.yield_forfeits,
+    };
+    // Features can be switched while the kernel runs.
+    let features = root.text("sys/kernel/debug/sched/features").unwrap_or_default();
+    eevdf.hrtick = match features.split_whitespace().find(|f| f.ends_with("HRTICK")) {
+        Some(feature) => feature == "HRTICK",
+        None => release >= Release::new(7, 1),
     };
     match root.number("sys/kernel/debug/sched/base_slice_ns") {
         Some(ns) if ns > 0 => {

@@ -117,6 +117,22 @@ fn slices_and_features_follow_the_release() {
     assert_eq!(of("6.18.9"), (EevdfRelease::V6_18_0, 1_400_000, true));
     assert_eq!(of("6.18.44-fc"), (EevdfRelease::V6_18, 1_400_000, true));
     assert_eq!(of("7.0.0-1-amd64"), (EevdfRelease::V6_18, 1_400_000, true));
+    assert_eq!(of("7.2.9"), (EevdfRelease::V6_18, 1_400_000, true));
+    assert_eq!(of("7.3.4+deb13-cloud-amd64"), (EevdfRelease::V7_3, 1_400_000, true));
+    assert_eq!(of("8.0.1"), (EevdfRelease::V7_3, 1_400_000, true));
+}
+
+#[test]
+fn requests_end_in_time_since_7_1_unless_the_feature_is_off() {
+    let hrtick = |files: &[(&str, &str)]| match read(&Tree::with(files), &[0, 1], None).fair.value {
+        Fair::Eevdf(e) => e.hrtick,
+        Fair::Cfs(_) => panic!("{files:?}"),
+    };
+    let release = |release| ("proc/sys/kernel/osrelease", release);
+    let features = |list| ("sys/kernel/debug/sched/features", list);
+    assert!(!hrtick(&[release("7.0.12")]) && hrtick(&[release("7.1.0")]));
+    assert!(hrtick(&[release("6.18.44"), features("PLACE_LAG HRTICK NO_HRTICK_DL\n")]));
+    assert!(!hrtick(&[release("7.3.4"), features("PLACE_LAG NO_HRTICK HRTICK_DL\n")]));
 }
 
 #[test]

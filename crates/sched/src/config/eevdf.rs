@@ -22,6 +22,9 @@ pub enum EevdfRelease {
     #[default]
     #[cfg_attr(feature = "serde", serde(rename = "6.18"))]
     V6_18,
+    /// Requests end in time, and short slices preempt whatever their deadline.
+    #[cfg_attr(feature = "serde", serde(rename = "7.3"))]
+    V7_3,
 }
 
 /// What differs between releases. docs/src/simulator-host.md says where each rule comes from.
@@ -53,6 +56,13 @@ pub(crate) struct Rules {
     pub(crate) lag_of_longest: bool,
     /// See [`EevdfTunables::yield_forfeits`].
     yield_forfeits: bool,
+    /// See [`EevdfTunables::hrtick`].
+    hrtick: bool,
+    /// A waking entity with a shorter slice preempts and is picked next if it is eligible, whatever its deadline, and
+    /// also if the current one was asked to give way before. Beside an entity with a shorter slice, the current one is
+    /// protected as long as it is eligible; else for that slice. Protection that a waking entity cuts is counted from
+    /// the mean vruntime, if the current entity is ahead of it.
+    pub(crate) short_goes_next: bool,
     /// An entity that a directed yield favours, or a group of which an entity went to sleep, is picked if it is
     /// eligible; else the hint is ignored (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
@@ -60,7 +70,8 @@ pub(crate) struct Rules {
 
 impl EevdfRelease {
     /// All, oldest first.
-    pub const ALL: [Self; 5] = [Self::V6_6, Self::V6_12, Self::V6_15, Self::V6_18_0, Self::V6_18];
+    pub const ALL: [Self; 6] =
+        [Self::V6_6, Self::V6_12, Self::V6_15, Self::V6_18_0, Self::V6_18, Self::V7_3];
 
     /// Whether `sched_setattr` takes a slice.
     pub fn has_slices(self) -> bool {
@@ -79,6 +90,8 @@ impl EevdfRelease {
             looks_again: false,
             lag_of_longest: false,
             yield_forfeits: false,
+            hrtick: false,
+            short_goes_next: false,
             picks_buddy: false,
         };
         const V6_12: Rules =
@@ -93,12 +106,14 @@ impl EevdfRelease {
             yield_forfeits: true,
             ..V6_18_0
         };
+        const V7_3: Rules = Rules { hrtick: true, short_goes_next: true, ..V6_18 };
         match self {
             Self::V6_6 => &V6_6,
             Self::V6_12 => &V6_12,
             Self::V6_15 => &V6_15,
             Self::V6_18_0 => &V6_18_0,
             Self::V6_18 => &V6_18,
+            Self::V7_3 => &V7_3,
         }
     }
 }
@@ -123,6 +138,9 @@ pub struct EevdfTunables {
     /// older releases changed this (commit 79104becf42b, "sched/fair: Forfeit vruntime on yield"), so a release does not
     /// say it alone.
     pub yield_forfeits: bool,
+    /// A timer ends the running entity's request where others wait, and not the next tick (HRTICK; on since Linux 7.1 on
+    /// x86).
+    pub hrtick: bool,
     /// Who yields to a certain other entity gets a penalty (posted in December 2025; no kernel has it).
     pub yield_penalty: bool,
 }
@@ -144,6 +162,7 @@ impl EevdfTunables {
             place_lag: true,
             delay_dequeue: rules.delay_dequeue,
             yield_forfeits: rules.yield_forfeits,
+            hrtick: rules.hrtick,
             yield_penalty: false,
         }
     }

@@ -149,16 +149,24 @@ impl FairClass {
     #[inline]
     pub(super) fn protect(&mut self, r: usize, s: usize, t: &EevdfTunables) {
         self.ses[s].protect = self.ses[s].deadline;
-        if t.release.rules().quantum {
+        if t.release.rules().short_goes_next
+            && t.run_to_parity
+            && t.preempt_short
+            && self.shortest_slice(r) < self.ses[s].slice
+        {
+            let others = self.avg_without(r, s as u32).0;
+            self.ses[s].protect = self.ses[s].protect.min(others + 1);
+        } else if t.release.rules().quantum {
             let parity = t.run_to_parity.then(|| self.shortest_slice(r));
-            self.cut_protection(s, parity.unwrap_or(t.release.rules().base_slice_ns));
+            let slice = parity.unwrap_or(t.release.rules().base_slice_ns);
+            self.cut_protection(s, self.ses[s].vruntime, slice);
         }
     }
 
-    /// Limits protection to `slice` from now on, if that is shorter.
-    fn cut_protection(&mut self, s: usize, slice: Ns) {
+    /// Limits protection to `slice` after `from`, a virtual time, if that is shorter.
+    fn cut_protection(&mut self, s: usize, from: i64, slice: Ns) {
         let se = &mut self.ses[s];
-        se.protect = se.protect.min(se.vruntime + weight::virtual_time(slice, se.weight));
+        se.protect = se.protect.min(from + weight::virtual_time(slice, se.weight));
     }
 
     /// The entity that was yielded to, or the group of one that went to sleep, if it is eligible (`PICK_BUDDY`, since
@@ -228,15 +236,30 @@ impl FairClass {
             }
             self.dequeue_se_up(best, Dequeue::Sleep);
         };
-        if best == p {
+        let wins =
+            best == p || short && rules.short_goes_next && self.eligible(r, self.ses[p].vruntime);
+        if wins {
             if short {
                 self.ses[s].protect = self.ses[s].vruntime;
             }
         } else if short || rules.always_cuts {
-            let slice = self.shortest_slice(r);
-            self.cut_protection(s, slice);
+            let mut from = self.ses[s].vruntime;
+            if rules.short_goes_next {
+                from = from.min(self.avg_vruntime(r));
+            }
+            self.cut_protection(s, from, self.shortest_slice(r));
         }
-        best == p
+        wins
+    }
+
+    /// Whether `p`, which preempts `s`, is picked next whatever its deadline (`set_short_buddy`).
+    pub(super) fn goes_next(&self, r: usize, s: usize, p: usize, t: &EevdfTunables) -> bool {
+        let slice = self.ses[p].slice;
+        let next = self.rqs[r].next;
+        t.release.rules().short_goes_next
+            && t.preempt_short
+            && slice < self.ses[s].slice
+            && (next == NONE || self.ses[next as usize].slice >= slice)
     }
 
     /// Whether `p`, whose slice is shorter than that of `s`, may preempt `s` within its slice.

@@ -6,7 +6,7 @@ use super::tests::{CPU, class_with_tick, slice, start};
 use super::{Dequeue, Enqueue, FairClass};
 use crate::EntId;
 use crate::class::Class;
-use crate::config::EevdfRelease::{self, V6_6, V6_12, V6_15, V6_18, V6_18_0};
+use crate::config::EevdfRelease::{self, V6_6, V6_12, V6_15, V6_18, V6_18_0, V7_3};
 use crate::config::{EevdfTunables, Fair, Ns, Policy};
 
 const US: i64 = 1000;
@@ -271,6 +271,49 @@ fn protection_lasts_for_the_shortest_slice_of_the_queue() {
 }
 
 #[test]
+fn beside_a_short_slice_protection_lasts_while_eligible_since_7_3() {
+    let mut c = of(V7_3, slice(300));
+    waits(&mut c, P, 100, 400);
+    waits(&mut c, A, 0, 1400);
+    c.set_next(CPU, EntId(A));
+    // It is eligible up to the mean of the others.
+    assert_eq!(protect(&c, A), 100);
+    assert!(!ran(&mut c, A, 100) && ran(&mut c, A, 1));
+}
+
+#[test]
+fn a_short_slice_runs_next_whatever_its_deadline_since_7_3() {
+    for release in [V6_18, V7_3] {
+        let mut c = of(release, slice(300));
+        runs(&mut c, A, 100, 350, 350);
+        wakes(&mut c, P, 0);
+        assert_eq!(at(&c, P), (100, 400));
+        assert_eq!(preempts(&mut c, A, P), release == V7_3);
+        let next = if release == V7_3 { P } else { A };
+        assert_eq!(c.pick(CPU), Some(EntId(next)));
+        // It has to be eligible.
+        let mut c = of(release, slice(300));
+        runs(&mut c, A, 100, 350, 350);
+        wakes(&mut c, P, -10);
+        assert!(!preempts(&mut c, A, P));
+        assert_eq!(c.pick(CPU), Some(EntId(A)));
+    }
+}
+
+#[test]
+fn protection_is_cut_from_the_mean_since_7_3() {
+    for (release, want) in [(V6_18, 2000 + 1400), (V7_3, 1450 + 1400)] {
+        let mut c = of(release, N);
+        runs(&mut c, A, 2000, 4000, 4000);
+        waits(&mut c, B, 900, 2000);
+        wakes(&mut c, P, 0);
+        assert_eq!(at(&c, P).0, 1450);
+        assert!(!preempts(&mut c, A, P), "it would be the turn of another one");
+        assert_eq!(protect(&c, A), want, "{release:?}");
+    }
+}
+
+#[test]
 fn a_delayed_sleeper_stands_in_the_way_until_2026() {
     let (d, h) = (B, C);
     for release in [V6_12, V6_15, V6_18_0, V6_18] {
@@ -331,7 +374,7 @@ fn a_second_request_runs_unprotected() {
 fn another_nice_value_ends_protection_since_2026() {
     for release in EevdfRelease::ALL {
         let mut c = of(release, N);
-        assert_eq!(c.requeues(), release == V6_18);
+        assert_eq!(c.requeues(), release >= V6_18);
         runs(&mut c, A, 0, 1400, 1400);
         waits(&mut c, B, 300, 1700);
         c.set_policy(EntId(A), Policy::Normal { nice: -1, slice_ns: None });

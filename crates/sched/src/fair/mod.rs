@@ -163,6 +163,12 @@ impl FairClass {
         matches!(self.kind, Fair::Eevdf(t) if t.release.rules().picked_only)
     }
 
+    /// Whether a waking entity is compared also if the current one was asked to give way before.
+    #[inline]
+    pub(crate) fn always_compares(&self) -> bool {
+        matches!(self.kind, Fair::Eevdf(t) if t.release.rules().short_goes_next && t.preempt_short)
+    }
+
     /// Whether the entity sleeps but is still queued, to work off its negative lag.
     #[inline]
     pub(crate) fn is_delayed(&self, e: EntId) -> bool {
@@ -228,6 +234,23 @@ impl FairClass {
             return false;
         }
         self.any_task(cpu.index(), &mut |se, _| se.delayed)
+    }
+
+    /// Whether a timer ends requests.
+    #[inline]
+    pub(crate) fn has_hrtick(&self) -> bool {
+        matches!(self.kind, Fair::Eevdf(t) if t.hrtick)
+    }
+
+    /// Execution that is left to the current entity until its deadline; `None` if no other entity, not even a delayed
+    /// sleeper, is queued on its CPU.
+    pub(crate) fn left_beside_others(&self, e: EntId) -> Option<Ns> {
+        let s = self.se_of(e);
+        let path = core::iter::successors(Some(s), |&s| self.above(s));
+        path.map(|s| &self.rqs[self.ses[s].rq as usize]).find(|rq| rq.nr > 1)?;
+        let se = &self.ses[s];
+        let left = u64::try_from(se.deadline - se.vruntime).unwrap_or(0);
+        Some(weight::real_time(left, se.weight))
     }
 
     /// Visits the tasks of a queue and of the groups on it, those of the current entity last, until `visit` returns
@@ -429,7 +452,13 @@ impl Class for FairClass {
         }
         match self.kind {
             Fair::Cfs(c) => self.preempts_cfs(r, s, p, self.is_long(own, &c), &c),
-            Fair::Eevdf(t) => self.preempts_eevdf(r, s, p, &t),
+            Fair::Eevdf(t) => {
+                let wins = self.preempts_eevdf(r, s, p, &t);
+                if wins && self.goes_next(r, s, p, &t) {
+                    self.favour(woken);
+                }
+                wins
+            }
         }
     }
 

@@ -55,6 +55,11 @@ pub(crate) fn virtual_time(ns: Ns, weight: u64) -> i64 {
     }
 }
 
+/// Execution at `weight` that is worth `virtual_ns`: the inverse of [`virtual_time`], rounded up.
+pub(crate) fn real_time(virtual_ns: u64, weight: u64) -> Ns {
+    (u128::from(virtual_ns) * u128::from(weight)).div_ceil(u128::from(NICE_0)) as Ns
+}
+
 /// `ns * part / whole`, rounded down.
 #[inline]
 pub(crate) fn share(ns: Ns, part: u64, whole: u64) -> Ns {

@@ -110,6 +110,7 @@ impl Level {
         if self.fair.quota_timer(cpu) <= now {
             self.on_quota_timer(now, cpu);
         }
+        self.on_hrtick(now, cpu);
         let c = &self.cpus[cpu.index()];
         let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
         if self.guard.on_rt_timer(now, cpu, rt) {

@@ -8,6 +8,7 @@ mod charge;
 mod check;
 mod core_sched;
 mod dl_move;
+mod hrtick;
 mod place;
 mod quota;
 mod rt_move;
@@ -99,6 +100,8 @@ struct Cpu {
     has_woken: bool,
     /// Time up to which the current entity is charged.
     charged_to: Ns,
+    /// When the timer of the current fair entity's request fires; [`NEVER`] if it is not armed.
+    hrtick: Ns,
     /// Reported as stolen, and not yet used by a charge.
     stolen: Ns,
     /// Runnable entities, the running one included.
@@ -200,7 +203,8 @@ impl Level {
     pub fn new(cfg: &LevelConfig) -> Result<Self, ConfigError> {
         validate(cfg)?;
         let n = cfg.topology.cpus();
-        let cpu = Cpu { curr: NONE, capacity: balance::FULL, push: NONE, ..Cpu::default() };
+        let (hrtick, capacity) = (NEVER, balance::FULL);
+        let cpu = Cpu { curr: NONE, push: NONE, hrtick, capacity, ..Cpu::default() };
         let threads = cfg.topology.threads_per_core;
         let cores = n / threads;
         Ok(Self {
@@ -325,6 +329,7 @@ impl Level {
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
         let at = self.guard.deadline(cpu).min(self.dl.timer(cpu)).min(self.fair.quota_timer(cpu));
+        let at = at.min(self.cpus[cpu.index()].hrtick);
         (at != NEVER).then_some(at)
     }
 

@@ -286,7 +286,10 @@ impl Level {
             ent.stats.switches_in += 1;
             ent.stats.wait_ns += now - ent.queued_at;
             match ent.class {
-                ClassId::Fair => self.fair.set_next(cpu, n),
+                ClassId::Fair => {
+                    self.fair.set_next(cpu, n);
+                    self.start_hrtick(now, cpu, n);
+                }
                 ClassId::Rt => self.rt.set_next(cpu, n),
                 ClassId::Dl => self.set_dl(now, cpu, n),
             }
@@ -384,6 +387,7 @@ impl Level {
                 self.fair.clock = now;
                 self.fair.enqueue(cpu, e, how);
                 self.count_fair(now, e, cpu);
+                self.update_hrtick(now, cpu);
             }
             ClassId::Rt => {
                 self.rt.enqueue(cpu, e, how);
@@ -551,7 +555,9 @@ impl Level {
                 return self.kick(cpu, true);
             }
             if self.class(EntId(curr)) == ClassId::Fair {
-                if kicked == Kicked::No && self.fair.check_preempt(cpu, EntId(curr), e) {
+                if (kicked == Kicked::No || self.fair.always_compares())
+                    && self.fair.check_preempt(cpu, EntId(curr), e)
+                {
                     self.kick(cpu, false);
                 }
                 return;

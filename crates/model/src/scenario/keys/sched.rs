@@ -69,6 +69,8 @@ choice! {
         Cfs = "cfs",
         /// Earliest eligible virtual deadline first, as of today: Linux 6.18 with its stable updates of 2026.
         Eevdf = "eevdf",
+        /// EEVDF as of Linux 7.3, but for groups.
+        Eevdf73 = "eevdf-7.3",
         /// EEVDF as of Linux 6.17 to the first releases of 6.18.
         Eevdf6180 = "eevdf-6.18.0",
         /// EEVDF as of Linux 6.15 and 6.16.
@@ -86,6 +88,7 @@ impl FairKind {
         Some(match self {
             Self::Cfs => return None,
             Self::Eevdf => EevdfRelease::V6_18,
+            Self::Eevdf73 => EevdfRelease::V7_3,
             Self::Eevdf6180 => EevdfRelease::V6_18_0,
             Self::Eevdf615 => EevdfRelease::V6_15,
             Self::Eevdf612 => EevdfRelease::V6_12,
@@ -152,8 +155,11 @@ table! {
         delay_dequeue: Option<At<bool>>,
         /// EEVDF: a thread that yields (`sched_yield`, and a vCPU that yields to another one) gives up the rest of its
         /// request, if it is eligible. False: only its deadline moves, further with each yield. Kernel: true with
-        /// eevdf, and in stable updates from 6.6.120, 6.12.63, 6.17.13 and 6.18.2 on; false with the other releases.
+        /// eevdf and eevdf-7.3, and in stable updates from 6.6.120, 6.12.63, 6.17.13 and 6.18.2 on; false with the other releases.
         yield_forfeits: Option<At<bool>>,
+        /// EEVDF: a timer ends the running entity's request at its end where others wait, and not the next tick (HRTICK).
+        /// Kernel: true with eevdf-7.3; on x86 since 7.1.
+        hrtick: Option<At<bool>>,
         /// EEVDF: a thread that yields to another one of its CPU (`kvm_vcpu_on_spin`, `pv_sched_yield`) gets a penalty
         /// in virtual time, once in 6 ms on each CPU, as posted in December 2025 ("vCPU debooster"). Kernel: none has
         /// it.
@@ -173,8 +179,8 @@ table! {
         /// `sched_rt_runtime_us = -1`.
         dl_admission: At<bool> = "true",
         /// A timer ends a deadline thread's runtime when it is used up, as with the kernel's feature
-        /// HRTICK_DL, not the next tick.
-        dl_hrtick: At<bool> = "false",
+        /// HRTICK_DL, not the next tick. Kernel: true with eevdf-7.3; on x86 since 7.1.
+        dl_hrtick: Option<At<bool>>,
         /// Balance load on the tick.
         balance_periodic: At<bool> = "true",
         /// Pull when a CPU is about to go idle.
@@ -198,13 +204,14 @@ pub(crate) struct LevelShape {
 impl SchedKeys {
     /// The level's configuration, without groups.
     pub(crate) fn level(&self, shape: LevelShape, errors: &Collector) -> LevelConfig {
+        let hrtick = or(&self.dl_hrtick, matches!(self.fair.value, FairKind::Eevdf73));
         LevelConfig {
             topology: shape.topology,
             tick_ns: shape.tick_ns,
             fair: self.fair(shape.topology.cpus(), errors),
             rr_slice_ns: self.rr_slice.value.0,
             rt_guard: self.guard(errors),
-            dl: DlConfig { admission: self.dl_admission.value, hrtick: self.dl_hrtick.value },
+            dl: DlConfig { admission: self.dl_admission.value, hrtick },
             balance: Balance {
                 periodic: self.balance_periodic.value,
                 newidle: self.balance_newidle.value,
@@ -230,6 +237,7 @@ impl SchedKeys {
             ("place_lag", self.place_lag.as_ref().map(|k| k.span)),
             ("delay_dequeue", self.delay_dequeue.as_ref().map(|k| k.span)),
             ("yield_forfeits", self.yield_forfeits.as_ref().map(|k| k.span)),
+            ("hrtick", self.hrtick.as_ref().map(|k| k.span)),
             ("yield_penalty", self.yield_penalty.as_ref().map(|k| k.span)),
         ];
         match self.fair.value.eevdf() {
@@ -258,6 +266,7 @@ impl SchedKeys {
                     place_lag: or(&self.place_lag, kernel.place_lag),
                     delay_dequeue: or(&self.delay_dequeue, kernel.delay_dequeue),
                     yield_forfeits: or(&self.yield_forfeits, kernel.yield_forfeits),
+                    hrtick: or(&self.hrtick, kernel.hrtick),
                     yield_penalty: or(&self.yield_penalty, kernel.yield_penalty),
                 })
             }
