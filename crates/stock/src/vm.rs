@@ -48,6 +48,9 @@ pub struct Options {
     pub memory_mib: u32,
     /// The accelerator.
     pub accel: Accel,
+    /// The clock of an emulated guest counts its instructions, at a nanosecond each, so that the guest does not notice
+    /// what else the host does. Its vCPUs run by turns.
+    pub counted: bool,
     /// The CPU model and its features, in QEMU's syntax; empty for all features of the accelerator.
     pub cpu: String,
     /// Whether QEMU names its threads, so that the vCPUs can be found without asking QEMU.
@@ -82,6 +85,7 @@ impl Default for Options {
             vcpus: 1,
             memory_mib: 256,
             accel: Accel::Tcg,
+            counted: false,
             cpu: String::new(),
             debug_threads: true,
             emulator_cpus: Vec::new(),
@@ -113,6 +117,7 @@ impl Options {
     pub(crate) fn arguments(&self, paths: &Paths) -> Vec<String> {
         // cx16 is off: an emulated cmpxchg16b stops all vCPUs for a while.
         let (accel, cpu) = match self.accel {
+            Accel::Tcg if self.counted => ("tcg,thread=single", "max,-cx16"),
             Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
             Accel::Kvm => ("kvm", "host"),
         };
@@ -123,6 +128,9 @@ impl Options {
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
         add("-name", format!("guest={},debug-threads={threads}", self.name));
         add("-accel", accel.to_owned());
+        if self.counted {
+            add("-icount", "shift=0,sleep=off".to_owned());
+        }
         add("-cpu", cpu.to_owned());
         add("-smp", self.vcpus.to_string());
         add("-m", self.memory_mib.to_string());

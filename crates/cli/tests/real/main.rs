@@ -10,6 +10,8 @@ mod discovery;
 #[cfg(target_os = "linux")]
 mod fold;
 #[cfg(target_os = "linux")]
+mod kernels;
+#[cfg(target_os = "linux")]
 mod observe;
 #[cfg(target_os = "linux")]
 mod owner;
