@@ -147,8 +147,8 @@ fn an_idle_machine_has_the_latency_of_its_costs() {
     costs.cstates.truncate(1);
     let c = costs.clone();
     let mut p = plan(cfs(1), costs);
-    let mut guest = cfs(1);
-    guest.rt_guard = RtGuard::Off; // its period timer would be one more deadline to write
+    // The guard's period timer would be one more deadline to write.
+    let guest = unguarded(cfs(1));
     p.vms = vec![vm("guest", guest, vec![task("cyclictest", cyclictest(MS, 0), RT, &[])])];
     probe_all(&mut p);
     let r = run(&p);
@@ -226,9 +226,7 @@ fn who_is_light_pays_for_its_wake_ups_by_waiting() {
 fn a_sleep_costs_more_where_its_cpu_idles_meanwhile() {
     let costs = Costs { sleep_ns: 10 * US, sleep_idle_ns: 20 * US, ..free() };
     let with = |hogs: usize| {
-        let mut level = eevdf(1);
-        level.rt_guard = RtGuard::Off;
-        let mut p = plan(level, costs.clone());
+        let mut p = plan(unguarded(eevdf(1)), costs.clone());
         p.host_tasks = vec![task("sleeper", cyclictest(MS, 0), RT, &[])];
         p.host_tasks.extend((0..hogs).map(|_| task("hog", hog(), Policy::NORMAL, &[])));
         probe_all(&mut p);
@@ -257,20 +255,13 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
             guest_sleep_ns: 20_000,
             ..free()
         };
-        let work = || Act::Do(Phase::Run { time: Dist::Const(400), mode: Mode::User });
-        let (receive, post) = (
-            || Act::Receive { sample: false },
-            |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) },
-        );
-        let ping = vec![work(), post(1), receive(), Act::Done];
-        let pong = vec![receive(), work(), post(0)];
-        let mut tasks: Vec<TaskPlan> = [ping, pong]
-            .into_iter()
-            .map(|acts| task("t", Program::Routine { acts }, RT, &[]))
-            .collect();
+        let (work, receive) = (run_for(400, Mode::User), Act::Receive { sample: false });
+        let post = |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) };
+        let ping = vec![work.clone(), post(1), receive.clone(), Act::Done];
+        let pong = vec![receive, work, post(0)];
+        let mut tasks = [ping, pong].map(|acts| task("t", routine(acts), RT, &[])).to_vec();
         tasks[1].name = "u".to_owned();
-        let mut level = eevdf(1);
-        level.rt_guard = RtGuard::Off;
+        let level = unguarded(eevdf(1));
         let mut p = plan(level.clone(), costs);
         let place = if guest { "guest" } else { "host" };
         match guest {
@@ -312,9 +303,8 @@ fn an_exitless_timer_costs_its_guest_no_exit_and_is_fired_from_elsewhere() {
     costs.cstates.truncate(1);
     let c = costs.clone();
     let mut p = plan(cfs(2), costs);
-    let mut guest = cfs(1);
-    guest.rt_guard = RtGuard::Off;
-    let mut vm = vm("guest", guest, vec![task("cyclictest", cyclictest(MS, 0), RT, &[])]);
+    let mut vm =
+        vm("guest", unguarded(cfs(1)), vec![task("cyclictest", cyclictest(MS, 0), RT, &[])]);
     vm.vcpu_cpus = vec![vec![0]];
     p.vms = vec![vm];
     probe_all(&mut p);
@@ -358,8 +348,7 @@ fn earliest_deadline_first_meets_what_fixed_priorities_miss() {
         let mut p = plan(cfs(1), free());
         p.duration_ns = 10 * S;
         // In a guest, whose level is like the host's.
-        let mut guest = cfs(1);
-        guest.rt_guard = RtGuard::Off;
+        let mut guest = unguarded(cfs(1));
         guest.dl.hrtick = true;
         let mut tasks = Vec::new();
         for (i, (name, period_ns, work)) in set.into_iter().enumerate() {
@@ -406,12 +395,10 @@ fn a_request_by_the_clock_is_late_only_if_its_end_is() {
     // A worker has 10 ms of each 40 ms, and something more urgent takes 3 ms after it has begun.
     let served = |guest: bool, after: u64| {
         let sleep = |ns| Act::Do(Phase::Sleep { time: Dist::Const(ns) });
-        let run_for = |ns| Act::Do(Phase::Run { time: Dist::Const(ns), mode: Mode::User });
-        let routine = |acts| Program::Routine { acts };
         let client = vec![sleep(40 * MS), Act::Post { peer: 1, room: Room::List }];
         let worker = vec![Act::Serve { time: Dist::Const(10 * MS) }, Act::Done];
         let align = Act::Do(Phase::Align { period_ns: 40 * MS });
-        let urgent = vec![align, sleep(after), run_for(3 * MS)];
+        let urgent = vec![align, sleep(after), run_for(3 * MS, Mode::User)];
         let tasks = vec![
             task("client", routine(client), RT, &[]),
             task("worker", routine(worker), Policy::Normal { nice: 0, slice_ns: None }, &[]),

@@ -1,14 +1,13 @@
 //! Tasks that meet at a barrier.
 
 use crate::support::*;
-use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Plan, Program};
+use vcoop_model::plan::{Act, Ns, Plan, Program};
 use vcoop_sched::config::Policy;
 
 /// Computes for this long, and meets three others.
 fn worker(work_us: Ns, spin_us: Ns) -> Program {
-    let work = Act::Do(Phase::Run { time: Dist::Const(work_us * US), mode: Mode::User });
     let meet = Act::Barrier { of: 4, spin_ns: spin_us * US };
-    Program::Routine { acts: vec![Act::Begin, work, meet, Act::Sample, Act::Done] }
+    routine(vec![Act::Begin, user(work_us), meet, Act::Sample, Act::Done])
 }
 
 /// Four that meet each round, on a pCPU each; the last one computes twice as long as the others.

@@ -8,15 +8,6 @@ use vcoop_sched::config::Policy;
 
 const RT: Policy = Policy::Fifo(50);
 
-fn serve(work: Ns) -> Program {
-    Program::Serve { work: Dist::Const(work), wait: Dist::Const(0), irq_vcpu: 0, section: None }
-}
-
-fn ping(interval_ns: Ns, server: Target) -> Program {
-    let (phase, work) = (Dist::Const(0), Dist::Const(0));
-    Program::Ping { interval_ns, phase, server, irq_vcpu: 0, work }
-}
-
 fn guest(vm: u32, task: u32) -> Target {
     Target::Guest { vm, task }
 }

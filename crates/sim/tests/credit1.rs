@@ -2,20 +2,12 @@
 
 use crate::support::*;
 use vcoop_credit1::{Credit1Config, Domain, XenVersion};
-use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, Program, Target, VmPlan};
-use vcoop_sched::config::{Policy, Topology};
+use vcoop_model::plan::{Act, HostSched, Mode, Plan, Target, VmPlan};
+use vcoop_sched::config::Policy;
 
 /// A host of `pcpus` with one domain for each VM.
 fn xen(pcpus: u32, vms: Vec<VmPlan>) -> Plan {
-    let mut p = plan(eevdf(1), free());
-    let domains = vec![Domain::default(); vms.len()];
-    p.host.sched = HostSched::Credit1(Credit1Config::new(Topology::flat(pcpus), domains));
-    p.vms = vms;
-    for (i, vm) in p.vms.iter_mut().enumerate() {
-        vm.group = Some(i as u16);
-    }
-    probe_all(&mut p);
-    p
+    hosted(HostSched::Credit1(credit1(pcpus, vms.len())), vms)
 }
 
 fn config(p: &mut Plan) -> &mut Credit1Config {
@@ -25,14 +17,13 @@ fn config(p: &mut Plan) -> &mut Credit1Config {
     }
 }
 
-fn cpu_loop(i: usize) -> VmPlan {
-    let task = task("loop", hog(), Policy::NORMAL, &[]);
-    vm(&format!("vm{i}"), eevdf(1), vec![task])
+fn cpu_loops(n: usize) -> Vec<VmPlan> {
+    (0..n).map(|i| cpu_loop(&format!("vm{i}"))).collect()
 }
 
 #[test]
 fn equal_vms_share_the_host_and_nothing_is_idle() {
-    let mut p = xen(4, (0..10).map(cpu_loop).collect());
+    let mut p = xen(4, cpu_loops(10));
     p.duration_ns = 20 * S;
     let r = run(&p);
     assert!(scalar(&r, "host", "cpu") > 99.0);
@@ -46,14 +37,14 @@ fn equal_vms_share_the_host_and_nothing_is_idle() {
 
 #[test]
 fn weights_and_caps_hold() {
-    let mut p = xen(1, vec![cpu_loop(0), cpu_loop(1)]);
+    let mut p = xen(1, cpu_loops(2));
     p.duration_ns = 20 * S;
     config(&mut p).domains[1].weight = 768;
     let r = run(&p);
     let [a, b] = ["vm0", "vm1"].map(|vm| scalar(&r, vm, "cpu"));
     assert!((b / a / 3.0 - 1.0).abs() < 0.15, "{a} and {b}");
 
-    let mut p = xen(1, vec![cpu_loop(0)]);
+    let mut p = xen(1, cpu_loops(1));
     p.duration_ns = 20 * S;
     config(&mut p).domains[0].cap_pct = 40;
     let r = run(&p);
@@ -65,7 +56,7 @@ fn weights_and_caps_hold() {
 /// A VM that wakes every 7.3 ms beside two that never sleep, on one pCPU: its longest wait.
 fn longest_wait(version: XenVersion, ratelimit_ns: u64) -> u64 {
     let probe = task("cyclictest", cyclictest(7_300 * US, 20 * US), Policy::Fifo(1), &[]);
-    let mut p = xen(1, vec![vm("pinged", eevdf(1), vec![probe]), cpu_loop(1), cpu_loop(2)]);
+    let mut p = xen(1, vec![vm("pinged", eevdf(1), vec![probe]), cpu_loop("vm1"), cpu_loop("vm2")]);
     p.duration_ns = 10 * S;
     // VMs that start together are all boosted, and wait for each other's first slices.
     p.warmup_ns = S;
@@ -105,7 +96,7 @@ fn who_spins_yields_to_whoever_is_next() {
     spins.tasks[0].cpus = vec![0];
     spins.tasks[1].cpus = vec![1];
     spins.vcpu_cpus = vec![vec![0], vec![1]];
-    let mut other = cpu_loop(1);
+    let mut other = cpu_loop("vm1");
     other.vcpu_cpus = vec![vec![1]];
     let mut p = xen(2, vec![spins, other]);
     p.duration_ns = 2 * S;
@@ -133,7 +124,7 @@ fn a_parked_vm_waits_and_its_samples_say_so() {
 #[test]
 fn costs_are_paid_and_books_balance() {
     let probe = task("cyclictest", cyclictest(3 * MS, 100 * US), Policy::Fifo(1), &[]);
-    let mut vms: Vec<VmPlan> = (0..7).map(cpu_loop).collect();
+    let mut vms = cpu_loops(7);
     vms.push(vm("pinged", eevdf(2), vec![probe]));
     let mut p = xen(4, vms);
     p.host.costs = dear();
@@ -149,12 +140,9 @@ fn costs_are_paid_and_books_balance() {
 fn an_event_channel_of_dom0_is_dom0s_wakeup() {
     let migrations = |local| {
         let server = Target::Guest { vm: 1, task: 0 };
-        let (phase, work) = (Dist::Const(0), Dist::Const(0));
-        let ping = Program::Ping { interval_ns: MS, phase, server, irq_vcpu: 0, work };
-        let serve = Program::Serve { work, wait: Dist::Const(0), irq_vcpu: 0, section: None };
-        let ping = task("ping", ping, Policy::Fifo(1), &[]);
+        let ping = task("ping", ping(MS, server), Policy::Fifo(1), &[]);
         let busy = task("loop", hog(), Policy::NORMAL, &[]);
-        let pong = task("pong", serve, Policy::Fifo(1), &[]);
+        let pong = task("pong", serve(0), Policy::Fifo(1), &[]);
         let dom0 = vm("dom0", eevdf(1), vec![ping, busy]);
         let mut p = xen(2, vec![dom0, vm("server", eevdf(1), vec![pong])]);
         p.vms[0].vcpu_cpus = vec![vec![0]];

@@ -286,18 +286,21 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     ]
 }
 
+/// The servers of the host, and of the first VMs.
+fn servers(p: &Plan, vms: usize) -> Vec<Target> {
+    let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
+    let hosts = (0..).zip(&p.host_tasks).filter(|(_, t)| serves(t));
+    let mut servers: Vec<Target> = hosts.map(|(i, _)| Target::Host(i)).collect();
+    for (vm, plan) in (0..).zip(&p.vms[..vms]) {
+        let tasks = (0..).zip(&plan.tasks).filter(|(_, t)| serves(t));
+        servers.extend(tasks.map(|(task, _)| Target::Guest { vm, task }));
+    }
+    servers
+}
+
 /// Each caller calls one of the servers, if there are any; interrupts go to any vCPU.
 fn connect(p: &mut Plan, mut seed: u64) {
-    let mut servers = Vec::new();
-    let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
-    for (i, _) in p.host_tasks.iter().enumerate().filter(|(_, t)| serves(t)) {
-        servers.push(Target::Host(i as u32));
-    }
-    for (m, vm) in p.vms.iter().enumerate() {
-        for (i, _) in vm.tasks.iter().enumerate().filter(|(_, t)| serves(t)) {
-            servers.push(Target::Guest { vm: m as u32, task: i as u32 });
-        }
-    }
+    let servers = servers(p, p.vms.len());
     let mut pick = |n: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (seed >> 33) as usize % n
@@ -366,13 +369,7 @@ fn weather(p: &mut Plan, seed: u64) {
         }
         p.vms.push(copy);
     }
-    let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
-    let hosts = (0..).zip(&p.host_tasks).filter(|(_, t)| serves(t));
-    let mut servers: Vec<Target> = hosts.map(|(i, _)| Target::Host(i)).collect();
-    for (vm, plan) in (0..first).zip(&p.vms) {
-        let tasks = (0..).zip(&plan.tasks).filter(|(_, t)| serves(t));
-        servers.extend(tasks.map(|(task, _)| Target::Guest { vm, task }));
-    }
+    let servers = servers(p, first as usize);
     p.storms.push(StormPlan {
         label: last.label,
         vms: (first..first + copies).collect(),
@@ -627,7 +624,7 @@ proptest! {
             m.virt.idle.guest = GuestIdle::Hlt;
             m.virt.exits_off.hlt = false;
         }
-        let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0, section: None };
+        let serve = serve(work * US);
         let server = match p.vms.get_mut(vm) {
             Some(m) => {
                 // With its vCPUs above everything as well, or it may wait for ever.
@@ -641,14 +638,7 @@ proptest! {
             }
         };
         let interval_ns = interval * 100 * US;
-        let asks = Program::Ping {
-            interval_ns,
-            phase: Dist::Const(0),
-            server,
-            irq_vcpu: 0,
-            work: Dist::Const(0),
-        };
-        p.host_tasks.push(task("asks", asks, Policy::Fifo(99), &[]));
+        p.host_tasks.push(task("asks", ping(interval_ns, server), Policy::Fifo(99), &[]));
         probe_all(&mut p);
         let r = run(&p);
         let l = latency(&r, "host.asks");

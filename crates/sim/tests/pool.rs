@@ -10,15 +10,9 @@ use vcoop_sched::config::{Policy, Topology};
 
 /// A pool with a partition for each VM: (vCPUs, entitled, weight).
 fn pool(topology: Topology, parts: &[(u32, u32, u32)], vms: Vec<VmPlan>) -> Plan {
-    let mut p = plan(eevdf(1), free());
     let of = |&(vcpus, entitled, weight): &(u32, u32, u32)| Partition { vcpus, entitled, weight };
-    p.host.sched = HostSched::Pool(PoolConfig::new(topology, parts.iter().map(of).collect()));
-    p.vms = vms;
-    for (i, vm) in p.vms.iter_mut().enumerate() {
-        vm.group = Some(i as u16);
-    }
-    probe_all(&mut p);
-    p
+    let parts = parts.iter().map(of).collect();
+    hosted(HostSched::Pool(PoolConfig::new(topology, parts)), vms)
 }
 
 fn hogs(name: &str, vcpus: u32, threads: u32) -> VmPlan {

@@ -1,11 +1,11 @@
 //! `ratelimit-auto` on a simulated Xen host.
 
 use crate::support::*;
-use vcoop_credit1::{Credit1Config, Domain};
+use vcoop_credit1::Credit1Config;
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::RatelimitConfig;
-use vcoop_sched::config::{Policy, Topology};
+use vcoop_sched::config::Policy;
 
 const AUTO: RatelimitConfig = RatelimitConfig {
     interval_ns: 30 * MS,
@@ -19,22 +19,10 @@ const AUTO: RatelimitConfig = RatelimitConfig {
 };
 
 fn xen(pcpus: u32, vms: Vec<VmPlan>) -> Plan {
-    let mut p = plan(eevdf(1), free());
-    let mut cfg = Credit1Config::new(Topology::flat(pcpus), vec![Domain::default(); vms.len()]);
-    cfg.short_run_ns = AUTO.brief_ns;
-    p.host.sched = HostSched::Credit1(cfg);
-    p.vms = vms;
-    for (i, vm) in p.vms.iter_mut().enumerate() {
-        vm.group = Some(i as u16);
-    }
-    p.duration_ns = 5 * S;
-    p.warmup_ns = S;
-    probe_all(&mut p);
+    let cfg = Credit1Config { short_run_ns: AUTO.brief_ns, ..credit1(pcpus, vms.len()) };
+    let mut p = hosted(HostSched::Credit1(cfg), vms);
+    (p.warmup_ns, p.duration_ns) = (S, 5 * S);
     p
-}
-
-fn cpu_loop(name: &str) -> VmPlan {
-    vm(name, eevdf(1), vec![task("loop", hog(), Policy::NORMAL, &[])])
 }
 
 /// Wakes every 700 us, while a ratelimit of 1 ms still protects whoever ran in between, for 20 us.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::*;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, PolicyPlan, Program, RogueStep};
+use vcoop_model::plan::{Act, IpiTo, Mode, Ns, Plan, PolicyPlan, Program, RogueStep};
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::Policy;
@@ -23,9 +23,8 @@ fn sender() -> PolicyPlan {
 }
 
 fn caller(gap: Ns) -> Program {
-    let work = Act::Do(Phase::Run { time: Dist::Const(gap), mode: Mode::User });
     let ipi = Act::Ipi { to: IpiTo::Others, wait: true };
-    Program::Routine { acts: vec![work, Act::Begin, ipi, Act::Sample, Act::Done] }
+    routine(vec![run_for(gap, Mode::User), Act::Begin, ipi, Act::Sample, Act::Done])
 }
 
 /// vCPU 0 calls 1 and 2, which compute; 1 shares its pCPU with a hog.
@@ -113,11 +112,8 @@ fn a_receiver_that_never_answers_is_boosted_for_its_vms_budget_and_no_longer() {
         p.vms[0].tasks[1].program =
             Program::Rogue { steps: Arc::new(vec![RogueStep::Ask, RogueStep::Work(MS)]) };
         // No task waits for an answer: one request after the other.
-        let acts = vec![
-            Act::Do(Phase::Run { time: Dist::Const(50 * US), mode: Mode::User }),
-            Act::Ipi { to: IpiTo::Others, wait: false },
-        ];
-        p.vms[0].tasks[0].program = Program::Routine { acts };
+        let ipi = Act::Ipi { to: IpiTo::Others, wait: false };
+        p.vms[0].tasks[0].program = routine(vec![user(50), ipi]);
         let r = run(&p);
         let boosted = count(&r, "boosted") * 3.0;
         // Percent of a CPU; the burst is 3 ms of a second.

@@ -11,13 +11,11 @@ use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::Policy;
 
 #[test]
 fn a_starved_probe_is_not_silent() {
-    let mut l = cfs(1);
-    l.rt_guard = RtGuard::Off;
-    let mut p = plan(l, free());
+    let mut p = plan(unguarded(cfs(1)), free());
     let mut h = task("hog", hog(), Policy::Fifo(50), &[]);
     h.start_ns = 500 * MS;
     p.host_tasks = vec![h, task("probe", cyclictest(MS, 0), Policy::NORMAL, &[])];
@@ -184,8 +182,7 @@ fn ran_instead_is_within_the_wait() {
 
 #[test]
 fn a_wait_that_the_end_cuts_off_says_who_ran_instead() {
-    let mut p = plan(eevdf(1), free());
-    p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
+    let mut p = plan(unguarded(eevdf(1)), free());
     p.duration_ns = 200 * MS;
     let late = TaskPlan { start_ns: 50 * MS, ..task("late", hog(), Policy::Fifo(1), &[]) };
     let mut guest = vm("g", eevdf(1), vec![task("own", cyclictest(MS, 0), Policy::NORMAL, &[])]);
@@ -212,9 +209,7 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
     let cpu = |host| {
         let mut p = plan(host, free());
         p.host_tasks = vec![task("hog", hog(), Policy::NORMAL, &[])];
-        let mut guest = eevdf(1);
-        guest.rt_guard = RtGuard::Off;
-        p.vms = vec![vm("g", guest, vec![task("work", hog(), Policy::NORMAL, &[])])];
+        p.vms = vec![vm("g", unguarded(eevdf(1)), vec![task("work", hog(), Policy::NORMAL, &[])])];
         p.policy = PolicyPlan::Dynamic(dynamic);
         p.duration_ns = 5 * S;
         scalar(&run(&p), "g", "cpu")

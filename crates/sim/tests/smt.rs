@@ -1,17 +1,14 @@
 //! Known answers of siblings: whose work is slowed, and for how long.
 
 use crate::support::*;
-use vcoop_model::plan::{CoreScheduling, Dist, Mode, Phase, Plan, Program};
-use vcoop_sched::config::{Policy, RtGuard, Topology};
+use vcoop_model::plan::{CoreScheduling, Dist, Plan};
+use vcoop_sched::config::{Policy, Topology};
 
 /// Two cores of two threads, where work beside a busy sibling runs at 60 %.
 fn machine() -> Plan {
-    let mut p = plan(eevdf(4), free());
+    let mut p = plan(unguarded(eevdf(4)), free());
     *p.host.sched.topology_mut() = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 1 };
     p.host.smt_ppm = Some(600_000);
-    if let Some(host) = p.host.sched.linux_mut() {
-        host.rt_guard = RtGuard::Off;
-    }
     p.warmup_ns = 10 * MS;
     p
 }
@@ -84,15 +81,8 @@ fn a_guests_work_is_slowed_and_one_that_rests_slows_nobody() {
     let of = |rests: bool| {
         let mut p = machine();
         p.host_tasks.push(task("a", hog(), Policy::NORMAL, &[0]));
-        let work = Program::Cycle {
-            phases: vec![
-                Phase::Run { time: Dist::Const(6 * MS), mode: Mode::User },
-                Phase::Sleep { time: Dist::Const(10 * MS) },
-            ],
-        };
-        let mut guest = eevdf(1);
-        (guest.tick_ns, guest.rt_guard) = (100 * S, RtGuard::Off);
-        let mut vm = vm("g", guest, vec![task("t", work, Policy::NORMAL, &[])]);
+        let work = cycle(Dist::Const(6 * MS), Dist::Const(10 * MS));
+        let mut vm = vm("g", tickless(eevdf(1)), vec![task("t", work, Policy::NORMAL, &[])]);
         vm.vcpu_cpus = vec![vec![1]];
         vm.virt.exits_off.hlt = rests;
         p.vms.push(vm);
@@ -111,9 +101,7 @@ fn a_guests_work_is_slowed_and_one_that_rests_slows_nobody() {
 fn computes(name: &str, pcpus: &[u32], p: &mut Plan) {
     let n = pcpus.len() as u32;
     let hogs = (0..n).map(|c| task(&format!("hog{c}"), hog(), Policy::NORMAL, &[c])).collect();
-    let mut guest = eevdf(n);
-    (guest.tick_ns, guest.rt_guard) = (100 * S, RtGuard::Off);
-    let mut vm = vm(name, guest, hogs);
+    let mut vm = vm(name, tickless(eevdf(n)), hogs);
     vm.vcpu_cpus = pcpus.iter().map(|c| vec![*c]).collect();
     p.vms.push(vm);
 }

@@ -6,6 +6,8 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_testing::rig::{builtin, latency, scalar_or_zero as scalar};
 
+use crate::support::mean;
+
 /// One run under each policy of a scenario, cut short; by policy and cell.
 fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
     let mut all = BTreeMap::new();
@@ -22,9 +24,8 @@ fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
 }
 
 fn mean_us(r: &Recording, probe: &str) -> f64 {
-    let l = latency(r, probe);
-    assert!(!l.hist.is_empty(), "{probe} has no samples");
-    l.sum_ns as f64 / l.hist.len() as f64 / 1e3
+    assert!(!latency(r, probe).hist.is_empty(), "{probe} has no samples");
+    mean(r, probe) / 1e3
 }
 
 /// What a failed assertion needs to be understood.

@@ -220,13 +220,7 @@ fn a_vm_that_is_not_there_takes_nothing() {
 fn messages_wait_for_a_vm_that_is_not_there() {
     let mut p = storm(1, Milestone::Start, 1, 1);
     p.vms[1].tasks.push(task("pong", serve(7 * US, 0), Policy::Fifo(5), &[]));
-    let ping = Program::Ping {
-        interval_ns: MS,
-        phase: Dist::Const(0),
-        server: Target::Guest { vm: 1, task: 1 },
-        irq_vcpu: 0,
-        work: Dist::Const(0),
-    };
+    let ping = ping(MS, Target::Guest { vm: 1, task: 1 });
     p.host_tasks = vec![task("ping", ping, Policy::Fifo(50), &[31])];
     p.warmup_ns = 0;
     p.storms[0].toolstack.clear();

@@ -4,22 +4,18 @@ use crate::support::*;
 use vcoop_model::plan::virt::{GuestTimer, Virt};
 use vcoop_model::plan::{Act, Dist, InterruptPlan, Plan, Preemption};
 use vcoop_model::recording::{Part, Recording};
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::Policy;
 
 /// Two pCPUs with 1000 ticks a second, and a vCPU on each that computes, with as many.
 fn busy(host: &[u32], guest: &[u32]) -> Plan {
-    let mut p = plan(eevdf(2), dear());
+    let mut p = plan(unguarded(eevdf(2)), dear());
     p.host.nohz_full = host.to_vec();
     let mut virt = Virt { nohz_full: guest.to_vec(), ..Virt::default() };
     virt.timer.source = Some(GuestTimer::Hrtimer);
     let hogs = (0..2).map(|c| task(&format!("hog{c}"), hog(), Policy::NORMAL, &[c])).collect();
-    let mut vm = vm("g", eevdf(2), hogs);
+    let mut vm = vm("g", unguarded(eevdf(2)), hogs);
     vm.vcpu_cpus = vec![vec![0], vec![1]];
     vm.virt = virt;
-    vm.level.rt_guard = RtGuard::Off;
-    if let Some(host) = p.host.sched.linux_mut() {
-        host.rt_guard = RtGuard::Off;
-    }
     p.vms.push(vm);
     p.warmup_ns = 100 * MS;
     p

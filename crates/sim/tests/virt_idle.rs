@@ -6,16 +6,16 @@ use vcoop_model::plan::{Act, Dist, HostSched, IpiTo, Mode, Phase, Plan, Program,
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::{Fair, Policy, RtGuard};
+use vcoop_sched::config::{Fair, Policy};
 
 /// One vCPU alone on its pCPU, a task at this interval, no ticks in sight.
 fn alone(interval: u64, virt: Virt) -> Plan {
-    let mut host = eevdf(2);
-    (host.tick_ns, host.rt_guard) = (100 * S, RtGuard::Off);
-    let mut p = plan(host, dear());
-    let mut guest = eevdf(1);
-    (guest.tick_ns, guest.rt_guard) = (100 * S, RtGuard::Off);
-    let mut vm = vm("g", guest, vec![task("t", cyclictest(interval, 0), Policy::Fifo(50), &[])]);
+    let mut p = plan(tickless(eevdf(2)), dear());
+    let mut vm = vm(
+        "g",
+        tickless(eevdf(1)),
+        vec![task("t", cyclictest(interval, 0), Policy::Fifo(50), &[])],
+    );
     vm.vcpu_cpus = vec![vec![0]];
     vm.virt = virt;
     p.vms.push(vm);
@@ -215,24 +215,14 @@ fn polling_ends_when_somebody_else_wants_the_pcpu() {
 /// A task on vCPU 0 wakes one on vCPU 1, again and again.
 fn pair(virt: Virt) -> Recording {
     let mut p = alone(S, virt);
-    let mut level = eevdf(2);
-    (level.tick_ns, level.rt_guard) = (100 * S, RtGuard::Off);
-    let serve =
-        Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0, section: None };
-    let ping = Program::Ping {
-        interval_ns: 40 * US,
-        phase: Dist::Const(0),
-        server: Target::Guest { vm: 0, task: 1 },
-        irq_vcpu: 0,
-        work: Dist::Const(0),
-    };
-    p.vms[0].level = level;
+    let ping = ping(40 * US, Target::Guest { vm: 0, task: 1 });
+    p.vms[0].level = tickless(eevdf(2));
     p.vms[0].vcpu_cpus = vec![vec![0], vec![1]];
     p.vms[0].vcpu_policy = vec![Policy::NORMAL; 2];
     p.vms[0].vcpu_means = vec![None; 2];
     p.vms[0].tasks = vec![
         task("ping", ping, Policy::Fifo(50), &[0]),
-        task("pong", serve, Policy::Fifo(50), &[1]),
+        task("pong", serve(0), Policy::Fifo(50), &[1]),
     ];
     p.probes.clear();
     probe_all(&mut p);
@@ -295,11 +285,9 @@ fn hlt_without_exits_keeps_the_pcpu() {
     let path = 2_000 + 700 + 350 + 600 + 150 + 1_000 + 700 + 1_000 + (700 + 400 + 600);
     assert!(l.min_ns >= path && l.max_ns < path + 4, "{} to {}, {path}", l.min_ns, l.max_ns);
     // Another thread on the pCPU gets its share of it; with an exiting HLT it would have had all.
-    let mut shared = alone(MS, {
-        let mut virt = Virt::default();
-        virt.exits_off.hlt = true;
-        virt
-    });
+    let mut rests = Virt::default();
+    rests.exits_off.hlt = true;
+    let mut shared = alone(MS, rests);
     shared.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
     if let Some(host) = shared.host.sched.linux_mut() {
         host.tick_ns = MS;
@@ -332,9 +320,8 @@ fn a_call_to_a_vcpu_that_watches_its_flag_needs_no_ipi() {
         p.vms[0].vcpu_policy = vec![Policy::NORMAL; vcpus as usize];
         p.vms[0].vcpu_means = vec![None; vcpus as usize];
         let ipi = Act::Ipi { to, wait: true };
-        let user = Act::Do(Phase::Run { time: Dist::Const(100 * US), mode: Mode::User });
-        let acts = vec![user, Act::Begin, ipi, Act::Sample, Act::Done];
-        p.vms[0].tasks = vec![task("t", Program::Routine { acts }, Policy::NORMAL, &[0])];
+        let program = routine(vec![user(100), Act::Begin, ipi, Act::Sample, Act::Done]);
+        p.vms[0].tasks = vec![task("t", program, Policy::NORMAL, &[0])];
         p.probes.clear();
         probe_all(&mut p);
         let r = run(&p);

@@ -178,9 +178,7 @@ fn the_way_out_of_an_idle_state_is_no_steal() {
 
 /// A guest that computes, beside a real-time hog that has the pCPU from a time on until another.
 fn taken_away(from: u64, until: u64) -> Plan {
-    let mut host = eevdf(1);
-    host.rt_guard = RtGuard::Off;
-    let mut p = plan(host, free());
+    let mut p = plan(unguarded(eevdf(1)), free());
     (p.warmup_ns, p.duration_ns) = (S, S);
     let once = cycle(Dist::Const(until - from), Dist::Const(100 * S));
     let mut rt = task("rt", once, Policy::Fifo(90), &[]);

@@ -5,6 +5,7 @@ pub(crate) mod virt;
 use std::collections::BTreeMap;
 
 use vcoop_abi::conformance::Limits;
+use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{
     Act, CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan,
     PolicyPlan, Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
@@ -195,6 +196,47 @@ pub(crate) fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
         work: Dist::Const(work_ns),
         phase: Dist::Const(0),
     }
+}
+
+/// A server: this much CPU time for each call.
+pub(crate) fn serve(work: Ns) -> Program {
+    Program::Serve { work: Dist::Const(work), wait: Dist::Const(0), irq_vcpu: 0, section: None }
+}
+
+/// Calls a server each interval, and does nothing else.
+pub(crate) fn ping(interval_ns: Ns, server: Target) -> Program {
+    let (phase, work) = (Dist::Const(0), Dist::Const(0));
+    Program::Ping { interval_ns, phase, server, irq_vcpu: 0, work }
+}
+
+/// Without the guard against real-time threads.
+pub(crate) fn unguarded(level: LevelConfig) -> LevelConfig {
+    LevelConfig { rt_guard: RtGuard::Off, ..level }
+}
+
+/// The same, and no ticks in sight.
+pub(crate) fn tickless(level: LevelConfig) -> LevelConfig {
+    LevelConfig { tick_ns: 100 * S, ..unguarded(level) }
+}
+
+/// VMs on a host of Xen or PowerVM, each in a group of its own.
+pub(crate) fn hosted(sched: HostSched, vms: Vec<VmPlan>) -> Plan {
+    let mut p = plan(eevdf(1), free());
+    p.host.sched = sched;
+    p.vms = vms;
+    (0..).zip(&mut p.vms).for_each(|(i, vm)| vm.group = Some(i));
+    probe_all(&mut p);
+    p
+}
+
+/// A credit scheduler with one domain for each VM.
+pub(crate) fn credit1(pcpus: u32, vms: usize) -> Credit1Config {
+    Credit1Config::new(Topology::flat(pcpus), vec![Domain::default(); vms])
+}
+
+/// A VM whose vCPU never sleeps.
+pub(crate) fn cpu_loop(name: &str) -> VmPlan {
+    vm(name, eevdf(1), vec![task("loop", hog(), Policy::NORMAL, &[])])
 }
 
 pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
