@@ -33,7 +33,7 @@ use crate::policy::kernel_rules;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
 #[cfg(test)]
-pub(crate) use inside::tests::target;
+pub(crate) use inside::tests;
 use unload::Unloading;
 
 /// Tokens of what woke the engine. Tokens of the source of thread events are numbers of threads, or 0.

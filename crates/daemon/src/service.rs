@@ -292,10 +292,10 @@ impl Shared {
                 Ok(n) if n > 0 && line.ends_with(b"\n") => {}
                 _ => return,
             }
-            let answer = match serde_json::from_slice(&line) {
-                Ok(request) => self.answer(request, me),
-                Err(why) => Response::Refused(format!("not understood: {why}").into()),
-            };
+            let request = serde_json::from_slice(&line);
+            let request = request.map_err(|why| format!("not understood: {why}").into());
+            let answer = request.and_then(|request| self.answer(request, me));
+            let answer = answer.unwrap_or_else(Response::Refused);
             let Ok(mut text) = serde_json::to_vec(&answer) else { return };
             text.push(b'\n');
             let mut writer = stream;
@@ -305,16 +305,12 @@ impl Shared {
         }
     }
 
-    fn answer(&self, request: Request, me: &Owner) -> Response {
-        match request {
-            Request::Status => match self.engine.status() {
-                Ok(status) => Response::Status(Box::new(status)),
-                Err(why) => Response::Refused(why),
-            },
-            Request::Attach { vm, policy, sets } => match self.attach(&vm, &policy, &sets, me) {
-                Ok(status) => Response::Attached(Box::new(status)),
-                Err(why) => Response::Refused(why),
-            },
+    fn answer(&self, request: Request, me: &Owner) -> Result<Response, Refusal> {
+        Ok(match request {
+            Request::Status => Response::Status(Box::new(self.engine.status()?)),
+            Request::Attach { vm, policy, sets } => {
+                Response::Attached(Box::new(self.attach(&vm, &policy, &sets, me)?))
+            }
             Request::Detach { vm } => {
                 let _one = self.change();
                 // If the client that applied a policy detaches it, the VM is left to the rules. If another one does, no
@@ -324,15 +320,11 @@ impl Shared {
                     self.detached().insert(vm.clone());
                 }
                 self.owners().remove(&vm);
-                match self.engine.detach(vm.clone()) {
-                    Some(status) => Response::Detached(Box::new(status)),
-                    None => {
-                        let why = format!("{}: no policy is applied to it", vm.name);
-                        Response::Refused(why.into())
-                    }
-                }
+                let none = || format!("{}: no policy is applied to it", vm.name);
+                let status = self.engine.detach(vm.clone()).ok_or_else(none)?;
+                Response::Detached(Box::new(status))
             }
-        }
+        })
     }
 
     fn attach(
@@ -448,13 +440,11 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::process::Command;
 
     use super::{Owner, Shared, raise_files};
-    use crate::engine::{Engine, target};
-    use crate::keeper::Keeper;
-    use crate::place::Place;
-    use crate::protocol::{Request, Response, VmId};
+    use crate::engine::Engine;
+    use crate::engine::tests::{idle, owned, target};
+    use crate::protocol::{Request, VmId};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use vcoop_threads::gettid;
 
@@ -469,14 +459,7 @@ mod tests {
 
     /// An engine in a folder, whose keeper does nothing.
     fn shared(dir: &tempfile::TempDir) -> Shared {
-        let place = Place::take(&dir.path().join("run")).unwrap();
-        let (journal, _) = place.journal().unwrap();
-        let idle = |_: &std::path::Path| {
-            let mut command = Command::new("sh");
-            command.args(["-c", "exec cat >/dev/null"]);
-            command
-        };
-        let keeper = Keeper::start_as(idle, &place).unwrap();
+        let (keeper, place, journal) = owned(dir, idle);
         Shared::new(Engine::with(keeper, place, journal).unwrap())
     }
 
@@ -493,10 +476,8 @@ mod tests {
         let [first, second] = [1, 2].map(connection);
         let attach = |me| {
             let (policy, sets) = ("static".to_owned(), Vec::new());
-            match shared.answer(Request::Attach { vm: vm.clone(), policy, sets }, me) {
-                Response::Refused(why) => why.why,
-                other => panic!("{other:?}"),
-            }
+            let request = Request::Attach { vm: vm.clone(), policy, sets };
+            shared.answer(request, me).unwrap_err().why
         };
         shared.owners().insert(vm.clone(), first.clone());
         let ended = format!("{}: it has ended", vm.name);
@@ -546,7 +527,7 @@ mod tests {
         for (holds, let_be) in [(rule, true), (first.clone(), true), (second.clone(), false)] {
             shared.owners().insert(vm.clone(), holds.clone());
             shared.detached().clear();
-            shared.answer(Request::Detach { vm: vm.clone() }, &second);
+            let _ = shared.answer(Request::Detach { vm: vm.clone() }, &second);
             assert_eq!(shared.detached().contains(&vm), let_be, "{holds:?}");
             assert!(shared.owners().is_empty());
         }

@@ -8,7 +8,7 @@ mod interrupts;
 mod listen;
 mod rest;
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,6 @@
 //! The engine with VMs that are threads of the test, and with other programs as its keeper.
 
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until};
+use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
@@ -22,20 +24,77 @@ use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
 use crate::port::Due;
-use crate::protocol::{Refusal, VmId, VmStatus};
+use crate::protocol::{VmId, VmStatus};
 
 /// A keeper that does nothing until its owner ends.
-fn idle(_: &Path) -> Command {
+pub(crate) fn idle(_: &Path) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "exec cat >/dev/null"]);
     command
 }
 
-/// An engine in a folder, with a sender for commands.
-fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<engine::Command>) {
+/// An engine in a folder of its own. Its keeper ends with it.
+struct Rig {
+    /// `None` once it is dropped.
+    inside: Option<Inside>,
+    _dir: tempfile::TempDir,
+    _commands: mpsc::Sender<engine::Command>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, _commands) = engine(&dir, idle);
+        Self { inside: Some(inside), _dir: dir, _commands }
+    }
+
+    /// Attaches a VM; `None`: this host lacks something, and the test is skipped.
+    fn attached(&mut self, target: Target) -> Option<VmStatus> {
+        match self.attach(target) {
+            Err(why) if why.missing => {
+                Skip::because(why).tell();
+                None
+            }
+            attached => Some(attached.unwrap()),
+        }
+    }
+
+    /// The number of the first VM.
+    fn number(&self) -> u64 {
+        *self.vms.first_key_value().unwrap().0
+    }
+}
+
+impl Deref for Rig {
+    type Target = Inside;
+
+    fn deref(&self) -> &Inside {
+        self.inside.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Inside {
+        self.inside.as_mut().unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.inside.take().into_iter().for_each(|inside| inside.keeper.end());
+    }
+}
+
+/// What an engine owns in a folder, with this program as its keeper.
+pub(crate) fn owned(dir: &tempfile::TempDir, keeper: Program) -> (Keeper, Place, Journal) {
     let place = Place::take(&dir.path().join("run")).unwrap();
     let (journal, _) = place.journal().unwrap();
-    let keeper = Keeper::start_as(keeper, &place).unwrap();
+    (Keeper::start_as(keeper, &place).unwrap(), place, journal)
+}
+
+/// An engine in a folder, with a sender for commands.
+fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<engine::Command>) {
+    let (keeper, place, journal) = owned(dir, keeper);
     let (commands, orders) = mpsc::channel();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
@@ -67,37 +126,30 @@ fn under(tid: i32, name: &str, settings: &[String]) -> Target {
 
 #[test]
 fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
-    inside.attach(target(vcpu.tid)).unwrap();
-    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    rig.attach(target(vcpu.tid)).unwrap();
+    let (&number, vm) = rig.vms.first_key_value().unwrap();
     let captured = Captured::of(vm.vcpus[0].as_ref().unwrap().tid()).unwrap();
     vcpu.end();
     until("it is gone", || !captured.is_alive());
-    inside.dues.clear();
-    inside.dues.extend([(1, Due::Check(number)), (2, Due::Account(number))]);
-    inside.act();
-    assert!(inside.vms.is_empty(), "it has ended");
-    assert!(inside.dues.is_empty(), "{:?}", inside.dues);
-    inside.keeper.end();
+    rig.dues.clear();
+    rig.dues.extend([(1, Due::Check(number)), (2, Due::Account(number))]);
+    rig.act();
+    assert!(rig.vms.is_empty(), "it has ended");
+    assert!(rig.dues.is_empty(), "{:?}", rig.dues);
 }
 
 #[test]
 fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let nicer = ["policy.static.means=\"nice 19\"".to_owned()];
-    let status = match inside.attach(under(vcpu.tid, "static", &nicer)) {
-        Err(why) if why.missing => return Skip::because(why).tell(),
-        attached => attached.unwrap(),
-    };
+    let Some(status) = rig.attached(under(vcpu.tid, "static", &nicer)) else { return };
     let why = status.vcpus[0].left_alone.as_deref().unwrap_or_default();
     assert!(why.contains("a boost would not raise it") && status.driven().count() == 0, "{why}");
-    let number = *inside.vms.first_key_value().unwrap().0;
-    assert_eq!(inside.detach(number).unwrap().vcpus, status.vcpus);
-    inside.keeper.end();
+    let number = rig.number();
+    assert_eq!(rig.detach(number).unwrap().vcpus, status.vcpus);
     vcpu.end();
 }
 
@@ -109,71 +161,58 @@ fn what_cannot_be_given_back_is_said_and_stays_in_the_journal() {
 }
 
 fn without_the_capability() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
-    match inside.attach(under(vcpu.tid, "static", &[])) {
-        Err(why) if why.missing => return Skip::because(why).tell(),
-        attached => attached.unwrap(),
-    };
-    let (&number, _) = inside.vms.first_key_value().unwrap();
+    let Some(_) = rig.attached(under(vcpu.tid, "static", &[])) else { return };
+    let number = rig.number();
     vcoop_testing::drop_cap_sys_nice();
-    let last = inside.detach(number).unwrap();
+    let last = rig.detach(number).unwrap();
     let [why] = last.not_given_back.as_slice() else { panic!("{:?}", last.not_given_back) };
     assert!(why.starts_with(&format!("thread {}: ", vcpu.tid)), "{why}");
-    assert_eq!(inside.journal.contents().threads.len(), 1);
-    inside.keeper.end();
+    assert_eq!(rig.journal.contents().threads.len(), 1);
     vcpu.end();
 }
 
 #[test]
 fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
     for told in [0, u64::MAX] {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut inside, _commands) = engine(&dir, idle);
+        let mut rig = Rig::new();
         let vcpu = Waiting::start();
-        if let Err(why) = inside.attach(under(vcpu.tid, "static", &[])) {
-            assert!(why.missing, "{why}");
-            inside.keeper.end();
-            return Skip::because(why).tell();
-        }
-        let (&number, _) = inside.vms.first_key_value().unwrap();
+        let Some(_) = rig.attached(under(vcpu.tid, "static", &[])) else { return };
+        let number = rig.number();
         let captured = Captured::of(vcpu.tid).unwrap();
         vcpu.end();
         until("it is gone", || !captured.is_alive());
-        inside.last_look = told;
-        inside.run(number, 0, |port| port.try_means());
-        assert!(inside.vms.is_empty(), "{told}");
-        inside.keeper.end();
+        rig.last_look = told;
+        rig.run(number, 0, |port| port.try_means());
+        assert!(rig.vms.is_empty(), "{told}");
     }
 }
 
 /// A process that starts a second VM renames its first one, and another thread can get a number as soon as it is free.
 #[test]
 fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
-    inside.attach(target(tid)).unwrap();
+    rig.attach(target(tid)).unwrap();
     let mut other = target(tid);
     other.vm.name += "#5";
-    let why = inside.attach(other.clone()).unwrap_err().why;
+    let why = rig.attach(other.clone()).unwrap_err().why;
     assert!(why.contains(&format!("thread {tid}, as one of web\n")), "{why}");
-    inside.ended(tid);
-    assert!(inside.vms.len() == 1 && inside.journal.contents().threads.contains_key(&tid));
+    rig.ended(tid);
+    assert!(rig.vms.len() == 1 && rig.journal.contents().threads.contains_key(&tid));
     // As if the thread had ended and its number belonged to another one.
-    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    let (&number, vm) = rig.vms.first_key_value().unwrap();
     let gone = Waiting::start();
     let captured = Captured::of(gone.tid).unwrap();
     gone.end();
     until("it is gone", || !captured.is_alive());
     assert_eq!(vm.vcpus.len(), 1);
-    inside.vcpu_mut(number, 0).unwrap().captured = captured;
-    inside.attach(other).unwrap();
-    assert_eq!(inside.threads[&tid].0, number + 2);
-    inside.detach_all();
-    inside.keeper.end();
+    rig.vcpu_mut(number, 0).unwrap().captured = captured;
+    rig.attach(other).unwrap();
+    assert_eq!(rig.threads[&tid].0, number + 2);
+    rig.detach_all();
 }
 
 #[test]
@@ -182,9 +221,7 @@ fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
         return Skip::because("it polls where it has two CPUs").tell();
     }
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::take(&dir.path().join("run")).unwrap();
-    let (journal, _) = place.journal().unwrap();
-    let keeper = Keeper::start_as(idle, &place).unwrap();
+    let (keeper, place, journal) = owned(&dir, idle);
     let engine = Engine::with(keeper, place, journal).unwrap();
     let vcpu = Waiting::start();
     let cpu = || engine.status().unwrap().engine_cpu_ns;
@@ -203,53 +240,44 @@ fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
 
 #[test]
 fn who_is_detached_is_said_to_be_boosted_no_longer() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let (vcpu, main) = (Waiting::start(), Waiting::start());
     let of = |tid| under(tid, "static", &[]);
     let Target { mut vcpus, plan, .. } = of(main.tid);
     let timers = vcpus.pop().map(|thread| (thread, plan));
-    let attached = match inside.attach(Target { timers, ..of(vcpu.tid) }) {
-        Err(why) if why.missing => return Skip::because(why).tell(),
-        attached => attached.unwrap(),
-    };
+    let Some(attached) = rig.attached(Target { timers, ..of(vcpu.tid) }) else { return };
     let boosted = |status: &VmStatus| {
         let all = status.vcpus.iter().chain(&status.timers);
         all.map(|vcpu| vcpu.boosted).collect::<Vec<_>>()
     };
     assert_eq!(boosted(&attached), [true, true]);
-    let (&number, _) = inside.vms.iter().find(|(_, vm)| !vm.is_timers).unwrap();
-    let last = inside.detach(number).unwrap();
+    let (&number, _) = rig.vms.iter().find(|(_, vm)| !vm.is_timers).unwrap();
+    let last = rig.detach(number).unwrap();
     assert_eq!(boosted(&last), [false, false]);
-    assert!(inside.vms.is_empty());
-    inside.keeper.end();
+    assert!(rig.vms.is_empty());
 }
 
 #[test]
 fn a_process_cannot_keep_a_part_of_a_boost() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
     let normal = |nice| Policy::Normal { nice, slice_ns: None };
     let has = || Attributes::get(tid).unwrap().to_policy();
-    let kept = |inside: &mut Inside, means: &str, kept: Policy| {
+    let kept = |rig: &mut Rig, means: &str, kept: Policy| {
         let settings = [format!("policy.static.means={means:?}")];
         Attributes::from_policy(&normal(3)).set(tid).unwrap();
-        inside.attach(under(tid, "static", &settings))?;
+        rig.attached(under(tid, "static", &settings))?;
         assert_ne!(has(), normal(3), "boosted");
         Attributes::from_policy(&kept).set(tid).unwrap();
-        let (&number, _) = inside.vms.first_key_value().unwrap();
-        inside.check(number, 0);
-        let left = inside.vms[&number].vcpus[0].as_ref().err().cloned();
+        let number = rig.number();
+        rig.check(number, 0);
+        let left = rig.vms[&number].vcpus[0].as_ref().err().cloned();
         let has = has();
-        inside.detach(number);
-        Ok::<_, Refusal>((left.map(|status| status.left_alone.unwrap_or_default()), has))
+        rig.detach(number);
+        Some((left.map(|status| status.left_alone.unwrap_or_default()), has))
     };
-    let rt = match kept(&mut inside, "rr 8", Policy::Rr(7)) {
-        Err(why) if why.missing => return Skip::because(why).tell(),
-        rt => rt.unwrap(),
-    };
+    let Some(rt) = kept(&mut rig, "rr 8", Policy::Rr(7)) else { return };
     assert_eq!(rt, (Some("its process has made SCHED_RR 7 of its boost".to_owned()), normal(3)));
     let with_slice = Policy::Normal { nice: -7, slice_ns: Some(1_000_000) };
     for (means, now) in [
@@ -258,16 +286,15 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
         // With RLIMIT_RTPRIO.
         ("rr 8", Policy::Fifo(8)),
     ] {
-        let left = kept(&mut inside, means, now).unwrap();
+        let left = kept(&mut rig, means, now).unwrap();
         assert!(left.0.is_some() && left.1 == normal(3), "{means}: {left:?}");
     }
     // A policy that needs privileges was set by another program.
     for theirs in [Policy::Fifo(9), Policy::Rr(9)] {
-        let left = kept(&mut inside, "rr 8", theirs).unwrap();
+        let left = kept(&mut rig, "rr 8", theirs).unwrap();
         assert!(left.0.is_some_and(|why| why.starts_with("somebody else")) && left.1 == theirs);
     }
-    assert_eq!(kept(&mut inside, "rr 8", normal(9)).unwrap(), (None, normal(9)));
-    inside.keeper.end();
+    assert_eq!(kept(&mut rig, "rr 8", normal(9)).unwrap(), (None, normal(9)));
 }
 
 #[test]
@@ -293,28 +320,24 @@ fn nice_values_within_a_control_group_are_told() {
 
 #[test]
 fn who_has_lent_its_boosts_gets_no_more() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
     let before = Attributes::get(tid).unwrap();
-    match inside.attach(under(tid, "static", &[])) {
-        Err(why) if why.missing => return Skip::because(why).tell(),
-        attached => assert!(attached.unwrap().vcpus[0].boosted),
-    }
-    let (&number, vm) = inside.vms.first_key_value().unwrap();
+    let Some(attached) = rig.attached(under(tid, "static", &[])) else { return };
+    assert!(attached.vcpus[0].boosted);
+    let (&number, vm) = rig.vms.first_key_value().unwrap();
     let slot = vm.vcpus[0].as_ref().unwrap().slot;
-    inside.keeper.slot(slot).lent();
-    inside.check(number, 0);
-    let alone = inside.vms[&number].vcpus[0].as_ref().unwrap_err();
+    rig.keeper.slot(slot).lent();
+    rig.check(number, 0);
+    let alone = rig.vms[&number].vcpus[0].as_ref().unwrap_err();
     assert!(alone.left_alone.as_ref().is_some_and(|why| why.contains("lends")), "{alone:?}");
     assert_eq!(Attributes::get(tid).unwrap(), before);
     // Another thread with this slot gets boosts of its own.
-    inside.detach(number);
-    let next = inside.attach(target(tid)).unwrap();
+    rig.detach(number);
+    let next = rig.attach(target(tid)).unwrap();
     assert_eq!(next.driven().count(), 1);
-    assert!(!inside.keeper.slot(slot).lends());
-    inside.keeper.end();
+    assert!(!rig.keeper.slot(slot).lends());
 }
 
 /// Gives a thread a nice value, as `renice` does.
@@ -324,8 +347,7 @@ fn renice(tid: i32, nice: i32) {
 
 #[test]
 fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
     renice(tid, 9);
@@ -333,28 +355,24 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
     for (means, looks) in [("rr 8", true), ("rr 8", false), ("nice -7", true)] {
         renice(tid, 3);
         let settings = [format!("policy.static.means={means:?}")];
-        match inside.attach(under(tid, "static", &settings)) {
-            Err(why) if why.missing => return Skip::because(why).tell(),
-            attached => assert_eq!(attached.unwrap().driven().count(), 1),
-        }
+        let Some(attached) = rig.attached(under(tid, "static", &settings)) else { return };
+        assert_eq!(attached.driven().count(), 1);
         renice(tid, 9);
-        let (&number, _) = inside.vms.first_key_value().unwrap();
+        let number = rig.number();
         if looks {
-            inside.check(number, 0);
+            rig.check(number, 0);
             // The nice value that a later process would restore.
-            let noted = inside.journal.contents().threads[&tid].nice;
+            let noted = rig.journal.contents().threads[&tid].nice;
             assert_eq!(noted, 9, "{means}");
         }
-        inside.detach(number);
+        rig.detach(number);
         assert_eq!(Attributes::get(tid).unwrap(), wanted, "{means}");
     }
-    inside.keeper.end();
 }
 
 #[test]
 fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpu = Waiting::start();
     let tid = vcpu.tid;
     let Some(default @ 1..) = default_slice() else {
@@ -362,28 +380,23 @@ fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
     };
     let settings = [format!("policy.wake-boost.rest_slice=\"{default}ns\"")];
     let before = Attributes::get(tid).unwrap();
-    if let Err(why) = inside.attach(under(tid, "wake-boost", &settings)) {
-        assert!(why.missing, "{why}");
-        return Skip::because(why).tell();
-    }
+    let Some(_) = rig.attached(under(tid, "wake-boost", &settings)) else { return };
     assert!(Attributes::get(tid).unwrap().to_policy().is_rt(), "it sleeps boosted");
-    let (&number, _) = inside.vms.first_key_value().unwrap();
-    inside.detach(number);
+    let number = rig.number();
+    rig.detach(number);
     assert_eq!(Attributes::get(tid).unwrap(), before);
-    inside.keeper.end();
 }
 
 #[test]
 fn the_host_is_looked_at_once_for_all_governors() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let vcpus = [Waiting::start(), Waiting::start()];
     for (pid, vcpu) in (1..).zip(&vcpus) {
         let mut target = under(vcpu.tid, "host-hint", &[]);
         target.vm.pid = pid;
-        inside.attach(target).unwrap();
+        rig.attach(target).unwrap();
     }
-    let looks: Vec<(u64, u64)> = inside
+    let looks: Vec<(u64, u64)> = rig
         .dues
         .iter()
         .filter_map(|(at, due)| match due {
@@ -395,64 +408,53 @@ fn the_host_is_looked_at_once_for_all_governors() {
     // The second began a moment later.
     assert_eq!((second - first) % 250_000_000, 0, "{looks:?}");
     let mut shared = || {
-        inside.govern(web);
-        let at = inside.usage.at;
-        inside.govern(db);
-        at == inside.usage.at
+        rig.govern(web);
+        let at = rig.usage.at;
+        rig.govern(db);
+        at == rig.usage.at
     };
     assert!((0..100).any(|_| shared()));
     // Not for one that has come since.
-    inside.detach(db);
-    inside.govern(web);
-    assert_eq!(inside.usage.vms.keys().collect::<Vec<_>>(), [&web]);
-    inside.keeper.end();
+    rig.detach(db);
+    rig.govern(web);
+    assert_eq!(rig.usage.vms.keys().collect::<Vec<_>>(), [&web]);
 }
 
 #[test]
 fn a_guest_is_looked_at_where_the_policy_goes_by_it_and_heard_while_it_has_a_driver() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let (vcpu, (file, shares)) = (Waiting::start(), shares());
     let mut attach = |name, shares| {
-        let attached = inside.attach(Target { shares, ..under(vcpu.tid, name, &[]) });
-        let attached = match attached {
-            Err(why) if why.missing => return Err(Skip::because(why)),
-            attached => attached.unwrap(),
-        };
-        let (&number, _) = inside.vms.first_key_value().unwrap();
-        let is_looked_at = inside.dues.iter().any(|(_, due)| *due == Due::Look(number));
+        let attached = rig.attached(Target { shares, ..under(vcpu.tid, name, &[]) })?;
+        let number = rig.number();
+        let is_looked_at = rig.dues.iter().any(|(_, due)| *due == Due::Look(number));
         file.write_all_at(&[0; 8], 64).unwrap();
-        inside.meet(number);
-        let now = inside.detach(number).unwrap();
-        Ok((is_looked_at, [attached, now].map(|status| status.vcpus[0].heard)))
+        rig.meet(number);
+        let now = rig.detach(number).unwrap();
+        Some((is_looked_at, [attached, now].map(|status| status.vcpus[0].heard)))
     };
-    match attach("dynamic", Some(shares)) {
-        Err(why) => why.tell(),
-        Ok(found) => assert_eq!(found, (true, [Some(true), Some(false)])),
+    if let Some(found) = attach("dynamic", Some(shares)) {
+        assert_eq!(found, (true, [Some(true), Some(false)]));
     }
-    match attach("wake-boost", None) {
-        Err(why) => why.tell(),
-        Ok(found) => assert_eq!(found, (false, [None, None])),
+    if let Some(found) = attach("wake-boost", None) {
+        assert_eq!(found, (false, [None, None]));
     }
-    inside.keeper.end();
 }
 
 #[test]
 fn a_guest_that_has_another_window_is_asked_there_what_it_was_asked_before() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let (vcpu, [before, now]) = (Waiting::start(), [(); 2].map(|()| shares().1));
     let hints = |shares: &Shares| shares.window.host(0).unwrap().hints();
     let target = under(vcpu.tid, "host-hint", &[]);
-    inside.attach(Target { shares: Some(before.clone()), ..target }).unwrap();
-    let (&number, vm) = inside.vms.iter_mut().next().unwrap();
+    rig.attach(Target { shares: Some(before.clone()), ..target }).unwrap();
+    let (&number, vm) = rig.vms.iter_mut().next().unwrap();
     assert!(hints(&before).preferred_valid && !hints(&now).preferred_valid);
     vm.link.as_mut().unwrap().searched(Some((now.window.clone(), None)), 1);
-    inside.meet(number);
+    rig.meet(number);
     assert!(hints(&now).preferred_valid && hints(&now).steal_valid);
-    inside.detach(number);
+    rig.detach(number);
     assert!(!hints(&now).preferred_valid);
-    inside.keeper.end();
 }
 
 /// A keeper that ends at once.
@@ -490,10 +492,8 @@ fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
 
 #[test]
 fn a_keeper_that_has_lived_is_replaced() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, _commands) = engine(&dir, idle);
-    inside.keeper.kill();
-    assert!(!inside.keeper_ended());
-    assert!(inside.why.get().is_none());
-    inside.keeper.end();
+    let mut rig = Rig::new();
+    rig.keeper.kill();
+    assert!(!rig.keeper_ended());
+    assert!(rig.why.get().is_none());
 }
