@@ -3,9 +3,9 @@
 //! `VCOOP_PYTHON` names, and runs them with it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use vcoop_testing::{Skip, need_kvm};
+use vcoop_testing::{Said, Skip, need_kvm};
 
 const SHORT: [&str; 8] =
     ["--duration", "300ms", "--warmup", "50ms", "--seed", "7", "--repeats", "2"];
@@ -17,25 +17,17 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(args: &[&str]) -> Output {
-    let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
-        .args(args)
-        .env("VCOOP_BACKEND", "sim")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output
+fn vcoop(args: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    Said::by(command.args(args).env("VCOOP_BACKEND", "sim")).well()
 }
 
 /// Runs a script on a file.
 fn read(script: &str, path: &Path, words: &[&str]) {
     let python = std::env::var_os("VCOOP_PYTHON").unwrap_or("python3".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let output = Command::new(&python).arg(&script).arg(path).args(words).output();
-    let output = output.unwrap_or_else(|e| panic!("{}: {e}", python.display()));
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    eprintln!("{}", text.trim());
+    let said = Said::by(Command::new(&python).arg(&script).arg(path).args(words)).well();
+    eprintln!("{}", said.out.trim());
 }
 
 #[test]
@@ -43,18 +35,8 @@ fn read(script: &str, path: &Path, words: &[&str]) {
 fn perfettos_schema_reads_a_trace() {
     let path = folder("foreign-trace").join("t.pftrace");
     let file = path.to_str().unwrap();
-    vcoop(&[
-        "trace",
-        "busy-host",
-        "--policy",
-        "dynamic",
-        "--from",
-        "100ms",
-        "--to",
-        "400ms",
-        "-o",
-        file,
-    ]);
+    let window = ["--from", "100ms", "--to", "400ms"];
+    vcoop(&[&["trace", "busy-host", "--policy", "dynamic", "-o", file][..], &window].concat());
     read("trace.py", &path, &[]);
 }
 
@@ -77,16 +59,15 @@ fn perfettos_schema_reads_a_live_trace() {
         .arg("-o")
         .arg(&path)
         .output();
-    let output = match output {
-        Ok(output) => output,
+    let said = match output {
+        Ok(output) => Said::from(output),
         Err(e) => return Skip::because(format!("unshare: {e}")).tell(),
     };
-    let said = String::from_utf8_lossy(&output.stderr);
     // No tracefs, or no right to a namespace.
-    if output.status.code() == Some(3) || said.starts_with("unshare:") {
-        return Skip::because(said).tell();
+    if said.code == Some(3) || said.err.starts_with("unshare:") {
+        return Skip::because(said.err).tell();
     }
-    assert!(output.status.success(), "{said}");
+    said.well();
     read("trace.py", &path, &["live"]);
 }
 
@@ -96,7 +77,7 @@ fn prometheus_reads_metrics() {
     let path = folder("foreign-metrics").join("vcoop.prom");
     let run = ["run", "busy-host", "--quiet", "--metrics", path.to_str().unwrap(), "--json"];
     let output = vcoop(&[&run[..], &SHORT].concat());
-    std::fs::write(path.with_extension("prom.json"), output.stdout).unwrap();
+    std::fs::write(path.with_extension("prom.json"), output.out).unwrap();
     read("metrics.py", &path, &[]);
 }
 

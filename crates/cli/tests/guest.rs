@@ -6,12 +6,13 @@ use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Tree as Files, found};
+use vcoop_testing::{Said, Tree as Files, found, send};
 
 /// A guest with four CPUs. One of its slices has a cpuset already.
 struct Tree(Files);
@@ -63,14 +64,14 @@ impl Tree {
         command
     }
 
-    fn run(&self, args: &str) -> Output {
-        self.command(args).output().unwrap()
+    fn run(&self, args: &str) -> Said {
+        Said::by(&mut self.command(args))
     }
 
     /// A guest that has folded.
     fn folded(&self, args: &str) -> Running {
         let child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let running = Running(child.unwrap());
+        let running = Running(Some(child.unwrap()));
         let give_up = Instant::now() + Duration::from_secs(20);
         for looks in 1.. {
             if self.cpus_of("system.slice") != "\n" {
@@ -94,39 +95,29 @@ impl Tree {
     }
 }
 
-struct Running(Child);
+struct Running(Option<Child>);
 
 impl Running {
-    fn end(mut self, signal: &str) -> (Option<i32>, String, String) {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        let status = self.0.wait().unwrap();
-        let read = |from: &mut dyn Read| {
-            let mut text = String::new();
-            from.read_to_string(&mut text).unwrap();
-            text
-        };
-        let out = read(self.0.stdout.as_mut().unwrap());
-        (status.code(), out, read(self.0.stderr.as_mut().unwrap()))
+    fn end(mut self, signal: Signal) -> Said {
+        let child = self.0.take().unwrap();
+        send(child.id(), signal);
+        child.wait_with_output().unwrap().into()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 #[test]
 fn a_dry_run_says_what_it_would_change_and_changes_nothing() {
     let tree = Tree::new();
-    let output = tree.run("--dry-run --for 300ms --governor step");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = tree.run("--dry-run --for 300ms --governor step").well();
     let expected = "\
 step on 4 CPUs (0-3) in 4 cores, a look every 1.00 s; since boot 9.1 % of the time they wanted was stolen
 at its narrowest, 1 of the CPUs (0), it would change
@@ -134,33 +125,30 @@ at its narrowest, 1 of the CPUs (0), it would change
   user.slice/cpuset.cpus: 0-2 -> 0
   rt.slice/cpuset.cpus is left alone: it is a partition with CPUs of its own
 ";
-    assert_eq!(text(&output.stdout), expected);
-    assert!(text(&output.stderr).contains("tasks of the root cgroup"), "{}", text(&output.stderr));
+    assert_eq!(said.out, expected);
+    assert!(said.err.contains("tasks of the root cgroup"), "{said}");
     assert_eq!((tree.cpus_of("system.slice"), tree.path("run").exists()), ("\n".into(), false));
 
-    let output = tree.run("--dry-run --for 300ms --by hotplug --set governor_floor=2 -q");
+    let said = tree.run("--dry-run --for 300ms --by hotplug --set governor_floor=2 -q");
     let expected = "\
 proportional on 4 CPUs (0-3) in 4 cores, a look every 200 ms; since boot 9.1 % of the time they wanted was stolen
 at its narrowest, 2 of the CPUs (0-1), it would change
   cpu2/online: 1 -> 0
   cpu3/online: 1 -> 0
 ";
-    assert_eq!((text(&output.stdout), text(&output.stderr)), (expected, ""));
+    assert_eq!((&*said.out, &*said.err), (expected, ""));
 }
 
 #[test]
 fn a_signal_gives_everything_back() {
-    for signal in ["-TERM", "-INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         let tree = Tree::new();
         let running = tree.folded("--governor proportional --set governor_interval=100ms");
         assert!(tree.path("run/guest.journal").exists());
-        let busy = tree.run("--for 1s");
-        assert_eq!(busy.status.code(), Some(1));
-        assert!(text(&busy.stderr).contains("at work already"), "{}", text(&busy.stderr));
-        let (code, out, err) = running.end(signal);
-        assert_eq!(code, Some(0), "{err}");
-        assert!(out.starts_with("steal ") && out.contains(": 4 -> "), "{out}");
-        assert!(err.contains("every file has what it had before"), "{err}");
+        tree.run("--for 1s").fails(1, &["at work already"]);
+        let said = running.end(signal).well();
+        assert!(said.out.starts_with("steal ") && said.out.contains(": 4 -> "), "{said}");
+        assert!(said.err.contains("every file has what it had before"), "{said}");
         tree.assert_given_back();
         assert!(!tree.path("run/guest.journal").exists());
     }
@@ -169,24 +157,21 @@ fn a_signal_gives_everything_back() {
 #[test]
 fn what_a_killed_one_left_is_restored_once() {
     let tree = Tree::new();
-    tree.folded("--set governor_interval=100ms").end("-KILL");
+    tree.folded("--set governor_interval=100ms").end(Signal::KILL);
     assert_ne!(tree.cpus_of("system.slice"), "\n");
-    let output = tree.run("--restore");
-    assert!(output.status.success());
-    assert!(text(&output.stdout).starts_with("gave back what an earlier vcoop had left changed: "));
+    let said = tree.run("--restore").well();
+    assert!(said.out.starts_with("gave back what an earlier vcoop had left changed: "));
     tree.assert_given_back();
-    assert_eq!(text(&tree.run("--restore").stdout), "nothing was left changed\n");
-    assert_eq!(text(&tree.run("--restore -q").stdout), "");
+    assert_eq!(tree.run("--restore").out, "nothing was left changed\n");
+    assert_eq!(tree.run("--restore -q").out, "");
 }
 
 #[test]
 fn the_next_start_restores_even_where_it_is_refused() {
     let tree = Tree::new();
-    tree.folded("--set governor_interval=100ms").end("-KILL");
-    let output = tree.run("--for 100ms --set steal_hihg=1%");
-    assert_eq!(output.status.code(), Some(2));
+    tree.folded("--set governor_interval=100ms").end(Signal::KILL);
+    tree.run("--for 100ms --set steal_hihg=1%").fails(2, &["gave back what an earlier"]);
     tree.assert_given_back();
-    assert!(text(&output.stderr).contains("gave back what an earlier"), "{}", text(&output.stderr));
 }
 
 fn page(socket: &Path) -> String {
@@ -210,8 +195,9 @@ fn decisions_are_objects_and_numbers_a_page() {
     let has = |line: &str| page.lines().any(|l| l == line);
     assert!(has("vcoop_guest_cpus 4.0") && has("vcoop_guest_refusals_total 0"), "{page}");
     assert!(!has("vcoop_guest_decisions_total 0") && page.ends_with("# EOF\n"), "{page}");
-    let (_, out, _) = running.end("-TERM");
-    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = running.end(Signal::TERM);
+    let lines: Vec<Value> =
+        said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let first = &lines[0];
     assert_eq!((&first["schema"], &first["width_before"]), (&"vcoop.guest/1".into(), &4.into()));
     assert_eq!(first["why"], "steal is above 5 %");
@@ -231,18 +217,10 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         ("--governor entitlement", 2, "possible values: step, proportional, host-hint"),
         ("--governor host-hint", 3, "vcoop's driver, which hears the host, is not loaded"),
     ] {
-        let output = tree.run(args);
-        assert_eq!(output.status.code(), Some(code), "{args}");
-        assert!(text(&output.stderr).contains(says), "{args}: {}", text(&output.stderr));
+        tree.run(args).fails(code, &[says]);
     }
     fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).unwrap();
-    let output = tree.run("--dry-run");
-    assert_eq!(output.status.code(), Some(3));
-    assert!(
-        text(&output.stderr).contains("remedy: boot with cgroup v2"),
-        "{}",
-        text(&output.stderr)
-    );
+    tree.run("--dry-run").fails(3, &["remedy: boot with cgroup v2"]);
 }
 
 /// Where CPUs are isolated, all threads lack them: on a kernel that forgets affinities that is not what to say.
@@ -254,8 +232,7 @@ fn isolated_cpus_are_refused_before_affinities() {
     let status = "Name:\tsshd\nPPid:\t1\nCpus_allowed_list:\t0-1";
     tree.put("proc/10/task/10/status", status);
     tree.put("proc/10/task/10/cgroup", "0::/system.slice/ssh.service");
-    let output = tree.run("--for 100ms");
-    let says = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{says}");
-    assert!(says.contains("CPUs 2-3 are isolated") && !says.contains("affinities"), "{says}");
+    let said = tree.run("--for 100ms");
+    said.fails(3, &["CPUs 2-3 are isolated"]);
+    assert!(!said.err.contains("affinities"), "{said}");
 }

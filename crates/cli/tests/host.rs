@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
+use vcoop_testing::{Said, Skip, send};
 
 fn vcoop(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
@@ -14,26 +14,23 @@ fn vcoop(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Output {
-    vcoop(args).output().unwrap()
+fn run(args: &[&str]) -> Said {
+    Said::by(&mut vcoop(args))
 }
 
 /// Whether this host lacks what it takes; the test is skipped then.
-fn skipped(output: &Output) -> bool {
-    let lacks = output.status.code() == Some(3);
+fn skipped(said: &Said) -> bool {
+    let lacks = said.code == Some(3);
     if lacks {
-        let why = String::from_utf8_lossy(&output.stderr);
-        assert!(why.contains("remedy: "), "{why}");
-        vcoop_testing::Skip::because(why).tell();
+        said.fails(3, &["remedy: "]);
+        Skip::because(&said.err).tell();
     }
     lacks
 }
 
 #[test]
 fn the_doctor_tells_programs_the_same() {
-    let output = run(&["doctor", "--json"]);
-    assert!(output.status.success());
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json = run(&["doctor", "--json"]).well().json();
     assert_eq!(json["schema"], "vcoop.doctor/1");
     let findings = json["findings"].as_array().unwrap();
     assert_eq!(findings[0]["facility"], "simulator");
@@ -43,8 +40,7 @@ fn the_doctor_tells_programs_the_same() {
         assert_eq!(finding["remedy"].is_null(), state == "ok", "{finding}");
     }
     assert!(json["host"]["tick_ns"]["value"].as_u64().unwrap() > 0);
-    let human = run(&["doctor"]);
-    let text = String::from_utf8(human.stdout).unwrap();
+    let text = run(&["doctor"]).out;
     for finding in findings {
         let name = finding["facility"].as_str().unwrap();
         assert!(text.contains(&format!("{name}: ")), "{name} in\n{text}");
@@ -64,14 +60,13 @@ fn what_a_reload_of_the_daemon_does_not_change_is_said() {
     let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut next = || lines.next().unwrap();
     assert!(next().ends_with("with 0 rules"));
-    let pid = Pid::from_child(&daemon);
     for (file, says) in [
         (listen("a.sock") + "[engine]\nbusy_poll = \"10us\"\n", None),
         (listen("b.sock"), Some("[metrics] and [windows] stay as they were")),
         ("nonsense".to_owned(), None),
     ] {
         tree.put("vcoop.toml", &file);
-        kill_process(pid, Signal::HUP).unwrap();
+        send(daemon.id(), Signal::HUP);
         let read = next();
         let refused = read.contains("the rules stay as they were");
         assert!(
@@ -80,7 +75,7 @@ fn what_a_reload_of_the_daemon_does_not_change_is_said() {
         );
         says.into_iter().for_each(|says| assert!(next().contains(says), "{file}"));
     }
-    kill_process(pid, Signal::TERM).unwrap();
+    send(daemon.id(), Signal::TERM);
     assert!(daemon.wait().unwrap().success());
 }
 
@@ -89,8 +84,8 @@ fn a_requirement_that_is_not_met_is_exit_code_3() {
     let lab =
         run(&["run", "busy-host-1", "--backend", "kvm", "--duration", "20ms", "--warmup", "1ms"]);
     let required = run(&["doctor", "--require", "kvm"]);
-    assert_eq!(required.status.code() == Some(3), lab.status.code() == Some(3));
-    assert!(!required.stdout.is_empty(), "it says what there is either way");
+    assert_eq!(required.code == Some(3), lab.code == Some(3));
+    assert!(!required.out.is_empty(), "it says what there is either way");
 }
 
 #[test]
@@ -101,21 +96,19 @@ fn a_calibrated_profile_is_one_the_simulator_takes() {
     let path = dir.join("host.toml");
     let path = path.to_str().unwrap();
     let args = ["calibrate", "--quick", "--host-only", "--noise", "300ms", "--json", "-o", path];
-    let output = run(&args);
-    if skipped(&output) {
+    let said = run(&args);
+    if skipped(&said) {
         return;
     }
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{error}");
-    assert!(error.contains("assumed, as in profile xeon-server: "), "{error}");
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = said.well();
+    assert!(said.err.contains("assumed, as in profile xeon-server: "), "{said}");
+    let json = said.json();
     assert_eq!(json["schema"], "vcoop.calibration/1");
     assert_eq!(json["profile_toml"].as_str().unwrap(), fs::read_to_string(path).unwrap());
     let set = format!("host.profile={path}");
     let args = ["run", "busy-host-1", "--backend", "sim", "--set", &set, "--json", "--quiet"];
     let short = ["--duration", "50ms", "--warmup", "10ms", "--repeats", "1"];
-    let output = run(&[&args[..], &short].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    run(&[&args[..], &short].concat()).well();
 }
 
 #[test]
@@ -125,14 +118,13 @@ fn an_interrupted_calibration_writes_no_profile() {
     let args = ["calibrate", "--host-only", "--json", "-o", path.to_str().unwrap()];
     let child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     vcoop_testing::awaits_interrupt_handler(child.id());
-    let pid = child.id().to_string();
-    let _ = Command::new("kill").args(["-INT", &pid]).status();
-    let output = child.wait_with_output().unwrap();
-    if skipped(&output) {
+    // It may have ended, but is still there to be waited for.
+    send(child.id(), Signal::INT);
+    let said = Said::from(child.wait_with_output().unwrap());
+    if skipped(&said) {
         return;
     }
-    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["complete"], false);
+    said.fails(130, &[]);
+    assert_eq!(said.json()["complete"], false);
     assert!(!path.exists());
 }

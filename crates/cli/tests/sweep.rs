@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
+use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::until;
+use vcoop_testing::{Said, send, until};
 
 const SWEEP: &str = "name = \"killed\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
     [set]\nduration = \"100ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 3\n[axes]\n\
@@ -23,19 +24,15 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(file: &Path, out: &Path, extra: &[&str]) -> Command {
+fn sweep(file: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     command.arg("sweep").arg(file).arg("--out").arg(out).args(extra);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
+fn vcoop(file: &Path, out: &Path, extra: &[&str]) -> Said {
+    Said::by(&mut sweep(file, out, extra))
 }
 
 fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -71,13 +68,12 @@ fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
     fs::write(&file, SWEEP).unwrap();
     let (whole, pieces) = (dir.join("whole"), dir.join("pieces"));
     let began = Instant::now();
-    let output = vcoop(&file, &whole, &["--quiet"]).output().unwrap();
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    vcoop(&file, &whole, &["--quiet"]).well();
     let time = began.elapsed();
     let jobs = thread::available_parallelism().unwrap().get();
     let mut before = 0;
     for round in 0..10u32 {
-        let mut child = vcoop(&file, &pieces, &["--quiet"]).spawn().unwrap();
+        let mut child = sweep(&file, &pieces, &["--quiet"]).spawn().unwrap();
         // Moments without a pattern, from before the first point to a fifth of the whole.
         thread::sleep(time / 1000 * (round * 7919 % 200));
         // SIGKILL: no handler runs.
@@ -87,15 +83,14 @@ fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
         assert!(now >= before, "round {round}: {now} points after {before}");
         before = now;
     }
-    let output = vcoop(&file, &pieces, &["--json"]).output().unwrap();
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
-    let kept = text(&output.stderr).lines().find_map(|l| l.split("; ").nth(1)?.split(' ').next());
+    let output = vcoop(&file, &pieces, &["--json"]).well();
+    let kept = output.err.lines().find_map(|l| l.split("; ").nth(1)?.split(' ').next());
     let kept: usize = kept.and_then(|n| n.parse().ok()).unwrap();
     // Points that were written are there again. Only points that run when it is killed, or that ended and
     // are not written yet, can be lost.
     assert!(kept >= before.saturating_sub(jobs) && kept <= 320, "{kept} of {before}");
     assert!(bytes(&whole) == bytes(&pieces), "the same bytes");
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json = output.json();
     assert_eq!((&json["done"], &json["failed"]), (&Value::from(320), &Value::from(0)));
 }
 
@@ -105,14 +100,13 @@ fn an_interrupt_keeps_what_is_done_and_says_130() {
     let file = dir.join("s.toml");
     fs::write(&file, SWEEP.replace("100ms", "2s")).unwrap();
     let out = dir.join("out");
-    let child = vcoop(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
+    let child = sweep(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
     until("a point is done", || done(&out) > 0);
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(code(&output), 130, "{}", text(&output.stderr));
+    send(child.id(), Signal::INT);
+    let output = Said::from(child.wait_with_output().unwrap());
+    output.fails(130, &[]);
     assert!(done(&out) >= 1);
-    assert!(text(&output.stdout).contains("of 320 points"), "{}", text(&output.stdout));
+    assert!(output.out.contains("of 320 points"), "{}", output.out);
 }
 
 #[test]
@@ -120,9 +114,8 @@ fn a_dry_run_says_what_would_run_and_runs_nothing() {
     let dir = folder("dry");
     let file = dir.join("s.toml");
     fs::write(&file, SWEEP).unwrap();
-    let output = vcoop(&file, &dir.join("out"), &["--dry-run"]).output().unwrap();
-    assert_eq!(code(&output), 0);
-    let said = text(&output.stdout);
+    let output = vcoop(&file, &dir.join("out"), &["--dry-run"]).well();
+    let said = output.out;
     assert!(said.contains("320 points") && said.contains("1920 runs"), "{said}");
     assert!(said.contains("interval_us") && said.contains("point 319"), "{said}");
     assert!(!dir.join("out").exists());
@@ -136,15 +129,14 @@ fn a_map_shows_the_best_policy_or_a_number() {
         [set]\nduration = \"500ms\"\nwarmup = \"400ms\"\n[axes]\n\"load.hog.count\" = [2, 10]\n\
         \"host.tick_hz\" = [1000, 250]\n";
     fs::write(&file, sweep).unwrap();
-    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    vcoop(&file, &out, &["--quiet"]).well();
     let map = |extra: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
         command.arg("map").arg(&out).args(["--rows", "hog_count", "--columns", "tick_hz"]);
-        command.args(extra).output().unwrap()
+        Said::by(command.args(extra))
     };
-    let number = map(&["--show", "ratio", "--policy", "dynamic:rr"]);
-    assert_eq!(code(&number), 0, "{}", text(&number.stderr));
-    let said = text(&number.stdout);
+    let number = map(&["--show", "ratio", "--policy", "dynamic:rr"]).well();
+    let said = number.out;
     assert!(said.contains("hog_count \\ tick  250 Hz"), "{said}");
     let ratios: Vec<f64> =
         said.split_whitespace().filter_map(|w| w.strip_suffix('x')?.parse().ok()).collect();
@@ -159,27 +151,27 @@ fn a_map_shows_the_best_policy_or_a_number() {
             "--show",
             show,
         ]);
-        let output = command.args(["--only", "hog_count=2"]).output().unwrap();
-        (code(&output), text(&output.stdout).to_owned() + text(&output.stderr))
+        let said = Said::by(command.args(["--only", "hog_count=2"]));
+        (said.code, said.out + &said.err)
     };
     let rows = |said: &str| -> Vec<String> {
         let table = said.lines().skip(3).take_while(|line| !line.is_empty());
         table.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
     };
     let (done, said) = by_policy("p99");
-    assert!(done == 0 && rows(&said) == ["vanilla", "dynamic:rr"], "{said}");
+    assert!(done == Some(0) && rows(&said) == ["vanilla", "dynamic:rr"], "{said}");
     let (done, said) = by_policy("ratio");
-    assert!(done == 0 && rows(&said) == ["dynamic:rr"], "the baseline has no ratio: {said}");
+    assert!(done == Some(0) && rows(&said) == ["dynamic:rr"], "the baseline has no ratio: {said}");
     let (done, said) = by_policy("best");
-    assert!(done == 2 && said.contains("axis `policy` goes with a column"), "{said}");
+    assert!(done == Some(2) && said.contains("axis `policy` goes with a column"), "{said}");
     let picture = dir.join("map.svg");
-    assert_eq!(code(&map(&["--out", picture.to_str().unwrap()])), 0);
+    map(&["--out", picture.to_str().unwrap()]).well();
     let svg = fs::read_to_string(&picture).unwrap();
     assert_eq!(svg.matches("class=\"tile").count(), 4);
     let one = map(&["--only", "tick_hz=250"]);
-    assert!(!text(&one.stdout).contains("1000"), "{}", text(&one.stdout));
+    assert!(!one.out.contains("1000"), "{}", one.out);
     let same = map(&["--only", "tick_hz=250.0"]);
-    assert!(text(&same.stdout).lines().skip(1).eq(text(&one.stdout).lines().skip(1)));
+    assert!(same.out.lines().skip(1).eq(one.out.lines().skip(1)));
     for (words, says) in [
         (["--show", "p98", "--policy", "vanilla"], "did you mean `p90`"),
         (["--show", "p99", "--policy", "dynamic"], "did you mean `dynamic:rr`"),
@@ -187,9 +179,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
         (["--only", "tick_hz=100", "--show", "best"], "no point has tick_hz = 100"),
         (["--show", "p99", "--only", "tick_hz=250"], "show all by --rows policy"),
     ] {
-        let wrong = map(&words);
-        assert_eq!(code(&wrong), 2);
-        assert!(text(&wrong.stderr).contains(says), "{says}: {}", text(&wrong.stderr));
+        map(&words).fails(2, &[says]);
     }
 }
 
@@ -198,9 +188,8 @@ fn a_limit_of_too_few_samples_is_neither_met_nor_broken() {
     for (slo, met) in [("p9999 < 1s", None), ("max < 1s", Some(true)), ("max < 1ns", Some(false))] {
         let args = "tune busy-host-1 --policy vanilla --trials 1 --duration 50ms --repeats 2 --confirm 2 --json --slo";
         let mut tune = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        let tune =
-            tune.args(args.split(' ')).arg(format!("guest.cyclictest.{slo}")).output().unwrap();
-        let found: serde_json::Value = serde_json::from_slice(&tune.stdout).unwrap();
+        let tune = tune.args(args.split(' ')).arg(format!("guest.cyclictest.{slo}"));
+        let found = Said::by(tune).json();
         assert_eq!(found["met"], serde_json::json!(met), "{slo}");
     }
 }
@@ -218,12 +207,10 @@ fn run_tune_capacity_and_map_give_the_same_answer() {
          \"host.tick_hz\" = [250]\n\"host.preemption\" = [\"voluntary\"]\n[repeats]\nmin = 6\n"
     );
     fs::write(&file, sweep).unwrap();
-    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    vcoop(&file, &out, &["--quiet"]).well();
     let ask = |words: &[&str], limits: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        let output = command.env("VCOOP_BACKEND", "sim").args(words).args(limits).output().unwrap();
-        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
-        text(&output.stdout).to_owned()
+        Said::by(command.env("VCOOP_BACKEND", "sim").args(words).args(limits)).well().out
     };
     let json = |words: &[&str], limits: &[&str]| -> serde_json::Value {
         serde_json::from_str(&ask(words, &[&["--json"], limits].concat())).unwrap()
@@ -266,37 +253,31 @@ fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
     let file = dir.join("s.toml");
     let run = |text: &str, extra: &[&str]| {
         fs::write(&file, text).unwrap();
-        vcoop(&file, &dir.join("out"), extra).output().unwrap()
+        vcoop(&file, &dir.join("out"), extra)
     };
-    let output = run(&SWEEP.replace("host.tick_hz", "host.tick_hs"), &[]);
-    assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains("did you mean `tick_hz`"), "{}", text(&output.stderr));
+    run(&SWEEP.replace("host.tick_hz", "host.tick_hs"), &[]).fails(2, &["did you mean `tick_hz`"]);
     fs::create_dir_all(dir.join("out")).unwrap();
     fs::write(dir.join("out/precious"), "x").unwrap();
-    let output = run(SWEEP, &[]);
-    assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains("nothing was overwritten"));
-    let mut ray = vcoop(&file, &dir.join("ray"), &["--engine", "ray"]);
-    let output = ray.env("VCOOP_PYTHON", "/nonexistent/python").output().unwrap();
-    assert_eq!(code(&output), 3);
-    assert!(text(&output.stderr).contains("remedy"), "{}", text(&output.stderr));
+    run(SWEEP, &[]).fails(2, &["nothing was overwritten"]);
+    let mut ray = sweep(&file, &dir.join("ray"), &["--engine", "ray"]);
+    Said::by(ray.env("VCOOP_PYTHON", "/nonexistent/python")).fails(3, &["remedy"]);
 }
 
 /// A small sweep's file, and its folder when it has run.
-fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Output) {
+fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Said) {
     let dir = folder(name);
     let (file, out) = (dir.join("s.toml"), dir.join("out"));
     let sweep = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
         [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\nrepeats = 1\n[axes]\n";
     fs::write(&file, format!("{top}{sweep}{axes}\n")).unwrap();
-    let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
+    let output = vcoop(&file, &out, &["--quiet"]);
     (file, out, output)
 }
 
-fn map(out: &Path, extra: &[&str]) -> Output {
+fn map(out: &Path, extra: &[&str]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     command.arg("map").arg(out).args(["--rows", "hog_count", "--columns", "interval_us"]);
-    command.args(extra).output().unwrap()
+    Said::by(command.args(extra))
 }
 
 const TWO_PARTS: &str = "\"load.hog.count\" = [1, 2, 3, 4, 5]\n\
@@ -305,11 +286,11 @@ const TWO_PARTS: &str = "\"load.hog.count\" = [1, 2, 3, 4, 5]\n\
 #[test]
 fn a_part_that_is_not_what_it_should_be_is_named_refused_and_computed_anew() {
     let (file, out, output) = small("parts", TWO_PARTS, "");
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    output.well();
     let part = |n: u32| out.join(format!("part-{n:06}.parquet"));
     let whole: Vec<Vec<u8>> = (0..2).map(|n| fs::read(part(n)).unwrap()).collect();
     let (_, other, output) = small("parts-of-another", &TWO_PARTS.replace('5', "6"), "");
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    output.well();
     let foreign = fs::read(other.join("part-000000.parquet")).unwrap();
     let cut = whole[0][..whole[0].len() - 4].to_vec();
     // Of the first column: another number, and a file that every reader of Parquet reads.
@@ -323,36 +304,27 @@ fn a_part_that_is_not_what_it_should_be_is_named_refused_and_computed_anew() {
         (Vec::new(), "is damaged"),
     ] {
         fs::write(part(0), bytes).unwrap();
-        for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"]).output().unwrap()] {
-            let said = text(&output.stderr);
-            assert_eq!(code(&output), 2, "{said}");
-            let all = ["part-000000.parquet", says, "remedy: "];
-            assert!(all.iter().all(|words| said.contains(words)), "{said}");
+        for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"])] {
+            output.fails(2, &["part-000000.parquet", says, "remedy: "]);
         }
         fs::remove_file(part(0)).unwrap();
         let shown = map(&out, &[]);
-        assert!(
-            text(&shown.stdout).contains("16 of 20 points are missing"),
-            "{}",
-            text(&shown.stdout)
-        );
-        let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
-        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert!(shown.out.contains("16 of 20 points are missing"), "{}", shown.out);
+        vcoop(&file, &out, &["--quiet"]).well();
         assert_eq!(fs::read(part(0)).unwrap(), whole[0]);
     }
     // The journal of another part.
     fs::remove_file(part(1)).unwrap();
     fs::write(out.join("part-000001.journal"), "\"0 of 0123456789abcdef\"\n{}\n").unwrap();
-    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    vcoop(&file, &out, &["--quiet"]).well();
     assert_eq!(fs::read(part(1)).unwrap(), whole[1]);
     // A manifest that divides by zero.
     let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
     let zero = manifest.replace("\"part_points\": 16", "\"part_points\": 0");
     assert_ne!(zero, manifest);
     fs::write(out.join("manifest.json"), zero).unwrap();
-    for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"]).output().unwrap()] {
-        assert_eq!(code(&output), 2, "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("manifest.json"), "{}", text(&output.stderr));
+    for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"])] {
+        output.fails(2, &["manifest.json"]);
     }
 }
 
@@ -366,11 +338,10 @@ fn a_changed_file_of_any_point_is_named() {
     let names = paths.each_ref().map(|path| path.display().to_string());
     let axes = format!("\"host.profile\" = {names:?}\n\"load.hog.count\" = [1, 2]");
     let (file, out, output) = small("inputs", &axes, "");
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    output.well();
     fs::write(&paths[1], format!("{profile}\n# another\n")).unwrap();
-    let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
-    assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains(&names[1]), "{}", text(&output.stderr));
+    let output = vcoop(&file, &out, &["--quiet"]);
+    output.fails(2, &[&names[1]]);
 }
 
 #[test]
@@ -378,13 +349,8 @@ fn points_that_fail_end_with_a_code_of_their_own_and_a_dry_run_finds_them() {
     // Pinned to a CPU that small hosts do not have.
     let axes = "\"host.pcpus\" = [2, 1]\n\"load.hog.cpus\" = [\"0\", \"1\"]";
     let (file, out, output) = small("failing", axes, "");
-    let said = text(&output.stderr);
-    assert_eq!(code(&output), 5, "{said}");
-    assert!(said.contains("1 of 4 points failed"), "{said}");
-    let dry = vcoop(&file, &out, &["--dry-run"]).output().unwrap();
-    let said = text(&dry.stderr);
-    assert_eq!(code(&dry), 5, "{said}");
-    assert!(said.contains("1 of 4 points looked at would fail"), "{said}");
+    output.fails(5, &["1 of 4 points failed"]);
+    vcoop(&file, &out, &["--dry-run"]).fails(5, &["1 of 4 points looked at would fail"]);
 }
 
 #[test]
@@ -392,11 +358,10 @@ fn many_numbers_are_shown_in_bins_and_the_only_guest_latency_is_announced() {
     let axes = "\"load.hog.count\" = { from = 1, to = 4 }\n\
         \"vm.guest.task.cyclictest.interval\" = { from = \"500us\", to = \"50ms\", scale = \"log\" }";
     let (_, out, output) = small("bins", axes, "design = \"sobol\"\npoints = 64\n");
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
-    let output = map(&out, &["--show", "mean", "--policy", "vanilla"]);
-    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    output.well();
+    let output = map(&out, &["--show", "mean", "--policy", "vanilla"]).well();
+    let said = output.out;
     assert!(said.lines().all(|line| line.chars().count() <= 200), "{said}");
     assert!(said.contains(" to "), "{said}");
-    assert!(text(&output.stderr).contains("guest.cyclictest, the guests' only latency"));
+    assert!(output.err.contains("guest.cyclictest, the guests' only latency"));
 }

@@ -8,27 +8,18 @@ mod common;
 mod qemu;
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use common::Tree;
 use qemu::Qemu;
 use serde_json::{Value, json};
 use vcoop_policy::thread::Policy;
-use vcoop_testing::Skip;
+use vcoop_testing::{Said, Skip};
 use vcoop_threads::{Attributes, allowed_cpus, run_time, set_affinity};
 use vcoop_vmm::Proc;
 
-fn vcoop(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-    command.arg("vms").args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
+fn vcoop(args: &[&str]) -> Said {
+    Said::by(Command::new(env!("CARGO_BIN_EXE_vcoop")).arg("vms").args(args))
 }
 
 /// The document of a tree, and what the terminal shows of it.
@@ -36,15 +27,15 @@ fn of_tree(tree: &Tree) -> (Value, String) {
     let path = tree.path("");
     let args = ["--tree", path.to_str().unwrap()];
     let (json, text) = (vcoop(&[&args[..], &["--json"]].concat()), vcoop(&args));
-    for output in [&json, &text] {
-        assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(output));
+    for said in [&json, &text] {
+        assert!(said.code == Some(0) && said.err.is_empty(), "{said}");
     }
-    let text = stdout(&text).to_owned();
+    let (json, text) = (json.json(), text.out);
     // Notes are wrapped as wide as the doctor's.
     let note = |line: &&str| ["  note:", "  remedy:", "      "].iter().any(|s| line.starts_with(s));
     let mut tables = text.lines().filter(|line| !note(line));
     assert!(tables.all(|line| line.chars().count() <= 80), "{text}");
-    (serde_json::from_slice(&json.stdout).unwrap(), text)
+    (json, text)
 }
 
 #[test]
@@ -151,30 +142,27 @@ fn a_host_without_vms_says_so() {
 
 #[test]
 fn a_host_without_proc_is_a_missing_facility() {
-    let output = vcoop(&["--tree", "/nonexistent"]);
-    assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]));
-    assert!(stderr(&output).contains("remedy: mount -t proc"), "{}", stderr(&output));
+    let said = vcoop(&["--tree", "/nonexistent"]);
+    said.fails(3, &["remedy: mount -t proc"]);
+    assert_eq!(said.out, "");
 }
 
 #[test]
 fn a_socket_that_cannot_be_asked_fails_after_the_result() {
     let tree = Tree::new("qemu-tcg");
     let path = tree.path("");
-    let output = vcoop(&["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stdout(&output).starts_with("foo: QEMU"), "{}", stdout(&output));
-    let error = stderr(&output);
-    assert!(error.contains("/nonexistent: No such file") && error.contains("remedy: "), "{error}");
+    let args = ["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"];
+    let said = vcoop(&args);
+    said.fails(1, &["/nonexistent: No such file", "remedy: "]);
+    assert!(said.out.starts_with("foo: QEMU"), "{said}");
     tree.remove("proc/16825");
-    let output = vcoop(&["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"]);
-    assert!(stderr(&output).contains("/nonexistent: No such file"), "{}", stderr(&output));
+    let said = vcoop(&args);
+    assert!(said.err.contains("/nonexistent: No such file"), "{said}");
 }
 
 /// What `vcoop vms --json` says of a VM on this host.
 fn of_host(pid: u32, args: &[&str]) -> (Value, Vec<Value>) {
-    let output = vcoop(&[&["--json"], args].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json = vcoop(&[&["--json"], args].concat()).well().json();
     let of = |value: &&Value| value["pid"] == pid;
     let vm = json["vms"].as_array().unwrap().iter().find(of);
     let notes = json["notes"].as_array().unwrap().iter().filter(of);
@@ -247,11 +235,9 @@ fn what_cannot_be_applied_is_refused_with_a_remedy() {
     let dir = std::env::temp_dir().join(format!("vcoop-attach-refused-{}", std::process::id()));
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        let output = command.args(args).env("VCOOP_RUN_DIR", &dir).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        Said::by(command.args(args).env("VCOOP_RUN_DIR", &dir))
     };
-    let (code, why) = run(&["attach", "no-such-vm", "--policy", "wake-boost"]);
-    assert!(code == Some(2) && why.contains("no VM `no-such-vm`"), "{why}");
+    run(&["attach", "no-such-vm", "--policy", "wake-boost"]).fails(2, &["no VM `no-such-vm`"]);
     // Other errors are reported whether there is a VM or not.
     let set = "policy.wake-boost.rum=1ms";
     for (args, said) in [
@@ -262,12 +248,10 @@ fn what_cannot_be_applied_is_refused_with_a_remedy() {
         (&["compare", "x", "--each", "5"], "--each"),
         (&["observe", "x", "--scenario", "/no/such/x.toml"], "--scenario"),
     ] {
-        let (code, why) = run(args);
-        assert!(code == Some(2) && why.contains(said), "{args:?}: {why}");
+        run(args).fails(2, &[said]);
     }
-    let (code, why) = run(&["detach", "x"]);
-    assert!(code == Some(1) && why.contains("no policy is applied to any VM"), "{why}");
-    assert_eq!(run(&["detach"]).0, Some(2));
-    assert_eq!(run(&["restore"]).0, Some(0));
+    run(&["detach", "x"]).fails(1, &["no policy is applied to any VM"]);
+    run(&["detach"]).fails(2, &[]);
+    run(&["restore"]).well();
     assert!(!dir.exists());
 }

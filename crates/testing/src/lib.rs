@@ -10,7 +10,8 @@
 //! - [`assert_no_thread`], after a run that must leave none behind.
 //! - [`Waiting`], a thread that does nothing, to be looked at and changed.
 //! - [`until`] and [`found`], which wait for what comes soon.
-//! - [`awaits_interrupt_handler`], before a program is sent a signal.
+//! - [`Said`], exit code and output of a program that has ended.
+//! - [`awaits_interrupt_handler`], before a program is sent a signal, and [`send`], which does it.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
@@ -33,6 +34,7 @@ mod metrics;
 mod native;
 mod random;
 pub mod rig;
+mod said;
 mod signal;
 pub mod tasks;
 mod terminal;
@@ -47,7 +49,8 @@ pub use load::{Trouble, twice};
 pub use metrics::metric_names;
 pub use native::Native;
 pub use random::random;
-pub use signal::awaits_interrupt_handler;
+pub use said::Said;
+pub use signal::{awaits_interrupt_handler, send};
 pub use terminal::Terminal;
 pub use threads::{assert_no_thread, drop_cap_sys_nice};
 pub use tree::Tree;

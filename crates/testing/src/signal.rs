@@ -1,5 +1,7 @@
 //! Signals to programs under test.
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::until;
 
 /// `SIGINT` in a mask of signals.
@@ -19,4 +21,15 @@ pub fn awaits_interrupt_handler(pid: u32) {
         let caught = of("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
         ended || caught.is_some_and(|mask| mask & INT != 0)
     });
+}
+
+/// Sends a signal to a process.
+///
+/// # Panics
+///
+/// There is no such process, or it is somebody else's.
+#[track_caller]
+pub fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("it is not 0");
+    kill_process(pid, signal).expect("the process is there");
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use serde_json::Value;
+use vcoop_testing::Said;
 
-use super::{await_runs, begun, done, folder, run, short, text, vcoop};
+use super::{await_runs, begun, folder, run, short, vcoop};
 
 fn json(file: PathBuf) -> Value {
     serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
@@ -16,9 +16,7 @@ fn json(file: PathBuf) -> Value {
 fn a_full_disk_is_an_error() {
     for args in [&["list"][..], &["--help"], &["run", "--help"], &["--version"]] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = vcoop(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
-        assert!(text(&output.stderr).contains("cannot write to stdout"));
+        Said::by(vcoop(args).stdout(full)).fails(1, &["cannot write to stdout"]);
     }
 }
 
@@ -26,7 +24,7 @@ fn a_full_disk_is_an_error() {
 fn out_writes_everything_and_spares_other_results() {
     let dir = folder("out");
     let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
+    short(&["--out", path]).well();
     let result = json(dir.join("result.json"));
     assert_eq!(result["schema"], "vcoop.result/1");
     let plan = json(dir.join("plan.json"));
@@ -37,11 +35,10 @@ fn out_writes_everything_and_spares_other_results() {
     // The same scenario again may take its place, with everything that it left; another may not.
     let stale = ["histograms/sim.gone.txt", "hgrm/sim.gone.hgrm"].map(|name| dir.join(name));
     stale.iter().for_each(|file| fs::write(file, "of an earlier result").unwrap());
-    assert!(short(&["--out", path]).status.success());
+    short(&["--out", path]).well();
     assert!(stale.iter().all(|file| !file.exists()), "{stale:?}");
-    let other = run(&["run", "rogue-guest", "--out", path]);
-    assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("holds a result of scenario busy-host-1"));
+    run(&["run", "rogue-guest", "--out", path])
+        .fails(2, &["holds a result of scenario busy-host-1"]);
     let result_after = json(dir.join("result.json"));
     assert_eq!(result_after["scenario"], "busy-host-1");
 }
@@ -51,9 +48,8 @@ fn a_result_that_cannot_be_kept_is_printed() {
     let dir = folder("no-room");
     fs::create_dir_all(dir.join("report.html")).unwrap();
     let output = short(&["--out", dir.to_str().unwrap(), "--force"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("report.html: "), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("Best here"), "{}", text(&output.stdout));
+    output.fails(1, &["report.html: "]);
+    assert!(output.out.contains("Best here"), "{}", output.out);
 }
 
 #[test]
@@ -61,8 +57,7 @@ fn out_spares_files_of_others() {
     let dir = folder("foreign");
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("plan.json"), "mine").unwrap();
-    let output = short(&["--out", dir.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
+    short(&["--out", dir.to_str().unwrap()]).fails(2, &[]);
     assert_eq!(fs::read_to_string(dir.join("plan.json")).unwrap(), "mine");
 }
 
@@ -72,17 +67,14 @@ fn out_spares_any_file_of_others_unless_it_is_forced() {
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("thesis.tex"), "mine").unwrap();
     let path = dir.to_str().unwrap();
-    let output = short(&["--out", path]);
-    assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(said.contains("thesis.tex") && said.contains("remedy: "), "{said}");
-    assert!(short(&["--out", path, "--force"]).status.success());
+    short(&["--out", path]).fails(2, &["thesis.tex", "remedy: "]);
+    short(&["--out", path, "--force"]).well();
     assert_eq!(fs::read_to_string(dir.join("thesis.tex")).unwrap(), "mine");
     // From now on it is ours, too; another scenario takes its place by force alone.
-    assert!(short(&["--out", path]).status.success());
+    short(&["--out", path]).well();
     let other = ["run", "rogue-guest", "--quiet", "--backend", "sim", "--out", path, "--force"];
     let other = [&other[..], &["--duration", "50ms", "--warmup", "0s", "--repeats", "1"]].concat();
-    done(&other);
+    run(&other).well();
 }
 
 #[test]
@@ -96,12 +88,9 @@ fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
     let second = short(&["--out", path]);
     first.kill().unwrap();
     first.wait().unwrap();
-    assert_eq!(second.status.code(), Some(2));
-    let said = text(&second.stderr);
-    assert!(said.contains("written by another process") && said.contains("remedy: "), "{said}");
+    second.fails(2, &["written by another process", "remedy: "]);
     assert!(begun(), "the first one was at work");
-    let output = short(&["--out", path]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    short(&["--out", path]).well();
     assert!(!begun());
 }
 
@@ -109,18 +98,17 @@ fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
 fn a_report_is_drawn_again_from_its_result() {
     let dir = folder("report");
     let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
+    short(&["--out", path]).well();
     let page = fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Best here"));
     fs::remove_file(dir.join("report.html")).unwrap();
     let svg = dir.join("svg");
-    let output = done(&["report", path, "--svg", svg.to_str().unwrap()]);
-    assert_eq!(text(&output.stdout), "");
+    let output = run(&["report", path, "--svg", svg.to_str().unwrap()]).well();
+    assert_eq!(output.out, "");
     assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
     let pictures = fs::read_dir(&svg).unwrap().count();
     assert_eq!(pictures, page.matches("<figure").count());
-    let wrote = text(&output.stderr);
-    assert!(wrote.contains(&format!(", and {pictures} pictures into ")), "{wrote}");
+    assert!(output.err.contains(&format!(", and {pictures} pictures into ")), "{output}");
 }
 
 #[test]
@@ -131,9 +119,9 @@ fn results_of_another_version_are_refused() {
     let refused = |text_of: &str| {
         fs::write(dir.join("result.json"), text_of).unwrap();
         let output = run(&["report", path]);
-        assert_eq!(output.status.code(), Some(2));
+        output.fails(2, &[]);
         assert!(!dir.join("report.html").exists());
-        text(&output.stderr).to_owned()
+        output.err
     };
     let newer = refused(r#"{"schema":"vcoop.result/9"}"#);
     assert!(newer.contains("vcoop.result/9") && newer.contains("vcoop.result/1"), "{newer}");
@@ -148,12 +136,9 @@ fn printed_results_give_charts_where_they_were_asked_to() {
     fs::create_dir_all(&dir).unwrap();
     let path = dir.to_str().unwrap();
     let drawn = |extra: &[&str]| {
-        let output = short(&[&["--json"], extra].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        fs::write(dir.join("result.json"), &output.stdout).unwrap();
-        let output = done(&["report", path]);
-        let said = text(&output.stderr).to_owned();
-        (said, fs::read_to_string(dir.join("report.html")).unwrap())
+        let output = short(&[&["--json"], extra].concat()).well();
+        fs::write(dir.join("result.json"), &output.out).unwrap();
+        (run(&["report", path]).well().err, fs::read_to_string(dir.join("report.html")).unwrap())
     };
     let (said, page) = drawn(&[]);
     assert!(said.contains("most charts are left out") && said.contains("--detail"), "{said}");
@@ -162,7 +147,7 @@ fn printed_results_give_charts_where_they_were_asked_to() {
     assert!(!said.contains("left out"), "{said}");
     assert!(!page.contains("most charts are missing") && page.contains("id=\"time\""));
     let output = short(&["--detail"]);
-    assert_eq!(output.status.code(), Some(2), "it says nothing without --json");
+    assert_eq!(output.code, Some(2), "it says nothing without --json");
 }
 
 #[test]
@@ -170,7 +155,7 @@ fn a_reproduction_leaves_a_report_too() {
     let dir = folder("reproduction");
     let path = dir.to_str().unwrap();
     let args = ["reproduce", "idle-avg", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
-    done(&[&args[..], &["--out", path]].concat());
+    run(&[&args[..], &["--out", path]].concat()).well();
     let page = fs::read_to_string(dir.join("report.html")).unwrap();
     let json = json(dir.join("reproduce.json"));
     for cell in json["cells"].as_array().unwrap() {
@@ -178,7 +163,7 @@ fn a_reproduction_leaves_a_report_too() {
     }
     assert_eq!(page.matches("<figure").count(), 2, "a chart a row");
     assert!(page.contains(json["tables"]["idle-avg"]["title"].as_str().unwrap()));
-    assert!(run(&["report", path]).status.success());
+    run(&["report", path]).well();
     assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
 }
 
@@ -189,21 +174,19 @@ fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
     let (file, neighbour) = (dir.join("m.prom"), dir.join("m.part"));
     fs::write(&file, "old").unwrap();
     fs::write(&neighbour, "somebody else's").unwrap();
-    assert!(short(&["--quiet", "--metrics", file.to_str().unwrap()]).status.success());
+    short(&["--quiet", "--metrics", file.to_str().unwrap()]).well();
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.ends_with("# EOF\n") && !written.starts_with("old"));
     assert_eq!(fs::read_to_string(&neighbour).unwrap(), "somebody else's");
     let new = dir.join("new.prom");
-    assert!(!short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).status.success());
+    assert_ne!(short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).code, Some(0));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
     // Too long with what is added until it is whole. That it had run it would say first.
     let long = dir.join("m".repeat(252));
     let output = short(&["--verbose", "--metrics", long.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("cannot write") && !said.contains(" events per CPU s"), "{said}");
+    output.fails(1, &["cannot write"]);
+    assert!(!output.err.contains(" events per CPU s"), "{output}");
     // Standard output, a pipe here.
-    let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("# EOF\n"));
+    let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]).well();
+    assert!(output.out.contains("# EOF\n"));
 }

@@ -6,12 +6,13 @@ mod refusals;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::until;
+use vcoop_testing::{Said, send, until};
 
 const SHORT: [&str; 7] =
     ["busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--repeats", "5"];
@@ -28,24 +29,12 @@ fn vcoop(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Output {
-    vcoop(args).output().unwrap()
+fn run(args: &[&str]) -> Said {
+    Said::by(&mut vcoop(args))
 }
 
-/// What it has said by its end, which is no failure.
-#[track_caller]
-fn done(args: &[&str]) -> Output {
-    let output = run(args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    output
-}
-
-fn short(extra: &[&str]) -> Output {
+fn short(extra: &[&str]) -> Said {
     run(&[&["run"], &SHORT[..], extra].concat())
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 /// A fresh folder of a test's own.
@@ -59,16 +48,15 @@ fn folder(name: &str) -> PathBuf {
 fn times_of_vms_that_are_not_there_at_the_end_are_marked() {
     let storm = ["xen-bootstorm", "--policy", "vanilla", "--repeats", "1", "--duration", "2s"];
     let output = run(&[&["run"], &storm[..]].concat());
-    let words = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = output.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("VMLogin mean >= "), "{words}");
 }
 
 #[test]
 fn json_is_all_there_is_on_stdout_and_jobs_change_nothing() {
     let document = |jobs| {
-        let output = short(&["--json", "--jobs", jobs]);
-        assert!(output.status.success());
-        let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let output = short(&["--json", "--jobs", jobs]).well();
+        let mut json = output.json();
         assert!(json["engine"]["cpu_s"].is_number());
         json["engine"]["cpu_s"] = Value::Null;
         json.to_string()
@@ -81,10 +69,10 @@ fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
     let code = |condition: &str| {
         let policies = ["--policy", "vanilla,dynamic", "--set", "policy.dynamic.repay=false"];
         let output = short(&[&policies[..], &["--fail-if", condition]].concat());
-        let refused = output.status.code() == Some(2);
+        let refused = output.code == Some(2);
         // A name that cannot be is refused before anything runs.
-        assert_eq!(text(&output.stdout).contains("Best here"), !refused);
-        (output.status.code(), text(&output.stderr).to_owned())
+        assert_eq!(output.out.contains("Best here"), !refused);
+        (output.code, output.err)
     };
     assert_eq!(code("guest.cyclictest.mean > 1s").0, Some(0));
     let (slow, why) = code("guest.cyclictest.mean > 100us");
@@ -104,23 +92,21 @@ fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
 fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
     let plain = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        let output = command.env_remove("VCOOP_BACKEND").args(args).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+        Said::by(command.env_remove("VCOOP_BACKEND").args(args)).well().out
     };
     let run = ["run", "busy-host-1", "--duration", "20ms", "--warmup", "1ms", "--repeats", "2"];
-    let (report, _) = plain(&run);
+    let report = plain(&run);
     assert!(report.contains("\nsim; 2 repeats") && report.contains("--backend sim"), "{report}");
     let host = "Simulated: 2 pCPUs with the costs of xeon-server (Generic Xeon server";
     assert!(report.contains(host), "{report}");
-    let (said, _) = plain(&[&run[..], &["--dry-run"]].concat());
+    let said = plain(&[&run[..], &["--dry-run"]].concat());
     assert!(
         said.contains("sim: 8 runs, 168 ms of simulated time in all, which take about "),
         "{said}"
     );
     assert!(!said.contains("measuring on this host"), "{said}");
     // A scenario that no host can run is simulated, and the dry run says why.
-    let (said, _) = plain(&[&run[..], &["--dry-run", "--backend", "auto"], &TOO_BIG[..]].concat());
+    let said = plain(&[&run[..], &["--dry-run", "--backend", "auto"], &TOO_BIG[..]].concat());
     assert!(said.contains("simulating the host that the scenario describes"), "{said}");
 }
 
@@ -161,13 +147,13 @@ fn a_calibration_works_wherever_something_is_simulated() {
     for (command, more) in commands {
         let repeats = if command[0] == "trace" { &[][..] } else { &repeated[..] };
         let output = run(&[command, more, &short[..], repeats].concat());
-        let said = text(&output.stdout).to_owned() + text(&output.stderr);
-        assert!(output.status.success(), "{command:?}: {said}");
-        assert!(said.contains("own-host"), "{command:?}: {said}");
+        assert_eq!(output.code, Some(0), "{command:?}: {output}");
+        let named = [&output.out, &output.err].iter().any(|said| said.contains("own-host"));
+        assert!(named, "{command:?}: {output}");
     }
-    done(&["sweep", sweep, "--out", out, "--calibration", profile, "--quiet"]);
+    run(&["sweep", sweep, "--out", out, "--calibration", profile, "--quiet"]).well();
     let changed = run(&["sweep", sweep, "--out", out, "--quiet"]);
-    assert!(text(&changed.stderr).contains("own.toml"), "{}", text(&changed.stderr));
+    assert!(changed.err.contains("own.toml"), "{}", changed.err);
 }
 
 #[test]
@@ -176,45 +162,44 @@ fn two_results_are_compared_and_a_condition_has_its_exit_code() {
     let [a, b] = ["a", "b.json"].map(|name| dir.path().join(name));
     let [a, b] = [a.to_str().unwrap(), b.to_str().unwrap()];
     let six = ["run", "busy-host-1", "--duration", "200ms", "--warmup", "1ms", "--repeats", "6"];
-    done(&[&six[..], &["--policy", "vanilla,dynamic", "--quiet", "--out", a]].concat());
+    run(&[&six[..], &["--policy", "vanilla,dynamic", "--quiet", "--out", a]].concat()).well();
     let more = ["--set", "load.hog.count=5", "--json", "--policy", "vanilla", "--seed", "9"];
     let second = run(&[&six[..], &more].concat());
-    std::fs::write(b, &second.stdout).unwrap();
-    let output = run(&["diff", a, b]);
-    let said = text(&output.stdout);
-    assert!(output.status.success() && said.contains("seed: 1 -> 9"), "{said}");
+    std::fs::write(b, &second.out).unwrap();
+    let said = run(&["diff", a, b]).well().out;
+    assert!(said.contains("seed: 1 -> 9"), "{said}");
     let slower = said.lines().find(|line| line.contains("guest.background.throughput")).unwrap();
     assert!(slower.contains("0.") && slower.ends_with('*'), "{said}");
     let only: Vec<&str> = said.lines().filter(|line| line.starts_with("only in")).collect();
     assert_eq!(only, ["only in the first: all of dynamic, sim"]);
     let marked = |line: &str| line.contains(" -> ") && line.ends_with('*');
-    assert!(!text(&run(&["diff", a, a]).stdout).lines().any(marked));
-    let json: Value = serde_json::from_slice(&run(&["diff", a, b, "--json"]).stdout).unwrap();
+    assert!(!run(&["diff", a, a]).out.lines().any(marked));
+    let json = run(&["diff", a, b, "--json"]).json();
     assert_eq!(json["schema"], "vcoop.diff/1");
-    let code = |condition: &str| run(&["diff", a, b, "--fail-if", condition]).status.code();
+    let code = |condition: &str| run(&["diff", a, b, "--fail-if", condition]).code;
     assert_eq!(code("guest.background.throughput < 0.9x"), Some(4));
     assert_eq!(code("guest.background.throughput > 0.9x"), Some(0));
     assert_eq!(code("guest.background.throughput > 1 cpu"), Some(2));
-    assert_eq!(run(&["diff", a, "absent"]).status.code(), Some(2));
+    run(&["diff", a, "absent"]).fails(2, &[]);
 }
 
 #[test]
 fn notes_go_to_stderr_and_quiet_silences_them() {
     let auto = [&["--backend", "auto"], &TOO_BIG[..]].concat();
     let loud = short(&auto);
-    assert!(text(&loud.stderr).contains("simulating"), "{}", text(&loud.stderr));
+    assert!(loud.err.contains("simulating"), "{}", loud.err);
     let quiet = short(&[&auto[..], &["--quiet"]].concat());
-    assert_eq!(text(&quiet.stderr), "");
-    assert_eq!(loud.stdout, quiet.stdout);
+    assert_eq!(quiet.err, "");
+    assert_eq!(loud.out, quiet.out);
     let verbose = short(&["-v"]);
-    assert!(text(&verbose.stderr).contains("events per CPU s"));
+    assert!(verbose.err.contains("events per CPU s"));
 }
 
 #[test]
 fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
     let args = ["run", "busy-host", "--duration", "200ms", "--warmup", "20ms", "--repeats", "5"];
-    let output = done(&args);
-    let report = text(&output.stdout);
+    let output = run(&args).well();
+    let report = output.out;
     assert!(!report.contains('\u{1b}'), "colour belongs to terminals");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
@@ -229,7 +214,7 @@ fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
 #[test]
 fn the_matrix_report_fits_too() {
     let output = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]);
-    let report = text(&output.stdout);
+    let report = output.out;
     assert!(report.contains("browser_enabled true, buffer 96 frames"), "{report}");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
@@ -240,31 +225,34 @@ fn the_matrix_report_fits_too() {
 fn the_command_to_repeat_gives_the_same_again() {
     let sets = ["--policy", "vanilla,static", "--set", "policy.static.means=fifo 50"];
     let first = short(&sets);
-    let report = text(&first.stdout);
+    let report = first.out;
     let again = report.lines().find_map(|line| line.strip_prefix("Again: vcoop ")).unwrap();
     let shell = format!("\"$0\" {again}");
     let command = env!("CARGO_BIN_EXE_vcoop");
     let mut second = Command::new("sh");
     second.args(["-c", &shell, command]).env("VCOOP_BACKEND", "sim");
-    let second = second.output().unwrap();
-    assert_eq!(report, text(&second.stdout));
+    let second = Said::by(&mut second);
+    assert_eq!(report, second.out);
 }
 
 #[test]
 fn check_determinism_says_identical() {
-    let output = short(&["--check-determinism", "--quiet"]);
-    assert!(output.status.success());
-    assert!(text(&output.stderr).contains("deterministic: 1 job and"));
+    let output = short(&["--check-determinism", "--quiet"]).well();
+    assert!(output.err.contains("deterministic: 1 job and"));
+}
+
+/// What a command says whose stdout nobody reads.
+fn unread(args: &[&str]) -> Said {
+    let mut child = vcoop(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    child.wait_with_output().unwrap().into()
 }
 
 #[test]
 fn a_closed_pipe_is_no_error() {
     for args in [&["schema"][..], &["list"], &["run", "busy-host-1", "--duration", "600ms"]] {
-        let mut child = vcoop(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert!(!text(&output.stderr).contains("panicked"), "{}", text(&output.stderr));
-        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        let output = unread(args).well();
+        assert!(!output.err.contains("panicked"), "{args:?}: {output}");
     }
 }
 
@@ -272,10 +260,7 @@ fn a_closed_pipe_is_no_error() {
 fn an_exit_code_does_not_depend_on_whether_somebody_reads_stdout() {
     let args = ["run", "busy-host-1", "--duration", "600ms", "--repeats", "1"];
     let args = [&args[..], &["--fail-if", "guest.cyclictest.mean > 0.001us"]].concat();
-    let mut child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    unread(&args).fails(4, &[]);
 }
 
 /// How many runs that write into a folder have begun.
@@ -296,10 +281,8 @@ fn a_simulated_triple_fault_fails_the_run_with_what_was_measured() {
     let output =
         run(&[&args[..], &["--warmup", "0s", "--repeats", "1", "--policy", "vanilla"], &sets[..]]
             .concat());
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("VM rogue, vCPU ") && said.contains(": triple fault"), "{said}");
-    assert!(text(&output.stdout).contains("host.cyclictest"), "what was measured is printed");
+    output.fails(1, &["VM rogue, vCPU ", ": triple fault"]);
+    assert!(output.out.contains("host.cyclictest"), "what was measured is printed");
 }
 
 /// Waits for the end, but not for ever.
@@ -326,8 +309,7 @@ fn interrupted(args: &[&str], dir: &Path, runs: usize) -> String {
         stdout.read_to_string(&mut text).map(|_| text)
     });
     await_runs(dir, runs);
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    send(child.id(), Signal::INT);
     assert_eq!(end_of(&mut child), Some(130));
     reader.join().unwrap().unwrap()
 }
@@ -353,8 +335,7 @@ fn an_interrupted_trace_says_how_long_it_is() {
         .spawn()
         .unwrap();
     until("it writes", || fs::metadata(&file).is_ok_and(|file| file.len() > 0));
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    send(child.id(), Signal::INT);
     assert_eq!(end_of(&mut child), Some(130));
     let mut said = String::new();
     child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -374,7 +355,7 @@ fn an_interrupted_warm_up_is_no_measurement_of_zero() {
     assert_eq!((&cpu["value"], &cpu["repeats"]), (&Value::Null, &Value::from(0)));
     assert!(series.iter().all(|s| s["value"].is_null()), "{series:?}");
     // Drawn again from the document, whose nulls must be readable.
-    assert!(run(&["report", dir.to_str().unwrap()]).status.success());
+    run(&["report", dir.to_str().unwrap()]).well();
     let page = fs::read_to_string(dir.join("report.html")).unwrap();
     let report = fs::read_to_string(dir.join("report.txt")).unwrap();
     let row = report.lines().find(|line| line.contains("host CPU")).unwrap();
@@ -386,34 +367,33 @@ fn an_interrupted_warm_up_is_no_measurement_of_zero() {
 #[test]
 fn reproduce_gives_a_document() {
     let args = ["reproduce", "audio", "audio-small-buffers", "--duration", "2s", "--json", "-q"];
-    let output = done(&args);
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let output = run(&args).well();
+    let json = output.json();
     assert_eq!(json["schema"], "vcoop.reproduce/1");
     assert_eq!(json["cells"].as_array().unwrap().len(), 12);
     let report = run(&args[..5]);
-    for line in text(&report.stdout).lines() {
+    for line in report.out.lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
 }
 
 #[test]
 fn schema_completions_man_and_doctor_print_something_sound() {
-    let schema: Value = serde_json::from_slice(&run(&["schema"]).stdout).unwrap();
+    let schema = run(&["schema"]).json();
     assert!(schema["$schema"].is_string(), "it names its own dialect");
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);
-        let script = text(&output.stdout);
+        let script = output.out;
         assert!(script.contains("vcoop") && script.contains("capacity"), "{shell}");
         assert!(!script.contains("keeper"), "{shell} offers a hidden command");
     }
     let dir = folder("man");
-    assert!(run(&["man", dir.to_str().unwrap()]).status.success());
+    run(&["man", dir.to_str().unwrap()]).well();
     assert!(fs::read_to_string(dir.join("vcoop-run.1")).unwrap().contains("SCENARIO"));
     let first = fs::read_to_string(dir.join("vcoop.1")).unwrap();
     assert!(first.contains("vcoop\\-guest(1)") && !first.contains("vcoop\\-help(1)"));
-    let doctor = run(&["doctor"]);
-    assert!(doctor.status.success());
-    for line in text(&doctor.stdout).lines() {
+    let doctor = run(&["doctor"]).well();
+    for line in doctor.out.lines() {
         let known = ["  ok       ", "  limited  ", "  missing  ", "           "];
         assert!(line.chars().count() <= 100, "{line}");
         assert!(known.iter().any(|start| line.starts_with(start)), "{line}");
@@ -423,7 +403,7 @@ fn schema_completions_man_and_doctor_print_something_sound() {
 #[test]
 fn captures_are_described() {
     let output = run(&["capture", "builtin:build-serve"]);
-    let report = text(&output.stdout);
+    let report = output.out;
     assert!(report.starts_with("builtin:build-serve: "), "{report}");
     assert!(report.contains("busiest threads"));
 }
@@ -432,12 +412,8 @@ fn captures_are_described() {
 fn on_terminal(args: &str) -> String {
     let vcoop = env!("CARGO_BIN_EXE_vcoop");
     let command = format!("stty cols 80; NO_COLOR=1 {vcoop} {args}; true");
-    let output = Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
-        .stdin(Stdio::null())
-        .output()
-        .expect("script(1) of util-linux gives a terminal");
-    text(&output.stdout).to_owned()
+    // script(1) of util-linux gives a terminal.
+    Said::by(Command::new("script").args(["-qec", &command, "/dev/null"])).out
 }
 
 #[test]
@@ -467,12 +443,13 @@ fn how_to_give_a_vm_the_driver_says_what_it_is_called() {
         [("web", "vcoop attach web ", "in them"), ("we b$(x)", renamed, "vcoop attach we_b")]
     {
         let said = run(&["vms", "--how", name]);
-        let said = text(&said.stdout);
+        let said = said.out;
         assert!(said.contains(says) && !said.contains(silent), "{said}");
     }
     let unanswered = run(&["vms", "--qmp", "/nonexistent"]);
-    let said = text(&unanswered.stderr);
-    assert!(said.contains("No such file") && said.contains("remedy: "), "{said}");
+    for text in ["No such file", "remedy: "] {
+        assert!(unanswered.err.contains(text), "{unanswered}");
+    }
 }
 
 #[test]
@@ -494,6 +471,6 @@ fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
     let table: Vec<&str> = table.take_while(|line| !line.starts_with("Costs")).collect();
     assert!(table[0].contains("p99") && !table[0].contains("p50"), "{on_terminal}");
     assert!(table.iter().all(|line| line.trim_end().chars().count() <= 80), "{on_terminal}");
-    let in_file = prose(text(&short(&["--quiet"]).stdout));
+    let in_file = prose(&short(&["--quiet"]).out);
     assert!(in_file.iter().any(|&width| width > 80), "{in_file:?}");
 }

@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use vcoop_testing::Said;
 
-use super::{TOO_BIG, end_of, folder, run, short, text, vcoop};
+use super::{TOO_BIG, end_of, folder, run, short, vcoop};
 
 /// Runs with so much memory that what reads without a bound fails, and for so long at most.
 fn bounded(args: &[&str]) -> (Option<i32>, String) {
@@ -20,8 +21,7 @@ fn bounded(args: &[&str]) -> (Option<i32>, String) {
     if code.is_none() {
         child.kill().unwrap();
     }
-    let output = child.wait_with_output().unwrap();
-    (code, text(&output.stderr).to_owned())
+    (code, Said::from(child.wait_with_output().unwrap()).err)
 }
 
 #[test]
@@ -81,11 +81,10 @@ fn endless_files_are_refused_by_every_reader() {
 /// Refused as bad usage, with this in the message and with nothing on stdout.
 fn refused(args: &[&str], why: &str) {
     let output = run(args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains(why), "{args:?}: {said}");
+    output.fails(2, &[]);
+    assert_eq!(output.out, "", "{args:?}");
+    let words = output.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(why), "{output}");
 }
 
 #[test]
@@ -171,20 +170,17 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
 #[test]
 fn arguments_that_are_not_utf_8_are_named() {
     let foreign = OsStr::from_bytes(b"a\xff");
-    let output = vcoop(&["run"]).arg(foreign).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains(r"it is 'a\xff'"), "{}", text(&output.stderr));
-    let wrong = vcoop(&["trace", "busy-host-1", "--backend", "x", "-o"]).arg(foreign).output();
-    let wrong = wrong.unwrap();
-    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
+    Said::by(vcoop(&["run"]).arg(foreign)).fails(2, &[r"it is 'a\xff'"]);
+    let mut wrong = vcoop(&["trace", "busy-host-1", "--backend", "x", "-o"]);
+    Said::by(wrong.arg(foreign)).fails(2, &[]);
 }
 
 #[test]
 fn a_wrong_value_from_the_environment_is_said_to_be_from_there() {
     let said = |args: &[&str]| {
-        let output = vcoop(args).env("VCOOP_BACKEND", "qemu").output().unwrap();
-        assert_eq!(output.status.code(), Some(2));
-        text(&output.stderr).contains("environment variable VCOOP_BACKEND")
+        let output = Said::by(vcoop(args).env("VCOOP_BACKEND", "qemu"));
+        output.fails(2, &[]);
+        output.err.contains("environment variable VCOOP_BACKEND")
     };
     assert!(said(&["run", "busy-host"]));
     assert!(!said(&["run", "busy-host", "--backend", "xen"]));
@@ -195,7 +191,7 @@ fn a_wrong_value_from_the_environment_is_said_to_be_from_there() {
 fn a_series_with_a_damaged_number_is_refused() {
     let dir = folder("damaged");
     let path = dir.to_str().unwrap();
-    assert!(short(&["--out", path]).status.success());
+    short(&["--out", path]).well();
     let file = dir.join("result.json");
     let whole: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     let latency = |s: &Value| s["metric"] == "latency";
@@ -224,33 +220,27 @@ fn escapes_in_a_scenario_are_shown_and_not_sent() {
     let dir = folder("escapes");
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("s.toml");
-    let whole = run(&["list", "scenarios"]);
-    assert!(whole.status.success());
+    run(&["list", "scenarios"]).well();
     let title = "title = \"a\\u001b]0;owned\\u0007b\"";
     let body = "\n[host]\npcpus = 1\n[[vm]]\nname = \"guest\"\nvcpus = 1\n[[vm.task]]\n\
                 name = \"cyclictest\"\nkind = \"cyclictest\"\ninterval = \"1ms\"\n";
     fs::write(&file, format!("name = \"s\"\n{title}\n{body}")).unwrap();
     let path = file.to_str().unwrap();
     let args = ["--backend", "sim", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
-    let output = run(&[&["run", path][..], &args[..]].concat());
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{err}");
+    let out = run(&[&["run", path][..], &args[..]].concat()).well().out;
     assert!(out.contains("a\\u{1b}]0;owned\\u{7}b") && !out.contains('\u{1b}'), "{out}");
     // A quoted line of a file.
     fs::write(&file, "name = \u{1b}]0;owned\u{7}\n").unwrap();
     let output = run(&["run", path]);
-    assert_eq!(output.status.code(), Some(2));
-    let err = text(&output.stderr);
-    assert!(err.contains("\\u{1b}]0;owned") && !err.contains('\u{1b}'), "{err}");
+    output.fails(2, &["\\u{1b}]0;owned"]);
+    assert!(!output.err.contains('\u{1b}'), "{output}");
 }
 
 #[test]
 fn searches_of_nothing_are_refused() {
     let base = ["tune", "busy-host-1", "--slo", "guest.cyclictest.p99 < 1ms"];
     for (option, value) in [("--trials", "0"), ("--confirm", "0"), ("--confirm", "1")] {
-        let output = run(&[&base[..], &[option, value]].concat());
-        assert_eq!(output.status.code(), Some(2), "{option} {value}");
-        assert!(text(&output.stderr).contains("or more"), "{}", text(&output.stderr));
+        run(&[&base[..], &[option, value]].concat()).fails(2, &["or more"]);
     }
 }
 
@@ -258,10 +248,8 @@ fn searches_of_nothing_are_refused() {
 fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
     // Where there is no KVM, everything.
     let out = run(&[&["run", "busy-host-1", "--backend", "kvm"], &TOO_BIG[..]].concat());
-    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
-    assert!(out.stdout.is_empty());
-    let said = text(&out.stderr);
-    assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
+    out.fails(3, &["backend kvm", "remedy: "]);
+    assert_eq!(out.out, "");
 }
 
 #[test]
@@ -274,9 +262,8 @@ fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
     let live = ["run", "busy-host-1", "--backend", "kvm", "--fit", "--check-determinism"];
     for args in [&live[..], &[&live[..], &["--dry-run"]].concat()] {
         let out = run(args);
-        let said = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "{said}");
-        assert!(said.contains(why) && !said.contains("measuring on"), "{said}");
+        out.fails(code, &[why]);
+        assert!(!out.err.contains("measuring on"), "{out}");
     }
 }
 
@@ -290,9 +277,8 @@ fn recording_nothing_is_refused() {
         (["-b", "64M"], "-b takes a number of KiB"),
         (["-o", "/dev/null/x"], "cannot write /dev/null/x"),
     ] {
-        let output = std::process::Command::new("sh").arg(script).args(args).output().unwrap();
-        let told = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && told.contains(says), "{args:?}: {told}");
+        let output = Said::by(Command::new("sh").arg(script).args(args));
+        output.fails(1, &[says]);
     }
 }
 
@@ -303,8 +289,8 @@ fn what_is_no_result_is_told_with_the_way_out() {
     let dir = dir.to_str().unwrap();
     let told = |args: &[&str]| {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        text(&output.stderr).to_owned()
+        output.fails(2, &[]);
+        output.err
     };
     assert!(told(&["report", "nowhere"]).contains("there is no such folder; name one"));
     assert!(told(&["report", dir]).contains("has neither result.json nor reproduce.json"));

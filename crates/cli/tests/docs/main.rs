@@ -15,8 +15,10 @@ mod tables;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
+
+use vcoop_testing::Said;
 
 /// The root of the source tree.
 fn root() -> PathBuf {
@@ -71,15 +73,10 @@ fn workshop(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(args: &[String], dir: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_vcoop"))
-        .args(args)
-        .current_dir(dir)
-        // Pages show what is the same on every machine.
-        .env("VCOOP_BACKEND", "sim")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+fn vcoop(args: &[String], dir: &Path) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    // Pages show what is the same on every machine.
+    Said::by(command.args(args).current_dir(dir).env("VCOOP_BACKEND", "sim"))
 }
 
 /// The words of a shell command up to a pipe, a redirection or a comment.
@@ -197,9 +194,8 @@ fn every_command_works() {
     }
     assert!(seen.len() > 20, "the docs quote more commands than {}", seen.len());
     for (args, path) in seen {
-        let output = vcoop(&args, &dir);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: vcoop {}\n{error}", path.display(), args.join(" "));
+        let said = vcoop(&args, &dir);
+        assert_eq!(said.code, Some(0), "{}: {said}", path.display());
     }
 }
 
@@ -232,11 +228,9 @@ impl Quoted {
 
     /// The part of the command's output that the page shows. `known`: outputs by command.
     fn output(&self, dir: &Path, known: &mut BTreeMap<Vec<String>, String>) -> String {
-        let text = known.entry(self.command.clone()).or_insert_with(|| {
-            let output = vcoop(&self.command, dir);
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap()
-        });
+        let text = known
+            .entry(self.command.clone())
+            .or_insert_with(|| vcoop(&self.command, dir).well().out);
         let starts = |line: &&str, with: &Option<String>| {
             with.as_ref().is_some_and(|with| line.trim_start().starts_with(with))
         };
@@ -274,9 +268,8 @@ fn with_outputs(text: &str, dir: &Path, known: &mut BTreeMap<Vec<String>, String
 /// A folder with the flagship's result, and what it printed. Pages quote it, and pictures are drawn from it.
 static BUSY: LazyLock<(PathBuf, String)> = LazyLock::new(|| {
     let dir = workshop("docs-pictures");
-    let output = vcoop(&words("run busy-host --out busy"), &dir);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    (dir, String::from_utf8(output.stdout).unwrap())
+    let printed = vcoop(&words("run busy-host --out busy"), &dir).well().out;
+    (dir, printed)
 });
 
 #[test]
@@ -314,8 +307,7 @@ fn pictures_are_what_the_program_draws() {
         data.display()
     );
     for command in ["report busy --svg drawn", &map] {
-        let output = vcoop(&words(command), dir);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        vcoop(&words(command), dir).well();
     }
     let own = root().join("docs/src/pictures");
     for name in PICTURES {

@@ -166,11 +166,7 @@ fn us(unit: &str) -> f64 {
 
 fn document<'k>(mut args: Vec<String>, dir: &Path, known: &'k mut Documents) -> &'k Value {
     args.extend(["--json", "--quiet"].map(str::to_owned));
-    known.entry(args).or_insert_with_key(|args| {
-        let output = vcoop(args, dir);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    })
+    known.entry(args).or_insert_with_key(|args| vcoop(args, dir).well().json())
 }
 
 #[test]

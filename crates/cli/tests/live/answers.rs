@@ -1,31 +1,21 @@
 //! What the lab answers.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
-use vcoop_testing::{Outcome, Skip, need_kvm, test};
+use vcoop_testing::{Outcome, Said, Skip, need_kvm, test};
 
 /// What a short run prints.
-fn run(policies: &str, more: &[&str]) -> Result<String, Skip> {
+fn run(policies: &str, more: &[&str]) -> Result<Said, Skip> {
     need_kvm(vcoop_lab::available())?;
-    let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
-        .args(["run", "busy-host-1", "--backend", "kvm", "--policy", policies])
-        .args(["--duration", "100ms", "--warmup", "10ms", "--repeats", "5"])
-        .args(more)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    if output.status.code() == Some(3) {
-        return Err(Skip::because(said));
-    }
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    Ok(String::from_utf8(output.stdout).unwrap())
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.args(["run", "busy-host-1", "--backend", "kvm", "--policy", policies]);
+    command.args(["--duration", "100ms", "--warmup", "10ms", "--repeats", "5"]);
+    Said::by(command.args(more)).or_skip()
 }
 
 test!("kvm", the_lab_answers_in_the_same_document, || -> Outcome {
-    let json: Value =
-        serde_json::from_str(&run("vanilla,dynamic", &["--json", "--quiet"])?).unwrap();
+    let json = run("vanilla,dynamic", &["--json", "--quiet"])?.json();
     assert_eq!(json["backends"], serde_json::json!(["kvm"]));
     assert!(json["environment"]["kernel"].is_string() && json["engine"].is_null());
     let series = json["series"].as_array().unwrap();
@@ -36,7 +26,7 @@ test!("kvm", the_lab_answers_in_the_same_document, || -> Outcome {
 
 test!("kvm", what_is_too_big_for_this_host_runs_scaled_down_and_says_so, || -> Outcome {
     let shape = ["--set", "host.pcpus=64", "--set", "host.topology.cores_per_llc=64", "--fit"];
-    let table = run("vanilla", &shape)?;
+    let table = run("vanilla", &shape)?.out;
     assert!(table.contains("scaled from 64 to "), "{table}");
     Ok(())
 });

@@ -5,8 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use vcoop_stock::{Hogs, Options};
-use vcoop_testing::{Outcome, Skip, test};
+use vcoop_testing::{Outcome, Skip, send, test};
 use vcoop_threads::{affinity, allowed_cpus, apart_from, cpu_list, preemptions};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs, vcoop};
@@ -24,8 +25,7 @@ impl Attached {
         let mut this = Self(command.spawn().unwrap());
         let give_up = Instant::now() + 30 * SECOND;
         loop {
-            let said = vcoop(&["vms", "--json"]).stdout;
-            let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+            let said = vcoop(&["vms", "--json"]).json();
             let vms = said["vms"].as_array().unwrap();
             if vms.iter().any(|vm| vm["pid"] == pid && vm["policy"] == policy) {
                 return Ok(this);
@@ -39,9 +39,7 @@ impl Attached {
             thread::sleep(Duration::from_millis(50));
         }
     }
-}
 
-impl Attached {
     /// CPUs that the thread may use which drives the vCPUs.
     fn engine(&self) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
@@ -57,7 +55,7 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+            send(self.0.id(), Signal::INT);
             let _ = self.0.wait();
         }
     }

@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use vcoop_abi::Status;
 use vcoop_abi::window::Doorbell;
@@ -18,7 +19,7 @@ use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
     Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
-use vcoop_testing::{Outcome, Skip, long, test, twice, until};
+use vcoop_testing::{Outcome, Said, Skip, long, send, test, twice, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
 use crate::vcoop::{VCOOP, guest, have, needs_tracefs};
@@ -66,9 +67,13 @@ impl Daemon {
         command
     }
 
+    pub(crate) fn run(&self, args: &[&str]) -> Said {
+        Said::by(&mut self.vcoop(args))
+    }
+
     /// What `vcoop vms` says of a VM.
     fn shown(&self, vm: &StockVm) -> Value {
-        let mut shown = json(&self.vcoop(&["vms", "--json"]).output().unwrap());
+        let mut shown = self.run(&["vms", "--json"]).well().json();
         let mut vms = shown["vms"].as_array_mut().unwrap().iter_mut();
         vms.find(|of| of["pid"] == vm.pid()).map(Value::take).unwrap_or_default()
     }
@@ -116,8 +121,8 @@ impl Daemon {
                 || self.status(vm).is_some_and(|of| of.policy == "dynamic")
         });
         during();
-        let _ = Command::new("kill").args(["-INT", &attach.id().to_string()]).status();
-        json(&attach.wait_with_output().unwrap())
+        send(attach.id(), Signal::INT);
+        Said::from(attach.wait_with_output().unwrap()).well().json()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -128,16 +133,12 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let mut end = Command::new("kill");
-        let _ = end.args(["-TERM", &self.process.id().to_string()]).stderr(Stdio::null()).status();
+        // It may have been killed, and waited for.
+        if let Ok(None) = self.process.try_wait() {
+            send(self.process.id(), Signal::TERM);
+        }
         let _ = self.process.wait();
     }
-}
-
-fn json(output: &Output) -> Value {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{error}");
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn source() -> PathBuf {
@@ -236,6 +237,10 @@ fn sum(attached: &Value, key: &str) -> u64 {
     vcpus.iter().map(|vcpu| vcpu[key].as_u64().unwrap()).sum()
 }
 
+fn all_are_heard(attached: &Value) -> bool {
+    attached["vcpus"].as_array().unwrap().iter().all(|vcpu| vcpu["heard"] == true)
+}
+
 /// Those that all vCPUs have met.
 fn deadlines(of: &VmStatus) -> u64 {
     of.vcpus.iter().map(|vcpu| vcpu.deadlines).sum()
@@ -251,8 +256,7 @@ fn threads_are_at_rest(vm: &StockVm) {
 
 /// Its vCPUs are heard again and have met deadlines, as a policy says that has ended.
 fn assert_came_back(attached: &Value, vm: &StockVm) {
-    let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-    assert!(heard && sum(attached, "deadlines") > 50, "{attached}");
+    assert!(all_are_heard(attached) && sum(attached, "deadlines") > 50, "{attached}");
     at_rest(vm);
 }
 
@@ -282,12 +286,10 @@ test!(
         let pid = vm.pid().to_string();
 
         // Without the driver, what needs it is refused with the way out.
-        let refused = daemon.vcoop(&["attach", &pid, "--policy", "dynamic"]).output().unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("vms --how"), "{said}");
+        let refused = daemon.run(&["attach", &pid, "--policy", "dynamic"]);
+        assert!(refused.code != Some(0) && refused.err.contains("vms --how"), "{refused}");
         let compare = ["compare", &pid, "--policy", "vanilla,dynamic", "--rounds", "1"];
-        let refused = daemon.vcoop(&compare).output().unwrap();
-        assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
+        daemon.run(&compare).fails(3, &[]);
 
         run(&vm, LOAD);
         let shown = daemon.shown(&vm);
@@ -297,22 +299,19 @@ test!(
         let _hog = Hogs::start(1, *allowed_cpus().unwrap().last().unwrap()).unwrap();
         let mut urgent = Value::Null;
         let attached = daemon.dynamic(&vm, &LONG, || {
-            let observe =
-                daemon.vcoop(&["observe", &pid, "--for", "2s", "--json"]).output().unwrap();
-            let series = json(&observe)["series"].take();
+            let observe = daemon.run(&["observe", &pid, "--for", "2s", "--json"]).well().json();
             let of = |s: &&Value| s["probe"] == "cooperates.urgent";
-            urgent =
-                series.as_array().unwrap().iter().find(of).expect("the guest's latency").clone();
+            let mut series = observe["series"].as_array().unwrap().iter();
+            urgent = series.find(of).expect("the guest's latency").clone();
             daemon.until_met(&vm, 100);
             daemon.until(&vm, "boosts that the guest has ended", |of| {
                 of.vcpus.iter().map(|vcpu| vcpu.notified).sum::<u64>() > 100
             });
         });
         let (deadlines, notified) = (sum(&attached, "deadlines"), sum(&attached, "notified"));
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         // Two tasks want 500 wake-ups a second each, which an emulated guest on a part of a busy CPU
         // misses.
-        assert!(heard && deadlines > 100 && notified > 100, "{attached}");
+        assert!(all_are_heard(&attached) && deadlines > 100 && notified > 100, "{attached}");
         assert!(urgent["count"].as_u64().unwrap() > 50, "{urgent}");
         assert!(attached["timers"]["boosts"].as_u64().unwrap() > 0, "{attached}");
         at_rest(&vm);
@@ -326,8 +325,7 @@ test!(
             run(&vm, LOAD);
             daemon.until_met(&vm, 100);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard && sum(&attached, "deadlines") > 100, "{attached}");
+        assert!(all_are_heard(&attached) && sum(&attached, "deadlines") > 100, "{attached}");
         at_rest(&vm);
 
         // One vCPU goes, and comes again.
@@ -342,8 +340,7 @@ test!(
             run(&vm, URGENT);
             daemon.until_met(&vm, 0);
         });
-        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
-        assert!(heard, "{attached}");
+        assert!(all_are_heard(&attached), "{attached}");
         at_rest(&vm);
 
         // Each on a CPU of its own, with a busy thread there: both are boosted.
@@ -472,8 +469,7 @@ test!("qemu", a_guest_that_writes_anything_anywhere_has_no_more_than_its_budget,
     // The window has the words that the guest wrote last.
     threads_are_at_rest(&vm);
     // The daemon still serves others.
-    let output = daemon.vcoop(&["top", "--once"]).output().unwrap();
-    assert!(output.status.success());
+    daemon.run(&["top", "--once"]).well();
     Ok(())
 });
 
@@ -486,9 +482,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     assert!(sum(&before, "deadlines") > 100, "{before}");
     daemon.kill();
     daemon.process = Daemon::process(daemon.dir.path());
-    until("it listens again", || {
-        daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
-    });
+    until("it listens again", || daemon.run(&["top", "--once"]).code == Some(0));
     // The doorbell is gone with the one before; the words are looked at now and then.
     let after = daemon.dynamic(&vm, &[], || daemon.until_met(&vm, 100));
     assert!(sum(&after, "deadlines") > 100, "{after}");
@@ -512,9 +506,8 @@ test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome 
     run(&vm, &load);
     // Any user of the guest could have made it: it is not written to unless that was asked for.
     let pid = vm.pid().to_string();
-    let refused = careful.vcoop(&["attach", &pid, "--policy", "dynamic"]).output().unwrap();
-    let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(3) && why.contains("guest_memory = true"), "{why}");
+    let refused = careful.run(&["attach", &pid, "--policy", "dynamic"]);
+    refused.fails(3, &["guest_memory = true"]);
     let untouched = vcoop_window::find(vm.pid()).unwrap().unwrap();
     assert_eq!(untouched.host(0).unwrap().header.load(Ordering::Acquire), 0);
     drop(careful);
@@ -586,15 +579,13 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     // A busy task, so that the guest has something to be boosted for no reason.
     run(&vm, "(timeout 4 sh -c 'while :; do :; done' >/dev/null 2>&1 &)");
     let pid = vm.pid().to_string();
-    let held =
-        json(&daemon.vcoop(&["conformance", &pid, "--for", "3s", "--json"]).output().unwrap());
+    let held = daemon.run(&["conformance", &pid, "--for", "3s", "--json"]).well().json();
     let vcpus = held["vcpus"].as_array().unwrap();
     assert!(vcpus.iter().all(|vcpu| vcpu["changes"].as_u64() > Some(100)), "{held}");
     assert!(vcpus.iter().map(|vcpu| vcpu["answers"].as_u64().unwrap()).sum::<u64>() > 5, "{held}");
 
     let attached = daemon.dynamic(&vm, &[], || {
-        let refused = daemon.vcoop(&["conformance", &pid]).output().unwrap();
-        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        daemon.run(&["conformance", &pid]).fails(1, &[]);
         daemon.until_met(&vm, 100);
     });
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
@@ -615,7 +606,6 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     for attributes in tids.into_iter().filter_map(|tid| Attributes::get(tid).ok()) {
         assert!(!attributes.to_policy().is_rt(), "{attributes}");
     }
-    let output = daemon.vcoop(&["top", "--once"]).output().unwrap();
-    assert!(output.status.success());
+    daemon.run(&["top", "--once"]).well();
     Ok(())
 });

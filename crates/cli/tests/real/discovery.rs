@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vcoop_stock::{Options, StockVm, program};
-use vcoop_testing::{Skip, test};
+use vcoop_testing::{Said, Skip, test};
 
 use crate::vcoop::{VCOOP, guest, vm_of};
 
@@ -77,10 +77,7 @@ test!("libvirt", a_domain_is_found_by_libvirts_name, || {
         .spawn()
         .unwrap();
     script.stdin.take().unwrap().write_all(include_bytes!("libvirt.sh")).unwrap();
-    let output = script.wait_with_output().unwrap();
-    let (said, error) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {said}{error}", output.status);
+    let said = Said::from(script.wait_with_output().unwrap()).well().out;
     let mut documents = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
     let mut next = || documents.next().unwrap_or_else(|| panic!("{said}")).unwrap();
     let (libvirts, ours) = (next(), next());

@@ -1,13 +1,14 @@
 //! `vcoop observe` of a stock guest.
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use vcoop_stock::{Hogs, Options};
-use vcoop_testing::{Outcome, Skip, Trouble, awaits_interrupt_handler, test, twice};
+use vcoop_testing::{Outcome, Said, Skip, Trouble, awaits_interrupt_handler, send, test, twice};
 use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::cooperate::{Daemon, doorbell, driver};
@@ -37,12 +38,9 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
     });
     thread::sleep(Duration::from_millis(500));
     let outcome = twice(|| -> Result<(), Trouble> {
-        let output = vcoop(&["observe", "watched", "--for", "4s", "--json"]);
-        let document = document(&output)?;
-        assert_eq!(
-            (&document["schema"], &document["backends"][0]),
-            (&Value::from("vcoop.result/1"), &Value::from("vm"),)
-        );
+        let document = vcoop(&["observe", "watched", "--for", "4s", "--json"]).or_skip()?.json();
+        assert_eq!(document["schema"], "vcoop.result/1");
+        assert_eq!(document["backends"][0], "vm");
         let time = |metric| value(&document, "watched.vcpu0", metric);
         let (steal, counted) = (time("steal"), time("run_delay"));
         let (running, cost) = (time("running"), value(&document, "observe", "cpu"));
@@ -56,20 +54,6 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
     let _ = busy.join();
     outcome
 });
-
-/// What a program has printed.
-///
-/// # Errors
-///
-/// It lacks something here.
-fn document(output: &Output) -> Result<Value, Skip> {
-    let error = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(3) {
-        return Err(Skip::because(error));
-    }
-    assert!(output.status.success(), "{error}");
-    Ok(serde_json::from_slice(&output.stdout).unwrap())
-}
 
 /// A series under a policy.
 fn under<'d>(document: &'d Value, policy: &str, probe: &str, metric: &str) -> &'d Value {
@@ -115,16 +99,14 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     let file = file.to_str().unwrap();
     let run = |args: &[&str]| -> Result<Value, Trouble> {
         let began = Instant::now();
-        let output = daemon.vcoop(args).output().unwrap();
+        let said = daemon.run(args);
         eprintln!("{}: {:.0} s", args[0], began.elapsed().as_secs_f64());
-        Ok(document(&output)?)
+        Ok(said.or_skip()?.json())
     };
     if !others.is_empty() {
         let _elsewhere = Stay::on(others);
-        let output = vcoop(&["observe", "asked", "--for", "1s", "--scenario", file]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        let refused = format!("may use CPU {cpu}, which vcoop may not");
-        assert!(output.status.code() == Some(2) && error.contains(&refused), "{error}");
+        let refused = vcoop(&["observe", "asked", "--for", "1s", "--scenario", file]);
+        refused.fails(2, &[&format!("may use CPU {cpu}, which vcoop may not")]);
         assert!(!fs::exists(file).unwrap(), "nothing was written");
     }
     // An emulated vCPU takes ten times as long for an interrupt and a switch of tasks as one under KVM.
@@ -186,16 +168,13 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         let limit = "asked.vcpu0.wait.p99 < 500us";
         let args =
             ["--calibration", costs, "--trials", "8", "--confirm", "2", "--repeats", "2", "--json"];
-        let output = vcoop(&[&["tune", file, "--slo", limit], &args[..]].concat());
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{error}");
-        let tuned: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let said = vcoop(&[&["tune", file, "--slo", limit], &args[..]].concat()).well();
+        let tuned = said.json();
         assert!(!tuned["confirmed"].as_array().unwrap().is_empty(), "{tuned}");
         // The vCPU and the hogs have one pCPU.
-        assert!(error.contains("isolated was left out: "), "{error}");
+        assert!(said.err.contains("isolated was left out: "), "{said}");
         // Where real vCPUs are there, the real host is left alone all the same.
-        let output = vcoop(&["run", file, "--backend", "kvm"]);
-        assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
+        vcoop(&["run", file, "--backend", "kvm"]).fails(3, &[]);
     }
     fs::remove_dir_all(&dir).unwrap();
     outcome
@@ -211,24 +190,21 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     awaits_interrupt_handler(child.id());
     // It has something to show then.
     thread::sleep(Duration::from_secs(1));
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let output = child.wait_with_output().unwrap();
-    let (text, error) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    if output.status.code() == Some(3) {
-        return Err(Skip::because(error));
+    send(child.id(), Signal::INT);
+    let said = Said::from(child.wait_with_output().unwrap());
+    if said.code == Some(3) {
+        return Err(Skip::because(said.err));
     }
-    assert!(sent.success());
-    assert_eq!(output.status.code(), Some(130), "{error}");
-    assert!(text.contains("Interrupted: it was observed for less") && text.contains("left.vcpu0"));
+    said.fails(130, &[]);
+    for text in ["Interrupted: it was observed for less", "left.vcpu0"] {
+        assert!(said.out.contains(text), "{said}");
+    }
     for name in ["report.html", "report.txt", "result.json", "scenario.toml", "trace.perfetto"] {
         assert!(fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
     }
     let twin = stopped("left", &[]);
-    let output = vcoop(&["observe", "left"]);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains(&twin.pid().to_string()), "the process tells them apart: {error}");
+    // The process tells them apart.
+    vcoop(&["observe", "left"]).fails(2, &[&twin.pid().to_string()]);
     fs::remove_dir_all(out).unwrap();
     Ok(())
 });

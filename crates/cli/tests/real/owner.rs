@@ -4,16 +4,16 @@ use std::fmt;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use vcoop_daemon::{Client, Request, Response};
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
-use vcoop_testing::{Kept, Outcome, Skip, Terminal, found, long, test, until};
+use vcoop_testing::{Kept, Outcome, Said, Skip, Terminal, found, long, send, test, until};
 use vcoop_threads::{Attributes, run_time};
 
 use crate::vcoop::{Qemu, VCOOP, guest, need_qemu, needs_tracefs};
@@ -65,11 +65,22 @@ impl Rig {
         command
     }
 
+    fn run(&self, args: &[&str]) -> Said {
+        Said::by(&mut self.vcoop(args))
+    }
+
     /// It ends with the thread of its test, whatever becomes of that.
     fn attach(&self, more: &[&str]) -> Child {
         let mut command = self.vcoop(&["attach", self.name(), "--json"]);
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
+    }
+
+    /// What `vcoop vms` says of it.
+    fn shown(&self) -> Value {
+        let vms = self.run(&["vms", "--json"]).json();
+        let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == self.name());
+        mine.unwrap().clone()
     }
 
     /// In the guest, in the background: wakes up, works for some milliseconds, sleeps.
@@ -119,15 +130,9 @@ impl Drop for Rig {
     }
 }
 
-fn signal(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
-}
-
 fn end(child: Child) -> (Value, String) {
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8(stderr).unwrap();
-    assert!(status.success(), "{status} {stderr}");
-    (serde_json::from_slice(&stdout).unwrap(), stderr)
+    let said = Said::from(child.wait_with_output().unwrap()).well();
+    (said.json(), said.err)
 }
 
 /// The keeper that an owner has started.
@@ -185,19 +190,15 @@ fn is_applied_for_a_time(rig: &Rig) {
 
 fn is_refused_with_a_reason(rig: &Rig) {
     // A policy that changes nothing is refused.
-    let refused = rig.vcoop(&["attach", rig.name(), "--policy", "vanilla"]).output().unwrap();
-    let why = String::from_utf8(refused.stderr).unwrap();
-    let remedy = format!("vcoop detach {}", rig.name());
-    assert!(refused.status.code() == Some(2) && why.contains(&remedy), "{why}");
+    let refused = rig.run(&["attach", rig.name(), "--policy", "vanilla"]);
+    refused.fails(2, &[&format!("vcoop detach {}", rig.name())]);
 
     // A facility that this host lacks has an exit code of its own, and so has an action that this user may not do.
     let blind =
         "umount -a -t tracefs,debugfs && exec \"$0\" attach \"$1\" --policy wake-boost --for 1s";
     let mut blind_vcoop = Command::new("unshare");
     blind_vcoop.args(["-m", "sh", "-c", blind, VCOOP, rig.name()]).env("VCOOP_RUN_DIR", &rig.dir);
-    let lacking = blind_vcoop.output().unwrap();
-    let why = String::from_utf8(lacking.stderr).unwrap();
-    assert!(lacking.status.code() == Some(3) && why.contains("remedy: mount -t tracefs"), "{why}");
+    Said::by(&mut blind_vcoop).fails(3, &["remedy: mount -t tracefs"]);
     // Also where no vCPU sleeps, and the first boost is far.
     let busy = "(timeout 3 sh -c 'while :; do :; done' >/dev/null 2>&1 &)";
     rig.vm().run(busy, PATIENCE).unwrap();
@@ -205,19 +206,10 @@ fn is_refused_with_a_reason(rig: &Rig) {
     let slice = &["--set", "policy.static.means=slice 200us"][..];
     for (policy, set) in [("static", &[][..]), ("wake-boost", &[]), ("static", slice)] {
         let mut meek = Command::new("setpriv");
-        meek.args([
-            "--bounding-set=-sys_nice",
-            "--inh-caps=-sys_nice",
-            VCOOP,
-            "attach",
-            rig.name(),
-        ]);
-        meek.args(["--policy", policy, "--for", "1s"]).args(set).env("VCOOP_RUN_DIR", &rig.dir);
-        let lacking = meek.output().unwrap();
-        let why = String::from_utf8(lacking.stderr).unwrap();
-        let named =
-            why.contains("vCPU 0: sched_setattr") && why.contains("remedy: run with CAP_SYS_NICE");
-        assert!(lacking.status.code() == Some(3) && named, "{policy}: {why}");
+        meek.args(["--bounding-set=-sys_nice", "--inh-caps=-sys_nice", VCOOP]);
+        meek.args(["attach", rig.name(), "--policy", policy, "--for", "1s"]).args(set);
+        let lacking = Said::by(meek.env("VCOOP_RUN_DIR", &rig.dir));
+        lacking.fails(3, &["vCPU 0: sched_setattr", "remedy: run with CAP_SYS_NICE"]);
         assert_eq!(rig.has(), BEFORE);
     }
 }
@@ -226,22 +218,18 @@ fn is_refused_with_a_reason(rig: &Rig) {
 fn is_kept_by_who_applied_it(rig: &Rig) {
     let first = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
-    let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
-    let vms: Value = serde_json::from_slice(&vms.stdout).unwrap();
-    let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == rig.name()).unwrap();
+    let mine = rig.shown();
     assert_eq!((&mine["policy"], &mine["vcpus"][0]["boosted"]), (&"static".into(), &true.into()));
     assert_eq!(mine["vcpus"][0]["realtime_by"], "vcoop");
-    let refused = rig.vcoop(&["restore"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(1), "an owner is at work");
+    // An owner is at work.
+    rig.run(&["restore"]).fails(1, &[]);
     // The first keeps it.
     let nicer = ["--policy", "static", "--set", "policy.static.means=\"nice -7\""];
-    let Output { status, stderr, .. } = rig.attach(&nicer).wait_with_output().unwrap();
-    let why = String::from_utf8(stderr).unwrap();
+    let refused = Said::from(rig.attach(&nicer).wait_with_output().unwrap());
     let holder = format!("process {} applies static to it", first.id());
-    let remedy = format!("vcoop detach {}", rig.name());
-    assert!(why.contains(&holder) && why.contains(&remedy), "{why}");
-    assert!(status.code() == Some(1) && rig.is_boosted(), "{status}");
-    signal(first.id(), Signal::INT);
+    refused.fails(1, &[&holder, &format!("vcoop detach {}", rig.name())]);
+    assert!(rig.is_boosted());
+    send(first.id(), Signal::INT);
     assert_eq!(end(first).0["end"], "interrupted");
     assert_eq!(rig.has(), BEFORE);
 }
@@ -249,8 +237,7 @@ fn is_kept_by_who_applied_it(rig: &Rig) {
 fn is_detached(rig: &Rig) {
     let child = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
-    let detached = rig.vcoop(&["detach", rig.name()]).output().unwrap();
-    assert!(detached.status.success(), "{detached:?}");
+    rig.run(&["detach", rig.name()]).well();
     assert_eq!(rig.has(), BEFORE);
     assert_eq!(end(child).0["end"], "detached");
 }
@@ -317,12 +304,7 @@ test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
     };
     let time = long(2 * SECOND, 8 * SECOND);
     let heard = cost(time);
-    let rests = || {
-        let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
-        let vms: Value = serde_json::from_slice(&vms.stdout).unwrap();
-        let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == rig.name());
-        mine.unwrap()["rests"] == true
-    };
+    let rests = || rig.shown()["rests"] == true;
     let began = Instant::now();
     // Each look makes a thread wait, so looks are rare.
     while !rests() {
@@ -372,7 +354,7 @@ test!("qemu", what_others_have_given_a_vcpu_stays, || -> Outcome {
     rig.wait("static", PATIENCE, || rig.has() == Policy::Normal { nice: -7, slice_ns: None });
     Attributes::from_policy(&theirs).set(rig.tid).unwrap();
     rig.wait("left alone", PATIENCE, || rig.is_left_alone());
-    signal(child.id(), Signal::TERM);
+    send(child.id(), Signal::TERM);
     let (document, _) = end(child);
     assert_eq!(document["vcpus"][0]["left_alone"], why);
     assert_eq!(rig.has(), theirs);
@@ -385,7 +367,7 @@ test!("qemu", what_others_have_given_a_vcpu_stays, || -> Outcome {
     Attributes::from_policy(&other).set(rig.tid).unwrap();
     thread::sleep(Duration::from_millis(1500));
     rig.wait("boosted again", PATIENCE, || rig.is_boosted());
-    signal(child.id(), Signal::INT);
+    send(child.id(), Signal::INT);
     end(child);
     assert_eq!(rig.has(), other);
     Ok(())
@@ -415,18 +397,16 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
         let mut child = rig.attach(&["--policy", "static"]);
         rig.wait("static", PATIENCE, || rig.is_boosted());
         let keeper = keeper_of(child.id());
-        signal(keeper, Signal::STOP);
+        send(keeper, Signal::STOP);
         child.kill().unwrap();
         child.wait().unwrap();
-        signal(keeper, Signal::KILL);
+        send(keeper, Signal::KILL);
         rig.wait("nobody owns it", PATIENCE, || is_free(&rig.dir));
         assert!(rig.is_boosted(), "nobody was left to take it back");
         if by_restore {
-            let restored = rig.vcoop(&["restore"]).output().unwrap();
-            let said = String::from_utf8(restored.stdout).unwrap();
-            assert!(restored.status.success() && said.contains(&rig.tid.to_string()), "{said}");
-            let again = rig.vcoop(&["restore"]).output().unwrap();
-            assert_eq!(again.stdout, b"nothing was left changed\n");
+            let said = rig.run(&["restore"]).well();
+            assert!(said.out.contains(&rig.tid.to_string()), "{said}");
+            assert_eq!(rig.run(&["restore"]).out, "nothing was left changed\n");
         } else {
             let (_, stderr) = end(rig.attach(&["--policy", "wake-boost", "--for", "200ms"]));
             assert!(stderr.contains("an earlier vcoop had left changed"), "{stderr}");
@@ -438,7 +418,7 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
     let mut child = rig.attach(&["--policy", "static"]);
     rig.wait("static", PATIENCE, || rig.is_boosted());
     let first = keeper_of(child.id());
-    signal(first, Signal::KILL);
+    send(first, Signal::KILL);
     until("another keeper", || keeper_of(child.id()) != first);
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
@@ -460,13 +440,13 @@ test!("qemu", a_stalled_owner_boosts_nobody_for_long, || -> Outcome {
         let child = rig.attach(&["--policy", "wake-boost"]);
         rig.wait("boosted", PATIENCE, || rig.is_boosted());
         thread::sleep(Duration::from_micros(round * 3_137 % 20_000));
-        signal(child.id(), Signal::STOP);
+        send(child.id(), Signal::STOP);
         longest = longest.max(rig.wait("taken back", 2 * SECOND, || !rig.is_boosted()));
         thread::sleep(Duration::from_millis(100));
         assert_eq!(rig.has(), BEFORE, "round {round}");
-        signal(child.id(), Signal::CONT);
+        send(child.id(), Signal::CONT);
         rig.wait("goes on", PATIENCE, || rig.is_boosted());
-        signal(child.id(), Signal::INT);
+        send(child.id(), Signal::INT);
         end(child);
         assert_eq!(rig.has(), BEFORE);
     }
@@ -478,7 +458,7 @@ test!("qemu", a_vm_that_ends_ends_its_policy, || -> Outcome {
     let rig = Rig::new("ends")?;
     let child = rig.attach(&["--policy", "wake-boost"]);
     rig.wait("boosted", PATIENCE, || rig.is_boosted());
-    signal(rig.vm().pid(), Signal::KILL);
+    send(rig.vm().pid(), Signal::KILL);
     let (document, stderr) = end(child);
     assert_eq!(document["end"], "ended", "{stderr}");
     Ok(())
@@ -509,11 +489,11 @@ impl Daemon {
 
     fn reload(&self, config: &str) {
         fs::write(&self.config, config).unwrap();
-        signal(self.child.id(), Signal::HUP);
+        send(self.child.id(), Signal::HUP);
     }
 
     fn end(mut self) {
-        signal(self.child.id(), Signal::TERM);
+        send(self.child.id(), Signal::TERM);
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -555,23 +535,18 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
     assert!(page.ends_with("# EOF\n"), "{page}");
 
     // Another daemon is refused, and names the first.
-    let other = rig.vcoop(&["daemon"]).output().unwrap();
-    let why = String::from_utf8(other.stderr).unwrap();
-    assert!(
-        other.status.code() == Some(1) && why.contains(&daemon.child.id().to_string()),
-        "{why}"
-    );
+    rig.run(&["daemon"]).fails(1, &[&daemon.child.id().to_string()]);
 
     // A client's policy goes before the rule's, and the rule's comes back after it.
     let child = rig.attach(&["--policy", "static", "--set", "policy.static.means=\"nice -7\""]);
     let nice = Policy::Normal { nice: -7, slice_ns: None };
     rig.wait("somebody's", PATIENCE, || rig.has() == nice);
-    signal(child.id(), Signal::INT);
+    send(child.id(), Signal::INT);
     end(child);
     rig.wait("the rule's again", PATIENCE, || rig.is_boosted());
 
     // A VM that a client has detached is left alone until the rules are read again.
-    assert!(rig.vcoop(&["detach", "--all"]).output().unwrap().status.success());
+    rig.run(&["detach", "--all"]).well();
     thread::sleep(2 * SECOND);
     assert_eq!(rig.has(), BEFORE);
     daemon.reload("[[rule]]\npolicy = \"wakeboost\"\n");

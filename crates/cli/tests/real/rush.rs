@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{long, test};
+use vcoop_testing::{long, send, test};
 
 use crate::vcoop::{Qemu, need_qemu, vcoop, vm_of, vms};
 
@@ -158,23 +158,17 @@ test!("qemu", a_vm_that_is_killed_while_it_is_asked_is_no_surprise, || {
             dice
         });
         let start = Instant::now();
-        let output = vcoop(&["vms", "--json", "--qmp", socket]);
+        let said = vcoop(&["vms", "--json", "--qmp", socket]);
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         dice = killer.join().unwrap();
-        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        match output.status.code() {
-            Some(0) => {
-                assert!(error.is_empty(), "{error}");
-                answered += 1;
-            }
-            Some(1) => {
-                assert!(error.contains(socket) && error.contains("remedy: "), "{error}");
-                refused += 1;
-            }
-            _ => panic!("{}: {error}", output.status),
+        if said.code == Some(0) {
+            assert_eq!(said.err, "");
+            answered += 1;
+        } else {
+            said.fails(1, &[socket, "remedy: "]);
+            refused += 1;
         }
-        for vm in document["vms"].as_array().unwrap() {
+        for vm in said.json()["vms"].as_array().unwrap() {
             let vcpus = vm["vcpus"].as_array().unwrap();
             assert!(vm["pid"] != pid || vcpus.len() <= 2, "{vm}");
         }
@@ -190,15 +184,12 @@ test!("qemu", a_vm_that_hangs_is_waited_for_a_second, || {
     let socket = dir.to_str().unwrap();
     let qemu = answering("hangs", &dir);
     let pid = qemu.pid();
-    let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status();
-    assert!(stopped.unwrap().success());
+    send(pid, Signal::STOP);
     let start = Instant::now();
-    let output = vcoop(&["vms", "--json", "--qmp", socket]);
+    let said = vcoop(&["vms", "--json", "--qmp", socket]);
     let took = start.elapsed();
     let _ = fs::remove_file(&dir);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("no answer in time"), "{error}");
+    said.fails(1, &["no answer in time"]);
     assert!(took < Duration::from_secs(5), "{took:?}");
     // Without a question it is shown as ever.
     assert_eq!(vm_of(pid, &[])["vcpus"].as_array().unwrap().len(), 2);

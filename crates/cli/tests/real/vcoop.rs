@@ -1,23 +1,22 @@
 //! The program, and guests for it.
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command};
 
 use serde_json::Value;
 use vcoop_stock::{Options, StockError, StockVm, dies_with_caller, program};
-use vcoop_testing::Skip;
+use vcoop_testing::{Said, Skip};
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 
-pub(crate) fn vcoop(args: &[&str]) -> Output {
-    Command::new(VCOOP).args(args).stdin(Stdio::null()).output().unwrap()
+pub(crate) fn vcoop(args: &[&str]) -> Said {
+    Said::by(Command::new(VCOOP).args(args))
 }
 
 /// The VMs that `vcoop vms --json` shows; it never complains.
 pub(crate) fn vms(args: &[&str]) -> Vec<Value> {
-    let output = vcoop(&[&["vms", "--json"], args].concat());
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
-    let mut document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = vcoop(&[&["vms", "--json"], args].concat()).well();
+    assert_eq!(said.err, "");
+    let mut document = said.json();
     assert_eq!(document["schema"], "vcoop.vms/1");
     match document["vms"].take() {
         Value::Array(vms) => vms,
