@@ -8,7 +8,6 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario, Set, is_of_virtualisation};
 use vcoop_policy::config::{Means, Ns};
-use vcoop_policy::govern::Kind;
 use vcoop_text::quoted;
 use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
@@ -145,9 +144,9 @@ pub fn fits(plan: &Plan) -> Result<(), Refusal> {
         )));
     }
     if let Some(kind) = plan.governor(0).map(|governor| governor.kind)
-        && !matches!(kind, Kind::Entitlement | Kind::HostHint)
+        && !kind.is_the_hosts()
     {
-        let governor = if kind == Kind::Step { "step" } else { "proportional" };
+        let governor = kind.name();
         return Err(Refusal::usage(format!(
             "{name} goes by the steal that a guest sees: it is the guest's own\n  remedy: `vcoop guest \
              --governor {governor}` in the guest, or host-hint here"

@@ -39,7 +39,8 @@ pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment 
         found.simulation_only.push(why);
         return found;
     }
-    let word = (0..plan.vms.len()).find_map(|i| governor(plan, base, i).filter(is_the_hosts));
+    let word = (0..plan.vms.len())
+        .find_map(|i| governor(plan, base, i).filter(|kind| kind.is_the_hosts()));
     attach(&plan.policy, word, vm.unwrap_or(ANY), &mut found);
     let (plain, pcpus) = (Virt::default(), plan.host.sched.cpus());
     for (i, own) in plan.vms.iter().enumerate() {
@@ -95,7 +96,7 @@ fn attach(policy: &PolicyPlan, word: Option<Kind>, vm: &str, found: &mut Deploym
         options += &format!(" --set {}", quoted(&format!("policy.{name}.{key}={value}")));
     }
     if let Some(kind) = word {
-        options += &format!(" --set policy.{name}.governor={}", name_of(kind));
+        options += &format!(" --set policy.{name}.governor={}", kind.name());
     }
     found.lines.push(about("vcoop attach", vm, &options));
     if let PolicyPlan::Static { means } = policy {
@@ -324,30 +325,15 @@ fn governor(plan: &Plan, base: Option<&Plan>, vm: usize) -> Option<Kind> {
     plan.governor(vm).filter(|_| before.is_none()).map(|governor| governor.kind)
 }
 
-/// Whether the host says how many vCPUs the guest uses.
-fn is_the_hosts(kind: &Kind) -> bool {
-    matches!(kind, Kind::Entitlement | Kind::HostHint)
-}
-
-/// Name of a governor and of its policy.
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Step => "step",
-        Kind::Proportional => "proportional",
-        Kind::Entitlement => "entitlement",
-        Kind::HostHint => "host-hint",
-    }
-}
-
 /// vCPUs that guests use.
 fn govern(plan: &Plan, vm: usize, kind: Kind, name: &str, found: &mut Deployment) {
-    if is_the_hosts(&kind) && attached(&plan.policy).is_none() {
+    if kind.is_the_hosts() && attached(&plan.policy).is_none() {
         found.lines.extend([
             format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(name)),
-            about("vcoop attach", name, &format!("--policy {}", name_of(kind))),
+            about("vcoop attach", name, &format!("--policy {}", kind.name())),
         ]);
     }
-    let own = if is_the_hosts(&kind) { "host-hint" } else { name_of(kind) };
+    let own = if kind.is_the_hosts() { "host-hint" } else { kind.name() };
     let by = if plan.vms[vm].virt.govern.means.hotplug { " --by hotplug" } else { "" };
     found.lines.push(format!("vcoop guest --governor {own}{by} # in the guest"));
 }

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Member, Seen, grant};
+use super::{Claim, CpuTime, Governor, GovernorConfig, Grant, Member, Seen, grant};
 use crate::config::Ns;
 
 /// What a backend provides to drive its governors.
@@ -50,7 +50,7 @@ impl GovernorDriver {
     /// The governor of VM `vm` at time 0, when VMs 0 to `vms` begin. The VM has `vcpus` vCPUs, `threads` to a
     /// core.
     pub fn new(config: &GovernorConfig, vm: usize, vms: usize, vcpus: u32, threads: u32) -> Self {
-        let by_host = matches!(config.kind, Kind::Entitlement | Kind::HostHint);
+        let by_host = config.kind.is_the_hosts();
         Self {
             vm,
             governor: Governor::new(config, vcpus, threads),
@@ -136,6 +136,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::govern::Kind;
 
     const MS: Ns = 1_000_000;
 

@@ -60,6 +60,23 @@ pub enum Kind {
     HostHint,
 }
 
+impl Kind {
+    /// Name, also of the policy that has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Entitlement => "entitlement",
+            Self::Step => "step",
+            Self::Proportional => "proportional",
+            Self::HostHint => "host-hint",
+        }
+    }
+
+    /// Whether the host says how many vCPUs the guest uses.
+    pub fn is_the_hosts(self) -> bool {
+        matches!(self, Self::Entitlement | Self::HostHint)
+    }
+}
+
 /// Parameters of a governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
