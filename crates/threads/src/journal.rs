@@ -93,6 +93,8 @@ pub struct Contents {
 pub struct Journal {
     path: PathBuf,
     contents: Contents,
+    /// The file has threads that were forgotten since it was written.
+    stale: bool,
 }
 
 /// Result of restoring one thread of a journal.
@@ -109,7 +111,7 @@ impl Journal {
         let path = dir.join(NAME);
         let origin = Origin::here().map_err(io_error(&path))?;
         let contents = Contents { origin, threads: BTreeMap::new(), damaged: 0 };
-        let journal = Self { path, contents };
+        let journal = Self { path, contents, stale: false };
         // Whole from its first moment, whenever this process is killed, and never over another one.
         let new = journal.written()?;
         let linked = fs::hard_link(&new, &journal.path);
@@ -144,7 +146,7 @@ impl Journal {
         } else if contents.origin != here {
             return Err(JournalError::Elsewhere(path.to_owned()));
         }
-        Ok(Self { path: path.to_owned(), contents })
+        Ok(Self { path: path.to_owned(), contents, stale: false })
     }
 
     /// Path of the journal in a directory.
@@ -157,28 +159,35 @@ impl Journal {
         &self.contents
     }
 
-    /// Writes a thread down; it may be changed once this has returned. A baseline that is already in the journal is
-    /// kept: it is from before the first change.
+    /// Writes threads down, all in one write, because each write is of the whole journal; they may be changed once this
+    /// has returned. A baseline that is already in the journal is kept: it is from before the first change. Returns the
+    /// threads that were not in it.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Io`], [`JournalError::Full`]. The thread is not in the journal then.
-    pub fn record(&mut self, captured: &Captured) -> Result<(), JournalError> {
-        let new = captured.baseline();
+    /// [`JournalError::Io`], [`JournalError::Full`]. None of those threads is in the journal then.
+    pub fn record<'a>(
+        &mut self,
+        captured: impl IntoIterator<Item = &'a Captured>,
+    ) -> Result<Vec<i32>, JournalError> {
         let threads = &mut self.contents.threads;
-        // Of the same number but another start: a thread that has ended.
-        if threads.get(&new.tid).is_some_and(|old| old.start == new.start) {
-            return Ok(());
+        let mut new = Vec::new();
+        for thread in captured.into_iter().map(Captured::baseline) {
+            // Of the same number but another start: a thread that has ended.
+            if threads.get(&thread.tid).is_none_or(|old| old.start != thread.start) {
+                threads.insert(thread.tid, thread.clone());
+                new.push(thread.tid);
+            }
         }
-        if threads.len() >= MOST_THREADS {
-            return Err(JournalError::Full);
-        }
-        threads.insert(new.tid, new.clone());
-        let written = self.write();
+        let written = match threads.len() {
+            _ if new.is_empty() => Ok(()),
+            ..=MOST_THREADS => self.write(),
+            _ => Err(JournalError::Full),
+        };
         if written.is_err() {
-            self.contents.threads.remove(&new.tid);
+            new.iter().for_each(|tid| _ = self.contents.threads.remove(tid));
         }
-        written
+        written.map(|()| new)
     }
 
     /// Replaces the baseline of a thread in the journal, after a change from outside.
@@ -191,14 +200,19 @@ impl Journal {
         self.write()
     }
 
-    /// Removes a thread that has its baseline again.
+    /// Removes a thread that has its baseline again. The file has it until the next write, or
+    /// [`settle`](Self::settle).
+    pub fn forget(&mut self, tid: i32) {
+        self.stale |= self.contents.threads.remove(&tid).is_some();
+    }
+
+    /// Writes the file if threads were forgotten since the last write.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Io`]: the file still has it, which does no harm.
-    pub fn forget(&mut self, captured: &Captured) -> Result<(), JournalError> {
-        self.contents.threads.remove(&captured.baseline().tid);
-        self.write()
+    /// [`JournalError::Io`]: the file still has them, which does no harm.
+    pub fn settle(&mut self) -> Result<(), JournalError> {
+        if self.stale { self.write() } else { Ok(()) }
     }
 
     /// Restores every thread. Threads that were restored or have ended are removed from the journal; the others can be
@@ -234,7 +248,8 @@ impl Journal {
     }
 
     /// Replaces the file.
-    fn write(&self) -> Result<(), JournalError> {
+    fn write(&mut self) -> Result<(), JournalError> {
+        self.stale = false;
         fs::rename(self.written()?, &self.path).map_err(io_error(&self.path))
     }
 

@@ -242,13 +242,21 @@ impl Inside {
                 break;
             }
             self.act();
+            self.settle();
         }
         self.detach_all();
+        self.settle();
         self.unloading.wait();
         self.keeper.end();
         if self.journal.contents().threads.is_empty() {
             let _ = self.journal.remove();
         }
+    }
+
+    /// Takes the threads out of the journal's file that have what they had: once for all of them.
+    fn settle(&mut self) {
+        // They stay in the file if that cannot be written, which does no harm.
+        let _ = self.journal.settle();
     }
 
     /// Whether it polls for the next event. Not on the only CPU, where vCPUs are to run.
@@ -296,12 +304,14 @@ impl Inside {
                     }
                     let attached = self.attach(*target);
                     self.stay_apart();
+                    self.settle();
                     let _ = answer.send(attached);
                 }
                 Command::Detach(vm, answer) => {
                     let number = self.number(&vm);
                     let detached = number.and_then(|number| self.detach(number));
                     self.stay_apart();
+                    self.settle();
                     let _ = answer.send(detached);
                 }
                 Command::BusyPoll(time) => {

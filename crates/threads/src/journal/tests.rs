@@ -31,13 +31,13 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
         let mut journal = Journal::create(dir.root()).unwrap();
         for tid in tids {
             let captured = Captured::of(*tid).unwrap();
-            journal.record(&captured).unwrap();
+            journal.record([&captured]).unwrap();
             Attributes::from_policy(&Policy::Fifo(1)).set(*tid).unwrap();
             // Its attributes now are not those from before.
-            journal.record(&Captured::of(*tid).unwrap()).unwrap();
+            journal.record([&Captured::of(*tid).unwrap()]).unwrap();
         }
-        let first = Captured::of(tids[0]).unwrap();
-        journal.forget(&first).unwrap();
+        journal.forget(tids[0]);
+        journal.settle().unwrap();
         // The writer dies here, without a word.
         drop(journal);
         let already = Journal::create(dir.root()).unwrap_err();
@@ -66,7 +66,7 @@ fn cpus_that_were_not_written_down_stay_as_somebody_has_set_them() {
         let tid = tids[0];
         let before = Attributes::get(tid).unwrap();
         let mut journal = Journal::create(dir.root()).unwrap();
-        journal.record(&Captured::of(tid).unwrap().without_cpus()).unwrap();
+        journal.record([&Captured::of(tid).unwrap().without_cpus()]).unwrap();
         Attributes::from_policy(&Policy::Fifo(1)).set(tid).unwrap();
         let one = &affinity(tid).unwrap()[..1];
         set_affinity(tid, one).unwrap();
@@ -82,7 +82,7 @@ fn a_baseline_that_has_changed_is_written_again() {
     beside(1, |tids| {
         let captured = Captured::of(tids[0]).unwrap();
         let mut journal = Journal::create(dir.root()).unwrap();
-        journal.record(&captured).unwrap();
+        journal.record([&captured]).unwrap();
         let other = Baseline { nice: 7, ..captured.baseline().clone() };
         journal.rewrite(&other).unwrap();
         assert_eq!(journal.contents().threads[&tids[0]].nice, 7);
@@ -97,10 +97,10 @@ fn a_thread_that_could_not_be_written_down_is_not_in_it() {
         let captured = Captured::of(tids[0]).unwrap();
         let mut journal = Journal::create(dir.root()).unwrap();
         fs::remove_dir_all(dir.root()).unwrap();
-        assert!(matches!(journal.record(&captured), Err(JournalError::Io { .. })));
+        assert!(matches!(journal.record([&captured]), Err(JournalError::Io { .. })));
         assert!(journal.contents().threads.is_empty());
         fs::create_dir(dir.root()).unwrap();
-        journal.record(&captured).unwrap();
+        journal.record([&captured]).unwrap();
         assert_eq!(read(dir.root()).unwrap().contents().threads.len(), 1);
     });
 }
@@ -116,7 +116,7 @@ fn a_journal_has_room_for_so_many_threads() {
             let thread = Baseline { tid, ..captured.baseline().clone() };
             journal.contents.threads.insert(tid, thread);
         }
-        assert!(matches!(journal.record(&captured), Err(JournalError::Full)));
+        assert!(matches!(journal.record([&captured]), Err(JournalError::Full)));
         assert_eq!(journal.contents().threads.len(), MOST_THREADS);
         let text = format!("{}{}\n", journal.contents(), captured.baseline());
         let read = Contents::parse(text.as_bytes()).unwrap();
@@ -145,7 +145,7 @@ fn a_number_that_another_thread_has_now_is_left_alone() {
     beside(1, |tids| {
         let mut journal = Journal::create(dir.root()).unwrap();
         let captured = Captured::of(tids[0]).unwrap();
-        journal.record(&captured).unwrap();
+        journal.record([&captured]).unwrap();
         let path = Journal::path_in(dir.root());
         let start = format!(" {} policy", captured.baseline().start);
         let text = fs::read_to_string(&path).unwrap().replace(&start, " 7 policy=1 policy");
@@ -164,7 +164,7 @@ fn what_cannot_be_restored_stays_in_the_journal() {
     let dir = Tree::default();
     beside(1, |tids| {
         let mut journal = Journal::create(dir.root()).unwrap();
-        journal.record(&Captured::of(tids[0]).unwrap()).unwrap();
+        journal.record([&Captured::of(tids[0]).unwrap()]).unwrap();
         let path = Journal::path_in(dir.root());
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("policy=0", "policy=42")).unwrap();

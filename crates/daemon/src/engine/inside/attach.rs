@@ -82,6 +82,10 @@ impl Inside {
         let now = monotonic();
         let number = self.next;
         self.next += 1;
+        let captured: Vec<Captured> =
+            vcpus.iter().map(|vcpu| self.capture(vcpu)).collect::<Result<_, _>>()?;
+        let ours = captured.iter().filter(|captured| !is_urgent(captured));
+        let recorded = self.journal.record(ours).map_err(|e| Refusal::from(e.to_string()))?;
         let link = shares.map(|shares| {
             let advance = plan.vms.first().map_or(AdvanceConfig::None, |vm| vm.virt.timer.advance);
             let mut link = Link::new(shares, advance, vcpus.len(), now);
@@ -110,9 +114,14 @@ impl Inside {
             plan,
         };
         self.vms.insert(number, vm);
-        for (place, vcpu) in vcpus.iter().enumerate() {
-            if let Err(why) = self.prepare_vcpu(number, place, vcpu) {
+        for (place, (vcpu, captured)) in vcpus.iter().zip(captured).enumerate() {
+            if let Err(why) = self.prepare_vcpu(number, place, vcpu, captured) {
+                let known = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                 self.detach(number);
+                let unknown = vcpus[known..].iter().map(|vcpu| vcpu.thread.tid.cast_signed());
+                unknown
+                    .filter(|tid| recorded.contains(tid))
+                    .for_each(|tid| self.journal.forget(tid));
                 return Err(why.of(format_args!("vCPU {}", vcpu.index)));
             }
         }
@@ -167,27 +176,40 @@ impl Inside {
         Ok(())
     }
 
-    fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), Refusal> {
-        let words = |e: &dyn std::fmt::Display| e.to_string();
+    /// A vCPU's thread with what it has, if nothing is applied to it.
+    fn capture(&mut self, of: &VcpuThread) -> Result<Captured, Refusal> {
+        let whose = |why: Refusal| why.of(format_args!("vCPU {}", of.index));
         let tid = of.thread.tid.cast_signed();
         // The number may be that of a thread whose end the engine has not been told of yet.
         self.ended(tid);
         if let Some(vm) = self.threads.get(&tid).and_then(|(number, _)| self.vms.get(number)) {
             let name = &vm.id.name;
-            return Err(Refusal::from(format!(
+            return Err(whose(Refusal::from(format!(
                 "{} is in force on thread {tid}, as one of {name}\n  remedy: {}",
                 vm.policy,
                 about("vcoop detach", name, "")
-            )));
+            ))));
         }
-        let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
+        let captured = Captured::of(tid).map_err(|e| whose(e.to_string().into()))?.without_cpus();
+        if captured.baseline().start != of.thread.start_time {
+            return Err(whose(Refusal::from(format!("thread {tid} is another one now"))));
+        }
+        Ok(captured)
+    }
+
+    fn prepare_vcpu(
+        &mut self,
+        number: u64,
+        place: usize,
+        of: &VcpuThread,
+        captured: Captured,
+    ) -> Result<(), Refusal> {
+        let words = |e: &dyn std::fmt::Display| e.to_string();
         let baseline = captured.baseline().clone();
-        if baseline.start != of.thread.start_time {
-            return Err(Refusal::from(format!("thread {tid} is another one now")));
-        }
+        let tid = baseline.tid;
         let vm = self.vms.get_mut(&number).expect("it is being attached");
         let policy = baseline.attributes.to_policy();
-        if policy.is_rt() || policy.is_deadline() {
+        if is_urgent(&captured) {
             let why = format!("somebody else made it {}", baseline.attributes);
             let (index, left_alone) = (of.index, Some(why));
             let alone = VcpuStatus { index, tid, left_alone, ..VcpuStatus::default() };
@@ -195,11 +217,7 @@ impl Inside {
             vm.times.push(None);
             return Ok(());
         }
-        self.journal.record(&captured).map_err(|e| words(&e))?;
-        let slot = self.keeper.hold(&baseline).map_err(|e| {
-            let _ = self.journal.forget(&captured);
-            format!("the keeper: {e}")
-        })?;
+        let slot = self.keeper.hold(&baseline).map_err(|e| format!("the keeper: {e}"))?;
         let elsewhere = kernel_rules(&vm.plan.policy).is_some();
         let driver = if elsewhere {
             VcpuDriver::new(HostPolicy::Vanilla, None, policy)
@@ -272,7 +290,8 @@ impl Inside {
             Ok(_) => false,
             Err(alone) => !Captured::of(alone.tid).is_ok_and(|c| c.is_alive()),
         };
-        if vm.vcpus.iter().all(ended) {
+        // Asked only when it is the last one: else the threads of a VM that ends ask for each other.
+        if vm.vcpus.iter().all(Result::is_err) && vm.vcpus.iter().all(ended) {
             self.detach(number);
         }
     }
@@ -298,8 +317,7 @@ impl Inside {
             return Some(why);
         }
         self.keeper.drop(vcpu.slot);
-        // It stays in the file if that cannot be written, which does no harm.
-        let _ = self.journal.forget(&vcpu.captured);
+        self.journal.forget(vcpu.tid());
         None
     }
 
@@ -344,6 +362,12 @@ impl Inside {
             self.detach(*number);
         }
     }
+}
+
+/// Whether somebody else has made a thread real-time.
+fn is_urgent(captured: &Captured) -> bool {
+    let policy = captured.baseline().attributes.to_policy();
+    policy.is_rt() || policy.is_deadline()
 }
 
 /// How long a vCPU may run before its policy has to know. A run shorter than its boost may be reported late; it is

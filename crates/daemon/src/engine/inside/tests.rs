@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::inotify;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
@@ -122,6 +123,58 @@ fn under(tid: i32, name: &str, settings: &[String]) -> Target {
         timers: None,
         shares: None,
     }
+}
+
+/// A VM with these threads as its vCPUs. Its policy does nothing.
+fn with_vcpus(tids: &[i32]) -> Target {
+    let running = RunningVm { name: "web".to_owned(), vcpus: tids.len(), pcpus: 1 };
+    let vcpus = (0..).zip(tids).map(|(index, tid)| {
+        let vcpu = target(*tid).vcpus.remove(0);
+        VcpuThread { index, ..vcpu }
+    });
+    let plan = Box::new(policy(&running, "vanilla", &[]).unwrap());
+    Target { vcpus: vcpus.collect(), plan, ..target(tids[0]) }
+}
+
+#[test]
+fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut inside, commands) = engine(&dir, idle);
+    let notes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
+    let notes = notes.unwrap();
+    // Both ends of a move: the kernel reports equal events that follow each other as one.
+    let moved = inotify::WatchFlags::MOVE;
+    inotify::add_watch(&notes, dir.path().join("run"), moved).unwrap();
+    let written = || {
+        let mut room = [std::mem::MaybeUninit::uninit(); 8192];
+        let mut reader = inotify::Reader::new(&notes, &mut room);
+        let moves = std::iter::from_fn(|| Some(reader.next().ok()?.events()));
+        moves.filter(|end| end.contains(inotify::ReadFlags::MOVED_TO)).count()
+    };
+    let vcpus: Vec<Waiting> = (0..8).map(|_| Waiting::start()).collect();
+    let tids: Vec<i32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
+    let (answer, answered) = mpsc::channel();
+    for detached in [true, false] {
+        let attach = Box::new(with_vcpus(&tids));
+        commands.send(engine::Command::Attach(attach, None, answer.clone())).unwrap();
+        inside.obey();
+        answered.recv().unwrap().unwrap();
+        assert_eq!((inside.journal.contents().threads.len(), written()), (8, 1));
+        if detached {
+            let (vm, answer) = (target(tids[0]).vm, mpsc::channel().0);
+            commands.send(engine::Command::Detach(vm, answer)).unwrap();
+            inside.obey();
+            assert_eq!((inside.journal.contents().threads.len(), written()), (0, 1));
+        }
+    }
+    let captured: Vec<Captured> = tids.iter().map(|tid| Captured::of(*tid).unwrap()).collect();
+    vcpus.into_iter().for_each(Waiting::end);
+    until("they are gone", || captured.iter().all(|captured| !captured.is_alive()));
+    tids.iter().for_each(|tid| inside.ended(*tid));
+    inside.settle();
+    assert!(inside.vms.is_empty() && inside.journal.contents().threads.is_empty());
+    assert_eq!(written(), 1);
+    inside.keeper.end();
 }
 
 #[test]
