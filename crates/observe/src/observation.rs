@@ -182,8 +182,8 @@ impl Observation {
         let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
         let crowd = CpuUse::new(&cpus, &own, subject.pid, recorder.began());
-        let taken = cpus.iter().copied().collect();
-        let stay = Stay::on(&apart_from(&affinity(0).unwrap_or_default(), &taken));
+        let taken = cpus.iter().copied();
+        let stay = Stay::on(&apart_from(&affinity(0).unwrap_or_default(), taken));
         Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None, _stay: stay })
     }
 

@@ -75,7 +75,7 @@ test!("qemu", who_watches_a_vcpu_does_not_keep_it_from_running, || -> Outcome {
     // Also where vcoop has no other CPU than the vCPU's.
     for cpus in [&cpus[..], own] {
         let attached = Attached::to(vm.pid(), "wake-boost", cpus)?;
-        let apart = apart_from(cpus, &own.iter().copied().collect());
+        let apart = apart_from(cpus, own.iter().copied());
         assert_eq!(attached.engine(), apart, "it keeps others from running where it runs");
         let (begin, before) = (Instant::now(), preemptions(tid));
         thread::sleep(2 * SECOND);

@@ -332,7 +332,7 @@ impl Inside {
     fn stay_apart(&self) {
         let vcpus = self.vms.values().filter(|vm| !vm.is_timers).flat_map(|vm| &vm.threads);
         let taken = vcpus.flat_map(|v| affinity(v.thread.tid.cast_signed()).unwrap_or_default());
-        let _ = pin(&apart_from(&self.cpus, &taken.collect()));
+        let _ = pin(&apart_from(&self.cpus, taken));
     }
 
     fn number(&self, id: &VmId) -> Option<u64> {
