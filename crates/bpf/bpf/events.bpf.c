@@ -32,7 +32,7 @@ struct event { __u64 at; __u32 tid; __u32 what; __u64 coalesced; __u64 lost; };
 /* TASK_INTERRUPTIBLE, with or without other flags: an idle vCPU, or a thread that waits for one. */
 #define ASLEEP 1
 
-#define MOST_THREADS 8192
+#define MOST_THREADS 16384
 
 /* Minimum time in ns between two reported interrupts of a vCPU, unless it has run between them. */
 #define APART 100000

@@ -43,7 +43,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::journal::Journal;
+use vcoop_threads::journal::{Journal, MOST_THREADS};
 use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes, SleepsIn};
 
 use crate::place::Place;
@@ -68,8 +68,8 @@ const PRIORITY: u8 = 99;
 const LIVES: Duration = Duration::from_secs(1);
 const MOST_SHORT: u32 = 3;
 
-/// Most threads of an owner.
-pub(crate) const MOST_SLOTS: usize = 4096;
+/// Most threads of an owner: as many as it can write down.
+pub(crate) const MOST_SLOTS: usize = MOST_THREADS;
 /// Longest message.
 const MOST_LINE: usize = 4096;
 /// The slots begin behind the first page of the lock's file.
@@ -211,6 +211,8 @@ pub(crate) struct Keeper {
     pipe: UnixStream,
     slots: Slots,
     held: BTreeMap<usize, Baseline>,
+    /// Slots without a thread.
+    free: Vec<usize>,
     program: Program,
     /// When the process was started, and how many before it have died at once.
     began: Instant,
@@ -244,7 +246,8 @@ impl Keeper {
         let slots = Slots::map(lock)?;
         let (child, pipe) = spawn(program, lock, &place.journal_path())?;
         let (held, began) = (BTreeMap::new(), Instant::now());
-        Ok(Self { child, pipe, slots, held, program, began, short: 0 })
+        let free = (0..MOST_SLOTS).rev().collect();
+        Ok(Self { child, pipe, slots, held, free, program, began, short: 0 })
     }
 
     /// Becomes readable when the process ends.
@@ -270,7 +273,8 @@ impl Keeper {
     }
 
     fn say(&mut self, slot: usize, baseline: &Baseline) -> io::Result<()> {
-        writeln!(self.pipe, "hold {slot} {baseline}")
+        // In one call: the pipe has no buffer on this side.
+        self.pipe.write_all(format!("hold {slot} {baseline}\n").as_bytes())
     }
 
     /// Puts a thread under the keeper's care. Returns the thread's slot.
@@ -279,13 +283,13 @@ impl Keeper {
     ///
     /// No slot is left, or the process has ended.
     pub(crate) fn hold(&mut self, baseline: &Baseline) -> io::Result<usize> {
-        let free = (0..MOST_SLOTS).find(|slot| !self.held.contains_key(slot));
-        let slot = free.ok_or_else(|| io::Error::other("too many threads"))?;
+        let slot = *self.free.last().ok_or_else(|| io::Error::other("too many threads"))?;
         let words = self.slots.get(slot);
         words.rests();
         words.due(None);
         words.lends.store(0, Ordering::Release);
         self.hold_anew(slot, baseline)?;
+        self.free.pop();
         Ok(slot)
     }
 
@@ -308,9 +312,9 @@ impl Keeper {
     /// Ends the care of a thread.
     pub(crate) fn drop(&mut self, slot: usize) {
         self.slots.get(slot).rests();
-        self.held.remove(&slot);
+        self.free.extend(self.held.remove(&slot).map(|_| slot));
         // A process that has ended restores no thread.
-        let _ = writeln!(self.pipe, "drop {slot}");
+        let _ = self.pipe.write_all(format!("drop {slot}\n").as_bytes());
     }
 
     /// Somebody ends the process.

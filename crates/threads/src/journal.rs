@@ -31,7 +31,7 @@ const NAME: &str = "threads.journal";
 /// First bytes of the file, with the version of the format.
 const MAGIC: &str = "vcoop-journal 1 ";
 /// Most threads of a journal: more than the vCPUs of any host.
-const MOST_THREADS: usize = 16_384;
+pub const MOST_THREADS: usize = 16_384;
 /// Most bytes that are read. A line has some 150 bytes beside the CPUs.
 const MOST_BYTES: u64 = 16 << 20;
 
