@@ -346,8 +346,7 @@ struct Held {
     captured: Captured,
     times: Option<RunTimes>,
     sleeps_in: Option<SleepsIn>,
-    /// How much the thread has lent its boost lately: see [`LENT`].
-    lent: u32,
+    lending: Lending,
     /// `acts`, and CPU time when that was first seen, if the thread was boosted at each look since.
     since: Option<(u64, Ns)>,
 }
@@ -359,12 +358,28 @@ impl Held {
         sleeps_in: io::Result<SleepsIn>,
     ) -> Self {
         let (times, sleeps_in) = (times.ok(), sleeps_in.ok());
-        Self { captured, times, sleeps_in, lent: 0, since: None }
+        Self { captured, times, sleeps_in, lending: Lending::default(), since: None }
     }
+}
 
-    /// Whether the boosted thread lends its boost too often.
-    fn lends(&mut self) -> bool {
-        let lends = self.sleeps_in.as_ref().is_some_and(SleepsIn::lends);
+/// Whether a boosted thread lends its boost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lending {
+    /// How much it has done so lately: see [`LENT`].
+    lent: u32,
+    /// Its CPU time at the last look, if it did not lend then.
+    without: Option<Ns>,
+}
+
+impl Lending {
+    /// A look at a thread that has `ran` so long in all; `None`: not known. Returns whether it lends too often.
+    ///
+    /// `lends` asks the kernel, which takes most of the time of a look. A thread that has not run since it did not lend
+    /// has not gone to sleep in a lock. The opposite does not hold: the time of a thread that runs may be old.
+    fn look(&mut self, ran: Option<Ns>, lends: impl FnOnce() -> bool) -> bool {
+        let lends = (ran.is_none() || self.without != ran) && lends();
+        // Where the kernel does not count, it is 0.
+        self.without = ran.filter(|ran| !lends && *ran > 0);
         self.lent = if lends { self.lent + LENT } else { self.lent.saturating_sub(1) };
         self.lent > MOST_LENT
     }
@@ -458,8 +473,8 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
                     let tid = captured.baseline().tid;
                     let new = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
                     // The same thread with a new baseline: its process may change that at any time.
-                    let lent = held.get(&slot).map_or(0, |held| held.lent);
-                    held.insert(slot, Held { lent, ..new });
+                    let lending = held.get(&slot).map_or(new.lending, |held| held.lending);
+                    held.insert(slot, Held { lending, ..new });
                 }
                 // It has ended.
                 Some(Ok(None)) => {}
@@ -482,9 +497,12 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
             thread.since = None;
             continue;
         }
-        let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
-        let stall = words.stall(now, ran, &mut thread.since);
-        if let Some(stall) = stall.or_else(|| thread.lends().then_some(Stall::Lends)) {
+        let ran = thread.times.as_ref().map(|times| times.read().ran_ns);
+        let stall = words.stall(now, ran.unwrap_or(0), &mut thread.since);
+        let sleeps_in = thread.sleeps_in.as_ref();
+        let lends = || sleeps_in.is_some_and(SleepsIn::lends);
+        let stall = stall.or_else(|| thread.lending.look(ran, lends).then_some(Stall::Lends));
+        if let Some(stall) = stall {
             if stall == Stall::Lends {
                 words.lends.store(1, Ordering::Release);
             }
@@ -541,8 +559,8 @@ mod tests {
     use vcoop_threads::{Attributes, Captured, RunTimes, SleepsIn, gettid};
 
     use super::{
-        BOOSTED, GRACE_NS, Held, LOOK, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall, look,
-        serve,
+        BOOSTED, GRACE_NS, Held, LOOK, Lending, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall,
+        look, serve,
     };
 
     const LOOK_NS: Ns = LOOK.as_nanos() as Ns;
@@ -661,17 +679,37 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_is_not_asked_again_about_a_thread_that_has_not_run_since() {
+        let (mut lending, mut asked) = (Lending::default(), 0);
+        let mut look = |ran, lends| {
+            let before = asked;
+            let too_often = lending.look(ran, || {
+                asked += 1;
+                lends
+            });
+            (asked > before, too_often)
+        };
+        assert_eq!(look(Some(5), false), (true, false));
+        assert_eq!([(); 20].map(|()| look(Some(5), false)), [(false, false); 20]);
+        assert_eq!(look(Some(6), true), (true, false));
+        // It may run by now.
+        assert_eq!(look(Some(6), false), (true, false));
+        assert_eq!([(); 2].map(|()| look(Some(0), false)), [(true, false); 2], "not counted");
+        assert_eq!([(); 2].map(|()| look(None, true)), [(true, false), (true, true)]);
+    }
+
+    #[test]
     fn a_new_baseline_is_no_excuse() {
         let me = Captured::of(gettid()).unwrap();
         let line = format!("hold 3 {}\n", me.baseline());
         let mut held = BTreeMap::new();
         super::listen(&mut held, &line);
-        held.get_mut(&3).unwrap().lent = 7;
+        held.get_mut(&3).unwrap().lending.lent = 7;
         super::listen(&mut held, &line);
-        assert_eq!(held[&3].lent, 7);
+        assert_eq!(held[&3].lending.lent, 7);
         super::listen(&mut held, "drop 3\n");
         super::listen(&mut held, &line);
-        assert_eq!(held[&3].lent, 0);
+        assert_eq!(held[&3].lending.lent, 0);
     }
 
     #[test]
