@@ -113,7 +113,8 @@ enum Command {
     Schedules(Sender<bool>),
     Detach(VmId, Sender<Option<VmStatus>>),
     BusyPoll(Ns),
-    Status(Sender<Status>),
+    /// Of one VM, or of all.
+    Status(Option<VmId>, Sender<Status>),
     End,
 }
 
@@ -238,13 +239,13 @@ impl Engine {
         self.order(Command::BusyPoll(time));
     }
 
-    /// What is in force.
+    /// What is in force on a VM, or on all.
     ///
     /// # Errors
     ///
     /// The engine has ended.
-    pub(crate) fn status(&self) -> Result<Status, Refusal> {
-        self.ask(Command::Status).ok_or_else(|| self.dead())
+    pub(crate) fn status(&self, of: Option<VmId>) -> Result<Status, Refusal> {
+        self.ask(|answer| Command::Status(of, answer)).ok_or_else(|| self.dead())
     }
 }
 

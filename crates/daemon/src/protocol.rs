@@ -28,7 +28,11 @@ impl VmId {
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Return the status.
-    Status,
+    Status {
+        /// With the policy on this VM only; `None`: on all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vm: Option<VmId>,
+    },
     /// Apply a policy until this connection is closed, the VM ends, or a client detaches it. It replaces the policy of
     /// a rule or of this connection, but not that of another connection.
     Attach {

@@ -123,7 +123,7 @@ impl Service {
     /// The listening socket cannot be made.
     pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
         let shared = self.shared.clone();
-        metrics::serve(listen, move || shared.engine.status())
+        metrics::serve(listen, move || shared.engine.status(None))
     }
 
     /// Serves windows to VMMs as long as this lives (see [`Server`]), and sets whether windows in guest memory are
@@ -152,7 +152,7 @@ impl Service {
 
     /// VMs with a policy in force.
     pub(crate) fn in_force(&self) -> BTreeSet<VmId> {
-        let vms = self.shared.engine.status().map_or_else(|_| Vec::new(), |status| status.vms);
+        let vms = self.shared.engine.status(None).map_or_else(|_| Vec::new(), |status| status.vms);
         vms.into_iter().map(|vm| vm.vm).collect()
     }
 
@@ -307,7 +307,7 @@ impl Shared {
 
     fn answer(&self, request: Request, me: &Owner) -> Result<Response, Refusal> {
         Ok(match request {
-            Request::Status => Response::Status(Box::new(self.engine.status()?)),
+            Request::Status { vm } => Response::Status(Box::new(self.engine.status(vm)?)),
             Request::Attach { vm, policy, sets } => {
                 Response::Attached(Box::new(self.attach(&vm, &policy, &sets, me)?))
             }
@@ -352,7 +352,7 @@ impl Shared {
             return Ok(());
         };
         // One that has ended by itself prevents nothing.
-        let Some(held) = self.engine.status()?.vms.into_iter().find(|vm| vm.vm == *id) else {
+        let Some(held) = self.engine.status(Some(id.clone()))?.vms.pop() else {
             return Ok(());
         };
         let who = pid.map_or_else(

@@ -55,7 +55,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
         }
         let left = length.map_or(LOOK, |length| length.saturating_sub(began.elapsed()).min(LOOK));
         thread::sleep(left);
-        let Response::Status(status) = owner.ask(&Request::Status)? else {
+        let Response::Status(status) = owner.ask(&Request::Status { vm: Some(id.clone()) })? else {
             return Err(unexpected());
         };
         match status.vms.into_iter().find(|vm| vm.vm == id) {
@@ -193,7 +193,7 @@ fn summary(vm: &VmStatus, end: &str) -> String {
 }
 
 pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
-    let Some(response) = living::ask_owner(&Request::Status)? else {
+    let Some(response) = living::ask_owner(&Request::Status { vm: None })? else {
         return Err(Failure::run("no policy is applied to any VM"));
     };
     let Response::Status(status) = response else { return Err(unexpected()) };

@@ -134,7 +134,7 @@ struct Applier {
 impl Applier {
     /// CPU time that the owner's engine has taken.
     fn engine(&mut self) -> Option<Ns> {
-        match self.owner.ask(&Request::Status) {
+        match self.owner.ask(&Request::Status { vm: Some(self.vm.clone()) }) {
             Ok(Response::Status(status)) => Some(status.engine_cpu_ns),
             _ => None,
         }

@@ -83,7 +83,7 @@ impl Owner {
 /// The policies in force on this host; `None`: there is no owner, or no permission to ask it.
 pub(crate) fn status() -> Option<Status> {
     let mut client = Client::connect(&Place::usual()).ok()??;
-    match client.ask(&Request::Status).ok()? {
+    match client.ask(&Request::Status { vm: None }).ok()? {
         Response::Status(status) => Some(*status),
         _ => None,
     }

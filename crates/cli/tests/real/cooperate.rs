@@ -80,7 +80,8 @@ impl Daemon {
 
     /// The policy in force on a VM.
     fn status(&self, vm: &StockVm) -> Option<VmStatus> {
-        match Client::connect(self.dir.path()).unwrap()?.ask(&Request::Status).unwrap() {
+        match Client::connect(self.dir.path()).unwrap()?.ask(&Request::Status { vm: None }).unwrap()
+        {
             Response::Status(status) => status.vms.into_iter().find(|of| of.vm.pid == vm.pid()),
             other => panic!("{other:?}"),
         }

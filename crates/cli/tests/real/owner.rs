@@ -102,7 +102,7 @@ impl Rig {
     /// Whether the owner has found that another process sets the vCPU's attributes.
     fn is_left_alone(&self) -> bool {
         let mut client = Client::connect(&self.dir).unwrap().expect("there is an owner");
-        match client.ask(&Request::Status).unwrap() {
+        match client.ask(&Request::Status { vm: None }).unwrap() {
             Response::Status(status) => status.vms.iter().any(|vm| vm.driven().count() == 0),
             other => panic!("{other:?}"),
         }

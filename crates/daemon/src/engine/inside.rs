@@ -320,7 +320,7 @@ impl Inside {
                         tracing::warn!("busy_poll is ignored: vcoop may use one CPU only");
                     }
                 }
-                Command::Status(answer) => _ = answer.send(self.status()),
+                Command::Status(of, answer) => _ = answer.send(self.status(of.as_ref())),
                 Command::End => return true,
             }
         }
@@ -628,7 +628,8 @@ impl Inside {
         }
     }
 
-    fn status(&self) -> Status {
+    /// Status of one VM, or of all.
+    fn status(&self, of: Option<&VmId>) -> Status {
         let now = monotonic();
         Status {
             pid: std::process::id(),
@@ -639,7 +640,7 @@ impl Inside {
             vms: self
                 .vms
                 .values()
-                .filter(|vm| !vm.is_timers)
+                .filter(|vm| !vm.is_timers && of.is_none_or(|of| vm.id == *of))
                 .map(|vm| self.status_of(vm, now))
                 .collect(),
         }

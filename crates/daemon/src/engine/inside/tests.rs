@@ -25,7 +25,7 @@ use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
 use crate::port::Due;
-use crate::protocol::{VmId, VmStatus};
+use crate::protocol::{Request, VmId, VmStatus};
 
 /// A keeper that does nothing until its owner ends.
 pub(crate) fn idle(_: &Path) -> Command {
@@ -38,15 +38,15 @@ pub(crate) fn idle(_: &Path) -> Command {
 struct Rig {
     /// `None` once it is dropped.
     inside: Option<Inside>,
-    _dir: tempfile::TempDir,
-    _commands: mpsc::Sender<engine::Command>,
+    dir: tempfile::TempDir,
+    commands: mpsc::Sender<engine::Command>,
 }
 
 impl Rig {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (inside, _commands) = engine(&dir, idle);
-        Self { inside: Some(inside), _dir: dir, _commands }
+        let (inside, commands) = engine(&dir, idle);
+        Self { inside: Some(inside), dir, commands }
     }
 
     /// Attaches a VM; `None`: this host lacks something, and the test is skipped.
@@ -138,13 +138,12 @@ fn with_vcpus(tids: &[i32]) -> Target {
 
 #[test]
 fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut inside, commands) = engine(&dir, idle);
+    let mut rig = Rig::new();
     let notes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
     let notes = notes.unwrap();
     // Both ends of a move: the kernel reports equal events that follow each other as one.
     let moved = inotify::WatchFlags::MOVE;
-    inotify::add_watch(&notes, dir.path().join("run"), moved).unwrap();
+    inotify::add_watch(&notes, rig.dir.path().join("run"), moved).unwrap();
     let written = || {
         let mut room = [std::mem::MaybeUninit::uninit(); 8192];
         let mut reader = inotify::Reader::new(&notes, &mut room);
@@ -156,25 +155,44 @@ fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
     let (answer, answered) = mpsc::channel();
     for detached in [true, false] {
         let attach = Box::new(with_vcpus(&tids));
-        commands.send(engine::Command::Attach(attach, None, answer.clone())).unwrap();
-        inside.obey();
+        rig.commands.send(engine::Command::Attach(attach, None, answer.clone())).unwrap();
+        rig.obey();
         answered.recv().unwrap().unwrap();
-        assert_eq!((inside.journal.contents().threads.len(), written()), (8, 1));
+        assert_eq!((rig.journal.contents().threads.len(), written()), (8, 1));
         if detached {
             let (vm, answer) = (target(tids[0]).vm, mpsc::channel().0);
-            commands.send(engine::Command::Detach(vm, answer)).unwrap();
-            inside.obey();
-            assert_eq!((inside.journal.contents().threads.len(), written()), (0, 1));
+            rig.commands.send(engine::Command::Detach(vm, answer)).unwrap();
+            rig.obey();
+            assert_eq!((rig.journal.contents().threads.len(), written()), (0, 1));
         }
     }
     let captured: Vec<Captured> = tids.iter().map(|tid| Captured::of(*tid).unwrap()).collect();
     vcpus.into_iter().for_each(Waiting::end);
     until("they are gone", || captured.iter().all(|captured| !captured.is_alive()));
-    tids.iter().for_each(|tid| inside.ended(*tid));
-    inside.settle();
-    assert!(inside.vms.is_empty() && inside.journal.contents().threads.is_empty());
+    tids.iter().for_each(|tid| rig.ended(*tid));
+    rig.settle();
+    assert!(rig.vms.is_empty() && rig.journal.contents().threads.is_empty());
     assert_eq!(written(), 1);
-    inside.keeper.end();
+}
+
+#[test]
+fn who_asks_for_one_vm_is_not_told_of_all() {
+    let mut rig = Rig::new();
+    let vcpus: Vec<Waiting> = (0..3).map(|_| Waiting::start()).collect();
+    for (n, vcpu) in vcpus.iter().enumerate() {
+        let mut target = target(vcpu.tid);
+        target.vm.name = format!("web-{n}");
+        rig.attach(target).unwrap();
+    }
+    let names = |request: &str| -> Vec<String> {
+        let Ok(Request::Status { vm }) = serde_json::from_str(request) else { panic!("{request}") };
+        rig.status(vm.as_ref()).vms.into_iter().map(|vm| vm.vm.name).collect()
+    };
+    assert_eq!(names(r#"{"do":"status"}"#), ["web-0", "web-1", "web-2"]);
+    let id = format!(r#"{{"pid":{},"start_ticks":1,"name":"web-1"}}"#, std::process::id());
+    assert_eq!(names(&format!(r#"{{"do":"status","vm":{id}}}"#)), ["web-1"]);
+    rig.detach_all();
+    vcpus.into_iter().for_each(Waiting::end);
 }
 
 #[test]
@@ -277,7 +295,7 @@ fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
     let (keeper, place, journal) = owned(&dir, idle);
     let engine = Engine::with(keeper, place, journal).unwrap();
     let vcpu = Waiting::start();
-    let cpu = || engine.status().unwrap().engine_cpu_ns;
+    let cpu = || engine.status(None).unwrap().engine_cpu_ns;
     let [asleep, polling] = [0, 10_000_000].map(|time| {
         engine.busy_poll(time);
         let before = cpu();
