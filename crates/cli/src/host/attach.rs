@@ -197,25 +197,34 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
         return Err(Failure::run("no policy is applied to any VM"));
     };
     let Response::Status(status) = response else { return Err(unexpected()) };
-    let named = |vm: &&VmStatus| match &args.vm {
-        Some(name) => vm.vm.name == *name || vm.vm.pid.to_string() == *name,
-        None => args.all,
-    };
-    let chosen: Vec<_> = status.vms.iter().filter(named).collect();
-    if let (Some(name), []) = (&args.vm, chosen.as_slice()) {
-        let names: Vec<&str> = status.vms.iter().map(|vm| vm.vm.name.as_str()).collect();
-        let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        return Err(Failure::run(format!(
-            "{name}: no policy is applied to it\n  VMs with a policy: {there}"
-        )));
-    }
-    for vm in chosen {
-        let detached = living::ask_owner(&Request::Detach { vm: vm.vm.clone() })?;
+    for vm in chosen(&status.vms, args.vm.as_deref())? {
+        let detached = living::ask_owner(&Request::Detach { vm: vm.clone() })?;
         if let Some(Response::Detached(last)) = detached {
             print(&summary(&last, ""))?;
         }
     }
     Ok(())
+}
+
+/// The VMs to detach, of those with a policy: that with a name or a process id, or all.
+fn chosen<'a>(vms: &'a [VmStatus], name: Option<&str>) -> Result<Vec<&'a VmId>, Failure> {
+    let ids = vms.iter().map(|vm| &vm.vm);
+    let Some(name) = name else { return Ok(ids.collect()) };
+    let is_it = |id: &&VmId| id.name == name || id.pid.to_string() == name;
+    let chosen: Vec<&VmId> = ids.clone().filter(is_it).collect();
+    let named = chosen.iter().filter(|id| id.name == name);
+    let pids: Vec<u32> = named.map(|id| id.pid).collect();
+    if pids.len() > 1 {
+        return Err(living::several(name, &pids));
+    }
+    if chosen.is_empty() {
+        let names: Vec<&str> = ids.map(|id| id.name.as_str()).collect();
+        let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return Err(Failure::run(format!(
+            "{name}: no policy is applied to it\n  VMs with a policy: {there}"
+        )));
+    }
+    Ok(chosen)
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
@@ -231,5 +240,34 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::run("some threads do not have what they had; they stay in the journal"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vcoop_daemon::VmStatus;
+
+    use super::chosen;
+
+    #[test]
+    fn a_name_that_several_vms_have_detaches_none() {
+        let vm = |pid: u32, name: &str| -> VmStatus {
+            let vm = json!({ "pid": pid, "start_ticks": 1, "name": name });
+            let status = json!({ "vm": vm, "policy": "static", "for_ns": 1, "vcpus": [] });
+            serde_json::from_value(status).unwrap()
+        };
+        let vms = [vm(7, "web"), vm(8, "db"), vm(9, "web"), vm(10, "pair"), vm(10, "pair#5")];
+        let pids = |name| {
+            let chosen = chosen(&vms, name).map_err(|why| (why.code(), why.text()))?;
+            Ok::<_, (u8, String)>(chosen.iter().map(|id| id.pid).collect::<Vec<_>>())
+        };
+        let (code, why) = pids(Some("web")).unwrap_err();
+        assert!(code == 2 && why.ends_with("process id of one: 7, 9"), "{why}");
+        assert_eq!(pids(Some("9")).unwrap(), [9]);
+        assert_eq!(pids(Some("10")).unwrap(), [10, 10]);
+        assert_eq!(pids(Some("db")).unwrap(), [8]);
+        assert_eq!(pids(None).unwrap(), [7, 8, 9, 10, 10]);
+        assert_eq!(pids(Some("other")).unwrap_err().0, 1);
     }
 }

@@ -24,11 +24,7 @@ pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
         (Some(one), Some(other)) => {
             let mut pids = vec![one.pid, other.pid];
             pids.extend(named.map(|vm| vm.pid));
-            let list: Vec<String> = pids.iter().map(u32::to_string).collect();
-            let list = list.join(", ");
-            Err(Failure::usage(format!(
-                "several VMs are called {name}\n  remedy: give the process id of one: {list}"
-            )))
+            Err(several(name, &pids))
         }
         (None, _) => {
             let names: Vec<&str> = others.iter().map(|vm| vm.name.as_str()).collect();
@@ -39,6 +35,15 @@ pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
             Err(Failure::usage(format!("no VM `{name}`\n  {there}")))
         }
     }
+}
+
+/// A name is that of several VMs, with these process ids.
+pub(crate) fn several(name: &str, pids: &[u32]) -> Failure {
+    let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let list = list.join(", ");
+    Failure::usage(format!(
+        "several VMs are called {name}\n  remedy: give the process id of one: {list}"
+    ))
 }
 
 /// A connection to the owner of this host's vCPU threads.
