@@ -10,10 +10,10 @@ use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
-use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use vcoop_daemon::{Request, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
-use vcoop_threads::RunTimes;
+use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
 use crate::args::host::TopArgs;
@@ -58,7 +58,6 @@ struct Entry {
 /// Previous and current measurements.
 #[derive(Debug, Default)]
 struct Looker {
-    times: BTreeMap<u32, (u64, RunTimes)>,
     before: BTreeMap<(VmId, u32), Counts>,
     at: Option<Instant>,
 }
@@ -75,13 +74,10 @@ impl Looker {
             let id = VmId::of(vm);
             let applied = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
             for vcpu in &vm.vcpus {
-                let (tid, start) = (vcpu.thread.tid, vcpu.thread.start_time);
-                if self.times.get(&tid).is_none_or(|(known, _)| *known != start) {
-                    let Ok(file) = RunTimes::open(tid as i32) else { continue };
-                    self.times.insert(tid, (start, file));
-                }
-                let total = self.times[&tid].1.read();
-                let driven = applied.and_then(|a| a.vcpus.iter().find(|v| v.tid == tid as i32));
+                let tid = vcpu.thread.tid.cast_signed();
+                // Not kept open: a host has more vCPUs than a process may have files.
+                let total = run_time(tid);
+                let driven = applied.and_then(|a| a.vcpus.iter().find(|v| v.tid == tid));
                 let counts = Counts {
                     ran_ns: total.ran_ns,
                     waited_ns: total.waited_ns,
@@ -95,9 +91,6 @@ impl Looker {
                 now.insert(key, counts);
             }
         }
-        let alive: Vec<u32> =
-            scan.vms.iter().flat_map(|vm| &vm.vcpus).map(|v| v.thread.tid).collect();
-        self.times.retain(|tid, _| alive.contains(tid));
         self.before = now;
         Ok(entries)
     }
@@ -277,7 +270,13 @@ fn draw(frame: &mut ratatui::Frame<'_>, entries: &[Entry], chosen: Option<&VmId>
     let columns = &COLUMNS[..shown];
     let heads = Row::new(columns.iter().map(|(name, _)| *name)).style(Style::new().bold());
     let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
-    frame.render_widget(Table::new(rows, widths).header(heads), body);
+    let is_chosen = |entry: &Entry| Some(&entry.vm) == chosen;
+    let rows_of = entries.iter().position(is_chosen).zip(entries.iter().rposition(is_chosen));
+    // The headings have a line.
+    let room = usize::from(body.height.saturating_sub(1));
+    let offset = rows_of.map_or(0, |(first, last)| first.min((last + 1).saturating_sub(room)));
+    let mut state = TableState::new().with_offset(offset);
+    frame.render_stateful_widget(Table::new(rows, widths).header(heads), body, &mut state);
     let said = if entries.is_empty() { "no VM was found on this host" } else { said };
     frame.render_widget(Paragraph::new(Line::from(said)), status);
     frame.render_widget(Paragraph::new(help).dim(), keys);
@@ -348,6 +347,22 @@ mod tests {
             assert!(shown.contains(text), "{text}\n{shown}");
         }
         assert!(!shown.contains("boosts"), "{shown}");
+        // A VM below the end of the screen is shown when it is chosen, with all its vCPUs.
+        let many: Vec<Entry> = (0..300)
+            .flat_map(|pid| [0, 1].map(|index| (pid, index)))
+            .map(|(pid, index)| {
+                let vm = VmId { pid, start_ticks: 1, name: format!("vm-{pid}") };
+                entry(&vm, index, None, None, Counts::default(), None)
+            })
+            .collect();
+        for (chosen, others) in [(0, 1), (150, 149), (299, 298)] {
+            let vm = &many[2 * chosen].vm;
+            terminal.draw(|frame| draw(frame, &many, Some(vm), "")).unwrap();
+            let shown = terminal.backend().to_string();
+            let lines =
+                |vm| shown.lines().filter(|line| line.contains(&format!("vm-{vm} "))).count();
+            assert_eq!((lines(chosen), lines(others)), (2, 2), "{shown}");
+        }
         let text = table(&entries);
         assert!(text.starts_with(COLUMNS[0].0) && text.lines().count() == 2, "{text}");
     }
