@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Time between two looks if none has begun; also the time between two looks at all processes.
 const REST: Duration = Duration::from_secs(10);
 /// Longest time of one look, so that the daemon can report that it is alive. The rest of the VMs come first in the next
-/// look.
+/// look, which follows at once.
 const MOST_LOOK: Duration = Duration::from_secs(2);
 /// A policy that could not be applied is tried again after this many times the time that the try took,
 const SELDOM: u32 = 50;
@@ -86,6 +86,15 @@ fn from_behind<T>(all: &[T], is_last: impl Fn(&T) -> bool) -> impl Iterator<Item
     behind.iter().chain(before)
 }
 
+/// Time from a look to the next one. `is_whole`: the look had time for all VMs.
+fn interval(quiet: bool, is_whole: bool) -> Duration {
+    match (is_whole, quiet) {
+        (false, _) => Duration::ZERO,
+        (true, true) => REST,
+        (true, false) => LOOK,
+    }
+}
+
 /// Pause after a failed try that took `took`: a search of much memory for a guest's driver may take a second or two.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(SELDOM).min(MOST_PAUSE)
@@ -143,7 +152,7 @@ impl<'a> Follower<'a> {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let last = load.split_whitespace().next_back().unwrap_or_default();
         let quiet = last == self.last && !self.vms.values().any(Followed::starts);
-        if since.is_some_and(|since| since < if quiet { REST } else { LOOK }) {
+        if since.is_some_and(|since| since < interval(quiet, self.last_followed.is_none())) {
             return;
         }
         last.clone_into(&mut self.last);
@@ -256,7 +265,9 @@ impl Followed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, FIRST, LONGEST, from_behind, pause_after, threads_of};
+    use super::{
+        Again, FIRST, LONGEST, LOOK, REST, from_behind, interval, pause_after, threads_of,
+    };
     use std::time::{Duration, Instant};
     use vcoop_vmm::{Source, Thread, VcpuThread};
 
@@ -278,6 +289,9 @@ mod tests {
         let after = |last| from_behind(&[1, 2, 3], |it| *it == last).copied().collect::<Vec<_>>();
         assert_eq!((after(1), after(3)), (vec![2, 3, 1], vec![1, 2, 3]));
         assert_eq!(after(7), [1, 2, 3], "it has ended");
+        // Nor does it wait until something else on the host begins.
+        assert_eq!([true, false].map(|quiet| interval(quiet, false)), [Duration::ZERO; 2]);
+        assert_eq!([true, false].map(|quiet| interval(quiet, true)), [REST, LOOK]);
     }
 
     #[test]
