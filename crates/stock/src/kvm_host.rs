@@ -81,6 +81,9 @@ impl KvmHost {
         let qemu = Qemu::recent()?;
         // See `vm.rs`. Without it, newer kernels have no timers for BPF (`kmalloc_nolock` in mm/slub.c).
         let needs_cx16 = release::is_from(&tree.release, &[6, 18]);
+        // KVM with PREEMPT_RT insists on a TSC of constant rate. QEMU's has one, and does not say so without KVM.
+        let constant =
+            if tree.release.ends_with(release::RT) { " setcpuid=constant_tsc" } else { "" };
         let files = tempfile::tempdir().map_err(StockError::io("a folder for temporary files"))?;
         let strip = |program: &PathBuf| stripped(program, files.path());
         let mut machine = Options {
@@ -89,7 +92,7 @@ impl KvmHost {
             memory_mib: 3072,
             cpu: if needs_cx16 { CPU.to_owned() } else { format!("{CPU},-cx16") },
             kernel: Some(tree.kernel.clone()),
-            append: options.append.clone(),
+            append: format!("{}{constant}", options.append),
             programs: options.programs.iter().map(strip).collect(),
             loaded: tree.modules(&["kvm-amd"], files.path())?,
             ..Options::default()

@@ -43,5 +43,6 @@ pub use kernel::Kernel;
 pub use kvm_host::{GuestImage, HostOptions, KvmHost};
 pub use module::{Headers, guest_program};
 pub use qemu::Qemu;
+pub use release::{CLOUD, RT};
 pub use tree::KernelTree;
 pub use vm::{Options, StockVm};

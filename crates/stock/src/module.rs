@@ -10,9 +10,8 @@ use crate::error::StockError;
 use crate::host::{output, program};
 use crate::release;
 
-/// Debian's headers for its kernels for VMs: `linux-headers-RELEASE`.
+/// Debian's headers: `linux-headers-RELEASE`.
 const HEADERS: &str = "linux-headers-";
-const FLAVOUR: &str = "-cloud-amd64";
 
 /// vcoop's driver for Linux guests.
 pub(crate) const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
@@ -26,14 +25,14 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The releases whose headers this host's apt has: the newest of each of these series (such as `6.1`) and the
-    /// newest of all, each once, in no order.
+    /// The releases of a flavour ([`CLOUD`](crate::CLOUD), [`RT`](crate::RT)) whose headers this host's apt has: the
+    /// newest of each of these series (such as `6.1`) and the newest of all, each once, in no order.
     ///
     /// # Errors
     ///
     /// This host has no apt.
-    pub fn newest(series: &[&str]) -> Result<Vec<String>, StockError> {
-        let names = Apt::of_host().names(HEADERS, FLAVOUR)?;
+    pub fn newest(flavour: &str, series: &[&str]) -> Result<Vec<String>, StockError> {
+        let names = Apt::of_host().names(HEADERS, flavour)?;
         let releases = || names.iter().filter_map(|name| name.strip_prefix(HEADERS));
         // The empty series matches every release.
         let series = series.iter().chain([&""]);

@@ -1,5 +1,10 @@
 //! Comparison of kernel releases by number.
 
+/// The ends of the releases of Debian's kernels for VMs, and of those with PREEMPT_RT.
+pub const CLOUD: &str = "-cloud-amd64";
+/// See [`CLOUD`].
+pub const RT: &str = "-rt-amd64";
+
 /// The newest release of a series, such as `6.1`; of all, if the series is empty.
 pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) -> Option<&'a str> {
     let wanted = numbers(series);
@@ -18,10 +23,10 @@ pub(crate) fn is_from(release: &str, first: &[u64]) -> bool {
     numbers(release).as_slice() >= first
 }
 
-/// The numbers by which releases are ordered: `6.12.117+deb12` comes after `6.12.95+deb12`. Numbers in the name of a
-/// flavour do not count.
+/// The numbers by which releases are ordered: `6.12.117+deb12` comes after `6.12.95+deb12`. The number of the
+/// architecture does not count.
 fn numbers(release: &str) -> Vec<u64> {
-    let parts = release.trim_end_matches("-cloud-amd64").split(|c: char| !c.is_ascii_digit());
+    let parts = release.trim_end_matches("-amd64").split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
@@ -42,6 +47,8 @@ mod tests {
         ];
         let of = |series| newest(known.into_iter(), series);
         assert_eq!(of("6.1"), Some("6.1.0-56-cloud-amd64"));
+        let rt = ["6.1.0-9-rt-amd64", "6.1.0-56-rt-amd64"];
+        assert_eq!(newest(rt.into_iter(), ""), Some(rt[1]));
         assert_eq!(of("6.12"), Some("6.12.117+deb12-cloud-amd64"));
         assert_eq!(of(""), Some("6.12.117+deb12-cloud-amd64"));
         assert!(is_from("7.3.4+deb13-cloud-amd64", &[6, 18]) && is_from("6.18.0", &[6, 18]));

@@ -9,15 +9,13 @@ use crate::debian::{self, Apt};
 use crate::error::StockError;
 use crate::host::{program, raw_output};
 use crate::kernel::Kernel;
-use crate::release;
+use crate::release::{self, CLOUD, RT};
 
-/// Debian's kernels for VMs.
-const FLAVOUR: &str = "-cloud-amd64";
-
-/// A series of kernels: prefix of its releases, suite, and packages of one kernel.
-const SERIES: [(&str, &str, &[&str]); 2] = [
-    ("6.12", "bookworm-backports", &["linux-image-"]),
-    ("7", "trixie-backports", &["linux-binary-", "linux-modules-", "linux-base-"]),
+/// A series of kernels: prefix of its releases, their flavour, suite, and packages of one kernel.
+const SERIES: [(&str, &str, &str, &[&str]); 3] = [
+    ("6.12", CLOUD, "bookworm-backports", &["linux-image-"]),
+    ("7", CLOUD, "trixie-backports", &["linux-binary-", "linux-modules-", "linux-base-"]),
+    ("7-rt", RT, "trixie-backports", &["linux-binary-", "linux-modules-", "linux-base-"]),
 ];
 
 /// A kernel with its modules.
@@ -48,14 +46,14 @@ impl KernelTree {
             let remedy = format!("name one of {}", known.join(", "));
             StockError::missing(format!("no kernel {series} is known"), remedy)
         };
-        let (series, suite, parts) =
+        let (series, flavour, suite, parts) =
             SERIES.iter().find(|known| known.0 == series).ok_or_else(unknown)?;
         Self::kept(series, || {
             let apt = Apt::suite(suite)?;
-            let names = apt.names(parts[0], FLAVOUR)?;
+            let names = apt.names(parts[0], flavour)?;
             let releases = names.iter().filter_map(|name| name.strip_prefix(parts[0]));
             let newest = release::newest(releases, series)
-                .ok_or_else(|| apt.unknown(&format!("{}{series}*{FLAVOUR}", parts[0])))?;
+                .ok_or_else(|| apt.unknown(&format!("{}{series}*{flavour}", parts[0])))?;
             Ok((apt, parts.iter().map(|part| format!("{part}{newest}")).collect()))
         })
     }

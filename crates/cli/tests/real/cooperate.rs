@@ -17,7 +17,7 @@ use vcoop_abi::Status;
 use vcoop_abi::window::Doorbell;
 use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
-    Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
+    CLOUD, Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
 use vcoop_testing::{Outcome, Said, Skip, long, send, test, twice, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
@@ -541,7 +541,7 @@ test!("qemu", a_window_in_the_memory_of_its_guest_is_found_again, || -> Outcome 
 
 test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let daemon = Daemon::start();
-    let Some(release) = have(Headers::newest(&[]))?.pop() else {
+    let Some(release) = have(Headers::newest(CLOUD, &[]))?.pop() else {
         return Err(Skip::because("this host's apt knows no kernel; run `apt-get update`"));
     };
     let tree = have(KernelTree::of(&release))?;
