@@ -26,7 +26,7 @@
  */
 #define STALE_NS NSEC_PER_MSEC
 
-/* Timers that the scheduler and others arm on a task's back: they wake no urgent task. */
+/* Timers that the scheduler and others arm on a task's back: no urgent task waits for them. */
 static const char *const not_of_tasks[] = {
 	"hrtick",
 	"inactive_task_timer",
@@ -238,34 +238,39 @@ void vcoop_timer_cancel(struct hrtimer *timer)
 
 /*
  * The callback is about to run, on this CPU: whom it wakes was due when the timer was. In a softirq it can
- * be interrupted, and whom the interrupt wakes was not.
+ * be interrupted, and with PREEMPT_RT be preempted: whom the interrupt or another task wakes was not.
  */
 void vcoop_timer_expire(struct hrtimer *timer)
 {
 	struct vcoop_vcpu *vcpu = this_cpu_ptr(&vcoop_vcpus);
+	struct vcoop_due *due = &vcpu->due[!in_hardirq()];
 
-	vcpu->armed = disarm(vcpu, timer, false);
-	vcpu->due = hrtimer_get_softexpires(timer);
-	vcpu->due_base = timer->is_soft ? NULL : timer->base;
+	due->armed = disarm(vcpu, timer, false);
+	due->due = hrtimer_get_softexpires(timer);
+	due->function = ACCESS_PRIVATE(timer, function);
+	due->task = current;
+	due->base = timer->base;
 }
 
 void vcoop_timer_expired(void)
 {
-	this_cpu_ptr(&vcoop_vcpus)->due_base = NULL;
+	this_cpu_ptr(&vcoop_vcpus)->due[!in_hardirq()].base = NULL;
 }
 
 /*
- * When the timer was due whose callback runs on this CPU; 0: none does. One that was armed for a time that had
+ * When the timer was due whose callback runs here; 0: none does. One that was armed for a time that had
  * passed is due when it is armed. That time may be before the TSC began to count, and then is no smaller number.
+ * The tick and the watchdog wake threads of the kernel, which are not late for anything.
  */
 u64 vcoop_timer_due(const struct vcoop_vcpu *vcpu)
 {
+	const struct vcoop_due *timer = &vcpu->due[!in_hardirq()];
 	u64 due;
 
-	if (!vcpu->due_base)
+	if (!timer->base || timer->task != current || whose(timer->function) == NOBODYS)
 		return 0;
-	due = tsc_of(vcpu->due_base, vcpu->due);
-	return (s64)(due - vcpu->armed) > 0 ? due : vcpu->armed;
+	due = tsc_of(timer->base, timer->due);
+	return (s64)(due - timer->armed) > 0 ? due : timer->armed;
 }
 
 /*

@@ -124,8 +124,18 @@ static void irq_enter_hook(void)
 }
 
 /*
+ * With PREEMPT_RT softirqs run in threads: those of timers in ktimers, the others in ksoftirqd or in the thread of an
+ * interrupt. They are preempted and wait for locks as other work does. So the thread's class says whether they are urgent.
+ */
+static void tell_softirq(struct vcoop_vcpu *vcpu, enum vcoop_event_kind kind)
+{
+	if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+		tell(vcpu, kind);
+}
+
+/*
  * Softirqs run when the interrupt ends, unless it came in the middle of one, or of
- * a section without them, or they have a thread of their own.
+ * a section without them.
  */
 static bool softirqs_follow(void)
 {
@@ -143,7 +153,8 @@ static void irq_exit_hook(bool timer)
 	flush_waking(vcpu);
 	if (timer)
 		vcoop_deadline_purge(vcpu, false);
-	event.flag = softirqs_follow();
+	event.flag = softirqs_follow() || vcpu->wakes_thread;
+	vcpu->wakes_thread = false;
 	vcoop_vcpu_event(vcpu, &event);
 	raw_local_irq_restore(flags);
 }
@@ -153,9 +164,22 @@ static void on_irq_handler_entry(void *data, int irq, struct irqaction *action)
 	irq_enter_hook();
 }
 
+/* The thread of an interrupt is woken after this. On another CPU, that CPU is told when it is. */
 static void on_irq_handler_exit(void *data, int irq, struct irqaction *action, int ret)
 {
+	const struct task_struct *thread = ret & IRQ_WAKE_THREAD ? action->thread : NULL;
+
+	if (thread && task_cpu(thread) == smp_processor_id() &&
+	    vcoop_task_is_urgent(vcoop_task_word(thread)))
+		this_cpu_write(vcoop_vcpus.wakes_thread, true);
 	irq_exit_hook(false);
+}
+
+/* So is the thread of timers. */
+static void on_softirq_raise(void *data, unsigned int number)
+{
+	if (in_hardirq() && (number == TIMER_SOFTIRQ || number == HRTIMER_SOFTIRQ))
+		this_cpu_write(vcoop_vcpus.wakes_thread, true);
 }
 
 static void on_vector_entry(void *data, int vector)
@@ -178,7 +202,7 @@ static void on_softirq_entry(void *data, unsigned int number)
 	unsigned long flags;
 
 	raw_local_irq_save(flags);
-	tell(this_cpu_ptr(&vcoop_vcpus), VCOOP_SOFTIRQ_ENTER);
+	tell_softirq(this_cpu_ptr(&vcoop_vcpus), VCOOP_SOFTIRQ_ENTER);
 	raw_local_irq_restore(flags);
 }
 
@@ -192,7 +216,7 @@ static void on_softirq_exit(void *data, unsigned int number)
 	flush_waking(vcpu);
 	if (number == HRTIMER_SOFTIRQ)
 		vcoop_deadline_purge(vcpu, true);
-	tell(vcpu, VCOOP_SOFTIRQ_EXIT);
+	tell_softirq(vcpu, VCOOP_SOFTIRQ_EXIT);
 	raw_local_irq_restore(flags);
 }
 
@@ -203,8 +227,7 @@ static void resync(struct vcoop_vcpu *vcpu)
 		vcpu->resynced++;
 		tell(vcpu, VCOOP_IRQ_EXIT);
 	}
-	while (unlikely(!IS_ENABLED(CONFIG_PREEMPT_RT) &&
-			(vcpu->half.cs >> VCOOP_CS_SOFTIRQ_SHIFT & 0xff))) {
+	while (unlikely(vcpu->half.cs >> VCOOP_CS_SOFTIRQ_SHIFT & 0xff)) {
 		vcpu->resynced++;
 		tell(vcpu, VCOOP_SOFTIRQ_EXIT);
 	}
@@ -283,8 +306,7 @@ static void on_sched_waking(void *data, struct task_struct *task)
 	raw_local_irq_save(flags);
 	vcpu = this_cpu_ptr(&vcoop_vcpus);
 	flush_waking(vcpu);
-	/* The watchdog's timer wakes the stopper, for which nobody waits. */
-	due = vcoop_task_is_stopper(word) ? 0 : vcoop_timer_due(vcpu);
+	due = vcoop_timer_due(vcpu);
 	if (due)
 		vcoop_latency_due(task->pid, due);
 	if (task != current) {
@@ -346,6 +368,33 @@ static void on_sched_migrate_task(void *data, struct task_struct *task, int cpu)
 	raw_local_irq_restore(flags);
 }
 
+/*
+ * A task gets the priority of one that waits for its lock, or loses it: none waits any more. The lock of its run queue
+ * is held, and it has the old priority still. Another CPU's task that loses it is told of when that CPU switches.
+ */
+static void on_sched_pi_setprio(void *data, struct task_struct *task, struct task_struct *waits_for_it)
+{
+	u16 old = vcoop_task_word(task);
+	u16 word = vcoop_task_word_at(task, waits_for_it ? min(waits_for_it->prio, task->normal_prio) :
+							   task->normal_prio);
+	struct vcoop_event event = { .kind = VCOOP_TASK_SWITCH, .task = word };
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	if (task == current) {
+		/* Those who gave it the priority may have put it here as pending. */
+		vcoop_vcpu_remote(vcpu, true);
+		event.pending = vcpu->half.intent >> VCOOP_INTENT_PENDING_SHIFT;
+		event.flag = (vcpu->half.intent & VCOOP_INTENT_PENDING_VALID) && event.pending != old;
+		vcoop_vcpu_event(vcpu, &event);
+	} else if (READ_ONCE(task->on_rq) && vcoop_task_is_urgent(word)) {
+		vcoop_vcpu_enqueue(task_cpu(task), word);
+	}
+	raw_local_irq_restore(flags);
+}
+
 static void on_hrtimer_start(struct hrtimer *timer)
 {
 	unsigned long flags;
@@ -399,7 +448,11 @@ static void __maybe_unused on_hrtimer_expire_entry_value(void *data, struct hrti
 
 static void on_hrtimer_expire_exit(void *data, struct hrtimer *timer)
 {
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
 	vcoop_timer_expired();
+	raw_local_irq_restore(flags);
 }
 
 /* Whether the kernel calls the hooks of a tracepoint with these arguments. */
@@ -427,6 +480,8 @@ static void __maybe_unused check_arguments(void)
 	check_trace_callback_type_sched_wakeup(on_sched_wakeup);
 	check_trace_callback_type_sched_wakeup_new(on_sched_wakeup);
 	check_trace_callback_type_sched_migrate_task(on_sched_migrate_task);
+	check_trace_callback_type_sched_pi_setprio(on_sched_pi_setprio);
+	check_trace_callback_type_softirq_raise(on_softirq_raise);
 	check_trace_callback_type_hrtimer_start(HRTIMER_START);
 	check_trace_callback_type_hrtimer_cancel(on_hrtimer_cancel);
 	check_trace_callback_type_hrtimer_expire_entry(HRTIMER_EXPIRE_ENTRY);
@@ -458,6 +513,7 @@ static struct probe probes[] = {
 	NEEDED(sched_wakeup, on_sched_wakeup),
 	NEEDED(sched_wakeup_new, on_sched_wakeup),
 	OPTIONAL(sched_migrate_task, on_sched_migrate_task),
+	OPTIONAL(sched_pi_setprio, on_sched_pi_setprio),
 #if __has_include(<trace/events/csd.h>)
 	OPTIONAL(csd_queue_cpu, on_csd_queue_cpu),
 #endif
@@ -473,6 +529,9 @@ static struct probe probes[] = {
 	VECTOR(x86_platform_ipi),
 	NEEDED(softirq_exit, on_softirq_exit),
 	NEEDED(softirq_entry, on_softirq_entry),
+#ifdef CONFIG_PREEMPT_RT
+	OPTIONAL(softirq_raise, on_softirq_raise),
+#endif
 	NEEDED(hrtimer_start, HRTIMER_START),
 	NEEDED(hrtimer_cancel, on_hrtimer_cancel),
 	NEEDED(hrtimer_expire_entry, HRTIMER_EXPIRE_ENTRY),

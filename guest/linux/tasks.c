@@ -148,22 +148,40 @@ static bool is_stopper(const struct task_struct *task)
 	       !strncmp(task->comm, "migration/", 10);
 }
 
-/* A task as the words of the window have it. An urgent one has a class that is, or is declared. */
-u16 vcoop_task_word(const struct task_struct *task)
+/*
+ * FIFO 1 is for threads of the kernel that only have to run before fair tasks. With PREEMPT_RT many are: those of RCU wake
+ * each other on all CPUs, and nobody waits for them. Of these only ktimers runs the timers that urgent tasks have armed.
+ */
+#define BACKGROUND (MAX_RT_PRIO - 1 - 1)
+
+static bool is_background(const struct task_struct *task, int prio)
+{
+	return prio == BACKGROUND && (task->flags & PF_KTHREAD) &&
+	       strncmp(task->comm, "ktimers/", 8);
+}
+
+/*
+ * A task as the words of the window have it, with this priority of the scheduler's. An urgent one has a class that is,
+ * or is declared.
+ */
+u16 vcoop_task_word_at(const struct task_struct *task, int prio)
 {
 	u16 word;
 	int nice;
 
-	if (task->prio < MAX_RT_PRIO) {
-		if (!READ_ONCE(urgent_rt))
+	/* A task that holds up such a thread is none that anybody waits for. */
+	if (prio == BACKGROUND)
+		prio = task->normal_prio;
+	if (prio < MAX_RT_PRIO) {
+		if (!READ_ONCE(urgent_rt) || is_background(task, prio))
 			return VCOOP_TASK(VCOOP_CLASS_NONE, 0);
-		if (task->prio < 0)
+		if (prio < 0)
 			return VCOOP_TASK(VCOOP_CLASS_DEADLINE, 0);
 		if (is_stopper(task))
 			return VCOOP_TASK(VCOOP_CLASS_STOP, 0);
 		/* A fair task that holds up an RT task runs as one of FIFO meanwhile. */
 		return VCOOP_TASK(task->policy == SCHED_RR ? VCOOP_CLASS_RR : VCOOP_CLASS_FIFO,
-				  clamp(MAX_RT_PRIO - 1 - task->prio, 1, MAX_RT_PRIO - 1));
+				  clamp(MAX_RT_PRIO - 1 - prio, 1, MAX_RT_PRIO - 1));
 	}
 	nice = PRIO_TO_NICE(task->static_prio);
 	if (task->policy == SCHED_IDLE)
@@ -173,6 +191,11 @@ u16 vcoop_task_word(const struct task_struct *task)
 	if (nice <= READ_ONCE(urgent_nice) || has_urgent_slice(task) || in_urgent_cgroup(task))
 		word |= VCOOP_TASK_DECLARED;
 	return word;
+}
+
+u16 vcoop_task_word(const struct task_struct *task)
+{
+	return vcoop_task_word_at(task, task->prio);
 }
 
 void vcoop_tasks_show(struct seq_file *file)

@@ -80,10 +80,14 @@ struct vcoop_vcpu {
 	u64 remote;		/* the remote word as last looked at */
 	u64 waiting;		/* declared task that waits: pid << 16 | task; see probes.c */
 	u64 pong;
-	/* Of the timer whose callback runs; no base: none does. */
-	const struct hrtimer_clock_base *due_base;
-	ktime_t due;
-	u64 armed;		/* 0: not known */
+	/* The timers whose callbacks run: in an interrupt; in a softirq, which it may have interrupted. */
+	struct vcoop_due {
+		const struct hrtimer_clock_base *base;	/* NULL: none does */
+		const struct task_struct *task;		/* compared, never followed */
+		const void *function;
+		ktime_t due;
+		u64 armed;				/* 0: not known */
+	} due[2];
 	/* An urgent task on its way to another CPU's queue, until it is there. */
 	struct {
 		pid_t pid;
@@ -92,6 +96,7 @@ struct vcoop_vcpu {
 		u64 tsc;
 	} waking;
 	bool owes_ring;		/* at the end of the next interrupt */
+	bool wakes_thread;	/* at its end, this interrupt does, and that is urgent */
 	struct irq_work after_locks;
 	u64 events;
 	u64 notified;
@@ -124,6 +129,7 @@ u64 vcoop_tsc_to_ns(u64 tsc);
 
 /* tasks.c: which tasks are urgent. */
 u16 vcoop_task_word(const struct task_struct *task);
+u16 vcoop_task_word_at(const struct task_struct *task, int prio);
 
 /* The stopper is more urgent than all else to the scheduler, and to nobody else. */
 static inline bool vcoop_task_is_stopper(u16 task)

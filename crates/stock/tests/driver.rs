@@ -16,11 +16,12 @@ use vcoop_abi::window::{
     self, Doorbell, GuestPage, GuestReport, Identity, WindowHeader, guest_page, host_page,
 };
 use vcoop_abi::{
-    BoostRequest, Class, GuestArea, Header, Hints, HostArea, Intent, Remote, Status, TaskIntent,
-    Word,
+    BoostRequest, Class, CsState, GuestArea, Header, Hints, HostArea, Intent, Remote, Status,
+    TaskIntent, Word,
 };
 use vcoop_stock::{
-    Dkms, Headers, Kernel, KernelTree, Options, StockError, StockVm, guest_program, program,
+    CLOUD, Dkms, Headers, Kernel, KernelTree, Options, RT, StockError, StockVm, guest_program,
+    program,
 };
 use vcoop_testing::{Outcome, Skip, test};
 
@@ -211,7 +212,7 @@ fn during(command: impl FnOnce() -> String + Send, mut is: impl FnMut() -> bool)
 }
 
 test!("", the_driver_builds_for_every_series, || -> Outcome {
-    let releases = have(Headers::newest(&SERIES))?;
+    let releases = have(Headers::newest(CLOUD, &SERIES))?;
     let mut built = 0;
     for release in releases {
         match Headers::get(&release).and_then(|h| h.build_driver()) {
@@ -246,11 +247,24 @@ test!("dkms", dkms_builds_installs_and_removes_the_driver, || -> Outcome {
 
 test!("6.1", a_stock_guest_tells, || tells(have(Kernel::get())?, "first"));
 
-test!("newest", a_newer_guest_tells, || tells(newest()?, "newest"));
+test!("newest", a_newer_guest_tells, || tells(newest(CLOUD)?, "newest"));
 
-/// The newest kernel that can be had.
-fn newest() -> Result<Kernel, Skip> {
-    let Some(release) = have(Headers::newest(&[]))?.pop() else {
+// What differs with PREEMPT_RT: softirqs, timers and interrupts have threads, and many locks lend priorities.
+test!("rt", an_rt_guest_tells, || -> Outcome {
+    let (guest, window) = registered(newest(RT)?, "rt")?;
+    tells_who_is_urgent(&guest, &window);
+    tells_how_late_it_was(&guest, &window);
+    tells_who_holds_up_an_urgent_task(&guest, &window);
+    tells_who_is_nice(&guest, &window);
+    softirqs_are_their_threads_work(&guest, &window);
+    ends_boosts(&guest, &window);
+    unloads_while_boosted(&guest, &window);
+    Ok(())
+});
+
+/// The newest kernel of a flavour that can be had.
+fn newest(flavour: &str) -> Result<Kernel, Skip> {
+    let Some(release) = have(Headers::newest(flavour, &[]))?.pop() else {
         return Err(Skip::because("this host's apt knows no headers; run `apt-get update`"));
     };
     Ok(have(KernelTree::of(&release))?.kernel)
@@ -261,7 +275,7 @@ test!("newest", a_wake_up_without_an_interrupt_is_told_at_once, || -> Outcome {
     // A CPU that waits in a loop, or by MWAIT, needs no interrupt. One on the way to another task is enough for both.
     for (name, append, first) in [("polls", "idle=poll", "/dev/null"), ("halts", "", "/tmp/fair")] {
         let window = Window::new(name);
-        let guest = Guest::start_with(newest()?, &window, append)?;
+        let guest = Guest::start_with(newest(CLOUD)?, &window, append)?;
         guest.load("");
         window.offer(Status::Normal);
         guest.sh("mkfifo /tmp/urgent /tmp/fair");
@@ -289,7 +303,8 @@ test!("newest", a_wake_up_without_an_interrupt_is_told_at_once, || -> Outcome {
 /// Parameters of the driver that can be changed while it is loaded.
 const PARAMETERS: &str = "/sys/module/vcoop/parameters";
 
-fn tells(kernel: Kernel, name: &str) -> Outcome {
+/// A guest with a driver that has seen a host come.
+fn registered(kernel: Kernel, name: &str) -> Result<(Guest, Window), Skip> {
     let window = Window::new(name);
     let guest = Guest::start(kernel, &window)?;
     guest.load("");
@@ -311,12 +326,19 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     }
 
     window.offer(Status::Normal);
+    Ok((guest, window))
+}
+
+fn tells(kernel: Kernel, name: &str) -> Outcome {
+    let (guest, window) = registered(kernel, name)?;
     tells_who_is_urgent(&guest, &window);
     tells_how_late_it_was(&guest, &window);
     tells_what_is_due_and_who_is_woken(&guest, &window);
+    tells_who_holds_up_an_urgent_task(&guest, &window);
     rings(&guest, &window);
     ends_boosts(&guest, &window);
     window.offer(Status::Normal);
+    tells_who_is_nice(&guest, &window);
     tells_who_is_declared_urgent(&guest, &window);
     tells_of_deadline_tasks(&guest, &window);
     is_told_which_vcpus_are_preferred(&guest, &window);
@@ -397,6 +419,28 @@ fn tells_what_is_due_and_who_is_woken(guest: &Guest, window: &Window) {
     assert!(told > 0 && remote().count > before, "{:?} {}", remote(), guest.state());
 }
 
+/// A fair task with a lock for which an urgent task of another CPU waits is urgent, and no longer than that.
+fn tells_who_holds_up_an_urgent_task(guest: &Guest, window: &Window) {
+    const TURNS: u64 = 10;
+    let remote = || Remote::from_word(window.area(0, offset_of!(GuestArea, remote)));
+    let before = remote().count;
+    let (mut looks, mut held_up) = (0, 0);
+    let told = during(
+        || guest.sh(&format!("wake hold 20000 {TURNS}")),
+        || {
+            let Intent { running, pending, idle } = window.intent(0);
+            let runs = !idle && running.class == Class::Fair;
+            looks += u32::from(runs);
+            held_up += u32::from(runs && pending == Some(TaskIntent::fifo(50)));
+            remote().task == TaskIntent::fifo(50)
+        },
+    );
+    let turns = remote().count - before;
+    assert!(told > 0 && turns > TURNS / 2, "{turns} {:?} {}", remote(), guest.state());
+    // It has the lock for a third of the time.
+    assert!(held_up * 2 < looks, "{held_up} of {looks}");
+}
+
 /// It rings for a deadline that the host cannot know. Nothing here reacts to it.
 fn rings(guest: &Guest, window: &Window) {
     let doorbell = offset_of!(WindowHeader, doorbell) as u64;
@@ -433,28 +477,54 @@ fn ends_boosts(guest: &Guest, window: &Window) {
     assert!(window.report(0, offset_of!(GuestReport, notified)) > notified);
 }
 
-/// A fair task is urgent if it was declared so, by its nice value or by its cgroup.
-fn tells_who_is_declared_urgent(guest: &Guest, window: &Window) {
-    let declared = |command: &str| {
-        during(
-            || guest.sh(command),
-            || {
-                let running = window.intent(1).running;
-                running.declared && running.class == Class::Fair
-            },
-        )
-    };
+/// How often a fair task that was declared urgent ran on vCPU 1 while the guest ran a command.
+fn declared(guest: &Guest, window: &Window, command: &str) -> u32 {
+    during(
+        || guest.sh(command),
+        || {
+            let running = window.intent(1).running;
+            running.declared && running.class == Class::Fair
+        },
+    )
+}
+
+/// Wakes up a hundred times.
+const BUSY: &str = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); usleep 1000; done";
+
+/// A fair task is urgent if its nice value says so, and it is told how late it was.
+fn tells_who_is_nice(guest: &Guest, window: &Window) {
     // The class of a task is told when it is switched to.
-    let busy = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); usleep 1000; done";
-    let nice = format!("taskset 2 nice -n -5 sh -c '{busy}'");
-    assert_eq!(declared(&nice), 0);
+    let nice = format!("taskset 2 nice -n -5 sh -c '{BUSY}'");
+    assert_eq!(declared(guest, window, &nice), 0);
     guest.sh(&format!("echo -5 >{PARAMETERS}/urgent_nice"));
-    assert!(declared(&nice) > 0, "{}", guest.state());
+    let before = window.latencies(1);
+    assert!(declared(guest, window, &nice) > 0, "{}", guest.state());
+    let latencies = window.latencies(1) - before;
+    assert!((90..=110).contains(&latencies), "{latencies} latencies of 100");
+    guest.sh(&format!("echo -21 >{PARAMETERS}/urgent_nice"));
+}
+
+/// With PREEMPT_RT. A thread that handles softirqs is preempted, and those who run then are in none.
+fn softirqs_are_their_threads_work(guest: &Guest, window: &Window) {
+    let seen = during(
+        || {
+            let hog = "taskset 1 nice -n -10 timeout 1 sh -c 'while :; do :; done'";
+            guest
+                .sh(&format!("({hog} & taskset 1 cyclictest -q -p 80 -i 1000 -l 800 & wait); true"))
+        },
+        || CsState::from_word(window.area(0, offset_of!(GuestArea, cs))).softirq > 0,
+    );
+    assert_eq!(seen, 0);
+}
+
+/// ... or by its cgroup, or by the slice that it has asked for.
+fn tells_who_is_declared_urgent(guest: &Guest, window: &Window) {
+    let declared = |command: &str| declared(guest, window, command);
     guest.sh(&format!(
-        "echo -21 >{PARAMETERS}/urgent_nice; mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
+        "mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
          mkdir -p /tmp/cg/audio/one; echo /audio >{PARAMETERS}/urgent_cgroup"
     ));
-    let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {busy}'");
+    let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {BUSY}'");
     assert!(declared(&member) > 0, "{}", guest.state());
     // One whose group has used up its CPU quota does not wait for the vCPU.
     guest.sh("echo +cpu >/tmp/cg/cgroup.subtree_control; echo 5000 100000 >/tmp/cg/audio/cpu.max");
