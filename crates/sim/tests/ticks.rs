@@ -4,7 +4,7 @@ use crate::support::*;
 use vcoop_model::plan::virt::{GuestTimer, Virt};
 use vcoop_model::plan::{Act, Dist, InterruptPlan, Plan, Preemption};
 use vcoop_model::recording::{Part, Recording};
-use vcoop_sched::config::Policy;
+use vcoop_sched::config::{GroupConfig, Policy, Quota, RtGuard};
 
 /// Two pCPUs with 1000 ticks a second, and a vCPU on each that computes, with as many.
 fn busy(host: &[u32], guest: &[u32]) -> Plan {
@@ -121,6 +121,26 @@ fn the_tick_comes_back_with_company_and_goes_with_it() {
     // While it is there: 40 ms of each 120 ms.
     let with = exits(&shared, "interrupt");
     assert!((2_150.0..2_600.0).contains(&with), "{with}");
+}
+
+/// A queue that gets its quota again has company just as if a thread had joined.
+#[test]
+fn the_tick_comes_back_with_who_was_throttled() {
+    let quota = Quota { runtime_ns: 30 * MS, period_ns: 100 * MS, burst_ns: 0, phase_ns: 0 };
+    for level in [cfs(2), eevdf(2)] {
+        let mut p = plan(level, free());
+        p.host.nohz_full = vec![1];
+        if let Some(host) = p.host.sched.linux_mut() {
+            host.groups = vec![GroupConfig { quota: Some(quota), ..GroupConfig::new(1024) }];
+        }
+        let mut tasks = ["limited", "other"].map(|name| task(name, hog(), Policy::NORMAL, &[1]));
+        tasks[0].group = Some(0);
+        p.host_tasks.extend(tasks);
+        p.duration_ns = 5 * S;
+        let r = run(&p);
+        let limited = scalar(&r, "host.limited", "throughput");
+        assert!((limited - 0.3).abs() < 0.01, "{limited}");
+    }
 }
 
 #[test]

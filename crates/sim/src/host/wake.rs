@@ -168,7 +168,10 @@ impl World<'_> {
                 Note::Woken { cpu } => self.send_ipi(cpu.0),
                 Note::Moved { ent, to, .. } => self.thread_moved(ent.0, to.0),
                 Note::Throttled { cpu } => self.throttle(cpu, true),
-                Note::Unthrottled { cpu } => self.throttle(cpu, false),
+                Note::Unthrottled { cpu } => {
+                    self.throttle(cpu, false);
+                    self.queue_grew(cpu.0);
+                }
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
                 Note::Unparked { ent } => self.park(ent.0, State::Preempted),
                 // For observers only.
