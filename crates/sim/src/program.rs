@@ -273,6 +273,7 @@ impl Runner {
             Kind::Cyclictest(cyclictest) => (cyclictest.every(), false),
             Kind::Audio(audio) => (audio.every(), true),
             Kind::Ping(ping) => (ping.every(), false),
+            Kind::Routine(routine) => (routine.every()?, false),
             _ => return None,
         };
         let n = now.saturating_sub(begins) / every.max(1);
@@ -344,16 +345,14 @@ impl Runner {
             Kind::Cyclictest(cyclictest) => cyclictest.open(begun, from, now),
             Kind::Audio(audio) => audio.open(begun, from, now),
             Kind::Ping(ping) => ping.open(begun, from, now),
+            Kind::Routine(routine) => routine.open(begun, from, now),
             Kind::Desktop(desktop) => {
                 let late = |due: Ns| now - due >= desktop.think_ns();
                 Open { late: desktop.open(now).is_some_and(late), ..Open::default() }
             }
-            Kind::Cycle(_)
-            | Kind::Routine(_)
-            | Kind::Script(_)
-            | Kind::Rogue(_)
-            | Kind::Serve(_)
-            | Kind::Boot(_) => Open::default(),
+            Kind::Cycle(_) | Kind::Script(_) | Kind::Rogue(_) | Kind::Serve(_) | Kind::Boot(_) => {
+                Open::default()
+            }
         };
         Open { never: open.never.map(|due| self.clock.host_time(due)), ..open }
     }

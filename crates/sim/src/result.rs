@@ -493,20 +493,23 @@ impl World<'_> {
             let open = runner.open(begun, start, end);
             // All of them are of the measured time.
             let missed = Missed { n: open.missed, last: end, every: 1 };
-            self.probes.missed(work.probe, missed);
-            // A sample that is late by less than a period is left out, like every open one.
-            if open.late
-                && let Some(sample) = self.tracks.close(work.sampler, end)
-            {
-                self.probes.record_open(work.probe, &sample, end, &mut self.spans);
-            } else if let Some(due) = open.never {
-                // It was not tracked: all of it counts as a wait for its CPU.
-                let mut parts = Parts::default();
-                parts[waits as usize] = end - due;
-                let nobody = vec![0; self.probes.labels().len() + 1];
-                let (latency, ran_instead) = (end - due, &nobody[..]);
-                let sample = Sample { due, latency, parts: &parts, ran_instead };
-                self.probes.record_open(work.probe, &sample, end, &mut self.spans);
+            let probes = [(work.sampler, work.probe), (work.irq_sampler, work.irq_probe)];
+            for (sampler, probe) in probes.into_iter().filter(|(_, probe)| *probe != NONE) {
+                self.probes.missed(probe, missed);
+                // A sample that is late by less than a period is left out, like every open one.
+                if open.late
+                    && let Some(sample) = self.tracks.close(sampler, end)
+                {
+                    self.probes.record_open(probe, &sample, end, &mut self.spans);
+                } else if let Some(due) = open.never {
+                    // It was not tracked: all of it counts as a wait for its CPU.
+                    let mut parts = Parts::default();
+                    parts[waits as usize] = end - due;
+                    let nobody = vec![0; self.probes.labels().len() + 1];
+                    let (latency, ran_instead) = (end - due, &nobody[..]);
+                    let sample = Sample { due, latency, parts: &parts, ran_instead };
+                    self.probes.record_open(probe, &sample, end, &mut self.spans);
+                }
             }
         }
         for work in self.threads.iter().filter(|t| t.vcpu != NONE).map(|t| &t.work) {

@@ -209,3 +209,29 @@ fn two_halves_of_a_machine_are_two_machines() {
         assert!(near(first[i]) && near(second[i]), "{what}: {alone:?} {first:?} {second:?}");
     }
 }
+
+/// Every period of a probe is a sample or missed, those of a stall that lasts to the end as well.
+#[test]
+fn periods_without_a_sample_are_missed() {
+    let vm = |probe: &str, other: &str| {
+        format!(
+            "name = \"p\"\ntitle = \"p\"\nwarmup = \"500ms\"\n[compare]\npolicy = [\"vanilla\"]\n\
+             [host]\nprofile = \"zero\"\npcpus = 1\n[[vm]]\nname = \"g\"\nvcpus = 1\n{other}\
+             [[vm.task]]\nname = \"hog\"\nkind = \"hog\"\n[[vm.task]]\nname = \"x\"\n{probe}\n"
+        )
+    };
+    let never = "sched = { rt_guard = \"off\" }\n[[vm.task]]\nname = \"rt\"\nkind = \"hog\"\npolicy = \"fifo 9\"\n";
+    for (others, policy) in [("cpu_max = \"10ms/100ms\"\n", "fifo 5"), (never, "other")] {
+        for kind in ["kind = \"cyclictest\"", "kind = \"timer-bench\""] {
+            let probe = format!("{kind}\ninterval = \"1ms\"\npolicy = \"{policy}\"");
+            for ms in [990, 1050] {
+                let r = run(&vm(&probe, others), &[&format!("duration={ms}ms")], 1);
+                for l in &r.latencies {
+                    let all = l.hist.len() + l.missed;
+                    assert!(all.abs_diff(ms) <= 1, "{all} of {ms}: {} {others}{probe}", l.probe);
+                    assert!(l.max_ns > 85_000_000, "{} {probe}", l.probe);
+                }
+            }
+        }
+    }
+}

@@ -11,7 +11,7 @@ use vcoop_model::rng::Stream;
 /// `Start -> Arm -> Woken -> Sampled -> Worked -> Arm -> ...`; an audio callback that is behind
 /// goes from `Worked` to `Sampled`, without a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Start,
     Arm,
     Woken,
@@ -145,7 +145,8 @@ impl Audio {
     }
 }
 
-fn open(at: Stage, (due, begun): (Ns, Ns), period: Ns, from: Ns, now: Ns) -> Open {
+/// What is open in a program that measures at a period, at the end of a run.
+pub(super) fn open(at: Stage, (due, begun): (Ns, Ns), period: Ns, from: Ns, now: Ns) -> Open {
     // One that has not run at all would have been due a period after it was to begin.
     let due = if at == Stage::Start { begun + period } else { due };
     if due > now {

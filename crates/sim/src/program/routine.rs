@@ -2,7 +2,8 @@
 
 use vcoop_model::plan::{Act, Phase};
 
-use super::{Op, skip_past};
+use super::period::{Stage, open};
+use super::{Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -34,6 +35,8 @@ pub(super) struct Routine {
     acts: Box<[Act]>,
     /// For a timer: when it is due next, 0 before it has begun. For `Loop` and `Every`: how often it was reached.
     states: Box<[u64]>,
+    /// The timer that was reached last.
+    timer: Option<usize>,
     next: usize,
     then: Then,
 }
@@ -41,7 +44,29 @@ pub(super) struct Routine {
 impl Routine {
     pub(super) fn new(acts: &[Act]) -> Self {
         let states = vec![0; acts.len()].into();
-        Self { acts: acts.into(), states, next: 0, then: Then::Next }
+        Self { acts: acts.into(), states, timer: None, next: 0, then: Then::Next }
+    }
+
+    /// The period at which it measures from its begin on, perhaps after work.
+    pub(super) fn every(&self) -> Option<Ns> {
+        match self.acts.iter().find(|act| !matches!(act, Act::Do(Phase::Run { .. })))? {
+            &Act::Timer { period_ns, .. } if period_ns > 0 => Some(period_ns),
+            _ => None,
+        }
+    }
+
+    pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
+        let begins = self.next == 0 && self.then == Then::Next;
+        match (self.timer, self.every()) {
+            (Some(i), _) => {
+                let &Act::Timer { period_ns, .. } = &self.acts[i] else { return Open::default() };
+                let waits = matches!(self.then, Then::Timer { .. } | Then::Sample);
+                let at = if waits { Stage::Woken } else { Stage::Worked };
+                open(at, (self.states[i], begun), period_ns, from, now)
+            }
+            (None, Some(period)) if begins => open(Stage::Start, (0, begun), period, from, now),
+            _ => Open::default(),
+        }
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
@@ -126,6 +151,7 @@ impl Routine {
                 let due = &mut self.states[i];
                 *due = if *due == 0 { now } else { *due } + period_ns;
                 let missed = skip_past(due, period_ns, now);
+                self.timer = Some(i);
                 self.then = Then::Timer { at: *due, busy };
                 Op::Missed(missed)
             }
@@ -153,7 +179,11 @@ impl Routine {
             &Act::Resume { peer } => Op::Wake(peer),
             &Act::SetPolicy(policy) => Op::SetPolicy(policy),
             // The first two have been followed.
-            Act::Every { .. } | Act::Loop { .. } | Act::Exit => Op::Exit,
+            Act::Every { .. } | Act::Loop { .. } | Act::Exit => {
+                // Nothing is open from now on, and it does not begin anew.
+                (self.timer, self.next) = (None, i);
+                Op::Exit
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations of programs, step by step.
 
-use vcoop_model::plan::{Dist, Step};
+use vcoop_model::plan::{Act, Dist, Phase, Step};
 
 use super::*;
 
@@ -76,6 +76,32 @@ fn a_probe_that_never_ran_has_missed_every_period() {
     assert_eq!(r.open(50, 500, 1000).missed, 5, "those of the measured time");
     assert_eq!(r.open(0, 0, 150), Open::default(), "it is late by less than a period");
     assert_eq!(r.open(2000, 500, 1000), Open::default(), "it was not to begin yet");
+}
+
+#[test]
+fn a_timer_of_a_routine_misses_periods_like_a_cyclictest() {
+    let timer = Act::Timer { period_ns: 100, busy: false, interrupt: false };
+    let work = Act::Do(Phase::Run { time: Dist::Const(10), mode: Mode::User });
+    for acts in [vec![timer.clone(), work.clone()], vec![work.clone(), timer.clone()]] {
+        let worked_first = acts[0] != timer;
+        let mut r = runner(&Program::Routine { acts }).begins(50);
+        assert_eq!(r.open(50, 500, 1000), Open { late: false, never: Some(150), missed: 5 });
+        assert_eq!(r.next(970), missed(9, 950));
+        if worked_first {
+            r.next(970);
+        }
+        assert_eq!(r.next(970), missed(0, 970));
+        assert_eq!(r.next(970), Op::SleepUntil { at: 1070, sample: true });
+        assert_eq!(r.open(50, 0, 1050), Open::default(), "it is not due yet");
+        assert_eq!(r.open(50, 0, 1300), late(2));
+        assert_eq!(r.next(1300), Op::Sample);
+        assert_eq!(r.open(50, 0, 1400), Open { missed: 3, ..Open::default() }, "it works");
+    }
+    let mut once = runner(&Program::Routine { acts: vec![timer, Act::Exit] });
+    (0..4).for_each(|_| _ = once.next(0));
+    assert_eq!(once.open(0, 0, 1000), Open::default(), "it has ended");
+    let work = runner(&Program::Routine { acts: vec![work] });
+    assert_eq!(work.open(0, 0, 1000), Open::default(), "it has no period");
 }
 
 #[test]
