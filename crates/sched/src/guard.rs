@@ -4,7 +4,8 @@
 //!
 //! On each CPU, RT entities may run for `runtime` in each `period`. Time is checked where it is
 //! charged, so an overrun lasts until the next tick at most; it is carried into the next period.
-//! While throttled the RT entities wait, even if nothing else wants the CPU.
+//! While throttled the RT entities wait, even if nothing else wants the CPU. All CPUs have their periods together:
+//! there is one timer (`def_rt_bandwidth` of `kernel/sched/rt.c`), on the CPU that needed it first.
 //!
 //! # Fair server (6.12 and later)
 //!
@@ -42,9 +43,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::CpuId;
 use crate::config::{Bandwidth, Ns, RtGuard};
 use crate::dl::NEVER;
+use crate::{CpuId, CpuSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
@@ -59,8 +60,6 @@ const MIN_DEFERRAL: Ns = 1_000_000;
 
 #[derive(Clone, Debug)]
 struct GuardCpu {
-    /// Throttling: when its timer fires, or [`NEVER`].
-    rt_timer: Ns,
     /// Server: when its timer fires, or [`NEVER`].
     timer: Ns,
     /// Throttling: RT time charged and not yet forgiven.
@@ -95,13 +94,14 @@ impl GuardCpu {
 pub(crate) struct Guard {
     throttle: Option<Bandwidth>,
     server: Option<Bandwidth>,
+    /// Throttling: when its timer fires, or [`NEVER`], and the CPU that has the timer.
+    rt_timer: (Ns, CpuId),
     cpus: Vec<GuardCpu>,
 }
 
 impl Guard {
     pub(crate) fn new(kind: RtGuard, cpus: u32) -> Self {
         let cpu = GuardCpu {
-            rt_timer: NEVER,
             timer: NEVER,
             rt_time: 0,
             throttled: false,
@@ -111,14 +111,16 @@ impl Guard {
             due: 0,
         };
         let (throttle, server) = (kind.throttle(), kind.fair_server());
-        Self { throttle, server, cpus: vec![cpu; cpus as usize] }
+        let rt_timer = (NEVER, CpuId(0));
+        Self { throttle, server, rt_timer, cpus: vec![cpu; cpus as usize] }
     }
 
     /// When a timer of the CPU fires, or [`NEVER`].
     #[inline]
     pub(crate) fn deadline(&self, cpu: CpuId) -> Ns {
-        let c = &self.cpus[cpu.index()];
-        c.rt_timer.min(c.timer)
+        let (at, on) = self.rt_timer;
+        let timer = self.cpus[cpu.index()].timer;
+        if cpu == on { timer.min(at) } else { timer }
     }
 
     /// Whether RT entities of the CPU are throttled.
@@ -136,12 +138,10 @@ impl Guard {
     /// An RT entity became runnable. True if the timer was set.
     #[inline]
     pub(crate) fn rt_started(&mut self, now: Ns, cpu: CpuId) -> bool {
-        let Some(throttle) = self.throttle else { return false };
-        let c = &mut self.cpus[cpu.index()];
-        if c.rt_timer != NEVER {
+        let Some(throttle) = self.throttle.filter(|_| self.rt_timer.0 == NEVER) else {
             return false;
-        }
-        c.rt_timer = now + throttle.period_ns;
+        };
+        self.rt_timer = (now + throttle.period_ns, cpu);
         true
     }
 
@@ -198,7 +198,7 @@ impl Guard {
     /// never the deadline class itself. True if RT is throttled from now on.
     #[inline]
     pub(crate) fn charge_dl(&mut self, cpu: CpuId, ran: Ns) -> bool {
-        self.cpus[cpu.index()].rt_timer != NEVER && self.charge_rt(cpu, ran)
+        self.rt_timer.0 != NEVER && self.charge_rt(cpu, ran)
     }
 
     /// The server's deadline while it has precedence, for comparison with other deadlines.
@@ -249,18 +249,29 @@ impl Guard {
         }
     }
 
-    /// Throttling's timer, if it is due. `rt`: whether the CPU has runnable RT entities. True if they are no longer
-    /// throttled.
-    pub(crate) fn on_rt_timer(&mut self, now: Ns, cpu: CpuId, rt: bool) -> bool {
-        let c = &mut self.cpus[cpu.index()];
-        let Some(throttle) = self.throttle.filter(|_| c.rt_timer <= now) else { return false };
-        let periods = 1 + (now - c.rt_timer) / throttle.period_ns;
-        c.rt_time = c.rt_time.saturating_sub(periods.saturating_mul(throttle.runtime_ns));
-        let goes_on = rt || c.rt_time > 0;
-        c.rt_timer = if goes_on { c.rt_timer + periods * throttle.period_ns } else { NEVER };
-        let ends = c.throttled && c.rt_time < throttle.runtime_ns;
-        c.throttled &= !ends;
-        ends
+    /// Throttling's timer, if it is due on `cpu`. `rt`: whether a CPU has runnable RT entities. Returns the CPUs on which
+    /// they are no longer throttled.
+    pub(crate) fn on_rt_timer(
+        &mut self,
+        now: Ns,
+        cpu: CpuId,
+        rt: impl Fn(usize) -> bool,
+    ) -> CpuSet {
+        let (at, on) = self.rt_timer;
+        let mut back = CpuSet::EMPTY;
+        let Some(throttle) = self.throttle.filter(|_| cpu == on && at <= now) else { return back };
+        let periods = 1 + (now - at) / throttle.period_ns;
+        let mut goes_on = false;
+        for (i, c) in self.cpus.iter_mut().enumerate() {
+            c.rt_time = c.rt_time.saturating_sub(periods.saturating_mul(throttle.runtime_ns));
+            goes_on |= rt(i) || c.rt_time > 0;
+            if c.throttled && c.rt_time < throttle.runtime_ns {
+                c.throttled = false;
+                back.insert(CpuId(i as u32));
+            }
+        }
+        self.rt_timer.0 = if goes_on { at + periods * throttle.period_ns } else { NEVER };
+        back
     }
 
     /// The server's timer, if it is due. `fair`: whether the CPU has runnable fair entities. True if they go ahead of
@@ -425,12 +436,25 @@ mod tests {
         assert!(g.rt_started(0, C));
         assert!(!g.charge_rt(C, 950 * MS));
         assert!(g.charge_rt(C, 4 * MS));
-        assert!(g.on_rt_timer(1000 * MS, C, true));
+        assert!(!g.on_rt_timer(1000 * MS, C, |_| true).is_empty());
         assert!(!g.charge_rt(C, 946 * MS));
         assert!(g.charge_rt(C, MS), "4 ms of the first period count in the second");
-        assert!(g.on_rt_timer(2000 * MS, C, false));
-        assert!(!g.on_rt_timer(3000 * MS, C, false));
+        assert!(!g.on_rt_timer(2000 * MS, C, |_| false).is_empty());
+        assert!(g.on_rt_timer(3000 * MS, C, |_| false).is_empty());
         assert_eq!(g.deadline(C), NEVER);
+    }
+
+    #[test]
+    fn all_cpus_have_their_periods_together() {
+        let mut g = Guard::new(RtGuard::THROTTLE, 2);
+        let other = CpuId(1);
+        assert!(g.rt_started(0, C) && !g.rt_started(700 * MS, other));
+        assert_eq!((g.deadline(C), g.deadline(other)), (1000 * MS, NEVER));
+        assert!(g.charge_rt(C, 951 * MS) && !g.charge_rt(other, 300 * MS));
+        assert_eq!(g.on_rt_timer(1000 * MS, C, |_| true), CpuSet::one(C));
+        assert!(!g.charge_rt(other, 950 * MS) && g.charge_rt(other, MS));
+        assert!(g.on_rt_timer(2000 * MS, other, |_| true).is_empty(), "it has no timer");
+        assert_eq!(g.on_rt_timer(2000 * MS, C, |_| true), CpuSet::one(other));
     }
 
     #[test]
@@ -444,7 +468,7 @@ mod tests {
         assert!(g.holds_rt(C));
         assert!(g.on_timer(951 * MS, C, true), "fair has the CPU anyway");
         assert!(!g.charge_fair(1000 * MS, C, 49 * MS));
-        assert!(g.on_rt_timer(1000 * MS, C, true));
+        assert!(!g.on_rt_timer(1000 * MS, C, |_| true).is_empty());
         // The server's own millisecond is left.
         assert!(g.fair_first(C));
         assert!(g.charge_fair(1001 * MS, C, MS));

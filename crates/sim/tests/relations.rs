@@ -235,3 +235,17 @@ fn periods_without_a_sample_are_missed() {
         }
     }
 }
+
+/// RT throttling has one period for all CPUs: tasks that wait for each other lose as much as one alone.
+#[test]
+fn throttled_cpus_are_throttled_together() {
+    let text = "name = \"t\"\ntitle = \"t\"\nduration = \"5s\"\nwarmup = \"2s\"\n[compare]\npolicy = [\"vanilla\"]\n\
+                [host]\nprofile = \"zero\"\npcpus = 4\nsched = { fair = \"cfs\", rt_guard = \"throttle\" }\n\
+                [[vm]]\nname = \"g\"\nvcpus = 4\nvcpu_policy = \"fifo 5\"\npin = [\"0\", \"1\", \"2\", \"3\"]\n\
+                sched = { rt_guard = \"off\" }\n[[vm.task]]\nname = \"b\"\nkind = \"barrier\"\ncount = 4\n\
+                work = \"1ms\"\nspin = \"100ms\"\n";
+    for seed in 1..4 {
+        let rate = scalar(&run(text, &[], seed), "g.b", "rate") / 4_000.0;
+        assert!((rate - 0.95).abs() < 0.02, "{rate}");
+    }
+}

@@ -111,15 +111,15 @@ impl Level {
             self.on_quota_timer(now, cpu);
         }
         self.on_hrtick(now, cpu);
-        let c = &self.cpus[cpu.index()];
-        let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
-        if self.guard.on_rt_timer(now, cpu, rt) {
-            self.notes.push_back(Note::Unthrottled { cpu });
-            self.refresh(cpu);
-            if rt {
-                self.kick(cpu, true);
+        let cpus = &self.cpus;
+        for back in &self.guard.on_rt_timer(now, cpu, |i| cpus[i].nr_rt > 0) {
+            self.notes.push_back(Note::Unthrottled { cpu: back });
+            self.refresh(back);
+            if self.cpus[back.index()].nr_rt > 0 {
+                self.kick(back, true);
             }
         }
+        let fair = self.cpus[cpu.index()].nr_fair > 0;
         if self.guard.on_timer(now, cpu, fair) {
             let behind = match self.current(cpu) {
                 None => self.is_forced_idle(cpu),
