@@ -4,7 +4,7 @@ use crate::support::*;
 use vcoop_model::plan::virt::{GuestTimer, Virt};
 use vcoop_model::plan::{Act, Dist, InterruptPlan, Plan, Preemption};
 use vcoop_model::recording::{Part, Recording};
-use vcoop_sched::config::{GroupConfig, Policy, Quota, RtGuard};
+use vcoop_sched::config::{GroupConfig, Policy, Quota};
 
 /// Two pCPUs with 1000 ticks a second, and a vCPU on each that computes, with as many.
 fn busy(host: &[u32], guest: &[u32]) -> Plan {

@@ -41,9 +41,7 @@ fn simulated(cells: &[Cell], sets: &[&str]) -> Vec<Late> {
     let fixed = ["--json", "--quiet", "--repeats=4", "--duration=4s", "--set=host.pcpus=1"];
     let sets: Vec<String> = sets.iter().map(|set| format!("--set={set}")).collect();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let output = vcoop(&[&["run", SCENARIO][..], &fixed, &sets].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = vcoop(&[&["run", SCENARIO][..], &fixed, &sets].concat()).json();
     let late = |cell: &Cell| -> Late {
         let has = ["other", "slice 300us", "nice -5"];
         let has = has.into_iter().find(|has| has.starts_with(cell.0)).unwrap();
