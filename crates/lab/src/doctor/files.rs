@@ -9,7 +9,7 @@ use crate::environment::find_in_path;
 use crate::facts::{HostFacts, Root};
 
 pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
-    vec![
+    let mut found = vec![
         cpus(root, facts),
         smt(root),
         guard(facts),
@@ -30,7 +30,9 @@ pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
             "optional load",
             "install stress-ng; the lab's own loads do without it",
         ),
-    ]
+    ];
+    found.extend(realtime(root));
+    found
 }
 
 fn cpus(root: &Root, facts: &HostFacts) -> Finding {
@@ -79,6 +81,18 @@ fn guard(facts: &HostFacts) -> Finding {
         RtGuard::FairServer(fair) => of("fair server", fair, ""),
         RtGuard::Both(rt) => of("RT throttling", rt, ", and the fair server"),
     }
+}
+
+/// What a kernel with PREEMPT_RT does differently; nothing on others.
+fn realtime(root: &Root) -> Option<Finding> {
+    root.text("sys/kernel/realtime").filter(|rt| rt == "1").map(|_| {
+        Finding::limited(
+            "real-time kernel",
+            "PREEMPT_RT: timers and RCU have threads with FIFO 1 (ktimers, rcuc), which boosts by fifo, rr and \
+             deadline outrank",
+            "leave vcoop's engine a CPU without vCPUs, and do not boost a busy vCPU all the time (static)",
+        )
+    })
 }
 
 /// What a vCPU that spins does to the others: KVM lets it yield when its PAUSE loop exits.
@@ -415,6 +429,14 @@ mod tests {
         assert!(found().evidence.ends_with("can load scx_vcoop (means ext)"));
         fs::remove_dir_all(tree.path("sys/kernel/sched_ext")).unwrap();
         assert_eq!(found().state, State::Missing, "this kernel has none");
+    }
+
+    #[test]
+    fn a_kernel_with_preempt_rt_is_told() {
+        let (dir, root) = tree(&[("sys/kernel/realtime", "1\n")]);
+        assert_eq!(realtime(&root).unwrap().state, State::Limited);
+        fs::remove_file(dir.path("sys/kernel/realtime")).unwrap();
+        assert!(realtime(&root).is_none());
     }
 
     #[test]
