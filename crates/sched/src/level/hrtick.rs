@@ -23,8 +23,14 @@ impl Level {
     /// A fair entity came onto the queue of `cpu`, whose current entity may have been alone (`hrtick_update`).
     #[inline]
     pub(super) fn update_hrtick(&mut self, now: Ns, cpu: CpuId) {
-        if self.fair.has_hrtick()
-            && self.cpus[cpu.index()].hrtick == NEVER
+        if self.fair.has_hrtick() {
+            self.joined(now, cpu);
+        }
+    }
+
+    #[cold]
+    fn joined(&mut self, now: Ns, cpu: CpuId) {
+        if self.cpus[cpu.index()].hrtick == NEVER
             && let Some(e) = self.current(cpu)
             && self.class(e) == ClassId::Fair
         {
