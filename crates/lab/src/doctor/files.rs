@@ -85,7 +85,8 @@ fn guard(facts: &HostFacts) -> Finding {
 
 /// What a kernel with PREEMPT_RT does differently; nothing on others.
 fn realtime(root: &Root) -> Option<Finding> {
-    root.text("sys/kernel/realtime").filter(|rt| rt == "1").map(|_| {
+    let version = root.text("proc/sys/kernel/version");
+    version.filter(|version| version.contains("PREEMPT_RT")).map(|_| {
         Finding::limited(
             "real-time kernel",
             "PREEMPT_RT: timers and RCU have threads with FIFO 1 (ktimers, rcuc), which boosts by fifo, rr and \
@@ -433,10 +434,9 @@ mod tests {
 
     #[test]
     fn a_kernel_with_preempt_rt_is_told() {
-        let (dir, root) = tree(&[("sys/kernel/realtime", "1\n")]);
-        assert_eq!(realtime(&root).unwrap().state, State::Limited);
-        fs::remove_file(dir.path("sys/kernel/realtime")).unwrap();
-        assert!(realtime(&root).is_none());
+        let of = |version| realtime(&tree(&[("proc/sys/kernel/version", version)]).1);
+        assert_eq!(of("#1 SMP PREEMPT_RT Debian 7.3.4-1\n").unwrap().state, State::Limited);
+        assert!(of("#1 SMP PREEMPT_DYNAMIC Debian 7.3.4-1\n").is_none());
     }
 
     #[test]
