@@ -3,7 +3,7 @@
 use super::Level;
 use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
-use crate::{CpuId, EntId};
+use crate::{CpuId, EntId, Note};
 
 /// The timer is at least so far away (`hrtick_start` of `kernel/sched/core.c`).
 const LEAST: Ns = 10_000;
@@ -25,6 +25,15 @@ impl Level {
     pub(super) fn update_hrtick(&mut self, now: Ns, cpu: CpuId) {
         if self.fair.has_hrtick() {
             self.joined(now, cpu);
+        }
+    }
+
+    /// `cpu` goes idle.
+    #[inline]
+    pub(super) fn cancel_hrtick(&mut self, cpu: CpuId) {
+        if self.cpus[cpu.index()].hrtick != NEVER {
+            self.cpus[cpu.index()].hrtick = NEVER;
+            self.notes.push_back(Note::DeadlineChanged { cpu });
         }
     }
 

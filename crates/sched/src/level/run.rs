@@ -293,6 +293,8 @@ impl Level {
                 ClassId::Rt => self.rt.set_next(cpu, n),
                 ClassId::Dl => self.set_dl(now, cpu, n),
             }
+        } else {
+            self.cancel_hrtick(cpu);
         }
     }
 
