@@ -121,7 +121,7 @@ pub struct DlConfig {
     /// Admission control: reservations fit into 95 % of the CPUs (less what fair servers have), and no entity with a
     /// reservation is confined to some CPUs. Off is `sched_rt_runtime_us = -1`.
     pub admission: bool,
-    /// A timer ends a runtime when it is used up (HRTICK_DL, off in the kernel by default), instead of the next tick.
+    /// A timer ends a runtime when it is used up (HRTICK_DL, on since Linux 7.1 on x86), instead of the next tick.
     pub hrtick: bool,
 }
 

@@ -7,7 +7,11 @@ use vcoop_sched::{CpuId, EntId, Leave};
 
 /// A CPU of a host of two, at 250 Hz.
 fn machine(release: EevdfRelease) -> Machine {
-    let mut cfg = config(1, Fair::Eevdf(EevdfTunables::of(release, 2)));
+    machine_with(EevdfTunables::of(release, 2))
+}
+
+fn machine_with(fair: EevdfTunables) -> Machine {
+    let mut cfg = config(1, Fair::Eevdf(fair));
     cfg.tick_ns = 4 * MS;
     Machine::new(&cfg)
 }
@@ -55,9 +59,7 @@ fn who_yielded_often_keeps_others_waiting_until_its_deadline() {
     // One thread yields for 50 ms, and then runs on as the hog beside it does. How long does the hog wait at most?
     let longest = |release, yield_forfeits| {
         let fair = EevdfTunables { yield_forfeits, ..EevdfTunables::of(release, 2) };
-        let mut cfg = config(1, Fair::Eevdf(fair));
-        cfg.tick_ns = 4 * MS;
-        let mut m = Machine::new(&cfg);
+        let mut m = machine_with(fair);
         let hog = m.spawn(nice(0), HOG);
         let yielder = m.spawn(nice(0), HOG);
         let (mut ran, mut longest) = (0, 0);
@@ -86,9 +88,7 @@ fn a_timer_ends_requests_since_7_1() {
     // Changes of the running one in 2 s, with ticks of 4 ms and requests of 1.4 ms.
     let changes = |hrtick, hogs| {
         let fair = EevdfTunables { hrtick, ..EevdfTunables::of(V6_18, 2) };
-        let mut cfg = config(1, Fair::Eevdf(fair));
-        cfg.tick_ns = 4 * MS;
-        let mut m = Machine::new(&cfg);
+        let mut m = machine_with(fair);
         (0..hogs).for_each(|_| _ = m.spawn(nice(0), HOG));
         let (mut last, mut changes) = (m.current(0), 0);
         while m.now < 2000 * MS {
@@ -116,9 +116,7 @@ fn a_timer_ends_requests_since_7_1() {
 #[test]
 fn who_is_picked_again_runs_to_the_next_tick() {
     // One of two hogs has the weight to be picked twice in a row: nothing starts the timer again.
-    let mut cfg = config(1, Fair::Eevdf(EevdfTunables::of(V7_3, 2)));
-    cfg.tick_ns = 4 * MS;
-    let mut m = Machine::new(&cfg);
+    let mut m = machine(V7_3);
     let heavy = m.spawn(nice(-10), HOG);
     let light = m.spawn(nice(0), HOG);
     let (mut began, mut longest) = (m.now, 0);

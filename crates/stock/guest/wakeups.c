@@ -6,41 +6,22 @@
  * It reads no clock while it works: where a thread reads its own CPU time, the kernel accounts for it.
  */
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define PERIOD_NS 8300000LL
-#define CALIBRATION 20000000LL
+#include "thread.h"
+
+#define PERIOD_NS 8300000ULL
+#define CALIBRATION 20000000ULL
 #define MOST_HOGS 8
 #define MOST_WAKEUPS 100000
 
-struct attributes {
-	uint32_t size;
-	uint32_t policy;
-	uint64_t flags;
-	int32_t nice;
-	uint32_t priority;
-	uint64_t runtime_ns;
-	uint64_t deadline_ns;
-	uint64_t period_ns;
-};
-
-static long long now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static void __attribute__((noinline)) turn(long long turns)
+static void __attribute__((noinline)) turn(uint64_t turns)
 {
 	while (turns-- > 0)
 		__asm__ volatile("" ::: "memory");
@@ -48,24 +29,24 @@ static void __attribute__((noinline)) turn(long long turns)
 
 static int by_value(const void *a, const void *b)
 {
-	long long x = *(const long long *)a, y = *(const long long *)b;
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
 
 int main(int argc, char **argv)
 {
-	static long long late[MOST_WAKEUPS];
+	static uint64_t late[MOST_WAKEUPS];
 	struct attributes attributes = { .size = sizeof(attributes) };
 	pid_t hogs[MOST_HOGS];
-	long long began, turns, due, end, sum = 0;
+	uint64_t began, turns, due, end, sum = 0;
 	int count, n = 0;
 
 	if (argc != 5 || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
 		return 2;
 	began = now_ns();
 	turn(CALIBRATION);
-	turns = atoll(argv[2]) * 1000 * CALIBRATION / (now_ns() - began);
+	turns = strtoull(argv[2], NULL, 10) * 1000 * CALIBRATION / (now_ns() - began);
 	for (int i = 0; i < count; i++) {
 		hogs[i] = fork();
 		while (hogs[i] == 0)
@@ -80,7 +61,7 @@ int main(int argc, char **argv)
 	/* The default slack of a fair thread's timers is 50 us. */
 	prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0);
 	due = now_ns() + 200000000;
-	end = due + (long long)(atof(argv[4]) * 1e9);
+	end = due + (uint64_t)(atof(argv[4]) * 1e9);
 	while (due < end && n < MOST_WAKEUPS) {
 		struct timespec at = { due / 1000000000, due % 1000000000 };
 

@@ -18,7 +18,7 @@ pub enum EevdfRelease {
     /// Protection for the shortest slice of the queue only (6.17).
     #[cfg_attr(feature = "serde", serde(rename = "6.18.0"))]
     V6_18_0,
-    /// With the stable backports of 2026, and mainline after it.
+    /// With the stable backports of 2026, and mainline up to 7.2.
     #[default]
     #[cfg_attr(feature = "serde", serde(rename = "6.18"))]
     V6_18,
@@ -146,7 +146,7 @@ pub struct EevdfTunables {
 }
 
 impl EevdfTunables {
-    /// The newest release on this many CPUs.
+    /// The default release on this many CPUs.
     pub fn for_cpus(cpus: u32) -> Self {
         Self::of(EevdfRelease::default(), cpus)
     }

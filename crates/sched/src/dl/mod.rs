@@ -5,7 +5,7 @@
 //! [server](cbs) until their next period begins. The lists are short, so they are plain arrays.
 //!
 //! The end of the current entity's runtime is noticed where time is charged, at the latest at the tick. The kernel
-//! also has a timer for it, the feature HRTICK_DL, which is off by default; here it is [`DlConfig::hrtick`].
+//! also has a timer for it, the feature HRTICK_DL, which is off by default before 7.1; here it is [`DlConfig::hrtick`].
 //!
 //! Differences from the kernel:
 //!

@@ -67,7 +67,7 @@ choice! {
     pub(crate) enum FairKind {
         /// The completely fair scheduler, as of Linux 6.5.
         Cfs = "cfs",
-        /// Earliest eligible virtual deadline first, as of today: Linux 6.18 with its stable updates of 2026.
+        /// Earliest eligible virtual deadline first, as of Linux 6.18 with its stable updates of 2026, to 7.2.
         Eevdf = "eevdf",
         /// EEVDF as of Linux 7.3, but for groups.
         Eevdf73 = "eevdf-7.3",
