@@ -15,7 +15,6 @@ use std::thread::JoinHandle;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_abi::window::Doorbell;
 use vcoop_bpf::{Rules, Scheduler};
 use vcoop_model::plan::Plan;
@@ -38,9 +37,8 @@ use unload::Unloading;
 
 /// Tokens of what woke the engine. Tokens of the source of thread events are numbers of threads, or 0.
 const WAKE: u64 = 1 << 32;
-const TIMER: u64 = WAKE + 1;
-const KEEPER: u64 = WAKE + 2;
-const PRESSURE: u64 = WAKE + 3;
+const KEEPER: u64 = WAKE + 1;
+const PRESSURE: u64 = WAKE + 2;
 /// A thread has ended: its number is added to this token.
 const ENDS: u64 = 1 << 33;
 /// A guest has rung: the number of its VM is added to this token.
@@ -145,12 +143,10 @@ impl Engine {
         let (commands, orders) = mpsc::channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
-        epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&poll, keeper.ends(), EventData::new_u64(KEEPER), EventFlags::IN)?;
         let why = Arc::new(OnceLock::new());
-        let inside = Inside::new(orders, poll, timer, keeper, journal, place, why.clone());
+        let inside = Inside::new(orders, poll, keeper, journal, place, why.clone());
         let unloading = inside.unloading.clone();
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;

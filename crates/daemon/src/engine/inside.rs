@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+use rustix::time::Timespec;
 use vcoop_bpf::{Scheduler, VcpuState};
 use vcoop_model::plan::Plan;
 use vcoop_policy::VmShared;
@@ -33,7 +33,7 @@ use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
 use super::unload::Unloading;
-use super::{BELL, Command, ENDS, Found, KEEPER, PRESSURE, TIMER, WAKE};
+use super::{BELL, Command, ENDS, Found, KEEPER, PRESSURE, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::{ENGINE_PRIORITY, kernel_rules, listens};
@@ -116,9 +116,6 @@ impl AttachedVm {
 pub(super) struct Inside {
     orders: Receiver<Command>,
     poll: OwnedFd,
-    timer: OwnedFd,
-    /// Time at which `timer` fires next; 0: never.
-    rings_at: Ns,
     /// Source of thread events; set from the first policy on that needs it.
     source: Option<Source>,
     /// Token with more events to read, for which epoll reports nothing.
@@ -162,7 +159,6 @@ impl Inside {
     pub(super) fn new(
         orders: Receiver<Command>,
         poll: OwnedFd,
-        timer: OwnedFd,
         keeper: Keeper,
         journal: Journal,
         place: Place,
@@ -171,8 +167,6 @@ impl Inside {
         Self {
             orders,
             poll,
-            timer,
-            rings_at: 0,
             source: None,
             unread: None,
             pressure: None,
@@ -206,24 +200,23 @@ impl Inside {
         let mut events = Vec::with_capacity(ROOM);
         loop {
             let polls = self.polls();
-            if !polls {
-                self.set_timer();
-            }
+            let timeout = if polls || self.unread.is_some() { Some(0) } else { self.until_due() };
+            let timeout = timeout.map(timespec);
             events.clear();
-            let at_once =
-                (polls || self.unread.is_some()).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
             let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.poll, room, at_once.as_ref()) {
+            match epoll::wait(&self.poll, room, timeout.as_ref()) {
                 Ok(count) if count < ROOM => self.last_look = monotonic(),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // It cannot go on without events: it gives everything back.
-                Err(_) => break,
+                Err(e) => {
+                    self.fails(format!("epoll_pwait2: {e}"));
+                    break;
+                }
             }
             let mut ends = false;
             for event in &events {
                 match event.data.u64() {
                     WAKE => ends |= self.obey(),
-                    TIMER => self.rings_at = 0,
                     KEEPER => ends |= self.keeper_ended(),
                     PRESSURE => self.pressed(),
                     token if token >= BELL => self.rung(token - BELL),
@@ -276,20 +269,14 @@ impl Inside {
         })
     }
 
-    /// Sets the timer to the first thing that is due.
-    fn set_timer(&mut self) {
-        let at =
-            self.dues.iter().find(|(_, due)| self.matters(*due)).map_or(0, |(at, _)| (*at).max(1));
-        if self.rings_at == at {
-            return;
-        }
-        self.rings_at = at;
-        let value =
-            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval: none, it_value: value };
-        // A time that has passed rings at once; zero is none. Nothing here can fail.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    /// Time until the first thing that is due; `None`: nothing is.
+    ///
+    /// The wait itself has this limit, instead of a timerfd in the epoll. On a kernel with PREEMPT_RT a timerfd expires
+    /// in a thread with priority 1, which boosted vCPUs keep from their CPU, and the timeout of a real-time thread's
+    /// wait expires in the interrupt.
+    fn until_due(&self) -> Option<Ns> {
+        let &(at, _) = self.dues.iter().find(|(_, due)| self.matters(*due))?;
+        Some(at.saturating_sub(monotonic()))
     }
 
     /// Carries out pending commands. Returns whether to end.
@@ -561,10 +548,14 @@ impl Inside {
             Ok(epoll::add(&self.poll, self.keeper.ends(), token, EventFlags::IN)?)
         });
         let Err(why) = again else { return false };
-        let why = format!("its keeper has ended and cannot be started again: {why}");
+        self.fails(format!("its keeper has ended and cannot be started again: {why}"));
+        true
+    }
+
+    /// Records why the engine ends.
+    fn fails(&self, why: String) {
         tracing::error!("{why}");
         let _ = self.why.set(why);
-        true
     }
 
     /// Status of a VM, including the thread that delivers its timers.
@@ -650,4 +641,8 @@ impl Inside {
 /// All VMs are checked at the same time, because each wake-up costs.
 fn next_check(now: Ns) -> Ns {
     (now / CHECK_NS + 1) * CHECK_NS
+}
+
+fn timespec(time: Ns) -> Timespec {
+    Timespec { tv_sec: (time / 1_000_000_000) as i64, tv_nsec: (time % 1_000_000_000) as i64 }
 }

@@ -83,17 +83,42 @@ fn guard(facts: &HostFacts) -> Finding {
     }
 }
 
-/// What a kernel with PREEMPT_RT does differently; nothing on others.
+/// What a kernel with PREEMPT_RT does in threads, and who outranks them; nothing on other kernels.
 fn realtime(root: &Root) -> Option<Finding> {
+    const NAME: &str = "real-time kernel";
     let version = root.text("proc/sys/kernel/version");
-    version.filter(|version| version.contains("PREEMPT_RT")).map(|_| {
-        Finding::limited(
-            "real-time kernel",
-            "PREEMPT_RT: timers and RCU have threads with FIFO 1 (ktimers, rcuc), which boosts by fifo, rr and \
-             deadline outrank",
-            "leave vcoop's engine a CPU without vCPUs, and do not boost a busy vCPU all the time (static)",
-        )
+    version.filter(|version| version.contains("PREEMPT_RT"))?;
+    let threads = fs::read_dir(root.path("proc")).ok()?.flatten();
+    let stats = threads.filter_map(|dir| fs::read_to_string(dir.path().join("stat")).ok());
+    let lowest = stats.filter_map(|stat| kernels_thread(&stat)).min_by_key(|thread| thread.1);
+    Some(match lowest {
+        Some((name, priority)) if priority <= BOOST => Finding::limited(
+            NAME,
+            format!(
+                "PREEMPT_RT: timers, RCU and the events that vcoop waits for have threads ({name} with priority \
+                 {priority}), and a boost of rr {BOOST} keeps them off its CPU"
+            ),
+            "boot with rcutree.kthread_prio=9; and `for p in $(pgrep '^(irq_work|ktimers)/'); do chrt -f -p 9 $p; done`",
+        ),
+        Some((name, priority)) => Finding::ok(
+            NAME,
+            format!("PREEMPT_RT: {name} has priority {priority}, above a boost of rr {BOOST}"),
+        ),
+        None => Finding::ok(NAME, "PREEMPT_RT: /proc has no irq_work, ktimers and rcuc"),
     })
+}
+
+/// Priority of a boost by default.
+const BOOST: u64 = 8;
+
+/// Name and real-time priority (0: none) of a thread that does the kernel's deferred work with PREEMPT_RT, from its
+/// `/proc/TID/stat`; `None`: another one.
+fn kernels_thread(stat: &str) -> Option<(String, u64)> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    let (kind, _cpu) = name.split_once('/')?;
+    // `rt_priority` is the 40th field, and `rest` begins with the third.
+    let priority = rest.split(' ').nth(37)?.parse().ok()?;
+    ["irq_work", "ktimers", "rcuc", "rcub"].contains(&kind).then(|| (name.to_owned(), priority))
 }
 
 /// What a vCPU that spins does to the others: KVM lets it yield when its PAUSE loop exits.
@@ -433,10 +458,25 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_with_preempt_rt_is_told() {
-        let of = |version| realtime(&tree(&[("proc/sys/kernel/version", version)]).1);
-        assert_eq!(of("#1 SMP PREEMPT_RT Debian 7.3.4-1\n").unwrap().state, State::Limited);
-        assert!(of("#1 SMP PREEMPT_DYNAMIC Debian 7.3.4-1\n").is_none());
+    fn a_kernel_with_preempt_rt_whose_threads_a_boost_outranks_is_told() {
+        let (tree, root) =
+            tree(&[("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC Debian 7.3.4-1\n")]);
+        assert!(realtime(&root).is_none());
+        tree.write("proc/sys/kernel/version", "#1 SMP PREEMPT_RT Debian 7.3.4-1\n");
+        let thread = |tid: u32, name: &str, priority: u32| {
+            let before = "0 ".repeat(36);
+            let stat = format!("{tid} ({name}) S {before}{priority} 1 0 0 0\n");
+            tree.write(&format!("proc/{tid}/stat"), &stat);
+        };
+        thread(7, "a) (/ b", 3);
+        thread(14, "ksoftirqd/0", 0);
+        thread(15, "ktimers/0", 9);
+        thread(19, "rcuc/0", 10);
+        assert_eq!(realtime(&root).unwrap().state, State::Ok);
+        thread(23, "irq_work/1", 1);
+        let found = realtime(&root).unwrap();
+        assert_eq!(found.state, State::Limited);
+        assert!(found.evidence.contains("(irq_work/1 with priority 1)"), "{}", found.evidence);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::inotify;
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until};
@@ -98,10 +97,9 @@ fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<eng
     let (keeper, place, journal) = owned(dir, keeper);
     let (commands, orders) = mpsc::channel();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
     let token = EventData::new_u64(KEEPER);
     epoll::add(&poll, keeper.ends(), token, EventFlags::IN).unwrap();
-    (Inside::new(orders, poll, timer, keeper, journal, place, Arc::default()), commands)
+    (Inside::new(orders, poll, keeper, journal, place, Arc::default()), commands)
 }
 
 /// A VM with one vCPU: this thread. Its policy does nothing.
