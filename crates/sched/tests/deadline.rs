@@ -67,6 +67,20 @@ fn a_greedy_entity_has_its_bandwidth_and_no_more() {
 }
 
 #[test]
+fn who_wakes_up_does_not_end_the_runtime_of_another() {
+    for (hrtick, end) in [(false, 3 * MS), (true, 2500 * US)] {
+        let mut m = Machine::new(&config(1, true, hrtick));
+        let greedy = m.spawn(dl(2500 * US, 10 * MS), HOG);
+        m.run_until(2700 * US);
+        let later = m.spawn(dl(MS, 90 * MS), HOG);
+        assert_eq!(m.level.is_running(greedy), !hrtick);
+        m.run_until(3010 * US);
+        assert!(m.level.is_throttled(greedy) && m.level.is_running(later), "{hrtick}");
+        assert_eq!(m.exec(greedy), end);
+    }
+}
+
+#[test]
 fn used_up_runtime_waits_for_the_next_period() {
     let mut m = machine(1);
     let e = m.spawn(dl(2 * MS, 10 * MS), HOG);

@@ -4,8 +4,8 @@
 //! these are equal. It has another list of entities that are *held*: runnable, but throttled by their own
 //! [server](cbs) until their next period begins. The lists are short, so they are plain arrays.
 //!
-//! The end of the current entity's runtime is noticed where time is charged, at the latest at the tick. The kernel
-//! also has a timer for it, the feature HRTICK_DL, which is off by default before 7.1; here it is [`DlConfig::hrtick`].
+//! The end of the current entity's runtime is noticed at a tick or a switch. The kernel also has a timer for it, the
+//! feature HRTICK_DL, which is off by default before 7.1; here it is [`DlConfig::hrtick`].
 //!
 //! Differences from the kernel:
 //!
@@ -201,6 +201,12 @@ impl DlClass {
     #[inline]
     pub(crate) fn timer(&self, cpu: CpuId) -> Ns {
         self.rqs[cpu.index()].timer
+    }
+
+    /// Whether a timer ends the runtime of a current entity in time.
+    #[inline]
+    pub(crate) fn has_hrtick(&self) -> bool {
+        self.hrtick
     }
 
     /// Whether the entity is the CPU's current one.

@@ -27,6 +27,23 @@ impl Level {
         }
     }
 
+    /// As [`charge`](Self::charge), at an event that is neither a tick nor a switch. As in the kernel, an RT entity then
+    /// goes on without being charged, and a deadline entity if no timer ends its runtime: their overruns are found at the
+    /// next tick, however much happens before.
+    #[inline]
+    pub(super) fn charge_between(&mut self, now: Ns, cpu: CpuId) {
+        let goes_on = self.current(cpu).is_some_and(|e| match self.class(e) {
+            ClassId::Fair => false,
+            ClassId::Rt => true,
+            ClassId::Dl => !self.dl.has_hrtick(),
+        });
+        if goes_on {
+            self.fair.clock = now;
+        } else {
+            self.charge(now, cpu);
+        }
+    }
+
     fn charge_current(&mut self, now: Ns, cpu: CpuId, ran: Ns) {
         let c = &mut self.cpus[cpu.index()];
         let e = EntId(c.curr);
@@ -102,7 +119,7 @@ impl Level {
 
     /// The time of [`Level::deadline`] has come on `cpu`. Harmless if it has not.
     pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
-        self.charge(now, cpu);
+        self.charge_between(now, cpu);
         let before = self.deadline(cpu);
         if self.dl.timer(cpu) <= now {
             self.replenish(now, cpu);

@@ -34,7 +34,7 @@ impl Level {
             // times of the others as of the last charge, so the current one is charged afterwards.
             let cpu = self.ents[e.index()].cpu;
             self.fair.wake_delayed(e);
-            self.charge(now, cpu);
+            self.charge_between(now, cpu);
             self.ents[e.index()].state = State::Queued;
             self.ents[e.index()].queued_at = now;
             self.count_fair(now, e, cpu);
@@ -64,7 +64,7 @@ impl Level {
             self.dl.wake(now, e);
         }
         self.ents[e.index()].queued_at = now;
-        self.charge(now, cpu);
+        self.charge_between(now, cpu);
         self.activate(now, e, cpu, how);
         self.ask_quota(now, cpu, e);
         self.check_preempt(cpu, e);
