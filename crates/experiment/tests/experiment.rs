@@ -8,7 +8,7 @@ use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
-use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
 const SHORT: [&str; 3] = ["duration=500ms", "warmup=20ms", "repeats=6"];
@@ -174,22 +174,19 @@ impl Backend for Seldom {
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
         let repeat = (0..4).find(|r| repeat_seed(1, *r) == run.seed).unwrap();
         let vanilla = run.plan.policy_name == "vanilla";
-        let mut scalars = std::collections::BTreeMap::new();
-        let mut put = |metric: &str, unit, value| {
-            scalars.insert(("vm".to_owned(), metric.to_owned()), Scalar { unit, value });
-        };
+        let mut recording = Recording::default();
         if repeat == 2 {
-            put("exits.pause", "1/s", 8.0);
-            put("exit_time.pause", "%", 0.4);
+            recording.put("vm", "exits.pause", "1/s", 8.0);
+            recording.put("vm", "exit_time.pause", "%", 0.4);
         }
         if vanilla && repeat == 3 {
-            put("yields.tried", "1/s", 100.0);
+            recording.put("vm", "yields.tried", "1/s", 100.0);
         }
         // Two repeats of each have it, of which they share one.
         if [1, 1 + u32::from(vanilla) * 2].contains(&repeat) || !vanilla && repeat == 2 {
-            put("halts.p99", "us", if repeat == 1 { 10.0 } else { 40.0 });
+            recording.put("vm", "halts.p99", "us", if repeat == 1 { 10.0 } else { 40.0 });
         }
-        Ok((Recording { scalars, ..Recording::default() }, None))
+        Ok((recording, None))
     }
 }
 

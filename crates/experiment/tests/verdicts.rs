@@ -4,7 +4,7 @@ use crate::common::{Fake, plans, record, run};
 use vcoop_experiment::backend::Backend;
 use vcoop_experiment::result::{Document, Series, Verdict};
 use vcoop_experiment::verdict::{judgement, verdicts};
-use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_model::run::Run;
 
 /// A thousand and more samples around a level, which shifts a little from repeat to repeat.
@@ -168,8 +168,7 @@ impl Backend for WithCommand {
         let (mut recording, _) = self.0.run(run)?;
         let drift = (seed % 7) as f64 / 100.0;
         let mut put = |name: &str, unit, value: f64| {
-            let key = (format!("exec.{name}"), "value".to_owned());
-            recording.scalars.insert(key, Scalar { unit, value: value * (1.0 + drift) });
+            recording.put(&format!("exec.{name}"), "value", unit, value * (1.0 + drift));
         };
         put("p99_us", "us", (self.1)(&plan.policy_name));
         put("max_us", "us", 1e6);

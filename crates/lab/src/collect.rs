@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use vcoop_guest::layout::{RING_STRIDE, RINGS};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::{Act, Moment, Ns, Plan, Program, Target};
-use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
+use vcoop_model::recording::{PolicyEvents, Recording};
 use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::{Event, Recorder, Thread, Tid};
 use vcoop_threads::gettid;
@@ -352,10 +352,7 @@ impl<'a> Collector<'a> {
         if let (Some(live), Some(observer)) = (&mut self.live, &mut self.observer) {
             live.close(*observer, ended);
         }
-        let mut scalars = BTreeMap::new();
-        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
-            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
-        };
+        let mut recording = Recording::default();
         let mut lost: u64 = counters.progress.iter().map(|p| p.lost.load(Ordering::Relaxed)).sum();
         let (mut bad, mut coarse) = (0, 0);
         for Line { origin, series } in &self.lines {
@@ -367,32 +364,31 @@ impl<'a> Collector<'a> {
             }
             coarse += series.coarse();
         }
-        put("lab", "samples_lost", "count", lost as f64);
-        put("lab", "samples_invalid", "count", bad as f64);
-        put("lab", "samples_coarse", "count", coarse as f64);
+        recording.put("lab", "samples_lost", "count", lost as f64);
+        recording.put("lab", "samples_invalid", "count", bad as f64);
+        recording.put("lab", "samples_coarse", "count", coarse as f64);
         if self.unread > 0 {
-            put("lab", "policy_events_lost", "count", self.unread as f64);
+            recording.put("lab", "policy_events_lost", "count", self.unread as f64);
         }
         if let (Some(a), Some(b)) = (&self.first, &self.last) {
-            scalars_between(self.plan, a, b, &mut put);
+            scalars_between(self.plan, a, b, &mut recording);
             if let Some(trace) = &self.trace {
-                compare(self.plan, (a, b), trace, (&self.vcpus, &self.clock), &mut put);
+                compare(self.plan, (a, b), trace, (&self.vcpus, &self.clock), &mut recording);
             }
         }
         if let Some(trace) = &self.trace {
             let (events, lost) = trace.counts();
-            put("lab", "trace_events", "count", events as f64);
-            put("lab", "trace_lost", "count", lost as f64);
+            recording.put("lab", "trace_events", "count", events as f64);
+            recording.put("lab", "trace_lost", "count", lost as f64);
         }
         for (p, line) in self.plan.probes.iter().zip(&self.lines) {
             if let Some(mean) = line.series.probe.mean_with_missed() {
-                put(&p.probe, "mean_with_missed", "us", mean / 1e3);
+                recording.put(&p.probe, "mean_with_missed", "us", mean / 1e3);
             }
         }
-        let latencies: Vec<LatencyRecord> =
-            self.lines.into_iter().map(|l| l.series.probe.finish()).collect();
+        let latencies = self.lines.into_iter().map(|l| l.series.probe.finish()).collect();
         let (policy_events, in_use) = (self.policy_events, self.widths.in_use);
-        Recording { latencies, scalars, policy_events, in_use, ..Recording::default() }
+        Recording { latencies, policy_events, in_use, ..recording }
     }
 }
 

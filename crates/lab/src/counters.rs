@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use vcoop_guest::layout::{STATS, TaskStats};
 use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{Ns, Plan, Program, VmPlan};
-use vcoop_model::recording::Scalar;
+use vcoop_model::recording::Recording;
 use vcoop_sources::trace::{Meter, Recorder, Tid};
 use vcoop_threads::tsc::Clock;
 use vcoop_threads::{RunTime, preemptions, run_time};
@@ -61,7 +61,7 @@ pub(crate) fn compare(
     (a, b): (&Totals, &Totals),
     trace: &Recorder,
     (vcpus, clock): (&[Vec<Tid>], &Clock),
-    put: &mut dyn FnMut(&str, &str, &'static str, f64),
+    recording: &mut Recording,
 ) {
     let [first, last] = trace.timeline().meters() else { return };
     let (mut exec, mut wait) = ([0, 0], [0, 0]);
@@ -72,7 +72,7 @@ pub(crate) fn compare(
     for (i, (vm, tids)) in plan.vms.iter().zip(vcpus).enumerate() {
         let waited: Ns = tids.iter().map(|tid| since(|m| m.wait, tid)).sum();
         let ns = (b.now - a.now).max(1) as f64 * tids.len().max(1) as f64;
-        put(&vm.name, "steal_trace", "%", 100.0 * waited as f64 / ns);
+        recording.put(&vm.name, "steal_trace", "%", 100.0 * waited as f64 / ns);
         wait[0] += waited;
         exec[0] += tids.iter().map(|tid| since(|m| m.exec, tid)).sum::<Ns>();
         wait[1] += b.vms[i].waited_ns.saturating_sub(a.vms[i].waited_ns);
@@ -82,14 +82,9 @@ pub(crate) fn compare(
         [("trace_vs_schedstat_exec", exec), ("trace_vs_schedstat_wait", wait)]
     {
         if schedstat > 0 {
-            put("lab", metric, "%", 100.0 * trace as f64 / schedstat as f64);
+            recording.put("lab", metric, "%", 100.0 * trace as f64 / schedstat as f64);
         }
     }
-}
-
-/// A count as a scalar.
-pub(crate) fn count(n: u64) -> Scalar {
-    Scalar { unit: "count", value: n as f64 }
 }
 
 fn load(counter: &AtomicU64) -> u64 {
@@ -186,12 +181,7 @@ impl Counters<'_> {
 }
 
 /// Scalars from the difference of two snapshots.
-pub(crate) fn scalars_between(
-    plan: &Plan,
-    a: &Totals,
-    b: &Totals,
-    put: &mut dyn FnMut(&str, &str, &'static str, f64),
-) {
+pub(crate) fn scalars_between(plan: &Plan, a: &Totals, b: &Totals, recording: &mut Recording) {
     let ns = (b.now - a.now).max(1) as f64;
     for (key, &Total { count, weight, unit }) in &b.all {
         let grown = (count - a.all.get(key).map_or(0.0, |before| before.count)).max(0.0);
@@ -203,14 +193,14 @@ pub(crate) fn scalars_between(
                 "%" => 100.0 * grown / ns,
                 _ => grown / ns,
             };
-        put(&key.0, &key.1, unit, value);
+        recording.put(&key.0, &key.1, unit, value);
     }
     for (vm, (a, b)) in plan.vms.iter().zip(a.vms.iter().zip(&b.vms)) {
         // The kernel counts a wait whole when it ends, also one that began before the window.
         let all = ns * vm.vcpu_cpus.len().max(1) as f64;
         let most = (all - b.ran_ns.saturating_sub(a.ran_ns) as f64).max(0.0);
         let steal = (b.waited_ns.saturating_sub(a.waited_ns) as f64).min(most);
-        put(&vm.name, "steal", "%", 100.0 * steal / all);
+        recording.put(&vm.name, "steal", "%", 100.0 * steal / all);
     }
 }
 
@@ -228,10 +218,8 @@ mod tests {
             ..Totals::default()
         };
         let (a, b) = (at(0, 0, 0), at(300_000_000, 75_000_000, 400_000_000));
-        let mut steal = None;
-        scalars_between(&plan, &a, &b, &mut |_, metric, _, value| {
-            steal = if metric == "steal" { Some(value) } else { steal };
-        });
-        assert_eq!(steal, Some(75.0));
+        let mut recording = Recording::default();
+        scalars_between(&plan, &a, &b, &mut recording);
+        assert_eq!(recording.scalar(&plan.vms[0].name, "steal"), Some(75.0));
     }
 }

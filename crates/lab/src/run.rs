@@ -265,10 +265,7 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
     let firing = Firing { exitless, advance };
     let live = LiveRun { plan, seed, cpus, common, vms, wiring, rates, start, firing };
     let (mut recording, failure) = live.go(fds, trace.flatten(), stop, observer);
-    recording.scalars.insert(
-        ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
-        crate::counters::count(u64::from(idle.is_held())),
-    );
+    recording.put("lab", "cpu_dma_latency_held", "count", f64::from(u8::from(idle.is_held())));
     match failure {
         Some(error) if recording.latencies.iter().all(|l| l.hist.is_empty()) => Err(error),
         failure => Ok((recording, failure)),

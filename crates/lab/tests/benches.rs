@@ -1,9 +1,7 @@
 //! Microbenchmarks of timers, IPIs and calls as payloads of the lab's guest, and what it is told. Without
 //! a `/dev/kvm`, every test is skipped.
 
-use crate::support::{
-    Outcome, assert_refused, latency, plan, run, scalar, scalar_if, scenario, twice,
-};
+use crate::support::{Outcome, assert_refused, latency, plan, run, scalar, scenario, twice};
 use vcoop_model::plan::Plan;
 use vcoop_model::plan::virt::{GuestIdle, IpiPath};
 use vcoop_model::recording::Part;
@@ -126,5 +124,5 @@ live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own, || {
     let r = run(&dedicated);
     let polls = scalar(&r, "guest", "guest_polls.won") + scalar(&r, "guest", "guest_polls.lost");
     assert!(polls > 1.0, "it did not find the hint in CPUID: {polls}");
-    assert_eq!(scalar_if(&run(&guest(text)), "guest", "guest_polls.won"), None);
+    assert_eq!(run(&guest(text)).scalar("guest", "guest_polls.won"), None);
 });

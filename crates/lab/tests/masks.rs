@@ -1,6 +1,6 @@
 //! Masks of vCPUs to keep off, and governors, on real vCPUs. Without KVM, every test is skipped.
 
-use crate::support::{Outcome, latency, plan, run, scalar, scalar_if, scenario, twice};
+use crate::support::{Outcome, latency, plan, run, scalar, scenario, twice};
 
 /// Two vCPUs with work for both, a device whose interrupts one of them takes, and a task that must
 /// stay on vCPU 1. From 600 ms on the guest is asked to use vCPU 0 only, from 1.2 s on both again.
@@ -107,7 +107,7 @@ live!(without_a_mask_nobody_is_told_and_nobody_moves, || {
     plan.duration_ns = 300_000_000;
     let r = run(&plan);
     for metric in ["mask_changes", "vcpus_used", "pushed_off"] {
-        assert_eq!(scalar_if(&r, "guest", metric), None, "{metric}");
+        assert_eq!(r.scalar("guest", metric), None, "{metric}");
     }
     // A guest that moves its tasks without a mask does not push any off.
     plan.vms[0].virt.govern.guest_balance = true;

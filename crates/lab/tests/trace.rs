@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::support::{BUSY, Outcome, Skip, latency, plan, run, run_with, scalar_if, twice, whole};
+use crate::support::{BUSY, Outcome, Skip, latency, plan, run, run_with, twice, whole};
 use vcoop_lab::Options;
 use vcoop_model::plan::GuestTimer;
 use vcoop_model::recording::{LatencyRecord, Part};
@@ -71,7 +71,7 @@ live!(hogs_are_what_ran_instead, || -> Outcome {
         if !worst.ran_instead.iter().any(|(who, _)| who == "hog") {
             told.push(format!("the worst sample: {worst:?}"));
         }
-        let coarse = scalar_if(&r, "lab", "samples_coarse").unwrap();
+        let coarse = r.scalar("lab", "samples_coarse").unwrap();
         if coarse > 0.01 * guest.hist.len() as f64 {
             told.push(format!("{coarse} samples without a trace"));
         }
@@ -83,10 +83,10 @@ live!(the_trace_agrees_with_schedstat, || -> Outcome {
     traced()?;
     twice(|| {
         let r = run(&plan(BUSY, "vanilla", &["duration=3s"]));
-        let of = |what: &str| scalar_if(&r, "lab", &format!("trace_vs_schedstat_{what}")).unwrap();
+        let of = |what: &str| r.scalar("lab", &format!("trace_vs_schedstat_{what}")).unwrap();
         let (exec, wait) = (of("exec"), of("wait"));
-        assert_eq!(scalar_if(&r, "lab", "trace_lost"), Some(0.0));
-        let steals = (scalar_if(&r, "guest", "steal"), scalar_if(&r, "guest", "steal_trace"));
+        assert_eq!(r.scalar("lab", "trace_lost"), Some(0.0));
+        let steals = (r.scalar("guest", "steal"), r.scalar("guest", "steal_trace"));
         let near = |percent: f64| (98.0..=102.0).contains(&percent);
         let told = format!("exec {exec} %, wait {wait} %, steal {steals:?}");
         eprintln!("{told}");
@@ -107,7 +107,7 @@ live!(an_idle_guest_waits_for_its_wake_up_not_for_others, || -> Outcome {
         assert!(part(l, &[Part::WakeToRun, Part::CState]) > 0, "{timer:?}");
         assert!(part(l, &[Part::TimerSlack]) > 0, "{timer:?}");
         assert!(part(l, &[Part::EntryExit]) > 0, "{timer:?}");
-        let coarse = scalar_if(&r, "lab", "samples_coarse").unwrap();
+        let coarse = r.scalar("lab", "samples_coarse").unwrap();
         assert!(coarse < 60.0, "{timer:?}: {coarse} without a trace");
     }
     Ok(())
@@ -119,7 +119,7 @@ live!(every_policy_is_explained, || -> Outcome {
         let r = run(&plan(BUSY, policy, &["duration=1500ms"]));
         assert_sums(latency(&r, "guest.cyclictest"));
         let (coarse, n) = (
-            scalar_if(&r, "lab", "samples_coarse").unwrap(),
+            r.scalar("lab", "samples_coarse").unwrap(),
             latency(&r, "guest.cyclictest").hist.len() as f64,
         );
         assert!(coarse < 0.05 * n, "{policy}: {coarse} of {n} without a trace");
@@ -137,9 +137,9 @@ live!(without_a_trace_the_parts_are_coarse, || {
     }
     assert_eq!(part(host, &[Part::WakeToRun]), host.sum_ns);
     let coarse = (guest.hist.len() + host.hist.len()) as f64;
-    assert_eq!(scalar_if(&r, "lab", "samples_coarse"), Some(coarse));
-    assert_eq!(scalar_if(&r, "lab", "trace_events"), None);
-    assert!(scalar_if(&r, "guest", "steal").is_some());
+    assert_eq!(r.scalar("lab", "samples_coarse"), Some(coarse));
+    assert_eq!(r.scalar("lab", "trace_events"), None);
+    assert!(r.scalar("guest", "steal").is_some());
 });
 
 live!(the_instance_is_there_during_a_run_and_gone_after_it, || -> Outcome {

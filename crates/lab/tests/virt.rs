@@ -1,7 +1,7 @@
 //! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test is skipped.
 
 use crate::support::{
-    Outcome, Skip, assert_refused, latency, need, plan, run, scalar, scalar_if, scenario, twice,
+    Outcome, Skip, assert_refused, latency, need, plan, run, scalar, scenario, twice,
 };
 use vcoop_lab::Error;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
@@ -70,8 +70,8 @@ live!(a_guest_polls_as_its_governor_learns, || -> Outcome {
             plan.vms[0].virt.idle.guest_poll = GuestPollConfig { max_ns, ..GuestPollConfig::LINUX };
             let r = run(&plan);
             assert_complete(&r);
-            let won = scalar_if(&r, "guest", "guest_polls.won")?;
-            Some((won, won + scalar_if(&r, "guest", "guest_polls.lost")?))
+            let won = r.scalar("guest", "guest_polls.won")?;
+            Some((won, won + r.scalar("guest", "guest_polls.lost")?))
         };
         assert_eq!(polls(GuestIdle::Hlt, 0), None);
         // Its sleeps last a millisecond. A governor that may poll for longer comes to try it each

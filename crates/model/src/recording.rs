@@ -40,6 +40,18 @@ pub struct Recording {
     pub fault: Option<String>,
 }
 
+impl Recording {
+    /// Adds a scalar.
+    pub fn put(&mut self, probe: &str, metric: &str, unit: &'static str, value: f64) {
+        self.scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+    }
+
+    /// The value of a scalar.
+    pub fn scalar(&self, probe: &str, metric: &str) -> Option<f64> {
+        self.scalars.get(&(probe.to_owned(), metric.to_owned())).map(|scalar| scalar.value)
+    }
+}
+
 /// A scalar result and its unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalar {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vcoop_model::plan::Ns;
-use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::recording::Recording;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_model::{Missing, Note};
 use vcoop_policy::thread::Policy;
@@ -357,9 +357,8 @@ impl Observation {
             Some(Err(why)) => observed.notes.push(Note::new(why.to_owned(), None)),
         }
         for (vcpu, delay) in self.subject.vcpus.iter().zip(delays) {
-            let key = (self.subject.probe(vcpu), "run_delay".to_owned());
             let value = 100.0 * delay as f64 / ns as f64;
-            observed.recording.scalars.insert(key, Scalar { unit: "%", value });
+            observed.recording.put(&self.subject.probe(vcpu), "run_delay", "%", value);
         }
         observed.scene = scene;
         if let Some(full) = self.history.as_ref().and_then(|history| history.full) {
@@ -402,20 +401,16 @@ impl Observation {
 
     fn observed(&self, window: Window, used: Used, ns: Ns, cost_ns: Ns) -> Observed {
         let mut notes = self.notes(&window);
-        let mut scalars = BTreeMap::new();
-        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
-            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
-        };
+        let mut recording = Recording::default();
         let time = |cycles: u64| self.clock.to_ns(cycles) as f64 / ns as f64;
         let seconds = ns as f64 / 1e9;
         let mut all = Shares::default();
-        let mut latencies = Vec::new();
         for (follower, vcpu) in window.followers.into_iter().zip(&self.subject.vcpus) {
             let probe = self.subject.probe(vcpu);
             let s = follower.shares;
-            put(&probe, "running", "%", 100.0 * time(s.running));
-            put(&probe, "halted", "%", 100.0 * time(s.halted));
-            put(&probe, "steal", "%", 100.0 * time(s.waiting));
+            recording.put(&probe, "running", "%", 100.0 * time(s.running));
+            recording.put(&probe, "halted", "%", 100.0 * time(s.halted));
+            recording.put(&probe, "steal", "%", 100.0 * time(s.waiting));
             let some = [
                 ("blocked", s.blocked),
                 ("guest", s.guest),
@@ -423,34 +418,34 @@ impl Observation {
                 ("unknown", s.unknown),
             ];
             for (metric, cycles) in some.into_iter().filter(|(_, cycles)| *cycles > 0) {
-                put(&probe, metric, "%", 100.0 * time(cycles));
+                recording.put(&probe, metric, "%", 100.0 * time(cycles));
             }
             notes.extend(caveats::of_blocked(vcpu.index, time(s.blocked)));
-            put(&probe, "migrations", "1/s", follower.migrations as f64 / seconds);
-            put(&probe, "wakeups", "1/s", follower.wakeups as f64 / seconds);
+            recording.put(&probe, "migrations", "1/s", follower.migrations as f64 / seconds);
+            recording.put(&probe, "wakeups", "1/s", follower.wakeups as f64 / seconds);
             all.running += s.running;
             all.waiting += s.waiting;
             all.unknown += s.unknown;
-            latencies.extend([follower.woken, follower.preempted]);
+            recording.latencies.extend([follower.woken, follower.preempted]);
         }
         let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
-        put(name, "cpu", "cpu", time(all.running));
-        put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
+        recording.put(name, "cpu", "cpu", time(all.running));
+        recording.put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
         let mut exits: BTreeMap<Reason, u64> = BTreeMap::new();
         for ((_, reason), n) in &window.exits {
             *exits.entry(*reason).or_default() += n;
         }
         for (reason, n) in exits {
             let metric = format!("exit.{}", self.recorder.reason(reason));
-            put(name, &metric, "1/s", n as f64 / seconds);
+            recording.put(name, &metric, "1/s", n as f64 / seconds);
         }
-        put("host.others", "throughput", "cpu", time(used.others));
-        put("host", "idle", "%", 100.0 * time(used.idle) / self.cpus.len().max(1) as f64);
-        put("observe", "cpu", "%", 100.0 * cost_ns as f64 / ns as f64);
+        recording.put("host.others", "throughput", "cpu", time(used.others));
+        recording.put("host", "idle", "%", 100.0 * time(used.idle) / self.cpus.len().max(1) as f64);
+        recording.put("observe", "cpu", "%", 100.0 * cost_ns as f64 / ns as f64);
         let events = self.recorder.counts().0 - window.events;
-        put("observe", "events", "count", events as f64);
+        recording.put("observe", "events", "count", events as f64);
         let lost = self.recorder.lost().saturating_sub(window.lost);
-        put("observe", "lost", "count", lost as f64);
+        recording.put("observe", "lost", "count", lost as f64);
         if lost > 0 || all.unknown > 0 || used.unknown > 0 {
             let percent = 100.0 * time(all.unknown) / vcpus;
             let of_cpus = 100.0 * time(used.unknown) / self.cpus.len().max(1) as f64;
@@ -460,7 +455,6 @@ impl Observation {
             );
             notes.push(Note::new(evidence, Some("let it be less busy, or observe for less time")));
         }
-        let recording = Recording { latencies, scalars, ..Recording::default() };
         Observed { recording, window_ns: ns, notes, scene: None }
     }
 

@@ -1,6 +1,5 @@
 //! The report of an observation of a VM that vcoop does not run.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use vcoop_experiment::analysis::About;
@@ -10,7 +9,7 @@ use vcoop_experiment::runner::{Measured, PlanRuns};
 use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
-use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording};
 use vcoop_model::running_vm::{RunningVm, plain_name};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
@@ -36,23 +35,20 @@ fn observation(name: &str) -> (Plan, Recording) {
     plan.policy_name = "as-is".to_owned();
     plan.duration_ns = 4_000_000_000;
     let name = plain_name(name);
-    let (mut latencies, mut scalars) = (Vec::new(), BTreeMap::new());
-    let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
-        scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
-    };
+    let mut recording = Recording::default();
     for vcpu in 0..2 {
         let probe = format!("{name}.vcpu{vcpu}");
-        put(&probe, "running", "%", 12.5);
-        put(&probe, "halted", "%", 27.5);
-        put(&probe, "steal", "%", 60.0);
-        put(&probe, "migrations", "1/s", 3.0);
-        latencies.push(waits(&probe, "wait", Part::WakeToRun, 200_000));
-        latencies.push(waits(&probe, "preempted", Part::PreemptedToRun, 1_000_000));
+        recording.put(&probe, "running", "%", 12.5);
+        recording.put(&probe, "halted", "%", 27.5);
+        recording.put(&probe, "steal", "%", 60.0);
+        recording.put(&probe, "migrations", "1/s", 3.0);
+        recording.latencies.push(waits(&probe, "wait", Part::WakeToRun, 200_000));
+        recording.latencies.push(waits(&probe, "preempted", Part::PreemptedToRun, 1_000_000));
     }
-    put(&name, "exit.HLT", "1/s", 1234.0);
-    put(&name, "steal", "%", 60.0);
-    put("host.others", "throughput", "cpu", 0.95);
-    (plan, Recording { latencies, scalars, ..Recording::default() })
+    recording.put(&name, "exit.HLT", "1/s", 1234.0);
+    recording.put(&name, "steal", "%", 60.0);
+    recording.put("host.others", "throughput", "cpu", 0.95);
+    (plan, recording)
 }
 
 fn document(name: &str) -> Document {

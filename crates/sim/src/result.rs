@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{CoreScheduling, Plan, Program};
-use vcoop_model::recording::{EngineStats, Part, Parts, Recording, Scalar};
+use vcoop_model::recording::{EngineStats, Part, Parts, Recording};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::EntId;
@@ -109,7 +109,7 @@ impl VmTotals {
 struct Scalars<'a> {
     start: &'a Totals,
     end: &'a Totals,
-    found: BTreeMap<(String, String), Scalar>,
+    found: Recording,
 }
 
 impl Scalars<'_> {
@@ -122,7 +122,7 @@ impl Scalars<'_> {
     }
 
     fn put(&mut self, probe: &str, metric: &str, unit: &'static str, value: f64) {
-        self.found.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+        self.found.put(probe, metric, unit, value);
     }
 
     /// A count as a rate.
@@ -266,21 +266,18 @@ impl World<'_> {
 
     /// The recording for the time between two moments.
     pub(crate) fn finish(mut self, start: &Totals, end: &Totals, cpu_ns: u64) -> Recording {
-        let mut scalars = Scalars { start, end, found: BTreeMap::new() };
+        let mut scalars = Scalars { start, end, found: Recording::default() };
         self.put_host(&mut scalars);
         self.put_host_tasks(&mut scalars);
         self.put_vms(&mut scalars);
         self.respond_open(end.now);
-        self.storms.scalars(end.now, &mut |probe, metric, unit, value| {
-            scalars.put(probe, metric, unit, value);
-        });
+        self.storms.put_scalars(end.now, &mut scalars.found);
         self.cut_off(start.now, end.now);
         let views = std::mem::take(&mut self.views);
         let intervals = views.finish(self.plan.warmup_ns, end.now, |t| self.name_of(t));
         let (latencies, scatters) = self.probes.finish(self.plan);
         Recording {
             latencies,
-            scalars: scalars.found,
             engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
             marks: self.storms.finish(),
             scatters,
@@ -288,6 +285,7 @@ impl World<'_> {
             policy_events: self.event_counts.finish(),
             in_use: self.preferred.finish(self.clock.now()),
             fault: self.fault,
+            ..scalars.found
         }
     }
 

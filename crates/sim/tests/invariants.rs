@@ -525,9 +525,8 @@ proptest! {
             }
         }
         for in_use in &r.in_use {
-            let used = r.scalars.get(&(in_use.vm.clone(), "vcpus_used".to_owned()));
             let mean = in_use.used_ns.iter().sum::<u64>() as f64 / p.duration_ns as f64;
-            let all = used.map_or(f64::from(in_use.vcpus), |used| used.value);
+            let all = r.scalar(&in_use.vm, "vcpus_used").unwrap_or(in_use.vcpus.into());
             prop_assert!((mean - all).abs() < 1e-6, "{}: {mean}, {all}", &in_use.vm);
         }
         // No CPU does more than a CPU can, and what ran was not idle.

@@ -150,22 +150,17 @@ pub fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
     r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
 }
 
-/// A scalar, if there is one.
-pub fn scalar_if(r: &Recording, probe: &str, metric: &str) -> Option<f64> {
-    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map(|s| s.value)
-}
-
 /// A scalar, in its own unit.
 ///
 /// # Panics
 ///
 /// There is no such scalar.
 pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    scalar_if(r, probe, metric)
+    r.scalar(probe, metric)
         .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
 }
 
 /// A scalar; zero if there is none, as for counters that never changed.
 pub fn scalar_or_zero(r: &Recording, probe: &str, metric: &str) -> f64 {
-    scalar_if(r, probe, metric).unwrap_or(0.0)
+    r.scalar(probe, metric).unwrap_or(0.0)
 }

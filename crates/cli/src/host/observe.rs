@@ -93,9 +93,8 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     // The actual duration, not the requested one.
     plan.duration_ns = seen.window_ns;
     let Observed { recording, notes, scene, .. } = seen;
-    let cost = recording.scalars.get(&("observe".to_owned(), "cpu".to_owned()));
-    let cost =
-        cost.map(|cost| Note::new(format!("observing took {:.2} % of a CPU", cost.value), None));
+    let cost = recording.scalar("observe", "cpu");
+    let cost = cost.map(|cost| Note::new(format!("observing took {cost:.2} % of a CPU"), None));
     let about = About {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
         command: command(args),

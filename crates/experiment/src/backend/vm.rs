@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use vcoop_model::plan::{Ns, Plan};
-use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Nobody, Observation, Slicing, Subject};
@@ -282,17 +282,13 @@ impl Backend for Vm {
         totals.entry(plan.policy_name.clone()).or_default().add(&applied);
         drop(totals);
         let name = Subject::of(&self.found).name;
-        let mut put = |metric: &str, unit: &'static str, value: f64| {
-            recording.scalars.insert((name.clone(), metric.to_owned()), Scalar { unit, value });
-        };
         let (for_s, vcpus) = (applied.for_ns.max(1) as f64 / 1e9, self.found.vcpus.len() as f64);
-        put("boosts", "1/s", applied.boosts as f64 / for_s);
-        put("throttles", "1/s", applied.throttles as f64 / for_s);
-        put("boosted", "%", applied.boosted_ns as f64 / 1e7 / for_s / vcpus.max(1.0));
+        recording.put(&name, "boosts", "1/s", applied.boosts as f64 / for_s);
+        recording.put(&name, "throttles", "1/s", applied.throttles as f64 / for_s);
+        let boosted = applied.boosted_ns as f64 / 1e7 / for_s / vcpus.max(1.0);
+        recording.put(&name, "boosted", "%", boosted);
         if let Some(engine_ns) = applied.engine_ns {
-            let value = engine_ns as f64 / 1e9 / for_s;
-            let key = ("host".to_owned(), "engine".to_owned());
-            recording.scalars.insert(key, Scalar { unit: "CPU", value });
+            recording.put("host", "engine", "CPU", engine_ns as f64 / 1e9 / for_s);
         }
         Ok((recording, None))
     }

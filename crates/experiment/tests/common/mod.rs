@@ -9,7 +9,7 @@ use vcoop_experiment::result::Document;
 use vcoop_experiment::runner::{Control, Experiment, Measured, RunError};
 use vcoop_experiment::simulate;
 use vcoop_model::plan::Plan;
-use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording};
 use vcoop_model::run::Run;
 use vcoop_testing::rig;
 
@@ -67,10 +67,8 @@ impl Backend for Fake {
         let probes = plan.probes.iter().map(|probe| {
             record(&probe.probe, &(self.law)(policy, &probe.probe, seed), (self.missed)(policy))
         });
-        let key = ("host.hog".to_owned(), "throughput".to_owned());
-        let load = Scalar { unit: "cpu", value: (self.load)(policy) };
-        let scalars = BTreeMap::from([(key, load)]);
-        let recording = Recording { latencies: probes.collect(), scalars, ..Recording::default() };
+        let mut recording = Recording { latencies: probes.collect(), ..Recording::default() };
+        recording.put("host.hog", "throughput", "cpu", (self.load)(policy));
         Ok((recording, None))
     }
 }

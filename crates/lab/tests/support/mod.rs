@@ -5,7 +5,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
-pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar, scalar_if};
+pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar};
 pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, need_kvm, scenario, twice};
 
 /// Registers a test that needs the lab.

@@ -13,7 +13,7 @@ use std::ops::Range;
 use vcoop_model::plan::{
     DensityPlan, Milestone, Plan, Program, Score, StormPlan, Target, TaskPlan,
 };
-use vcoop_model::recording::{Mark, MarkKind};
+use vcoop_model::recording::{Mark, MarkKind, Recording};
 
 use crate::attribution::track::NONE;
 use crate::clock::{Clock, Event};
@@ -261,29 +261,25 @@ impl<'p> Storms<'p> {
 
     /// Results of each storm, by its label. A VM that was `asked` for and has not started when the run ends counts as
     /// far as it has come: where `started` or `logged_in` is less, times are lower bounds.
-    pub(crate) fn scalars(&self, end: Ns, put: &mut impl FnMut(&str, &str, &'static str, f64)) {
+    pub(crate) fn put_scalars(&self, end: Ns, into: &mut Recording) {
         let plan = self.plan;
         for (storm, s) in plan.storms.iter().zip(&self.all) {
             let births = &self.births[s.first as usize..][..storm.vms.len()];
             let seconds = |ns: Ns| ns as f64 / 1e9;
             let asked = births.iter().filter(|b| b.requested.is_some()).count();
-            put(&storm.label, "asked", "count", asked as f64);
+            into.put(&storm.label, "asked", "count", asked as f64);
             let mut milestone = |reached: &str, name: &str, at: fn(&Birth) -> Option<Ns>| {
                 let there = births.iter().filter(|b| at(b).is_some()).count();
-                put(&storm.label, reached, "count", there as f64);
+                into.put(&storm.label, reached, "count", there as f64);
                 // The last one, and what each took since its batch began.
                 let all = births.iter().map(|b| at(b).unwrap_or(end)).max().unwrap_or(end);
                 let total = all.saturating_sub(storm.begin_ns);
-                put(&storm.label, &format!("{name}_total"), "s", seconds(total));
+                into.put(&storm.label, &format!("{name}_total"), "s", seconds(total));
                 let took = births.iter().filter_map(|b| Some(at(b).unwrap_or(end) - b.requested?));
                 let (sum, n) = took.fold((0u128, 0), |(sum, n), ns| (sum + u128::from(ns), n + 1));
                 if n > 0 {
-                    put(
-                        &storm.label,
-                        &format!("{name}_mean"),
-                        "s",
-                        sum as f64 / 1e9 / f64::from(n),
-                    );
+                    let mean = sum as f64 / 1e9 / f64::from(n);
+                    into.put(&storm.label, &format!("{name}_mean"), "s", mean);
                 }
             };
             milestone("started", "start", |b| b.started);
@@ -296,8 +292,8 @@ impl<'p> Storms<'p> {
                 continue;
             };
             let (vms, passed) = s.density(&density);
-            put(&storm.label, "density", "VMs", f64::from(vms));
-            put(&storm.label, "limit_passed", "count", f64::from(u8::from(passed)));
+            into.put(&storm.label, "density", "VMs", f64::from(vms));
+            into.put(&storm.label, "limit_passed", "count", f64::from(u8::from(passed)));
         }
     }
 }
