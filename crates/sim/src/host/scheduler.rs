@@ -103,18 +103,12 @@ impl Scheduler {
     /// [`Level::stopped`]; 0 for the others, which move no running thread that way.
     #[inline]
     pub(crate) fn stopped(&self) -> u64 {
-        match self {
-            Self::Linux(s) => s.stopped(),
-            Self::Credit1(_) | Self::Pool(_) => 0,
-        }
+        self.linux().map_or(0, Level::stopped)
     }
 
     /// [`Level::yield_to`]; the others have no target: the current one just yields.
     pub(crate) fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
-        match self {
-            Self::Linux(s) => s.yield_to(now, cpu, to),
-            Self::Credit1(_) | Self::Pool(_) => DirectedYield::Done,
-        }
+        self.linux_mut().map_or(DirectedYield::Done, |s| s.yield_to(now, cpu, to))
     }
 
     /// [`Pool::confer`]; the others know no such hypercall.
@@ -127,40 +121,32 @@ impl Scheduler {
     /// [`Level::take_woken`]; the others have no wake lists.
     #[inline]
     pub(crate) fn take_woken(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {
-        match self {
-            Self::Linux(s) => s.take_woken(now, cpu),
-            Self::Credit1(_) | Self::Pool(_) => None,
-        }
+        self.linux_mut()?.take_woken(now, cpu)
     }
 
     /// [`Level::has_woken`].
     pub(crate) fn has_woken(&self, cpu: CpuId) -> bool {
-        matches!(self, Self::Linux(s) if s.has_woken(cpu))
+        self.linux().is_some_and(|s| s.has_woken(cpu))
     }
 
     /// [`Level::tick`]; the others have timers of their own.
     #[inline]
     pub(crate) fn tick(&mut self, now: Ns, cpu: CpuId) {
-        match self {
-            Self::Linux(s) => s.tick(now, cpu),
-            Self::Credit1(_) | Self::Pool(_) => {}
+        if let Self::Linux(s) = self {
+            s.tick(now, cpu);
         }
     }
 
     /// [`Level::tick_needed`]: never under the others, which have timers of their own.
     #[inline]
     pub(crate) fn tick_needed(&self, cpu: CpuId) -> bool {
-        match self {
-            Self::Linux(s) => s.tick_needed(cpu),
-            Self::Credit1(_) | Self::Pool(_) => false,
-        }
+        self.linux().is_some_and(|s| s.tick_needed(cpu))
     }
 
     /// [`Level::set_nohz_full`]; the others have no ticks.
     pub(crate) fn set_nohz_full(&mut self, cpus: &CpuSet) {
-        match self {
-            Self::Linux(s) => s.set_nohz_full(cpus),
-            Self::Credit1(_) | Self::Pool(_) => {}
+        if let Self::Linux(s) = self {
+            s.set_nohz_full(cpus);
         }
     }
 
@@ -186,33 +172,23 @@ impl Scheduler {
         e: EntId,
         policy: Policy,
     ) -> Result<(), Refusal> {
-        match self {
-            Self::Linux(s) => s.try_set_policy(now, e, policy),
-            Self::Credit1(s) => {
-                s.set_policy(now, e, policy);
-                Ok(())
-            }
-            Self::Pool(s) => {
-                s.set_policy(now, e, policy);
-                Ok(())
-            }
+        if let Self::Linux(s) = self {
+            return s.try_set_policy(now, e, policy);
         }
+        self.set_policy(now, e, policy);
+        Ok(())
     }
 
     /// [`Level::set_cookie`]; without effect under the others, which have other means against siblings.
     pub(crate) fn set_cookie(&mut self, e: EntId, cookie: u32) {
-        match self {
-            Self::Linux(s) => s.set_cookie(e, cookie),
-            Self::Credit1(_) | Self::Pool(_) => {}
+        if let Self::Linux(s) = self {
+            s.set_cookie(e, cookie);
         }
     }
 
     /// [`Level::forced_idle`]; none under the others.
     pub(crate) fn forced_idle(&self, now: Ns) -> Ns {
-        match self {
-            Self::Linux(s) => s.forced_idle(now),
-            Self::Credit1(_) | Self::Pool(_) => 0,
-        }
+        self.linux().map_or(0, |s| s.forced_idle(now))
     }
 
     /// [`Level::deadline`].
@@ -290,20 +266,24 @@ impl Scheduler {
         either!(self, s => s.waits_for(now, e))
     }
 
+    /// Linux's classes, if it is they.
+    fn linux(&self) -> Option<&Level> {
+        if let Self::Linux(s) = self { Some(s) } else { None }
+    }
+
+    /// The same, mutable.
+    fn linux_mut(&mut self) -> Option<&mut Level> {
+        if let Self::Linux(s) = self { Some(s) } else { None }
+    }
+
     /// The credit scheduler, if it is one.
     pub(crate) fn credit1(&self) -> Option<&Credit1> {
-        match self {
-            Self::Credit1(s) => Some(s),
-            Self::Linux(_) | Self::Pool(_) => None,
-        }
+        if let Self::Credit1(s) = self { Some(s) } else { None }
     }
 
     /// The credit scheduler, mutable, if it is one.
     pub(crate) fn credit1_mut(&mut self) -> Option<&mut Credit1> {
-        match self {
-            Self::Credit1(s) => Some(s),
-            Self::Linux(_) | Self::Pool(_) => None,
-        }
+        if let Self::Credit1(s) = self { Some(s) } else { None }
     }
 
     /// Its counters, named as in results. Linux's are those of its entities.
