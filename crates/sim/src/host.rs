@@ -351,8 +351,7 @@ impl World<'_> {
                 }
                 Op::Spin { ns } => {
                     work.spin_until(now + ns, now);
-                    let sampler = work.sampler;
-                    self.tracks.works(sampler, ns, now);
+                    self.tracks.works(work.sampler, ns, now);
                 }
                 Op::SleepUntil { at, sample } => {
                     if at <= now && !sample {
@@ -378,8 +377,7 @@ impl World<'_> {
                 Op::WaitDevice { due } => {
                     // Host threads have no device of their own: a timer stands in.
                     work.wait = Wait::Timer;
-                    let sampler = work.sampler;
-                    self.tracks.arm(sampler, self.threads[t as usize].track, due, now);
+                    self.tracks.arm(work.sampler, self.threads[t as usize].track, due, now);
                     return self.sleep(p, t, due.max(now));
                 }
                 Op::Wake(peer) => {
@@ -412,8 +410,7 @@ impl World<'_> {
                     self.remote_sent(client);
                 }
                 Op::Begin => {
-                    let sampler = work.sampler;
-                    self.tracks.begin(sampler, self.threads[t as usize].track, now);
+                    self.tracks.begin(work.sampler, self.threads[t as usize].track, now);
                 }
                 Op::Done => work.units += 1,
                 Op::Post { peer, room } => {
@@ -423,9 +420,7 @@ impl World<'_> {
                     }
                 }
                 Op::Reply => {
-                    let mail = work.mail;
-                    let to = self.mail.correspondent(mail);
-                    if let Some(to) = to
+                    if let Some(to) = self.mail.correspondent(work.mail)
                         && self.post(p, t, to, Room::List)
                     {
                         return;

@@ -47,26 +47,22 @@ impl World<'_> {
                 if mode == Mode::PreemptOff && was != mode {
                     self.guest_event(v, GuestEvent::PreemptOff);
                 }
-                false
             }
             Op::Spin { ns } => {
                 work.spin_until(now + ns, now);
-                let sampler = work.sampler;
-                self.tracks.works(sampler, ns, now);
-                false
+                self.tracks.works(work.sampler, ns, now);
             }
             Op::SleepUntil { at, sample } => {
                 if at <= now && !sample {
                     return false;
                 }
                 work.wait = Wait::Timer;
-                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
                 let fires = at.max(now) + work.slack;
                 if sample {
-                    self.tracks.arm(sampler, track, at, now);
-                    self.tracks.arm(of_irq, track, at, now);
+                    self.tracks.arm(work.sampler, track, at, now);
+                    self.tracks.arm(work.irq_sampler, track, at, now);
                 }
-                self.guest_sleep(v, t, Some(fires), CostKey::GuestSleep)
+                return self.guest_sleep(v, t, Some(fires), CostKey::GuestSleep);
             }
             Op::WaitDevice { due } => {
                 work.wait = Wait::Device(due);
@@ -74,51 +70,38 @@ impl World<'_> {
                 // The device interrupts the vCPU to which it is routed: the wait is attributed there.
                 let track = self.device_track(vm, t).unwrap_or(track);
                 self.tracks.arm(sampler, track, due, now);
-                self.guest_sleep(v, t, None, CostKey::GuestSleep)
+                return self.guest_sleep(v, t, None, CostKey::GuestSleep);
             }
             Op::Wait { timeout } => {
                 if std::mem::take(&mut work.woken) {
                     return false;
                 }
                 work.wait = Wait::Peer;
-                self.guest_sleep(v, t, Some(now + timeout), CostKey::GuestSleep)
+                return self.guest_sleep(v, t, Some(now + timeout), CostKey::GuestSleep);
             }
             Op::Wake(peer) => {
                 let peer = work.peers + peer;
                 self.guest_wake_peer(v, peer);
-                false
             }
             Op::Sample => {
                 let (sampler, probe) = (work.sampler, work.probe);
                 self.sample(sampler, probe);
-                false
             }
-            Op::Act => {
-                let sampler = work.sampler;
-                self.tracks.acts(sampler, true, track, now);
-                false
-            }
+            Op::Act => self.tracks.acts(work.sampler, true, track, now),
             Op::Respond { due } => {
                 let (sampler, probe) = (work.sampler, work.probe);
                 self.sample(sampler, probe);
                 self.storms.responded(self.vms[vm].birth, due, now - due);
-                false
             }
-            Op::Login => {
-                self.logged_in(v);
-                false
-            }
+            Op::Login => self.logged_in(v),
             Op::Missed(missed) => {
                 for probe in [work.probe, work.irq_probe] {
                     self.probes.missed(probe, missed);
                 }
-                false
             }
             Op::Glitches { glitches, missed } => {
                 work.glitches += glitches;
-                let probe = work.probe;
-                self.probes.missed(probe, missed);
-                false
+                self.probes.missed(work.probe, missed);
             }
             Op::SetPolicy(policy) => {
                 self.vms[vm].level.set_policy(now, EntId(t), policy);
@@ -126,43 +109,27 @@ impl World<'_> {
                 if self.vms[vm].nohz {
                     self.guest_queue_grew(v, v);
                 }
-                false
             }
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
-                self.guest_call_op(v, t, op)
+                return self.guest_call_op(v, t, op);
             }
             Op::Remote { ns, irq_vcpu } => {
-                let client = work.client;
-                self.calls.call_remote(client, ns, irq_vcpu, self.tracks.on(track, now));
-                self.vcpus[v as usize].exits.push_back(Exit::Remote(client));
-                false
+                self.calls.call_remote(work.client, ns, irq_vcpu, self.tracks.on(track, now));
+                self.vcpus[v as usize].exits.push_back(Exit::Remote(work.client));
             }
-            Op::Begin => {
-                let sampler = work.sampler;
-                self.tracks.begin(sampler, track, now);
-                false
-            }
-            Op::Done => {
-                work.units += 1;
-                false
-            }
+            Op::Begin => self.tracks.begin(work.sampler, track, now),
+            Op::Done => work.units += 1,
             Op::BusyUntil { at } => {
-                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
-                self.tracks.arm(sampler, track, at, now);
-                self.tracks.arm(of_irq, track, at, now);
+                self.tracks.arm(work.sampler, track, at, now);
+                self.tracks.arm(work.irq_sampler, track, at, now);
                 self.spin(vm, t, Spin::Timer);
                 self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
                 self.guest_program(v);
-                false
             }
-            Op::Lock(lock) => {
-                self.lock(v, t, lock);
-                false
-            }
+            Op::Lock(lock) => self.lock(v, t, lock),
             Op::LockIrq(lock) => {
                 work.irqs_off = true;
                 self.lock(v, t, lock);
-                false
             }
             Op::Unlock(lock) => {
                 self.unlock(v, t, lock);
@@ -170,51 +137,34 @@ impl World<'_> {
                     self.vms[vm].tasks[t as usize].mode = Mode::User;
                     self.guest_event(v, GuestEvent::PreemptOn);
                 }
-                false
             }
-            Op::Acquire { lock, kind } => self.acquire(v, t, lock, kind),
-            Op::Release(lock) => {
-                self.release(v, t, lock);
-                false
-            }
-            Op::Barrier { of, spin_ns } => {
-                self.meet(v, t, of, spin_ns);
-                false
-            }
-            Op::Pass => self.pass(v, t),
-            Op::Ipi { to, wait } => {
-                self.call_function(v, t, to, wait);
-                false
-            }
-            Op::Flush => {
-                self.shoot_down(v, t);
-                false
-            }
+            Op::Acquire { lock, kind } => return self.acquire(v, t, lock, kind),
+            Op::Release(lock) => self.release(v, t, lock),
+            Op::Barrier { of, spin_ns } => self.meet(v, t, of, spin_ns),
+            Op::Pass => return self.pass(v, t),
+            Op::Ipi { to, wait } => self.call_function(v, t, to, wait),
+            Op::Flush => self.shoot_down(v, t),
             Op::ReadCstates(n) => {
                 if !self.plan.vms[vm].virt.exits_off.cstate {
                     let reads = (0..n).map(|_| Exit::CstateRead);
                     self.vcpus[v as usize].exits.extend(reads);
                 }
-                false
             }
             Op::Post { peer, room } => {
                 let to = work.peers + peer;
-                self.guest_post(v, t, to, room)
+                return self.guest_post(v, t, to, room);
             }
             Op::Reply => {
-                let mail = work.mail;
-                let to = self.mail.correspondent(mail);
-                to.is_some_and(|to| self.guest_post(v, t, to, Room::List))
+                let to = self.mail.correspondent(work.mail);
+                return to.is_some_and(|to| self.guest_post(v, t, to, Room::List));
             }
-            Op::Receive { sample } => self.guest_receive(v, t, sample),
-            Op::Rogue(step) => {
-                self.violate_protocol(v, t, step);
-                false
-            }
+            Op::Receive { sample } => return self.guest_receive(v, t, sample),
+            Op::Rogue(step) => self.violate_protocol(v, t, step),
             Op::Exit => {
                 work.wait = Wait::Dead;
-                self.guest_reschedule(v, Leave::Exit)
+                return self.guest_reschedule(v, Leave::Exit);
             }
         }
+        false
     }
 }
