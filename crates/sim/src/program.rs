@@ -22,7 +22,7 @@ use period::{Audio, Cyclictest};
 use rogue::Rogue;
 use routine::Routine;
 use script::Script;
-use vcoop_model::plan::{IpiTo, LockKind, Mode, Program, RogueStep, Room, Target};
+use vcoop_model::plan::{IpiTo, LockKind, Mode, Phase, Program, RogueStep, Room, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -166,6 +166,24 @@ pub enum Op {
     Reply,
     /// End.
     Exit,
+}
+
+impl Op {
+    /// That of a phase. The answer to a call is up to the program.
+    fn of_phase(phase: &Phase, now: Ns, rng: &mut Stream) -> Self {
+        match phase {
+            Phase::Run { time, mode } => Self::Run { ns: rng.draw(time), mode: *mode },
+            Phase::Sleep { time } => Self::SleepUntil { at: now + rng.draw(time), sample: false },
+            Phase::Align { period_ns } => {
+                Self::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
+            }
+            // In one piece: it is asked for only once.
+            Phase::Busy { period_ns, on_ns } => {
+                Self::Run { ns: on_ns.saturating_sub(now % period_ns), mode: Mode::User }
+            }
+            &Phase::Call { server, irq_vcpu } => Self::Call { server, irq_vcpu },
+        }
+    }
 }
 
 /// Consecutive periods without a sample.

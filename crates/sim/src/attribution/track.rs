@@ -453,12 +453,7 @@ impl Tracks {
         if self.samplers[sampler as usize].phase != Phase::Idle {
             return self.leg(sampler, Leg::Flight, track, now);
         }
-        let s = &mut self.samplers[sampler as usize];
-        s.due = now;
-        s.phase = Phase::Flight;
-        s.parts = Parts::default();
-        s.ran_instead.fill(0);
-        self.follow(sampler, track, now);
+        self.start(sampler, Phase::Flight, track, now);
     }
 
     /// A task begins an action, which is measured to its end, on this track.
@@ -466,9 +461,14 @@ impl Tracks {
         if sampler == NONE {
             return;
         }
+        self.start(sampler, Phase::Acting, track, now);
+    }
+
+    /// A sample begins now, in this phase.
+    fn start(&mut self, sampler: u32, phase: Phase, track: u32, now: Ns) {
         let s = &mut self.samplers[sampler as usize];
         s.due = now;
-        s.phase = Phase::Acting;
+        s.phase = phase;
         s.parts = Parts::default();
         s.ran_instead.fill(0);
         self.follow(sampler, track, now);
@@ -541,14 +541,7 @@ impl Tracks {
         match s.phase {
             Phase::Idle => return,
             Phase::Armed => self.start_due(s.track, now),
-            Phase::BeforeEvent
-            | Phase::AfterEvent
-            | Phase::Flight
-            | Phase::Queued
-            | Phase::Served
-            | Phase::Held
-            | Phase::Behind
-            | Phase::Acting => {}
+            _ => {}
         }
         self.flush(sampler, now);
         self.samplers[sampler as usize].phase = Phase::AfterEvent;

@@ -113,11 +113,7 @@ impl World<'_> {
             (Target::Guest { .. }, v) => self.vcpus[v as usize].track,
         };
         self.clock.set(Event::Remote(remote), self.clock.now() + ns);
-        self.calls.leg(
-            Calls::answer_to(client),
-            Leg::Held,
-            self.tracks.on(track, self.clock.now()),
-        );
+        self.leg(Calls::answer_to(client), Leg::Held, track);
     }
 
     /// Its answer reaches this machine: an interrupt on the pCPU where its receiver ran last, or on the housekeeping
@@ -131,11 +127,7 @@ impl World<'_> {
                 (vcpu.track, vcpu.home)
             }
         };
-        self.calls.leg(
-            Calls::answer_to(client),
-            Leg::Flight,
-            self.tracks.on(track, self.clock.now()),
-        );
+        self.leg(Calls::answer_to(client), Leg::Flight, track);
         self.interrupt(self.ticks.timer_cpu(p), Irq::Remote(client));
     }
 
@@ -158,8 +150,13 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.messages.push_back(m);
         let track = vcpu.track;
-        self.calls.leg(m, Leg::Flight, self.tracks.on(track, self.clock.now()));
+        self.leg(m, Leg::Flight, track);
         self.inject(v, vector::MESSAGE, Injection::Device);
+    }
+
+    /// A message goes on to another leg, on this track.
+    fn leg(&mut self, m: Message, leg: Leg, track: u32) {
+        self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
     }
 
     fn deliver_to_host(&mut self, m: Message) {
@@ -167,18 +164,13 @@ impl World<'_> {
         if t == NONE {
             return self.build_goes_on(self.calls.builds(m), None);
         }
-        let (waits, sleeps, track) = {
-            let thread = &mut self.threads[t as usize];
-            let waits = thread.work.wait == Wait::Message;
-            let busy = self.calls.is_busy(thread.work.server);
-            let sleeps = thread.work.wait == Wait::Timer && busy;
-            if waits {
-                thread.work.wait = Wait::No;
-            }
-            (waits, sleeps, thread.track)
-        };
+        let thread = &mut self.threads[t as usize];
+        let track = thread.track;
+        let waits = thread.work.wait == Wait::Message;
+        let sleeps = thread.work.wait == Wait::Timer && self.calls.is_busy(thread.work.server);
         self.calls.received(m, waits);
         if waits {
+            thread.work.wait = Wait::No;
             // Wakes a caller with its sample.
             self.wake_thread(t, self.waker());
         }
@@ -190,7 +182,7 @@ impl World<'_> {
             // On its own track a host thread runs for itself only.
             (false, false) => Leg::Queued,
         };
-        self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
+        self.leg(m, leg, track);
     }
 
     /// Delivers a message inside the guest, on vCPU `v`.
@@ -199,24 +191,21 @@ impl World<'_> {
         if t == NONE {
             return self.build_goes_on(self.calls.builds(m), Some(v));
         }
-        let wait = self.vms[vm as usize].tasks[t as usize].wait;
+        let task = &self.vms[vm as usize].tasks[t as usize];
+        let (wait, server) = (task.wait, task.server);
         let waits = wait == Wait::Message;
         self.calls.received(m, waits);
         if waits {
             // Takes the samples along.
             return self.guest_wake(v, t);
         }
-        let vm = &self.vms[vm as usize];
-        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
-        let runs = self.vcpus[home as usize].current == t;
-        let server = vm.tasks[t as usize].server;
+        let home = &self.vcpus[self.home_of(vm as usize, t) as usize];
         let leg = match m.is_answer() {
             false if wait == Wait::Timer && self.calls.is_busy(server) => Leg::Behind,
-            false if runs => Leg::Queued,
+            false if home.current == t => Leg::Queued,
             _ => Leg::Arrived,
         };
-        let track = self.vcpus[home as usize].track;
-        self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
+        self.leg(m, leg, home.track);
     }
 
     /// A guest's server was woken on a vCPU or moved there, or gets or loses it: changes the leg of its calls.
@@ -250,16 +239,13 @@ impl World<'_> {
 
     /// A task gets its vCPU or loses it: its own action continues or stops.
     pub(crate) fn actor_is(&mut self, v: u32, t: u32, runs: bool) {
-        let vcpu = &self.vcpus[v as usize];
-        let vm = &self.vms[vcpu.vm as usize];
-        let sampler = vm.tasks[t as usize].sampler;
-        if sampler == NONE {
-            return;
+        let vm = self.vcpus[v as usize].vm as usize;
+        let sampler = self.vms[vm].tasks[t as usize].sampler;
+        if sampler != NONE {
+            // It may have been moved already.
+            let track = self.vcpus[self.home_of(vm, t) as usize].track;
+            self.tracks.acts(sampler, runs, track, self.clock.now());
         }
-        // It may have been moved already.
-        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
-        let track = self.vcpus[home as usize].track;
-        self.tracks.acts(sampler, runs, track, self.clock.now());
     }
 
     /// A guest task sends a message to task `to`; true if it sleeps for room.

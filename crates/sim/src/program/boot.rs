@@ -35,35 +35,28 @@ pub(super) enum Booting {
 
 impl Boot {
     pub(super) fn next(&mut self, rng: &mut Stream) -> Op {
-        match self.at {
+        let (then, op) = match self.at {
             Booting::Burst => {
                 let mut ns = rng.draw(&self.burst);
                 self.done += 1;
                 if self.every > 0 && self.done.is_multiple_of(self.every) {
                     ns += rng.draw(&self.long);
                 }
-                self.at = match self.server {
-                    Some(_) => Booting::Call,
-                    None => self.round_ends(),
-                };
-                Op::Run { ns, mode: Mode::User }
+                let then = if self.server.is_some() { Booting::Call } else { self.round_ends() };
+                (then, Op::Run { ns, mode: Mode::User })
             }
             Booting::Call => {
-                self.at = Booting::Await;
                 // Without a server this stage is not reached.
-                self.server.map_or(Op::Exit, |(server, irq_vcpu)| Op::Call { server, irq_vcpu })
+                let call = |(server, irq_vcpu)| Op::Call { server, irq_vcpu };
+                (Booting::Await, self.server.map_or(Op::Exit, call))
             }
-            Booting::Await => {
-                self.at = self.round_ends();
-                Op::Await
-            }
-            Booting::Login => {
-                self.at = Booting::Over;
-                Op::Login
-            }
-            Booting::Over if self.hog => Op::Run { ns: RUN_NS, mode: Mode::User },
-            Booting::Over => Op::Exit,
-        }
+            Booting::Await => (self.round_ends(), Op::Await),
+            Booting::Login => (Booting::Over, Op::Login),
+            Booting::Over if self.hog => (Booting::Over, Op::Run { ns: RUN_NS, mode: Mode::User }),
+            Booting::Over => (Booting::Over, Op::Exit),
+        };
+        self.at = then;
+        op
     }
 
     fn round_ends(&self) -> Booting {

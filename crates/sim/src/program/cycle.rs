@@ -35,18 +35,11 @@ impl Cycle {
             return Op::Run { ns: left.min(BUSY_STEP_NS), mode: Mode::User };
         }
         self.next = (self.next + 1) % self.phases.len();
+        self.awaits = matches!(phase, Phase::Call { .. });
         match phase {
             // Over: the next one has its turn.
             Phase::Busy { .. } => Op::SleepUntil { at: now, sample: false },
-            Phase::Run { time, mode } => Op::Run { ns: rng.draw(time), mode: *mode },
-            Phase::Sleep { time } => Op::SleepUntil { at: now + rng.draw(time), sample: false },
-            Phase::Align { period_ns } => {
-                Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
-            }
-            &Phase::Call { server, irq_vcpu } => {
-                self.awaits = true;
-                Op::Call { server, irq_vcpu }
-            }
+            phase => Op::of_phase(phase, now, rng),
         }
     }
 }

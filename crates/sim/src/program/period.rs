@@ -55,21 +55,16 @@ impl Cyclictest {
                 return Op::Missed(missed);
             }
         }
-        match self.at {
-            Stage::Arm => {
-                self.at = Stage::Woken;
-                Op::SleepUntil { at: self.due, sample: true }
-            }
+        let (then, op) = match self.at {
+            Stage::Arm => (Stage::Woken, Op::SleepUntil { at: self.due, sample: true }),
             Stage::Woken => {
-                self.at = Stage::Sampled;
                 self.woke = now;
-                Op::Sample
+                (Stage::Sampled, Op::Sample)
             }
-            _ => {
-                self.at = Stage::Worked;
-                Op::Run { ns: rng.draw(&self.work), mode: Mode::User }
-            }
-        }
+            _ => (Stage::Worked, Op::Run { ns: rng.draw(&self.work), mode: Mode::User }),
+        };
+        self.at = then;
+        op
     }
 
     pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
@@ -116,24 +111,14 @@ impl Audio {
                 return Op::Glitches { glitches, missed };
             }
         }
-        match self.at {
-            Stage::Arm => {
-                self.at = Stage::Woken;
-                if self.device {
-                    Op::WaitDevice { due: self.due }
-                } else {
-                    Op::SleepUntil { at: self.due, sample: true }
-                }
-            }
-            Stage::Woken => {
-                self.at = Stage::Sampled;
-                Op::Sample
-            }
-            _ => {
-                self.at = Stage::Worked;
-                Op::Run { ns: rng.draw(&self.work), mode: Mode::User }
-            }
-        }
+        let (then, op) = match self.at {
+            Stage::Arm if self.device => (Stage::Woken, Op::WaitDevice { due: self.due }),
+            Stage::Arm => (Stage::Woken, Op::SleepUntil { at: self.due, sample: true }),
+            Stage::Woken => (Stage::Sampled, Op::Sample),
+            _ => (Stage::Worked, Op::Run { ns: rng.draw(&self.work), mode: Mode::User }),
+        };
+        self.at = then;
+        op
     }
 
     pub(super) fn waits_for_device(&self) -> bool {

@@ -121,21 +121,11 @@ impl Routine {
 
     fn act(&mut self, i: usize, now: Ns, rng: &mut Stream) -> Op {
         match &self.acts[i] {
-            Act::Do(Phase::Run { time, mode }) => Op::Run { ns: rng.draw(time), mode: *mode },
-            Act::Do(Phase::Sleep { time }) => {
-                Op::SleepUntil { at: now + rng.draw(time), sample: false }
-            }
-            Act::Do(Phase::Align { period_ns }) => {
-                Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
-            }
-            Act::Do(Phase::Busy { period_ns, on_ns }) => {
-                // In one piece: a routine asks only once.
-                let left = on_ns.saturating_sub(now % period_ns);
-                Op::Run { ns: left, mode: vcoop_model::plan::Mode::User }
-            }
-            &Act::Do(Phase::Call { server, irq_vcpu }) => {
-                self.then = Then::Await;
-                Op::Call { server, irq_vcpu }
+            Act::Do(phase) => {
+                if matches!(phase, Phase::Call { .. }) {
+                    self.then = Then::Await;
+                }
+                Op::of_phase(phase, now, rng)
             }
             Act::Remote { delay, irq_vcpu } => {
                 self.then = Then::Await;
