@@ -373,54 +373,46 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
     let mut rechecks = false;
     let mut failed = None;
     for &action in &actions {
-        let done = match action {
-            Action::Ticket(ticket) => {
-                port.store_ticket(ticket);
-                Ok(())
-            }
-            Action::Status(status) => {
-                port.store_status(status);
-                Ok(())
-            }
+        let mut done = Ok(());
+        match action {
+            Action::Ticket(ticket) => port.store_ticket(ticket),
+            Action::Status(status) => port.store_status(status),
             Action::Boost(means) => {
                 if core::mem::take(&mut fires) {
                     port.fire()?;
                 }
                 let boosted = port.driver().attributes(Some(means));
-                match set(port, boosted) {
+                done = match set(port, boosted) {
                     Ok(false) => call(port, Event::Refused, false),
                     done => done.map(drop),
-                }
+                };
             }
             Action::Rest(_) => {
                 let v = port.driver();
-                let rested = (!v.policy.is_boosted()).then(|| v.attributes(None));
-                rested.map_or(Ok(()), |rested| set(port, rested).map(drop))
+                if !v.policy.is_boosted() {
+                    let rested = v.attributes(None);
+                    done = set(port, rested).map(drop);
+                }
             }
             Action::Restore => {
                 let rested = port.driver().attributes(None);
-                match set(port, rested) {
+                done = match set(port, rested) {
                     // Another thread has its reservation now. It is no longer boosted.
                     Ok(false) => set(port, Policy::NORMAL).map(drop),
                     done => done.map(drop),
-                }
+                };
             }
             Action::ArmTimer(at) => {
                 port.driver().timer = Some(at);
                 port.arm(Some(at));
-                Ok(())
             }
             Action::CancelTimer => {
                 port.driver().timer = None;
                 port.arm(None);
-                Ok(())
             }
-            Action::Recheck => {
-                rechecks = true;
-                Ok(())
-            }
-            Action::Denied(_) => Ok(()),
-        };
+            Action::Recheck => rechecks = true,
+            Action::Denied(_) => {}
+        }
         failed = failed.or(done.err());
     }
     if let Some(error) = failed {
