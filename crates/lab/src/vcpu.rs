@@ -21,7 +21,7 @@ pub(crate) struct Exits {
     pub(crate) doorbell: AtomicU64,
     /// Notifications: ends of boosts.
     pub(crate) notify: AtomicU64,
-    /// Registrations, refused ones included.
+    /// Registrations that were accepted.
     pub(crate) register: AtomicU64,
     /// Refused registrations, and other MSR accesses without a meaning.
     pub(crate) refused: AtomicU64,
