@@ -175,7 +175,8 @@ table! {
         /// The `[[group]]` that contains it, which must stand before it in the file. Default: none.
         group: Option<At<Name>>,
         /// Weight of all its threads on all CPUs together, compared with the threads and groups beside it (1024: as a
-        /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
+        /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is. With eevdf-7.3 the
+        /// group has it for each runnable thread, but at most for each CPU.
         weight: At<Int<2, 262_144>> = "1024",
         /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads
         /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run even if it is used up.

@@ -22,7 +22,7 @@ pub enum EevdfRelease {
     #[default]
     #[cfg_attr(feature = "serde", serde(rename = "6.18"))]
     V6_18,
-    /// Requests end in time, and short slices preempt whatever their deadline.
+    /// Requests end in time, short slices preempt whatever their deadline, and groups share one queue.
     #[cfg_attr(feature = "serde", serde(rename = "7.3"))]
     V7_3,
 }
@@ -66,6 +66,8 @@ pub(crate) struct Rules {
     /// An entity that a directed yield favours, or a group of which an entity went to sleep, is picked if it is
     /// eligible; else the hint is ignored (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
+    /// Threads of all groups compete in one queue for each CPU, with weights that follow from those of their groups.
+    pub(crate) flat: bool,
 }
 
 impl EevdfRelease {
@@ -93,6 +95,7 @@ impl EevdfRelease {
             hrtick: false,
             short_goes_next: false,
             picks_buddy: false,
+            flat: false,
         };
         const V6_12: Rules =
             Rules { slices: true, delay_dequeue: true, keeps_deadline: true, ..V6_6 };
@@ -106,7 +109,7 @@ impl EevdfRelease {
             yield_forfeits: true,
             ..V6_18_0
         };
-        const V7_3: Rules = Rules { hrtick: true, short_goes_next: true, ..V6_18 };
+        const V7_3: Rules = Rules { hrtick: true, short_goes_next: true, flat: true, ..V6_18 };
         match self {
             Self::V6_6 => &V6_6,
             Self::V6_12 => &V6_12,

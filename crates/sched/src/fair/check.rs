@@ -22,6 +22,9 @@ impl FairClass {
 
     fn check_queue(&self, r: usize) {
         let rq = &self.rqs[r];
+        if self.flat && rq.se != NONE {
+            return self.check_flat(r);
+        }
         rq.heap.check(&self.pos);
         let mut all: alloc::vec::Vec<u32> = rq.heap.nodes().iter().map(|n| n.se).collect();
         for n in rq.heap.nodes() {
@@ -39,7 +42,8 @@ impl FairClass {
         assert_eq!(all.len() as u32, rq.nr, "entities on the queue");
         assert_eq!(ses().map(|se| se.weight).sum::<u64>(), rq.load, "load of the queue");
         assert_eq!(ses().filter(|se| se.custom).count() as u32, rq.customs, "custom slices");
-        let on = self.ses.iter().filter(|se| se.on_rq && se.rq == r as u32).count();
+        let counts = |se: &&super::queue::Se| se.on_rq && !(self.flat && se.owns != NONE);
+        let on = self.ses.iter().filter(counts).filter(|se| se.rq == r as u32).count();
         assert_eq!(on, all.len(), "entities that think they are on the queue");
         if rq.se != NONE {
             let g = &self.ses[rq.se as usize];

@@ -77,16 +77,23 @@ impl FairClass {
     /// Records the lag of an entity on the queue. The lag is bounded, so that no history lets an entity dominate or be
     /// shut out for longer. The kernel stores lag and protection in one field: recording the lag ends the protection.
     pub(super) fn update_lag(&mut self, r: usize, s: usize, t: &EevdfTunables) {
-        let avg = self.avg_vruntime(r);
+        let lag = self.lag(r, s, self.avg_vruntime(r), t);
+        let se = &mut self.ses[s];
+        se.vlag = lag;
+        se.protect = i64::MIN;
+    }
+
+    /// The bounded lag of an entity on the queue, where the mean is `avg`.
+    #[inline]
+    pub(super) fn lag(&self, r: usize, s: usize, avg: i64, t: &EevdfTunables) -> i64 {
+        let se = &self.ses[s];
         let bound = if t.release.rules().lag_of_longest {
             self.longest_slice(r) + self.tick_ns
         } else {
-            (2 * self.ses[s].slice).max(self.tick_ns)
+            (2 * se.slice).max(self.tick_ns)
         };
-        let se = &mut self.ses[s];
         let limit = weight::virtual_time(bound, se.weight);
-        se.vlag = (avg - se.vruntime).clamp(-limit, limit);
-        se.protect = i64::MIN;
+        (avg - se.vruntime).clamp(-limit, limit)
     }
 
     /// Chooses vruntime and deadline for an entity that is about to join the queue (or, if it is

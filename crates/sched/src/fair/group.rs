@@ -12,6 +12,9 @@
 //! the kernel's do (PELT). The kernel's are not updated for up to a millisecond, and for longer on idle CPUs; these
 //! always are. The weight follows when the group's load on that CPU changes, and at each tick there. A change on
 //! one CPU therefore reaches the others a tick later.
+//!
+//! In Linux 7.3 the weight counts [several times](Group::concurrency), and entities of groups are not queued
+//! ([`flat`](super::flat)).
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -37,6 +40,10 @@ pub(crate) struct Group {
     pub(crate) load: Load,
     /// The same for each CPU.
     pub(crate) on: Vec<Load>,
+    /// Its entities that are awake, if all groups share a queue.
+    pub(super) awake: Load,
+    /// Their average, as of when it last changed by more than 1/64.
+    awake_told: f64,
     /// Its quota.
     pub(super) quota: Option<Box<Pool>>,
     /// The group around it, or [`NONE`].
@@ -49,6 +56,8 @@ impl Group {
             weight: of.weight << weight::SHIFT,
             load: Load::default(),
             on: vec![Load::default(); cpus],
+            awake: Load::default(),
+            awake_told: 0.0,
             quota: of.quota.map(|quota| Box::new(Pool::new(quota, cpus))),
             parent: of.parent.map_or(NONE, u32::from),
         }
@@ -69,14 +78,25 @@ impl Group {
         self.load.set(now, all);
     }
 
-    /// The part of its weight that it has on `cpu`.
-    fn weight_on(&self, now: Ns, cpu: u32) -> u64 {
+    /// How many times it has its weight, if all groups share a queue: once for each entity that is awake on average,
+    /// but at most once for each CPU (`cgroup_mode` "concur"). Averages are rounded down, and the other CPUs see one
+    /// change only after 1/64. So one that grows stops short of a whole number.
+    pub(super) fn concurrency(&mut self, now: Ns) -> u64 {
+        let awake = self.awake.average(now);
+        if (awake - self.awake_told).abs() > self.awake_told / 64.0 {
+            self.awake_told = awake;
+        }
+        (self.awake_told as u64).clamp(1, self.on.len() as u64)
+    }
+
+    /// The part of `whole`, its weight, that it has on `cpu`.
+    fn weight_on(&self, now: Ns, cpu: u32, whole: u64) -> u64 {
         let on = &self.on[cpu as usize];
         let average = on.average(now);
         let here = average.max(on.queued as f64);
         let others = (self.load.average(now) - average).max(0.0);
-        let part = (self.weight as f64 * here / (here + others).max(1.0)) as u64;
-        part.max(weight::MIN_GROUP << weight::SHIFT).min(self.weight)
+        let part = (whole as f64 * here / (here + others).max(1.0)) as u64;
+        part.max(weight::MIN_GROUP << weight::SHIFT).min(whole)
     }
 }
 
@@ -97,7 +117,7 @@ impl Load {
         queued + (self.average - queued) * kept
     }
 
-    fn set(&mut self, now: Ns, queued: u64) {
+    pub(super) fn set(&mut self, now: Ns, queued: u64) {
         *self = Self { queued, average: self.average(now), since: now };
     }
 }
@@ -158,15 +178,17 @@ impl FairClass {
 
     /// Updates the weight of the group's entity on the CPU of its queue `r`.
     #[inline]
-    fn update_group_weight(&mut self, r: usize) {
+    pub(super) fn update_group_weight(&mut self, r: usize) {
         let rq = &self.rqs[r];
         if rq.nr == 0 {
             return;
         }
         let (g, cpu) = (rq.se as usize, rq.cpu);
-        let new = self.groups[rq.group as usize].weight_on(self.clock, cpu);
+        let group = &mut self.groups[rq.group as usize];
+        let times = if self.flat { group.concurrency(self.clock) } else { 1 };
+        let new = group.weight_on(self.clock, cpu, group.weight * times);
         if new != self.ses[g].weight {
-            self.reweight(g, new);
+            if self.flat { self.set_share(g, new) } else { self.reweight(g, new) }
         }
     }
 
@@ -253,7 +275,7 @@ mod tests {
         let one = 1024 << weight::SHIFT;
         let half_life = HALF_LIFE as Ns;
         let mut group = Group::new(GroupConfig::new(1024), 4);
-        let parts = |group: &Group, now, cpu| group.weight_on(now, cpu) >> weight::SHIFT;
+        let parts = |group: &Group, now, cpu| group.weight_on(now, cpu, one) >> weight::SHIFT;
         // Alone, it has all of it at once.
         group.set_load(0, 0, one);
         assert_eq!(parts(&group, 0, 0), 1024);

@@ -9,11 +9,12 @@
 //! virtual time runs 512 times as fast as the clock, which leaves months of simulated time.
 //!
 //! [`cfs`] and [`eevdf`] have the differences between the two schedulers, [`queue`] how entities get on and off queues,
-//! and [`group`] the weight of groups.
+//! [`group`] the weight of groups, and [`flat`] the queue that groups share since Linux 7.3.
 
 mod cfs;
 mod check;
 mod eevdf;
+mod flat;
 mod group;
 #[cfg(test)]
 mod known_answers;
@@ -65,6 +66,10 @@ pub(crate) struct FairClass {
     groups: Vec<Group>,
     /// Whether a group has a quota.
     quotas: bool,
+    /// Whether there are groups, and all share the root queue of a CPU.
+    flat: bool,
+    /// If so: those that wait because a group has used up its quota. They are on no queue.
+    held: Vec<EntId>,
     /// `group * cpus + cpu` to queue, [`NONE`] until needed.
     group_rq: Vec<u32>,
     cpus: usize,
@@ -89,6 +94,9 @@ impl FairClass {
             tasks: Vec::new(),
             groups: cfg.groups.iter().map(|&group| Group::new(group, cpus)).collect(),
             quotas: cfg.groups.iter().any(|group| group.quota.is_some()),
+            flat: !cfg.groups.is_empty()
+                && matches!(cfg.fair, Fair::Eevdf(t) if t.release.rules().flat),
+            held: Vec::new(),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
             penalties: match cfg.fair {
@@ -150,11 +158,16 @@ impl FairClass {
         self.set_slice(s, custom.map(|ns| ns.clamp(SLICE_RANGE.0, SLICE_RANGE.1)));
         self.ses[s].idle = policy == Policy::Idle;
         let w = weight::of_policy(policy);
-        if w != self.ses[s].weight {
-            self.reweight(s, w);
-            if self.ses[s].on_rq {
-                self.update_group_weights(self.ses[s].rq as usize);
-            }
+        let old = core::mem::replace(&mut self.ses[s].own, w);
+        if w == old {
+            return;
+        }
+        if self.flat {
+            return self.own_weight_changed(s, old);
+        }
+        self.reweight(s, w);
+        if self.ses[s].on_rq {
+            self.update_group_weights(self.ses[s].rq as usize);
         }
     }
 
@@ -180,6 +193,7 @@ impl FairClass {
         let s = self.se_of(e);
         let r = self.ses[s].rq as usize;
         self.requeue_delayed(r, s);
+        self.count_awake(s, true);
         let cpu = self.rqs[r].cpu;
         if !self.is_held(e, CpuId(cpu)) {
             self.rqs[cpu as usize].tasks += 1;
@@ -213,12 +227,13 @@ impl FairClass {
 
     /// What the entity adds to the load of its CPU: its weight, times its groups' shares there (`task_h_load`).
     pub(crate) fn load_of(&self, e: EntId) -> u64 {
-        let mut se = &self.ses[self.se_of(e)];
-        let mut load = se.weight;
-        while let Some(rq) = self.rqs.get(se.rq as usize).filter(|rq| rq.se != NONE) {
-            let of = rq.load.max(se.weight);
-            se = &self.ses[rq.se as usize];
-            load = weight::share(load, se.weight, of);
+        let s = self.se_of(e);
+        let (mut load, mut part, mut r) = (self.ses[s].own, self.ses[s].own, self.own_queue(s));
+        while let Some(rq) = self.rqs.get(r as usize).filter(|rq| rq.se != NONE) {
+            let of = rq.load.max(part);
+            let group = &self.ses[rq.se as usize];
+            (part, r) = (group.weight, group.rq);
+            load = weight::share(load, part, of);
         }
         load
     }
@@ -344,6 +359,9 @@ impl FairClass {
 
 impl Class for FairClass {
     fn enqueue(&mut self, cpu: CpuId, e: EntId, how: Enqueue) {
+        if self.flat {
+            return self.enqueue_flat(cpu, e, how);
+        }
         let s = self.se_of(e);
         let r = self.rq_for(e, cpu);
         self.ses[s].rq = r as u32;
@@ -353,6 +371,9 @@ impl Class for FairClass {
     }
 
     fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool {
+        if self.flat && self.forget_held(e) {
+            return true;
+        }
         self.rqs[cpu.index()].tasks -= u32::from(!self.is_held(e, cpu));
         self.dequeue_se_up(self.se_of(e), how)
     }
@@ -422,7 +443,8 @@ impl Class for FairClass {
 
     fn tick(&mut self, _: CpuId, e: EntId) -> bool {
         let s = self.se_of(e);
-        self.update_group_weights(self.ses[s].rq as usize);
+        self.update_group_weights(self.own_queue(s) as usize);
+        self.renew_weight(s);
         let Fair::Cfs(c) = self.kind else {
             return false;
         };

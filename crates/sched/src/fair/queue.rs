@@ -18,7 +18,7 @@ pub(crate) struct Se {
     pub(crate) deadline: i64,
     /// EEVDF, while current: run-to-parity protects it until `vruntime` gets here.
     pub(crate) protect: i64,
-    /// Load weight.
+    /// Load weight on its queue.
     pub(crate) weight: u64,
     /// Request size.
     pub(crate) slice: Ns,
@@ -42,6 +42,8 @@ pub(crate) struct Se {
     pub(crate) relative: bool,
     /// EEVDF, off the queue: its lag when it left, that is the queue's average less `vruntime`.
     pub(crate) vlag: i64,
+    /// A task's weight among those of its group: that of its nice value.
+    pub(crate) own: u64,
 }
 
 impl Se {
@@ -49,6 +51,7 @@ impl Se {
         Self {
             protect: i64::MIN,
             weight: weight::NICE_0,
+            own: weight::NICE_0,
             slice,
             rq: NONE,
             owns,
@@ -157,7 +160,7 @@ impl FairClass {
 
     /// Takes an entity out of the heap.
     #[inline]
-    fn heap_out(&mut self, r: usize, s: usize) {
+    pub(super) fn heap_out(&mut self, r: usize, s: usize) {
         let (rq, se) = (&mut self.rqs[r], &self.ses[s]);
         if let Fair::Eevdf(_) = self.kind {
             rq.sum_wv -= i128::from(se.vruntime - rq.min_vruntime) * i128::from(se.weight);
@@ -193,7 +196,7 @@ impl FairClass {
     }
 
     #[inline]
-    fn sub_load(&mut self, r: usize, w: u64) {
+    pub(super) fn sub_load(&mut self, r: usize, w: u64) {
         let rq = &mut self.rqs[r];
         rq.load -= w;
         if rq.group != NONE {
@@ -221,8 +224,11 @@ impl FairClass {
     /// as a delayed sleeper.
     pub(super) fn dequeue_se_up(&mut self, s: usize, how: Dequeue) -> bool {
         let r = self.ses[s].rq as usize;
+        let slept = self.ses[s].delayed;
         let left = self.dequeue_se(r, s, how);
-        if left {
+        if self.flat {
+            self.leave_groups(s, !slept, left);
+        } else if left {
             self.dequeue_groups(r, Dequeue::Sleep, how == Dequeue::Sleep);
         }
         left
@@ -305,6 +311,7 @@ impl FairClass {
         self.forget_buddy(r, s);
         self.rqs[r].curr = s as u32;
         self.ses[s].ran = 0;
+        self.renew_weight(s);
         if let Fair::Eevdf(t) = self.kind
             && (picked || !t.release.rules().picked_only)
         {

@@ -8,7 +8,8 @@
 //!
 //! Time is checked where it is charged, so a queue that took too much pays with later periods. Linux 6.18 throttles
 //! tasks on their way to user space or to a guest, so that no task waits while it holds a lock of the kernel. The
-//! simulated host spends no time in its kernel for which this would make a difference.
+//! simulated host spends no time in its kernel for which this would make a difference. Where all groups of a CPU share
+//! a queue ([`flat`](super::flat)), the entities leave that queue.
 
 use alloc::vec::Vec;
 
@@ -42,7 +43,7 @@ impl FairClass {
     }
 
     /// The groups of an entity, from the inside out.
-    fn groups_of(&self, e: EntId) -> impl Iterator<Item = (u32, &Group)> {
+    pub(super) fn groups_of(&self, e: EntId) -> impl Iterator<Item = (u32, &Group)> {
         self.groups_from(self.tasks[e.index()].group)
     }
 
@@ -110,7 +111,7 @@ impl FairClass {
         let r = self.group_queue(group, cpu);
         let target = match wanted {
             // A running entity asks for more when it is charged.
-            Wanted::Yes if self.rqs[r].curr != NONE => return None,
+            Wanted::Yes if self.runs_in(r) => return None,
             Wanted::Yes => SLICE as i64,
             Wanted::No => 1,
         };
@@ -121,6 +122,9 @@ impl FairClass {
         }
         pool.on[cpu.index()].throttled = true;
         pool.throttled.push(cpu.0);
+        if self.flat {
+            return Some(self.hold_tasks(cpu));
+        }
         let held = self.runnable(r);
         self.rqs[cpu.index()].tasks -= held.0;
         let g = self.rqs[r].se as usize;
@@ -146,6 +150,9 @@ impl FairClass {
     pub(crate) fn unthrottle(&mut self, cpu: CpuId, group: u32) -> (u32, u32) {
         if let Some(pool) = &mut self.groups[group as usize].quota {
             pool.on[cpu.index()].throttled = false;
+        }
+        if self.flat {
+            return self.release_tasks(cpu);
         }
         let r = self.group_queue(group, cpu);
         let back = self.runnable(r);

@@ -22,8 +22,12 @@ fn class(fair: Fair, policies: &[Policy]) -> FairClass {
 
 /// A class without entities, on one CPU with these groups.
 fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
-    FairClass::new(&LevelConfig {
-        topology: Topology::flat(1),
+    FairClass::new(&level(fair, tick_ns, 1, groups))
+}
+
+pub(super) fn level(fair: Fair, tick_ns: Ns, cpus: u32, groups: Vec<u64>) -> LevelConfig {
+    LevelConfig {
+        topology: Topology::flat(cpus),
         tick_ns,
         fair,
         rr_slice_ns: 100 * MS,
@@ -31,7 +35,7 @@ fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
         dl: DlConfig::default(),
         balance: Balance::default(),
         groups: groups.into_iter().map(GroupConfig::new).collect(),
-    })
+    }
 }
 
 pub(super) fn class_with_tick(fair: Fair, tick_ns: Ns, policies: &[Policy]) -> FairClass {

@@ -69,7 +69,7 @@ choice! {
         Cfs = "cfs",
         /// Earliest eligible virtual deadline first, as of Linux 6.18 with its stable updates of 2026, to 7.2.
         Eevdf = "eevdf",
-        /// EEVDF as of Linux 7.3, but for groups.
+        /// EEVDF as of Linux 7.3.
         Eevdf73 = "eevdf-7.3",
         /// EEVDF as of Linux 6.17 to the first releases of 6.18.
         Eevdf6180 = "eevdf-6.18.0",
