@@ -17,6 +17,9 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../stock/guest/wakeup
 /// The scenario of the same threads.
 const SCENARIO: &str = "threads-1";
 
+/// The same in groups.
+const GROUPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/groups.toml");
+
 /// What the thread has, its work in microseconds, and the loops beside it.
 type Cell = (&'static str, u32, u32);
 
@@ -33,28 +36,66 @@ fn all() -> Vec<Cell> {
         .collect()
 }
 
+/// `cpu.weight` of the thread's group, loops in it, and the same of another group. The thread works for 1 ms.
+type Grouped = [u32; 4];
+
+/// Where all threads of a CPU share a queue, those of one group matter to another one.
+const GROUPED: [Grouped; 2] = [[100, 0, 300, 2], [100, 1, 100, 1]];
+
+fn all_grouped() -> Vec<Grouped> {
+    let more = [[100, 0, 200, 1], [100, 1, 100, 2]];
+    [&GROUPED[..], &more].concat()
+}
+
 /// Mean, median, 90th and 99th percentile, and maximum in us.
 type Late = [f64; 5];
 
+fn late(series: &Value) -> Late {
+    ["mean", "p50", "p90", "p99", "max"].map(|q| series[q].as_f64().unwrap_or(f64::NAN))
+}
+
+/// The latencies of a simulation.
+fn latencies(scenario: &str, sets: &[String]) -> Vec<Value> {
+    let sets = sets.iter().map(|set| format!("--set={set}"));
+    let args = ["run", scenario, "--json", "--quiet", "--repeats=4", "--duration=4s"];
+    let args: Vec<String> = args.map(str::to_owned).into_iter().chain(sets).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut result = vcoop(&args).json();
+    let mut series: Vec<Value> = std::mem::take(result["series"].as_array_mut().unwrap());
+    series.retain(|series| series["metric"] == "latency");
+    series
+}
+
+fn simulated_grouped([weight, members, other, hogs]: Grouped, sets: &[&str]) -> Late {
+    let scaled = |weight: u32| weight * 1024 / 100;
+    let sets = sets.iter().map(|&set| set.to_owned()).chain([
+        format!("group.own.weight={}", scaled(weight)),
+        format!("group.other.weight={}", scaled(other)),
+        format!("load.member.enabled={}", members > 0),
+        format!("load.member.count={}", members.max(1)),
+        format!("load.hog.count={hogs}"),
+    ]);
+    let found = latencies(GROUPS, &sets.collect::<Vec<_>>());
+    assert_eq!(found.len(), 1, "{found:?}");
+    late(&found[0])
+}
+
 /// The simulated ones by cell, on a kernel of which `sets` tell.
 fn simulated(cells: &[Cell], sets: &[&str]) -> Vec<Late> {
-    let fixed = ["--json", "--quiet", "--repeats=4", "--duration=4s", "--set=host.pcpus=1"];
-    let sets: Vec<String> = sets.iter().map(|set| format!("--set={set}")).collect();
-    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let result = vcoop(&[&["run", SCENARIO][..], &fixed, &sets].concat()).json();
-    let late = |cell: &Cell| -> Late {
+    let sets: Vec<String> =
+        sets.iter().chain(&["host.pcpus=1"]).map(|&set| set.to_owned()).collect();
+    let found = latencies(SCENARIO, &sets);
+    let of = |cell: &Cell| {
         let has = ["other", "slice 300us", "nice -5"];
         let has = has.into_iter().find(|has| has.starts_with(cell.0)).unwrap();
-        let of = |series: &Value| {
-            series["metric"] == "latency"
-                && series["params"]["thread_policy"] == has
+        let of = |series: &&Value| {
+            series["params"]["thread_policy"] == has
                 && series["params"]["work_us"] == cell.1
                 && series["params"]["hog_count"] == cell.2
         };
-        let series = result["series"].as_array().unwrap().iter().find(|s| of(s)).unwrap();
-        ["mean", "p50", "p90", "p99", "max"].map(|q| series[q].as_f64().unwrap_or(f64::NAN))
+        late(found.iter().find(of).unwrap())
     };
-    cells.iter().map(late).collect()
+    cells.iter().map(of).collect()
 }
 
 fn as_simulated(name: &str, kernel: Kernel, sets: &[&str]) -> Outcome {
@@ -72,17 +113,24 @@ fn as_simulated(name: &str, kernel: Kernel, sets: &[&str]) -> Outcome {
     run("wakeups other 100 1 0.5");
     let cells = long(CELLS.to_vec(), all());
     let seconds = long(2, 4);
+    let lines = cells.iter().map(|(has, us, hogs)| format!("{has} {us} {hogs} {seconds}"));
+    let mut all: Vec<_> = lines.zip(simulated(&cells, sets)).collect();
+    for cell @ [weight, members, other, hogs] in long(GROUPED.to_vec(), all_grouped()) {
+        let groups = format!("{weight} {members} {other}");
+        let line = format!("other 1000 {} {seconds} {groups}", members + hogs);
+        all.push((line, simulated_grouped(cell, sets)));
+    }
     let mut wrong = String::new();
     println!("{}", run("uname -r").trim());
-    for (cell @ (has, us, hogs), simulated) in cells.iter().zip(simulated(&cells, sets)) {
-        let said = run(&format!("wakeups {has} {us} {hogs} {seconds}"));
+    for (line, simulated) in all {
+        let said = run(&format!("wakeups {line}"));
         let values: Vec<f64> = said.split_whitespace().map(|v| v.parse().unwrap()).collect();
         let measured: Late = values[1..].try_into().unwrap();
-        println!("{has} {us} {hogs}: kernel {measured:.1?}, simulated {simulated:.1?}");
+        println!("{line}: kernel {measured:.1?}, simulated {simulated:.1?}");
         // The wake-up itself takes some instructions, and the tail of a few seconds has few samples.
         let off = (measured[0] - simulated[0]).abs();
         if off > 20.0 + simulated[0] / 4.0 {
-            wrong += &format!("{cell:?}: {measured:?}, simulated {simulated:?}; ");
+            wrong += &format!("{line}: {measured:?}, simulated {simulated:?}; ");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
