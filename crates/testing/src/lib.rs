@@ -12,6 +12,7 @@
 //! - [`until`] and [`found`], which wait for what comes soon.
 //! - [`Said`], exit code and output of a program that has ended.
 //! - [`awaits_interrupt_handler`], before a program is sent a signal, and [`send`], which does it.
+//! - [`without_files`], for what happens when file descriptors run out.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
+mod files;
 mod kept;
 mod load;
 mod metrics;
@@ -43,6 +45,7 @@ mod tree;
 mod until;
 mod waiting;
 
+pub use files::without_files;
 pub use inventory;
 pub use kept::Kept;
 pub use load::{Trouble, twice};

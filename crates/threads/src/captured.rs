@@ -217,14 +217,13 @@ fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd as _;
-    use std::thread;
 
     use super::{Captured, Restored, nice};
     use crate::{Attributes, affinity, set_affinity};
     use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
     use vcoop_policy::thread::{Policy, attributes};
-    use vcoop_testing::{Waiting, until};
+    use vcoop_testing::{Waiting, until, without_files};
 
     fn boosted(policy: Policy, means: Means) -> Attributes {
         Attributes::from_policy(&attributes(policy, Some(means), Rest::default()))
@@ -376,19 +375,8 @@ mod tests {
         let thread = Waiting::start();
         let tid = thread.tid;
         let baseline = Captured::of(tid).unwrap().baseline().clone();
-        let again = thread::spawn(move || {
-            // SAFETY: this thread has files of its own from here on; nobody else's are changed.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-            let mut all = Vec::new();
-            // Some systems have so high a limit that no test gets there.
-            while all.len() < 1 << 20
-                && let Ok(file) = std::fs::File::open("/dev/null")
-            {
-                all.push(file);
-            }
-            (all.len() < 1 << 20).then(|| Captured::again(baseline).map(|c| c.is_some()))
-        });
-        if let Some(again) = again.join().unwrap() {
+        let again = |(), _all| Captured::again(baseline).map(|c| c.is_some());
+        if let Some(again) = without_files(|| (), again) {
             assert_eq!(again.unwrap_err().source.raw_os_error(), Some(libc::EMFILE));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::{limits, text};
@@ -15,19 +16,24 @@ pub(crate) struct Domain {
 }
 
 /// The domains with a state file in a folder, by the process id of their QEMU.
-pub(crate) fn domains(folder: &Path) -> BTreeMap<u32, Domain> {
+///
+/// # Errors
+///
+/// Those of [`text::there`].
+pub(crate) fn domains(folder: &Path) -> io::Result<BTreeMap<u32, Domain>> {
     let mut domains = BTreeMap::new();
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = text::there(fs::read_dir(folder))?.into_iter().flatten().flatten();
     for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "xml")) {
         if domains.len() == limits::DOMAINS {
             break;
         }
-        let Ok((bytes, _)) = text::read(&path, limits::STATE_FILE) else { continue };
+        let read = text::there(text::read(&path, limits::STATE_FILE))?;
+        let Some((bytes, _)) = read else { continue };
         let Some((pid, vcpus)) = state(&String::from_utf8_lossy(&bytes)) else { continue };
         let stem = path.file_stem().unwrap_or_default().as_encoded_bytes();
         domains.insert(pid, Domain { name: text::shown(stem, limits::SHOWN), vcpus });
     }
-    domains
+    Ok(domains)
 }
 
 /// Process id, and index and thread id of each vCPU, of a state file.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::assemble::{self, Descriptors, Folder, Process};
 use crate::libvirt::{self, Domain};
 use crate::qmp::{Qmp, QmpError};
+use crate::text::there;
 use crate::vm::{OtherThread, Source, Thread, VcpuThread, Vm};
 use crate::{Role, known, limits, text};
 
@@ -71,7 +72,8 @@ impl Proc {
     ///
     /// # Errors
     ///
-    /// The list of processes cannot be read.
+    /// The list of processes cannot be read, or this process or the kernel is short of file descriptors or memory: VMs
+    /// would be missing that are there.
     pub fn scan(&self) -> io::Result<Scan> {
         self.scan_again(&mut Passed::default())
     }
@@ -83,7 +85,8 @@ impl Proc {
     ///
     /// As for [`Self::scan`].
     pub fn scan_again(&self, passed: &mut Passed) -> io::Result<Scan> {
-        let domains = self.libvirt.as_deref().map(libvirt::domains).unwrap_or_default();
+        let domains =
+            self.libvirt.as_deref().map(libvirt::domains).transpose()?.unwrap_or_default();
         let entries = fs::read_dir(&self.root)?;
         let pids: BTreeSet<u32> =
             entries.filter_map(|e| text::number(e.ok()?.file_name().as_bytes())).collect();
@@ -93,9 +96,9 @@ impl Proc {
             if passed.0.get(&pid).is_some_and(|looks| *looks == LOOKS) {
                 continue;
             }
-            let process = self.read(pid, &mut scan.denied);
+            let process = self.read(pid, &mut scan.denied)?;
             let mut vms = match &process {
-                Some((process, _)) => self.vms(process, domains.get(&pid)),
+                Some((process, _)) => self.vms(process, domains.get(&pid))?,
                 None => Vec::new(),
             };
             if vms.is_empty() {
@@ -156,7 +159,7 @@ impl Proc {
             told.accel = kvm;
             told.sources.accel = Source::Qmp;
         }
-        if !self.confirm(&mut told) {
+        if !self.confirm(&mut told).map_err(QmpError::Unconfirmed)? {
             return Err(QmpError::Gone);
         }
         *vm = told;
@@ -164,35 +167,38 @@ impl Proc {
     }
 
     /// The VMs of a process, confirmed to still exist.
-    fn vms(&self, process: &Process, domain: Option<&Domain>) -> Vec<Vm> {
-        let mut vms = assemble::vms(process, self.folders(process), domain);
-        vms.retain_mut(|vm| self.confirm(vm));
-        vms
+    fn vms(&self, process: &Process, domain: Option<&Domain>) -> io::Result<Vec<Vm>> {
+        let mut vms = assemble::vms(process, self.folders(process)?, domain);
+        try_retain(&mut vms, |vm| self.confirm(vm))?;
+        Ok(vms)
     }
 
     /// Whether a VM's process is still the same; drops threads that have ended or whose id has been reused.
-    fn confirm(&self, vm: &mut Vm) -> bool {
+    fn confirm(&self, vm: &mut Vm) -> io::Result<bool> {
         let process = self.root.join(vm.pid.to_string());
+        let tasks = process.join("task");
         let same = |thread: &Thread| {
-            read_thread(&process.join("task"), thread.tid)
-                .is_some_and(|now| now.start_time == thread.start_time)
+            let now = read_thread(&tasks, thread.tid)?;
+            Ok(now.is_some_and(|now| now.start_time == thread.start_time))
         };
         let before = vm.vcpus.len();
-        vm.vcpus.retain(|v| same(&v.thread));
-        vm.others.retain(|o| same(&o.thread));
+        try_retain(&mut vm.vcpus, |v| same(&v.thread))?;
+        try_retain(&mut vm.others, |o| same(&o.thread))?;
         vm.unplaced = vm.unplaced.map(|unplaced| unplaced + before - vm.vcpus.len());
         // This comes last: if the process is still the same one, so were the folders of its threads.
-        read_stat(&process).is_some_and(|(_, start)| start == vm.start_time)
+        Ok(read_stat(&process)?.is_some_and(|(_, start)| start == vm.start_time))
     }
 
     /// Reads a process if it may run VMs, and whether it exceeds a limit.
-    fn read(&self, pid: u32, denied: &mut usize) -> Option<(Process, bool)> {
+    fn read(&self, pid: u32, denied: &mut usize) -> io::Result<Option<(Process, bool)>> {
         let folder = self.root.join(pid.to_string());
-        let (_, start_time) = read_stat(&folder)?;
+        let Some((_, start_time)) = read_stat(&folder)? else { return Ok(None) };
         let (kvm, more_descriptors) = match descriptors(&folder.join("fd")) {
-            Ok((kvm, more)) => (Some(kvm), more),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => (None, false),
-            Err(_) => return None,
+            read => match there(read)? {
+                Some((kvm, more)) => (Some(kvm), more),
+                None => return Ok(None),
+            },
         };
         let link = fs::read_link(folder.join("exe")).ok();
         let has_vm = kvm.as_ref().is_some_and(|kvm| !kvm.vms.is_empty());
@@ -200,9 +206,10 @@ impl Proc {
         // Most processes end here, before reading anything that they could make slow.
         let executable = link.as_deref().map(|link| file_name(link.as_os_str().as_bytes()));
         if !has_vm && executable.as_deref().is_some_and(|e| known::by_executable(e).is_none()) {
-            return None;
+            return Ok(None);
         }
-        let (line, _) = text::read(&folder.join("cmdline"), limits::COMMAND_LINE).ok()?;
+        let line = there(text::read(&folder.join("cmdline"), limits::COMMAND_LINE))?;
+        let Some((line, _)) = line else { return Ok(None) };
         let (executable, executable_source) = match executable {
             Some(executable) => (executable, Source::Executable),
             None => {
@@ -212,53 +219,72 @@ impl Proc {
         };
         let known = known::by_executable(&executable);
         if !has_vm && known.is_none() {
-            return None;
+            return Ok(None);
         }
         let mut told = known.map(|k| known::command_line(k, &line)).unwrap_or_default();
         told.qmp.iter_mut().for_each(|path| *path = seen_from_here(&folder, path));
         let tasks = folder.join("task");
-        let mut tids = numbers_in(&tasks, "");
-        let threads: BTreeMap<u32, Thread> = tids
-            .by_ref()
-            .take(limits::THREADS)
-            .filter_map(|tid| Some((tid, read_thread(&tasks, tid)?)))
-            .collect();
+        let mut tids = numbers_in(&tasks, "")?;
+        let mut threads = BTreeMap::new();
+        for tid in tids.by_ref().take(limits::THREADS) {
+            threads.extend(read_thread(&tasks, tid)?.map(|thread| (tid, thread)));
+        }
         let truncated = more_descriptors || tids.next().is_some();
-        let cgroup = text::read(&folder.join("cgroup"), limits::SMALL_FILE).ok();
+        let cgroup = there(text::read(&folder.join("cgroup"), limits::SMALL_FILE))?;
         let cgroup = cgroup
             .and_then(|(bytes, _)| text::cgroup(&bytes).map(|path| text::shown(path, path.len())));
         let process =
             Process { pid, start_time, threads, kvm, executable, executable_source, told, cgroup };
-        Some((process, truncated))
+        Ok(Some((process, truncated)))
     }
 
     /// The folders of a process's VMs in debugfs; empty if they are not readable.
-    fn folders(&self, process: &Process) -> Vec<Folder> {
-        let Some(debugfs) = &self.debugfs else { return Vec::new() };
-        let folder = |vm_fd: &u32| {
+    fn folders(&self, process: &Process) -> io::Result<Vec<Folder>> {
+        let Some(debugfs) = &self.debugfs else { return Ok(Vec::new()) };
+        let mut folders = Vec::new();
+        for vm_fd in process.kvm.iter().flat_map(|kvm| &kvm.vms) {
             let folder = debugfs.join(format!("kvm/{}-{vm_fd}", process.pid));
             if !folder.is_dir() {
-                return None;
+                continue;
             }
             let vcpu = |id| {
                 let file = folder.join(format!("vcpu{id}/pid"));
-                let tid = text::read(&file, limits::SMALL_FILE).ok();
+                let tid = there(text::read(&file, limits::SMALL_FILE))?;
                 let tid = tid.and_then(|(bytes, _)| text::number(bytes.trim_ascii()));
-                (id, tid.filter(|tid| *tid != 0))
+                Ok((id, tid.filter(|tid| *tid != 0)))
             };
-            let ids = numbers_in(&folder, "vcpu").take(limits::VCPUS).map(vcpu);
-            Some(Folder { vm_fd: *vm_fd, vcpus: ids.collect() })
-        };
-        process.kvm.iter().flat_map(|kvm| &kvm.vms).filter_map(folder).collect()
+            let vcpus = numbers_in(&folder, "vcpu")?.take(limits::VCPUS).map(vcpu);
+            folders.push(Folder { vm_fd: *vm_fd, vcpus: vcpus.collect::<io::Result<_>>()? });
+        }
+        Ok(folders)
     }
 }
 
+/// As [`Vec::retain_mut`], up to the first error.
+fn try_retain<T>(
+    all: &mut Vec<T>,
+    mut keep: impl FnMut(&mut T) -> io::Result<bool>,
+) -> io::Result<()> {
+    let mut done = Ok(());
+    all.retain_mut(|one| {
+        let kept = if done.is_ok() { keep(one) } else { Ok(true) };
+        kept.unwrap_or_else(|why| {
+            done = Err(why);
+            true
+        })
+    });
+    done
+}
+
 /// The numbers in the names of a folder's entries, after `prefix`.
-fn numbers_in(folder: &Path, prefix: &'static str) -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
+fn numbers_in(
+    folder: &Path,
+    prefix: &'static str,
+) -> io::Result<impl Iterator<Item = u32> + use<>> {
+    let entries = there(fs::read_dir(folder))?.into_iter().flatten().flatten();
+    Ok(entries.filter_map(move |entry| {
         text::number(entry.file_name().as_bytes().strip_prefix(prefix.as_bytes())?)
-    })
+    }))
 }
 
 /// KVM's descriptors among those of a process, and whether there are more than the limit.
@@ -287,15 +313,15 @@ fn descriptors(folder: &Path) -> io::Result<(Descriptors, bool)> {
 }
 
 /// Name and start time in a `stat` file.
-fn read_stat(folder: &Path) -> Option<(String, u64)> {
-    let (bytes, _) = text::read(&folder.join("stat"), limits::SMALL_FILE).ok()?;
-    let (comm, start_time) = text::stat(&bytes)?;
-    Some((text::shown(comm, limits::SHOWN), start_time))
+fn read_stat(folder: &Path) -> io::Result<Option<(String, u64)>> {
+    let read = there(text::read(&folder.join("stat"), limits::SMALL_FILE))?;
+    let stat = read.as_ref().and_then(|(bytes, _)| text::stat(bytes));
+    Ok(stat.map(|(comm, start_time)| (text::shown(comm, limits::SHOWN), start_time)))
 }
 
-fn read_thread(tasks: &Path, tid: u32) -> Option<Thread> {
-    let (comm, start_time) = read_stat(&tasks.join(tid.to_string()))?;
-    Some(Thread { tid, start_time, comm })
+fn read_thread(tasks: &Path, tid: u32) -> io::Result<Option<Thread>> {
+    let stat = read_stat(&tasks.join(tid.to_string()))?;
+    Ok(stat.map(|(comm, start_time)| Thread { tid, start_time, comm }))
 }
 
 /// The file name of an executable, which may have been replaced since its start.
@@ -327,7 +353,7 @@ mod tests {
 
     fn read(tree: &Tree, pid: u32) -> (Proc, Process) {
         let proc = tree.proc();
-        let (process, truncated) = proc.read(pid, &mut 0).unwrap();
+        let (process, truncated) = proc.read(pid, &mut 0).unwrap().unwrap();
         assert!(!truncated);
         (proc, process)
     }
@@ -339,7 +365,7 @@ mod tests {
         // The thread of vCPU 2 ends; that of vCPU 3 also ends, and its id is reused.
         tree.remove("proc/16548/task/16559");
         tree.replace("proc/16548/task/16560/stat", " 183712 ", " 190000 ");
-        let vms = proc.vms(&process, None);
+        let vms = proc.vms(&process, None).unwrap();
         let indexes: Vec<_> = vms[0].vcpus.iter().map(|v| v.index).collect();
         assert_eq!((indexes, vms[0].unplaced), (vec![0, 1, 4, 5], Some(2)));
     }
@@ -365,11 +391,11 @@ mod tests {
     fn a_process_id_that_means_another_process_by_now_is_dropped() {
         let tree = Tree::new("qemu-kvm");
         let (proc, process) = read(&tree, 16548);
-        assert_eq!(proc.vms(&process, None).len(), 1);
+        assert_eq!(proc.vms(&process, None).unwrap().len(), 1);
         tree.replace("proc/16548/stat", " 183692 ", " 190000 ");
-        assert_eq!(proc.vms(&process, None), []);
+        assert_eq!(proc.vms(&process, None).unwrap(), []);
         tree.remove("proc/16548");
-        assert_eq!(proc.vms(&process, None), []);
+        assert_eq!(proc.vms(&process, None).unwrap(), []);
     }
 
     #[test]
@@ -384,7 +410,7 @@ mod tests {
             let tree = Tree::new(name);
             let (_, mut process) = read(&tree, pid);
             process.kvm = None;
-            let vms = Proc::at("nowhere").folders(&process);
+            let vms = Proc::at("nowhere").folders(&process).unwrap();
             assert!(vms.is_empty());
             let vms = assemble::vms(&process, Vec::new(), None);
             assert_eq!(vms.first().map(|vm| vm.accel), accel, "{name}");

@@ -60,6 +60,9 @@ pub enum QmpError {
     /// The VM's process ended meanwhile.
     #[error("the VM's process has ended")]
     Gone,
+    /// The threads that the answer names could not be looked at.
+    #[error("/proc: {0}")]
+    Unconfirmed(#[source] io::Error),
 }
 
 /// A vCPU, as QEMU names it.

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use rustix::io::Errno;
+
 /// The first `max` bytes of a file, and whether there are more.
 pub(crate) fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
@@ -11,6 +13,25 @@ pub(crate) fn read(path: &Path, max: usize) -> io::Result<(Vec<u8>, bool)> {
     let more = bytes.len() > max;
     bytes.truncate(max);
     Ok((bytes, more))
+}
+
+/// A result of reading; `None`: there is nothing that this user may read.
+///
+/// # Errors
+///
+/// File descriptors or memory ran out, which says nothing about what there is.
+pub(crate) fn there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(e)
+            if matches!(
+                Errno::from_io_error(&e),
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+            ) =>
+        {
+            Err(e)
+        }
+        read => Ok(read.ok()),
+    }
 }
 
 /// Text that is safe to print: the first `max` bytes, with escapes for control characters, characters that reorder or

@@ -5,6 +5,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::Tree;
+use vcoop_testing::without_files;
 use vcoop_vmm::{Accel, Proc, Role, Source, Vm, Vmm};
 
 /// The VMs of a fixture, with everything readable.
@@ -218,4 +219,25 @@ fn a_list_of_processes_that_is_not_there_is_an_error() {
 #[test]
 fn this_host_can_be_read() {
     Proc::default().scan().unwrap();
+}
+
+#[test]
+fn no_vm_has_ended_because_file_descriptors_ran_out() {
+    for fixture in ["qemu-kvm", "libvirt", "qemu-kvm-unnamed", "twins"] {
+        let tree = Tree::new(fixture);
+        let whole = tree.proc().scan().unwrap();
+        let scans = without_files(
+            move || tree.proc(),
+            |proc, mut all| {
+                let scan = |close| {
+                    all.truncate(all.len() - close);
+                    proc.scan().ok()
+                };
+                [0, 1, 1, 1, 1, 1, 1].map(scan)
+            },
+        );
+        let Some(scans) = scans else { return };
+        assert!(scans.iter().flatten().all(|scan| *scan == whole), "{fixture}: {scans:?}");
+        assert!(scans[0].is_none() && scans[6].is_some(), "{fixture}: {scans:?}");
+    }
 }

@@ -1,0 +1,35 @@
+//! File descriptors that run out.
+#![allow(unsafe_code, reason = "unshare has no safe wrapper")]
+
+use std::fs::File;
+use std::thread;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Some systems have so high a limit that no test gets there.
+const MOST: usize = 1 << 20;
+
+/// Runs `prepare` and then `run` in a thread with file descriptors of its own. After `prepare` all of them are in use;
+/// `run` gets files that it can close. `None`: this host's limit is too high for a test.
+///
+/// # Panics
+///
+/// If the thread does.
+pub fn without_files<P, R: Send + 'static>(
+    prepare: impl FnOnce() -> P + Send + 'static,
+    run: impl FnOnce(P, Vec<File>) -> R + Send + 'static,
+) -> Option<R> {
+    let alone = thread::spawn(|| {
+        // SAFETY: this thread has files of its own from here on; nobody else's are changed.
+        unsafe { unshare_unsafe(UnshareFlags::FILES) }.expect("a thread may have its own files");
+        let prepared = prepare();
+        let mut all = Vec::new();
+        while all.len() < MOST
+            && let Ok(file) = File::open("/dev/null")
+        {
+            all.push(file);
+        }
+        (all.len() < MOST).then(|| run(prepared, all))
+    });
+    alone.join().expect("the thread has ended well")
+}
