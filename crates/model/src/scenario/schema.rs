@@ -35,6 +35,7 @@ pub fn reference() -> String {
         ("[host.credit1.patches]", "PatchKeys"),
         ("[host.powervm]", "PowerVmKeys"),
         ("topology", "TopologyTable"),
+        ("[[group]]", "GroupKeys"),
         ("[[vm]]", "VmKeys"),
         ("[[vm.device]]", "DeviceKeys"),
         ("[policy.NAME]", "PolicyKeys"),

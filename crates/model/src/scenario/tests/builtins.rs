@@ -81,6 +81,21 @@ fn flagship_takes_another_number_of_cpus() {
     assert_eq!(plan.host.sched.topology().llcs, 2);
 }
 
+#[test]
+fn the_reference_has_every_key_of_the_schema() {
+    let (schema, reference) = (schema(), reference());
+    for (name, table) in schema["definitions"].as_object().unwrap() {
+        let kinds = table["oneOf"].as_array().into_iter().flatten();
+        for (key, value) in
+            kinds.chain([table]).filter_map(|t| t["properties"].as_object()).flatten()
+        {
+            let about = value["description"].as_str().unwrap_or_default();
+            let row = format!("- `{key}`: {about}");
+            assert!(key == "kind" || reference.contains(&row), "{name}: {row}");
+        }
+    }
+}
+
 /// Just enough of JSON schema for what `schema()` emits.
 fn valid(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     if let Some(reference) = schema["$ref"].as_str() {
