@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::{Journal, MOST_THREADS};
@@ -70,6 +71,9 @@ const MOST_SHORT: u32 = 3;
 
 /// Most threads of an owner: as many as it can write down.
 pub(crate) const MOST_SLOTS: usize = MOST_THREADS;
+/// Open files of the keeper for each thread in its care, and for everything else.
+const FILES: usize = 4;
+const OTHER_FILES: usize = 32;
 /// Longest message.
 const MOST_LINE: usize = 4096;
 /// The slots begin behind the first page of the lock's file.
@@ -246,7 +250,10 @@ impl Keeper {
         let slots = Slots::map(lock)?;
         let (child, pipe) = spawn(program, lock, &place.journal_path())?;
         let (held, began) = (BTreeMap::new(), Instant::now());
-        let free = (0..MOST_SLOTS).rev().collect();
+        // It may open as many files as this process.
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let files = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES);
+        let free = (0..MOST_SLOTS.min(files / FILES)).rev().collect();
         Ok(Self { child, pipe, slots, held, free, program, began, short: 0 })
     }
 
@@ -283,7 +290,13 @@ impl Keeper {
     ///
     /// No slot is left, or the process has ended.
     pub(crate) fn hold(&mut self, baseline: &Baseline) -> io::Result<usize> {
-        let slot = *self.free.last().ok_or_else(|| io::Error::other("too many threads"))?;
+        let full = || {
+            let most = self.held.len();
+            io::Error::other(format!(
+                "it has {most} threads, and no room or open files for more (ulimit -Hn)"
+            ))
+        };
+        let slot = *self.free.last().ok_or_else(full)?;
         let words = self.slots.get(slot);
         words.rests();
         words.due(None);

@@ -32,9 +32,9 @@ struct Page {
     vcpus: Vec<Seen>,
 }
 
-/// The text of a page.
-fn text(status: Status) -> String {
-    let scan = Proc::default().scan().unwrap_or_default();
+/// The text of a page. Without the VMs that run there is none: series that end would mean that VMs have ended.
+fn text(status: Status) -> io::Result<String> {
+    let scan = Proc::default().scan()?;
     let vcpus = scan.vms.iter().flat_map(|vm| {
         vm.vcpus.iter().map(|vcpu| {
             let time = run_time(vcpu.thread.tid as i32);
@@ -42,7 +42,7 @@ fn text(status: Status) -> String {
             Seen { vm: vm.name.clone(), pid: vm.pid, index: vcpu.index, ran_ns, waited_ns }
         })
     });
-    metrics::text(Page { status, vcpus: vcpus.collect() })
+    Ok(metrics::text(Page { status, vcpus: vcpus.collect() }))
 }
 
 const NS: f64 = 1e9;
@@ -174,7 +174,7 @@ pub(crate) fn serve(
     listen: &Listen,
     status: impl Fn() -> Result<Status, Refusal> + Send + 'static,
 ) -> io::Result<()> {
-    metrics::serve(listen, move || Ok(text(status().map_err(io::Error::other)?)))
+    metrics::serve(listen, move || text(status().map_err(io::Error::other)?))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Applies policies to VMs, and takes them back.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -21,6 +22,9 @@ use crate::engine::{ENDS, Shares, Target};
 use crate::policy::kernel_rules;
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
+
+/// Open files that policies leave to others in this process: clients, metrics, looks at `/proc`, another keeper.
+pub(super) const SPARE_FILES: usize = 64;
 
 /// A note for a policy that sets a nice value, if the vCPUs are in control groups: it counts within a group only.
 pub(super) fn nice_in_group(
@@ -63,8 +67,11 @@ impl Inside {
         };
         self.vms.entry(number).and_modify(|vm| vm.timers = timers);
         self.hear_pressure();
-        let begun = timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers);
-        if let Err(why) = begun.and_then(|()| self.begin(number)) {
+        let begun = self.spares_files().and_then(|()| {
+            timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers)?;
+            self.begin(number)
+        });
+        if let Err(why) = begun {
             self.detach(number);
             return Err(why);
         }
@@ -130,6 +137,16 @@ impl Inside {
             return Err(why);
         }
         Ok(number)
+    }
+
+    /// Whether others can still open as many files as they may need.
+    fn spares_files(&self) -> Result<(), Refusal> {
+        let spare: io::Result<Vec<_>> = (0..SPARE_FILES).map(|_| self.poll.try_clone()).collect();
+        spare.map(drop).map_err(|e| {
+            Refusal::from(format!(
+                "{e}: what is left is for clients and metrics\n  remedy: raise the limit of open files, ulimit -Hn"
+            ))
+        })
     }
 
     /// The policy begins, for the first time or after a rest.

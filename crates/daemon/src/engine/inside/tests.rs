@@ -12,12 +12,13 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::inotify;
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
-use vcoop_testing::{Skip, Waiting, until};
+use vcoop_testing::{Skip, Waiting, until, without_files};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
+use super::attach::SPARE_FILES;
 use crate::engine::link::tests::shares;
 use crate::engine::{self, Engine, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
@@ -436,6 +437,23 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
         }
         rig.detach(number);
         assert_eq!(Attributes::get(tid).unwrap(), wanted, "{means}");
+    }
+}
+
+#[test]
+fn a_policy_leaves_files_for_clients_and_metrics() {
+    let attached = without_files(Rig::new, |mut rig, mut all| {
+        let vcpu = Waiting::start();
+        [8, SPARE_FILES].map(|close| {
+            all.truncate(all.len() - close);
+            let attached = rig.attach(target(vcpu.tid));
+            attached.map(|vm| vm.driven().count()).map_err(|why| (why.why, rig.vms.len()))
+        })
+    });
+    if let Some([few, many]) = attached {
+        let (why, vms) = few.unwrap_err();
+        assert!(why.contains("os error 24") && why.contains("ulimit -Hn") && vms == 0, "{why}");
+        assert_eq!(many, Ok(1));
     }
 }
 
