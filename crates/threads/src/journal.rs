@@ -93,7 +93,7 @@ pub struct Contents {
 pub struct Journal {
     path: PathBuf,
     contents: Contents,
-    /// The file has threads that were forgotten since it was written.
+    /// Threads were forgotten or got another baseline since the file was written.
     stale: bool,
 }
 
@@ -190,14 +190,11 @@ impl Journal {
         written.map(|()| new)
     }
 
-    /// Replaces the baseline of a thread in the journal, after a change from outside.
-    ///
-    /// # Errors
-    ///
-    /// [`JournalError::Io`]: the file still has the earlier one.
-    pub fn rewrite(&mut self, baseline: &Baseline) -> Result<(), JournalError> {
+    /// Replaces the baseline of a thread in the journal, after a change from outside. The file has the earlier one
+    /// until the next write, or [`settle`](Self::settle).
+    pub fn replace(&mut self, baseline: &Baseline) {
         self.contents.threads.insert(baseline.tid, baseline.clone());
-        self.write()
+        self.stale = true;
     }
 
     /// Removes a thread that has its baseline again. The file has it until the next write, or
@@ -206,11 +203,11 @@ impl Journal {
         self.stale |= self.contents.threads.remove(&tid).is_some();
     }
 
-    /// Writes the file if threads were forgotten since the last write.
+    /// Writes the file if threads were forgotten or got another baseline since the last write.
     ///
     /// # Errors
     ///
-    /// [`JournalError::Io`]: the file still has them, which does no harm.
+    /// [`JournalError::Io`]: the file still has what they had. For those that were forgotten this does no harm.
     pub fn settle(&mut self) -> Result<(), JournalError> {
         if self.stale { self.write() } else { Ok(()) }
     }

@@ -132,6 +132,8 @@ pub(super) struct Inside {
     keeper: Keeper,
     journal: Journal,
     place: Place,
+    /// Numbers of VMs, and vCPUs in them, whose new baseline the journal's file does not have yet.
+    rebased: Vec<(u64, usize)>,
     /// How long it polls for the next event before it sleeps.
     busy_poll: Ns,
     /// Time of the last event that a policy was told of.
@@ -176,6 +178,7 @@ impl Inside {
             keeper,
             journal,
             place,
+            rebased: Vec::new(),
             busy_poll: 0,
             last_event: 0,
             last_look: 0,
@@ -246,10 +249,16 @@ impl Inside {
         }
     }
 
-    /// Takes the threads out of the journal's file that have what they had: once for all of them.
+    /// Writes the journal's file, if it is to change: once for all threads that have what they had by now, or have
+    /// another baseline.
     fn settle(&mut self) {
-        // They stay in the file if that cannot be written, which does no harm.
-        let _ = self.journal.settle();
+        let rebased = std::mem::take(&mut self.rebased);
+        // An owner that reads what is in the file would give these a baseline that they no longer have.
+        if let Err(why) = self.journal.settle() {
+            for (number, place) in rebased {
+                self.leave(number, place, Some(why.to_string()));
+            }
+        }
     }
 
     /// Whether it polls for the next event. Not on the only CPU, where vCPUs are to run.
@@ -518,17 +527,14 @@ impl Inside {
     fn note_baseline(&mut self, number: u64, place: usize) {
         let Some(vcpu) = self.vcpu(number, place) else { return };
         let (baseline, slot) = (vcpu.captured.baseline().clone(), vcpu.slot);
-        let words = |e: &dyn std::fmt::Display| e.to_string();
-        // If it cannot be written down, nothing more is changed.
-        let noted = self.journal.rewrite(&baseline).map_err(|e| words(&e));
-        let noted =
-            noted.and_then(|()| self.keeper.hold_anew(slot, &baseline).map_err(|e| words(&e)));
-        match noted {
+        self.journal.replace(&baseline);
+        match self.keeper.hold_anew(slot, &baseline) {
             Ok(()) => {
+                self.rebased.push((number, place));
                 let policy = baseline.attributes.to_policy();
                 self.run(number, place, |port| driver::rebase(port, policy));
             }
-            Err(why) => self.leave(number, place, Some(why)),
+            Err(why) => self.leave(number, place, Some(why.to_string())),
         }
     }
 

@@ -84,7 +84,8 @@ fn a_baseline_that_has_changed_is_written_again() {
         let mut journal = Journal::create(dir.root()).unwrap();
         journal.record([&captured]).unwrap();
         let other = Baseline { nice: 7, ..captured.baseline().clone() };
-        journal.rewrite(&other).unwrap();
+        journal.replace(&other);
+        journal.settle().unwrap();
         assert_eq!(journal.contents().threads[&tids[0]].nice, 7);
         assert_eq!(read(dir.root()).unwrap().contents().threads[&tids[0]].nice, 7);
     });

@@ -135,20 +135,25 @@ fn with_vcpus(tids: &[i32]) -> Target {
     Target { vcpus: vcpus.collect(), plan, ..target(tids[0]) }
 }
 
-#[test]
-fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
-    let mut rig = Rig::new();
+/// Counts how often an engine's journal was written since the last call.
+fn writes(rig: &Rig) -> impl Fn() -> usize + use<> {
     let notes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
     let notes = notes.unwrap();
     // Both ends of a move: the kernel reports equal events that follow each other as one.
     let moved = inotify::WatchFlags::MOVE;
     inotify::add_watch(&notes, rig.dir.path().join("run"), moved).unwrap();
-    let written = || {
+    move || {
         let mut room = [std::mem::MaybeUninit::uninit(); 8192];
         let mut reader = inotify::Reader::new(&notes, &mut room);
         let moves = std::iter::from_fn(|| Some(reader.next().ok()?.events()));
         moves.filter(|end| end.contains(inotify::ReadFlags::MOVED_TO)).count()
-    };
+    }
+}
+
+#[test]
+fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
+    let mut rig = Rig::new();
+    let written = writes(&rig);
     let vcpus: Vec<Waiting> = (0..8).map(|_| Waiting::start()).collect();
     let tids: Vec<i32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
     let (answer, answered) = mpsc::channel();
@@ -438,6 +443,33 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
         rig.detach(number);
         assert_eq!(Attributes::get(tid).unwrap(), wanted, "{means}");
     }
+}
+
+#[test]
+fn nice_values_that_somebody_sets_for_a_whole_vm_are_written_at_once_or_end_its_boosts() {
+    let mut rig = Rig::new();
+    let vcpus: Vec<Waiting> = (0..8).map(|_| Waiting::start()).collect();
+    let tids: Vec<i32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
+    rig.attach(with_vcpus(&tids)).unwrap();
+    let (number, written) = (rig.number(), writes(&rig));
+    let journal = rig.place.journal_path();
+    let mut look = |nice| {
+        tids.iter().for_each(|tid| renice(*tid, nice));
+        (0..tids.len()).for_each(|place| rig.check(number, place));
+        rig.settle();
+        rig.status(None).vms[0].driven().count()
+    };
+    assert_eq!((look(9), written()), (8, 1));
+    let noted = || Journal::read(&journal).unwrap().contents().threads.clone();
+    assert!(tids.iter().all(|tid| noted()[tid].nice == 9));
+    let new = journal.with_extension("journal.new");
+    std::fs::create_dir(&new).unwrap();
+    assert_eq!((look(11), written()), (0, 0));
+    assert!(tids.iter().all(|tid| noted()[tid].nice == 9));
+    std::fs::remove_dir(&new).unwrap();
+    rig.detach(number);
+    let nice = |tid: &i32| Attributes::get(*tid).unwrap().to_policy();
+    assert!(tids.iter().map(nice).all(|it| it == Policy::Normal { nice: 11, slice_ns: None }));
 }
 
 #[test]
