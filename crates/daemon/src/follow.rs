@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vcoop_vmm::{Passed, Proc, VcpuThread, Vm};
 
 use crate::config::Config;
-use crate::protocol::{VcpuStatus, VmId};
+use crate::protocol::{VcpuStatus, VmId, VmStatus};
 use crate::service::{Owner, Service};
 
 /// Time between two looks, if processes or threads have begun since the last one.
@@ -35,6 +35,14 @@ fn threads_of(vcpus: &[VcpuThread]) -> Vec<ThreadId> {
     vcpus.iter().map(|vcpu| (vcpu.thread.tid, vcpu.thread.start_time)).collect()
 }
 
+/// How many vCPUs are left alone, and why the first of them is, in words.
+fn left_alone(vcpus: &[VcpuStatus]) -> Option<String> {
+    let why = |v: &VcpuStatus| Some((v.index, v.left_alone.clone()?));
+    let (first, why) = vcpus.iter().find_map(why)?;
+    let alone = vcpus.iter().filter(|v| v.left_alone.is_some()).count();
+    Some(format!("{alone} left alone (vCPU {first}: {why})"))
+}
+
 /// A VM that is followed.
 #[derive(Debug)]
 struct Followed {
@@ -43,6 +51,8 @@ struct Followed {
     vcpus: Vec<ThreadId>,
     /// The last message about it, so that messages do not repeat.
     said: Option<String>,
+    /// Which of its vCPUs are left alone, and why, as of the last look.
+    alone: Option<String>,
     again: Again,
     /// No new try before this time, because its policy could not be applied.
     pause: Option<Instant>,
@@ -191,10 +201,11 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn follow(&mut self, vm: &Vm, in_force: &BTreeSet<VmId>) {
+    fn follow(&mut self, vm: &Vm, in_force: &BTreeMap<VmId, VmStatus>) {
         let (id, now) = (VmId::of(vm), Instant::now());
         let again = Again::default();
-        let new = Followed { first_seen: now, vcpus: Vec::new(), said: None, again, pause: None };
+        let (said, alone) = (None, None);
+        let new = Followed { first_seen: now, vcpus: Vec::new(), said, alone, again, pause: None };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
         let owner = self.service.owner(&id);
@@ -204,9 +215,14 @@ impl<'a> Follower<'a> {
             }
             return;
         };
+        if let (Some(Owner::Rule(..)), Some(status)) = (&owner, in_force.get(&id))
+            && let Some(alone) = followed.news_of_alone(left_alone(&status.vcpus))
+        {
+            tracing::warn!("{}: {alone}", id.name);
+        }
         let due = match owner {
             None => true,
-            Some(Owner::Rule(..)) if !in_force.contains(&id) => {
+            Some(Owner::Rule(..)) if !in_force.contains_key(&id) => {
                 let (due, is_new) = followed.again.due(now);
                 if is_new {
                     let after = due.duration_since(now).as_secs();
@@ -238,11 +254,8 @@ impl<'a> Follower<'a> {
                 followed.vcpus = threads_of(&vm.vcpus);
                 let (name, policy, vcpus) = (&id.name, &rule.policy, status.extent());
                 let mut said = format!("{name}: {policy} on {vcpus}, by rule {number}");
-                let why = |v: &VcpuStatus| Some((v.index, v.left_alone.clone()?));
-                if let Some((first, why)) = status.vcpus.iter().find_map(why) {
-                    let alone = status.vcpus.len() - status.driven().count();
-                    said += &format!("; {alone} left alone (vCPU {first}: {why})");
-                }
+                followed.alone = left_alone(&status.vcpus);
+                said.extend(followed.alone.iter().map(|alone| format!("; {alone}")));
                 for note in &status.notes {
                     said += &format!("; {note}");
                 }
@@ -258,6 +271,13 @@ impl<'a> Follower<'a> {
 }
 
 impl Followed {
+    /// Notes which vCPUs are left alone. Returns the text if it has changed.
+    fn news_of_alone(&mut self, alone: Option<String>) -> Option<String> {
+        let is_new = self.alone != alone;
+        self.alone = alone;
+        self.alone.clone().filter(|_| is_new)
+    }
+
     fn starts(&self) -> bool {
         self.first_seen.elapsed() < STARTS
     }
@@ -266,8 +286,10 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::{
-        Again, FIRST, LONGEST, LOOK, REST, from_behind, interval, pause_after, threads_of,
+        Again, FIRST, Followed, LONGEST, LOOK, REST, from_behind, interval, left_alone,
+        pause_after, threads_of,
     };
+    use crate::protocol::VcpuStatus;
     use std::time::{Duration, Instant};
     use vcoop_vmm::{Source, Thread, VcpuThread};
 
@@ -282,6 +304,26 @@ mod tests {
         for other in [vcpu(8, 1), vcpu(7, 2)] {
             assert_ne!(before, threads_of(&[other]));
         }
+    }
+
+    #[test]
+    fn who_is_left_alone_after_a_while_is_told_once() {
+        let vcpu = |index, why: Option<&str>| VcpuStatus {
+            index,
+            left_alone: why.map(str::to_owned),
+            ..VcpuStatus::default()
+        };
+        let now = Instant::now();
+        let (vcpus, again) = (Vec::new(), Again::default());
+        let (said, alone, pause) = (None, None, None);
+        let mut followed = Followed { first_seen: now, vcpus, said, alone, again, pause };
+        let mut news = |last| {
+            let vcpus = [vcpu(0, None), vcpu(1, Some("it is FIFO")), vcpu(2, last)];
+            followed.news_of_alone(left_alone(&vcpus))
+        };
+        let alone = |count| Some(format!("{count} left alone (vCPU 1: it is FIFO)"));
+        assert_eq!([news(None), news(None)], [alone(1), None]);
+        assert_eq!([news(Some("full")), news(Some("full"))], [alone(2), None]);
     }
 
     #[test]

@@ -151,9 +151,9 @@ impl Service {
     }
 
     /// VMs with a policy in force.
-    pub(crate) fn in_force(&self) -> BTreeSet<VmId> {
+    pub(crate) fn in_force(&self) -> BTreeMap<VmId, VmStatus> {
         let vms = self.shared.engine.status(None).map_or_else(|_| Vec::new(), |status| status.vms);
-        vms.into_iter().map(|vm| vm.vm).collect()
+        vms.into_iter().map(|vm| (vm.vm.clone(), vm)).collect()
     }
 
     /// Who decides about a VM; `None`: no policy was applied.
