@@ -44,10 +44,11 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> io::Result<Response> {
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        self.stream.get_mut().write_all(&text)?;
+        let sent = self.stream.get_mut().write_all(&text);
         let mut line = String::new();
+        // An owner with too many clients says so without reading the request, and closes.
         if self.stream.read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
         }
         Ok(serde_json::from_str(&line)?)
     }

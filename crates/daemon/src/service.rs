@@ -33,7 +33,9 @@ use crate::protocol::{Refusal, Request, Response, VmId, VmStatus};
 /// Longest request.
 const MOST_REQUEST: u64 = 64 << 10;
 /// Most connections at a time.
-const MOST_CONNECTIONS: u64 = 32;
+const MOST_CONNECTIONS: u64 = 40;
+/// With more than these, a client that would stay connected is refused, so that the others can still ask and detach.
+const MOST_ATTACHED: u64 = 32;
 
 /// Who decides about the policy of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,6 +241,8 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
         let Some(stream) = accepted(stream) else { continue };
         if shared.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
+            // The client gets it although nobody reads its request.
+            let _ = say(&stream, &Response::Refused(full(MOST_CONNECTIONS)));
             continue;
         }
         let own = shared.clone();
@@ -254,6 +258,20 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
+
+/// Sends an answer.
+fn say(mut to: &UnixStream, answer: &Response) -> io::Result<()> {
+    let mut text = serde_json::to_vec(answer)?;
+    text.push(b'\n');
+    to.write_all(&text)
+}
+
+fn full(most: u64) -> Refusal {
+    Refusal::from(format!(
+        "{most} clients are connected, and each `vcoop attach` is one\n  remedy: end some, or let rules of `vcoop \
+         daemon` apply policies"
+    ))
 }
 
 impl Shared {
@@ -296,10 +314,7 @@ impl Shared {
             let request = request.map_err(|why| format!("not understood: {why}").into());
             let answer = request.and_then(|request| self.answer(request, me));
             let answer = answer.unwrap_or_else(Response::Refused);
-            let Ok(mut text) = serde_json::to_vec(&answer) else { return };
-            text.push(b'\n');
-            let mut writer = stream;
-            if writer.write_all(&text).is_err() {
+            if say(stream, &answer).is_err() {
                 return;
             }
         }
@@ -336,6 +351,9 @@ impl Shared {
     ) -> Result<VmStatus, Refusal> {
         let _one = self.change();
         self.is_free_for(id, me)?;
+        if self.connections.load(Ordering::Acquire) > MOST_ATTACHED {
+            return Err(full(MOST_ATTACHED));
+        }
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
         let vm = scan.vms.iter().find(|vm| VmId::of(vm) == *id);
         let vm = vm.ok_or_else(|| format!("{}: it has ended", id.name))?;
@@ -440,11 +458,15 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
 
-    use super::{Owner, Shared, raise_files};
+    use super::{MOST_ATTACHED, MOST_CONNECTIONS, Owner, Shared, accept, raise_files};
+    use crate::client::Client;
     use crate::engine::Engine;
     use crate::engine::tests::{idle, owned, target};
-    use crate::protocol::{Request, VmId};
+    use crate::protocol::{Request, Response, VmId};
+    use crate::service::Service;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use vcoop_threads::gettid;
 
@@ -488,6 +510,37 @@ mod tests {
         assert_eq!(attach(&first), ended, "its own may be replaced");
         shared.owners().insert(vm.clone(), Owner::Rule("static".to_owned(), Vec::new()));
         assert_eq!(attach(&second), ended, "a rule's may be replaced");
+    }
+
+    #[test]
+    fn who_finds_too_many_clients_is_told_so_and_the_last_places_are_for_questions() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = Arc::new(shared(&dir));
+        let listener = UnixListener::bind(Service::socket_in(dir.path())).unwrap();
+        std::thread::spawn(move || accept(&shared, &listener));
+        let mut clients = Vec::new();
+        let mut ask = |request: &Request| {
+            let mut client = Client::connect(dir.path()).unwrap().unwrap();
+            let answer = client.ask(request).unwrap();
+            clients.push(client);
+            match answer {
+                Response::Refused(why) => why.why,
+                _ => String::new(),
+            }
+        };
+        let vm = VmId { pid: 1, start_ticks: 1, name: "web".to_owned() };
+        let (policy, sets) = ("static".to_owned(), Vec::new());
+        let attach = Request::Attach { vm, policy, sets };
+        for _ in 0..MOST_ATTACHED {
+            assert!(ask(&attach).contains("it has ended"));
+        }
+        assert!(ask(&attach).contains("32 clients are connected"));
+        for _ in MOST_ATTACHED + 1..MOST_CONNECTIONS {
+            assert_eq!(ask(&Request::Status { vm: None }), "");
+        }
+        for _ in 0..20 {
+            assert!(ask(&Request::Status { vm: None }).contains("40 clients are connected"));
+        }
     }
 
     #[test]
