@@ -20,8 +20,13 @@ pub enum Dist {
         /// Largest value; larger ones are cut to it.
         max_ns: Ns,
     },
-    /// By measured quantiles.
-    Quantiles(Quantiles),
+    /// By measured quantiles and the measured mean.
+    Measured {
+        /// Quantiles.
+        quantiles: Quantiles,
+        /// Mean.
+        mean_ns: Ns,
+    },
 }
 
 impl Dist {
@@ -30,8 +35,7 @@ impl Dist {
         match *self {
             Self::Const(ns) => ns,
             Self::Uniform(low, high) => low.midpoint(high),
-            Self::Exp { mean_ns, .. } => mean_ns,
-            Self::Quantiles(quantiles) => quantiles.mean(),
+            Self::Exp { mean_ns, .. } | Self::Measured { mean_ns, .. } => mean_ns,
         }
     }
 }

@@ -85,6 +85,8 @@ pub struct Noise {
     pub period_ns: Ns,
     /// How long it takes the CPU.
     pub takes: Quantiles,
+    /// The mean of that.
+    pub mean_ns: Ns,
 }
 
 choice! {

@@ -25,13 +25,31 @@ const SCALES: [u64; LEVELS - 1] = {
     let mut scales = [0; LEVELS - 1];
     let mut i = 0;
     while i < scales.len() {
-        scales[i] = (10_000 << 32) / (PER_10_000[i + 1] - PER_10_000[i]);
+        scales[i] = (10_000 * WHOLE) / (PER_10_000[i + 1] - PER_10_000[i]);
         i += 1;
     }
     scales
 };
 
-/// A distribution by its quantiles at [`PER_10_000`], linear in between: in nanoseconds, at most 4 s.
+/// The whole distance from a level to the next, as [`place`] has it.
+const WHOLE: u64 = 1 << 32;
+
+/// Between which quantiles that at `u / 2^64` is: the number of the lower one, and how far beyond it, in 2^32nds.
+#[inline]
+fn place(u: u64) -> (usize, u64) {
+    // Nine of ten draws end here, without a branch between them.
+    let mut i = usize::from(u >= BEGINS[1]) + usize::from(u >= BEGINS[2]);
+    if u >= BEGINS[3] {
+        i = 3;
+        while i + 1 < BEGINS.len() && u >= BEGINS[i + 1] {
+            i += 1;
+        }
+    }
+    let part = (u128::from(u - BEGINS[i]) * u128::from(SCALES[i])) >> 64;
+    (i, part as u64)
+}
+
+/// A distribution by its quantiles at [`PER_10_000`], in nanoseconds, at most 4 s. In between it is linear, unless its mean is known too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "[u32; LEVELS]", into = "[u32; LEVELS]")]
 pub struct Quantiles([u32; LEVELS]);
@@ -75,20 +93,40 @@ impl Quantiles {
         (twice + 10_000) / 20_000
     }
 
+    /// The least and the largest mean that a distribution with these quantiles can have, in 10 000ths of a nanosecond.
+    fn means(self) -> (Ns, Ns) {
+        let weighed = |ns: &[u32]| {
+            ns.iter().zip(PER_10_000.windows(2)).map(|(ns, p)| Ns::from(*ns) * (p[1] - p[0])).sum()
+        };
+        (weighed(&self.0[..LEVELS - 1]), weighed(&self.0[1..]))
+    }
+
+    /// Whether a distribution with these quantiles can have this mean.
+    pub fn allow_mean(self, mean: Ns) -> bool {
+        let (least, most) = self.means();
+        mean == self.mean() || (least..=most).contains(&mean.saturating_mul(10_000))
+    }
+
     /// The quantile at `u / 2^64`.
     #[inline]
     pub fn at(self, u: u64) -> Ns {
-        // Nine of ten draws end here, without a branch between them.
-        let mut i = usize::from(u >= BEGINS[1]) + usize::from(u >= BEGINS[2]);
-        if u >= BEGINS[3] {
-            i = 3;
-            while i + 1 < BEGINS.len() && u >= BEGINS[i + 1] {
-                i += 1;
-            }
-        }
-        let part = (u128::from(u - BEGINS[i]) * u128::from(SCALES[i])) >> 64;
+        let (i, part) = place(u);
         let (from, to) = (Ns::from(self.0[i]), Ns::from(self.0[i + 1]));
-        from + (((to - from) * part as u64) >> 32)
+        from + (((to - from) * part) >> 32)
+    }
+
+    /// The quantile at `u / 2^64` of the distribution that also has this mean: between two quantiles it follows a power,
+    /// the same for all. If the mean is that of straight lines, or none that the quantiles allow, it is [`Self::at`].
+    pub fn at_with_mean(self, mean: Ns, u: u64) -> Ns {
+        if mean == self.mean() || !self.allow_mean(mean) {
+            return self.at(u);
+        }
+        // The mean of a power of a uniform draw is 1 / (exponent + 1).
+        let (least, most) = self.means();
+        let exponent = (most - least) as f64 / (mean * 10_000 - least) as f64 - 1.0;
+        let (i, part) = place(u);
+        let (from, to) = (Ns::from(self.0[i]), Ns::from(self.0[i + 1]));
+        from + ((to - from) as f64 * libm::pow(part as f64 / WHOLE as f64, exponent)) as Ns
     }
 }
 
@@ -116,6 +154,40 @@ mod tests {
         let sum: Ns = (0..n).map(|i| SOME.at(u64::MAX / n * i)).sum();
         assert!(SOME.mean().abs_diff(sum / n) <= 1, "{} {}", SOME.mean(), sum / n);
         assert_eq!(Quantiles([7; LEVELS]).mean(), 7);
+    }
+
+    /// What `vcoop calibrate` found on an idle machine, with the mean of the same samples.
+    const SKEWED: Quantiles =
+        Quantiles([160, 200, 1_211, 17_916, 82_432, 150_113, 226_687, 322_991]);
+
+    #[test]
+    fn a_known_mean_is_that_of_the_draws() {
+        let n = 1_000_000;
+        let drawn =
+            |q: Quantiles, mean| (0..n).map(move |i| q.at_with_mean(mean, u64::MAX / n * i));
+        assert_eq!(SKEWED.mean(), 9_885, "straight lines have another one");
+        for (q, mean) in [(SKEWED, 6_088), (SKEWED, 3_500), (SKEWED, 16_000), (SOME, 300)] {
+            let found = drawn(q, mean).sum::<Ns>() / n;
+            assert!(found.abs_diff(mean) <= 1 + mean / 1_000, "{found} {mean}");
+            assert!(drawn(q, mean).is_sorted());
+            for (level, ns) in PER_10_000.iter().zip(q.values()) {
+                let u = ((u128::from(*level) << 64) / 10_000).min(u128::from(u64::MAX)) as u64;
+                assert!(q.at_with_mean(mean, u).abs_diff(ns) <= 1, "{level} of {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mean_that_the_quantiles_do_not_allow_changes_nothing() {
+        let means: Vec<Ns> = (0..20_000).filter(|&mean| SKEWED.allow_mean(mean)).collect();
+        assert_eq!((means.first(), means.last()), (Some(&3_093), Some(&16_677)));
+        for mean in [0, 3_092, 9_885, 16_678, Ns::MAX] {
+            assert_eq!(SKEWED.at_with_mean(mean, u64::MAX / 3), SKEWED.at(u64::MAX / 3));
+        }
+        assert_eq!(SKEWED.at_with_mean(3_093, 0), 160);
+        let same = Quantiles([7; LEVELS]);
+        assert!(same.allow_mean(7) && !same.allow_mean(8));
+        assert_eq!(same.at_with_mean(7, u64::MAX), 7);
     }
 
     #[test]

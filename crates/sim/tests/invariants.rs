@@ -413,7 +413,14 @@ fn disturb(p: &mut Plan, seed: u64) {
     if seed & 0x200 == 0 {
         for by in [NoiseBy::Interrupts, NoiseBy::Threads] {
             let takes = Quantiles::ascending([1, 2, 5, 10, 30, 100, 300, 900].map(|us| us * US));
-            p.host.noise.push(Noise { name: format!("{by:?}"), by, period_ns: 2 * MS, takes });
+            let mean_ns = 20 * US;
+            p.host.noise.push(Noise {
+                name: format!("{by:?}"),
+                by,
+                period_ns: 2 * MS,
+                takes,
+                mean_ns,
+            });
         }
     }
     for vm in &mut p.vms {

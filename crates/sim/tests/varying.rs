@@ -57,7 +57,7 @@ fn the_same_seed_draws_the_same() {
 /// A stall of 1 ms in every 100 ms, or a thread that runs for as long.
 fn noise(by: NoiseBy) -> Noise {
     let takes = Quantiles::ascending([MS; LEVELS]);
-    Noise { name: "n".into(), by, period_ns: 100 * MS, takes }
+    Noise { name: "n".into(), by, period_ns: 100 * MS, takes, mean_ns: MS }
 }
 
 #[test]
@@ -81,6 +81,19 @@ fn noise_makes_an_idle_machine_wait() {
     );
     assert!(max(from_ref(&threads), Policy::Fifo(50)) < 100 * US, "FIFO goes before threads");
     assert!(max(from_ref(&threads), fair) > 100 * US);
+}
+
+#[test]
+fn noise_takes_as_much_time_as_was_measured() {
+    let mut p = idle(dear());
+    // Nine of ten times are shorter than twice the mean: straight lines between the quantiles make it 9.9 us.
+    let takes = Quantiles::ascending([160, 200, 1_211, 17_916, 82_432, 150_113, 226_687, 322_991]);
+    let (by, period_ns) = (NoiseBy::Interrupts, 1_100 * US);
+    p.host.noise = vec![Noise { name: "n".into(), by, period_ns, takes, mean_ns: 6_088 }];
+    let r = run(&p);
+    let [count, time] = ["interrupts", "interrupt_time"].map(|of| scalar(&r, "host.noise.n", of));
+    let mean_ns = time / 100.0 * 1e9 / count;
+    assert!((5_800.0..6_400.0).contains(&mean_ns), "{mean_ns}");
 }
 
 #[test]

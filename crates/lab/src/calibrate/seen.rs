@@ -37,17 +37,21 @@ impl SeenNoise {
 
     /// Whether it left the CPU any time; a profile accepts no other noise.
     pub(crate) fn leaves_time(&self) -> bool {
-        let Noise { period_ns, takes, .. } = self.noise();
-        takes.mean() < period_ns
+        let Noise { period_ns, mean_ns, .. } = self.noise();
+        mean_ns < period_ns
     }
 
     /// As a profile has it.
     pub(crate) fn noise(&self) -> Noise {
+        let takes = Quantiles::ascending(self.took.quantiles().map(|ns| ns.min(LONGEST_NS)));
+        // A few samples, or cut ones, may have a mean that their quantiles do not allow.
+        let known = Some(self.took.mean_ns).filter(|&mean| takes.allow_mean(mean));
         Noise {
             name: self.by.name().to_owned(),
             by: self.by,
             period_ns: self.period_ns(),
-            takes: Quantiles::ascending(self.took.quantiles().map(|ns| ns.min(LONGEST_NS))),
+            takes,
+            mean_ns: known.unwrap_or(takes.mean()),
         }
     }
 

@@ -154,6 +154,9 @@ impl Profile {
             let _ = writeln!(out, "\n[[noise]]\nname = {}\nby = \"{by}\"", text(&noise.name));
             let _ = writeln!(out, "period = \"{}\"", show(noise.period_ns));
             let _ = writeln!(out, "takes = {}", spread_text(noise.takes));
+            if noise.mean_ns != noise.takes.mean() {
+                let _ = writeln!(out, "mean = \"{}\"", show(noise.mean_ns));
+            }
             let _ = writeln!(out, "source = {}", source(&format!("noise.{}", noise.name)));
         }
         out
@@ -480,6 +483,9 @@ table! {
         period: At<Time>,
         /// How long it takes the CPU.
         takes: At<Quantiles>,
+        /// The mean of that. Default: that of straight lines between the quantiles, which is too large where most of
+        /// the times are short.
+        mean: Option<At<Time>>,
         /// Where the numbers are from.
         source: At<SourceText>,
     }
@@ -495,11 +501,19 @@ fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &Collector) -> Vec<Nois
             errors.error(keys.name.span, format!("there are two noises {name}"));
         }
         let (period_ns, takes) = (keys.period.value.0, keys.takes.value);
-        if takes.mean() >= period_ns.max(LEAST_PERIOD_NS) {
+        let mean_ns = keys.mean.map_or(takes.mean(), |mean| {
+            if !takes.allow_mean(mean.value.0) {
+                let message = "no distribution with these quantiles has this mean";
+                errors.error(mean.span, message);
+            }
+            mean.value.0
+        });
+        if mean_ns >= period_ns.max(LEAST_PERIOD_NS) {
             let message = "this noise takes all of the CPU";
             errors.error_help(keys.period.span, message, "its mean has to be less than `period`");
         }
-        Noise { name, by: keys.by.value, period_ns: period_ns.max(LEAST_PERIOD_NS), takes }
+        let period_ns = period_ns.max(LEAST_PERIOD_NS);
+        Noise { name, by: keys.by.value, period_ns, takes, mean_ns }
     };
     all.into_iter().map(one).collect()
 }

@@ -101,7 +101,7 @@ fn noisy(period: &str, takes: &str) -> String {
 #[test]
 fn noise_round_trips() {
     let profile = Profile::parse("p.toml", &noisy("3ms", SPREAD)).unwrap_or_else(|e| panic!("{e}"));
-    let found: Vec<_> = profile.noise.iter().map(|n| (n.by, n.period_ns, n.takes.mean())).collect();
+    let found: Vec<_> = profile.noise.iter().map(|n| (n.by, n.period_ns, n.mean_ns)).collect();
     let mean = Quantiles::ascending([1, 2, 3, 4, 50, 600, 7_000, 80_000]).mean();
     assert_eq!(
         found,
@@ -109,6 +109,27 @@ fn noise_round_trips() {
     );
     assert_eq!(profile.sources["noise.threads"], "assumed: x");
     assert_eq!(Profile::parse("again", &profile.to_toml()).as_ref(), Ok(&profile));
+}
+
+#[test]
+fn noise_may_have_the_mean_that_was_measured() {
+    let with = |mean: &str| noisy("3ms", &format!("{SPREAD}\nmean = \"{mean}\""));
+    let profile = Profile::parse("p.toml", &with("9ns")).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(profile.noise[0].mean_ns, 9);
+    assert_eq!(Profile::parse("again", &profile.to_toml()).as_ref(), Ok(&profile));
+    let found = refused(&with("1ms")).to_string();
+    assert!(found.contains("no distribution with these quantiles has this mean"), "{found}");
+}
+
+#[test]
+fn shipped_noise_has_the_mean_that_its_source_says() {
+    let noises = Profile::builtin_names().flat_map(|name| {
+        let Profile { noise, sources, .. } = Profile::load(name).unwrap();
+        noise.into_iter().map(move |n| (n.mean_ns, sources[&format!("noise.{}", n.name)].clone()))
+    });
+    let wrong: Vec<_> =
+        noises.filter(|(ns, text)| !text.contains(&format!("mean {ns} ns"))).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]

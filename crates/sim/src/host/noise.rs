@@ -25,7 +25,8 @@ pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
     for noise in std::mem::take(&mut noisy.host.noise) {
         let mean_ns = noise.period_ns;
         let period = Dist::Exp { mean_ns, max_ns: mean_ns.saturating_mul(10) };
-        let (name, work) = (format!("{PREFIX}{}", noise.name), Dist::Quantiles(noise.takes));
+        let name = format!("{PREFIX}{}", noise.name);
+        let work = Dist::Measured { quantiles: noise.takes, mean_ns: noise.mean_ns };
         let cpus = 0..plan.host.sched.cpus();
         match noise.by {
             NoiseBy::Interrupts => {

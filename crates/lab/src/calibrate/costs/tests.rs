@@ -72,7 +72,7 @@ fn known<R>(
     let constant = false;
     let noise = &[SeenNoise {
         by: NoiseBy::Threads,
-        took: measure("", 30_000).distribution,
+        took: Distribution { mean_ns: 30_020, ..measure("", 30_000).distribution },
         watched_ns: 1_000_000_000,
         cpus: vec![1],
     }];
@@ -207,9 +207,11 @@ fn noise_has_its_rate_and_its_source() {
         let (_, profile) = known.profile();
         let [noise] = &profile.noise[..] else { panic!("{:?}", profile.noise) };
         assert_eq!((noise.by, noise.period_ns), (NoiseBy::Threads, 10_000_000), "100 in a second");
-        assert_eq!(noise.takes.values()[7], 600_000);
+        assert_eq!((noise.takes.values()[7], noise.mean_ns), (600_000, 30_020));
         let seen = &known.noise[0];
         assert_eq!(seen.permille(), 3, "100 times 30 us in a second");
+        let odd = SeenNoise { took: Distribution { mean_ns: 1, ..seen.took }, ..seen.clone() };
+        assert_eq!(odd.noise().mean_ns, noise.takes.mean(), "no such mean is possible");
         let crowded = SeenNoise { watched_ns: 2_000_000, ..seen.clone() };
         assert!(seen.leaves_time() && !crowded.leaves_time());
         let source = &profile.sources["noise.threads"];
