@@ -180,6 +180,21 @@ fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }
 
+/// Whether a poll ends in time depends on lengths alone, and most of the rest is the guest's own work.
+#[test]
+fn a_poll_that_is_a_little_longer_takes_the_whole_cpu_as_published() {
+    let file = "../../published/series/locks-and-polling.toml";
+    let text = std::fs::read_to_string(file).unwrap();
+    let publication = Publication::parse(file, &text).unwrap();
+    let ids = ["halt-poll-2018", "halt-poll-2018-polling"].map(str::to_owned);
+    let selection = Selection::new(&[publication], &ids).unwrap();
+    let setup = Setup::new(&selection, &[], &NoCaptures).unwrap();
+    let all = run(&selection, &setup, 2);
+    let ratios: Vec<f64> = all.cells.iter().map(|cell| cell.ratio.unwrap()).collect();
+    assert_eq!(ratios.len(), 2);
+    assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
+}
+
 /// What the page says of these gains: yields by IPIs gain the more, the fewer VMs there are, and the penalty next to
 /// nothing.
 #[test]
