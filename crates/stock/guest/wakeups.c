@@ -3,6 +3,7 @@
  * prints how much later than due it ran: number of wake-ups, mean, median, 90th and 99th percentile and maximum in
  * microseconds.
  * POLICY: "other", "slice" (300 us) or "nice" (-5).
+ * HOGS: a number; "1d" is one with a reservation of 3 ms in 9.7 ms (SCHED_DEADLINE).
  * WEIGHT: it is in a control group with this cpu.weight, of which MEMBERS of the loops are as well; all others are in a
  * second group, with the cpu.weight OTHER.
  *
@@ -24,6 +25,7 @@
 #define PERIOD_NS 8300000ULL
 #define CALIBRATION 20000000ULL
 #define MOST_HOGS 8
+#define DEADLINE 6
 #define MOST_WAKEUPS 100000
 
 static void __attribute__((noinline)) turn(uint64_t turns)
@@ -37,6 +39,12 @@ static int by_value(const void *a, const void *b)
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
+}
+
+static void set(const struct attributes *attributes)
+{
+	if (syscall(SYS_sched_setattr, 0, attributes, 0) != 0)
+		perror("sched_setattr");
 }
 
 static void put(const char *folder, const char *file, int value)
@@ -82,6 +90,14 @@ int main(int argc, char **argv)
 {
 	static uint64_t late[MOST_WAKEUPS];
 	struct attributes attributes = { .size = sizeof(attributes) };
+	/* No multiple of a tick: it meets all phases of it. */
+	const struct attributes reserved = {
+		.size = sizeof(reserved),
+		.policy = DEADLINE,
+		.runtime_ns = 3000000,
+		.deadline_ns = 9700000,
+		.period_ns = 9700000,
+	};
 	pid_t hogs[MOST_HOGS];
 	uint64_t began, turns, due, end, sum = 0;
 	int count, n = 0;
@@ -93,6 +109,8 @@ int main(int argc, char **argv)
 	turns = strtoull(argv[2], NULL, 10) * 1000 * CALIBRATION / (now_ns() - began);
 	for (int i = 0; i < count; i++) {
 		hogs[i] = fork();
+		if (hogs[i] == 0 && strchr(argv[3], 'd'))
+			set(&reserved);
 		while (hogs[i] == 0)
 			turn(1000);
 	}
@@ -102,8 +120,7 @@ int main(int argc, char **argv)
 		attributes.runtime_ns = 300000;
 	if (strcmp(argv[1], "nice") == 0)
 		attributes.nice = -5;
-	if (syscall(SYS_sched_setattr, 0, &attributes, 0) != 0)
-		perror("sched_setattr");
+	set(&attributes);
 	/* The default slack of a fair thread's timers is 50 us. */
 	prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0);
 	due = now_ns() + 200000000;

@@ -1,4 +1,4 @@
-//! What the fair class of a distribution's kernel does with a thread that wakes up beside loops, measured in a guest and
+//! What the scheduler of a distribution's kernel does with a thread that wakes up beside loops, measured in a guest and
 //! simulated. The guest's clock counts instructions, so the results are the same on a busy host.
 
 use std::path::Path;
@@ -46,6 +46,10 @@ fn all_grouped() -> Vec<Grouped> {
     let more = [[100, 0, 200, 1], [100, 1, 100, 2]];
     [&GROUPED[..], &more].concat()
 }
+
+/// One loop beside the thread with a reservation, as `1d` of `wakeups` has it.
+const RESERVED: [&str; 2] =
+    ["load.hog.policy=deadline 3ms/9700us", "host.sched.dl_admission=false"];
 
 /// Mean, median, 90th and 99th percentile, and maximum in us.
 type Late = [f64; 5];
@@ -115,6 +119,8 @@ fn as_simulated(name: &str, kernel: Kernel, sets: &[&str]) -> Outcome {
     let seconds = long(2, 4);
     let lines = cells.iter().map(|(has, us, hogs)| format!("{has} {us} {hogs} {seconds}"));
     let mut all: Vec<_> = lines.zip(simulated(&cells, sets)).collect();
+    let reserved = simulated(&[("other", 1000, 1)], &[sets, &RESERVED].concat())[0];
+    all.push((format!("other 1000 1d {seconds}"), reserved));
     for cell @ [weight, members, other, hogs] in long(GROUPED.to_vec(), all_grouped()) {
         let groups = format!("{weight} {members} {other}");
         let line = format!("other 1000 {} {seconds} {groups}", members + hogs);
