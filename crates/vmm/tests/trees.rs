@@ -227,8 +227,8 @@ fn no_vm_has_ended_because_file_descriptors_ran_out() {
         let tree = Tree::new(fixture);
         let whole = tree.proc().scan().unwrap();
         let scans = without_files(
-            move || tree.proc(),
-            |proc, mut all| {
+            move || (tree.proc(), tree),
+            |(proc, _tree), mut all| {
                 let scan = |close| {
                     all.truncate(all.len() - close);
                     proc.scan().ok()
