@@ -26,6 +26,8 @@ pub enum Dist {
         quantiles: Quantiles,
         /// Mean.
         mean_ns: Ns,
+        /// [`Quantiles::exponent`] for this mean, which takes longer to find than a draw.
+        exponent: f64,
     },
 }
 

@@ -49,7 +49,8 @@ fn place(u: u64) -> (usize, u64) {
     (i, part as u64)
 }
 
-/// A distribution by its quantiles at [`PER_10_000`], in nanoseconds, at most 4 s. In between it is linear, unless its mean is known too.
+/// A distribution by its quantiles at [`PER_10_000`], in nanoseconds, at most 4 s. In between it is linear, or follows a
+/// power if its mean is known, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "[u32; LEVELS]", into = "[u32; LEVELS]")]
 pub struct Quantiles([u32; LEVELS]);
@@ -115,15 +116,24 @@ impl Quantiles {
         from + (((to - from) * part) >> 32)
     }
 
-    /// The quantile at `u / 2^64` of the distribution that also has this mean: between two quantiles it follows a power,
-    /// the same for all. If the mean is that of straight lines, or none that the quantiles allow, it is [`Self::at`].
-    pub fn at_with_mean(self, mean: Ns, u: u64) -> Ns {
+    /// For [`at_power`](Self::at_power), so that the distribution has this mean; that of straight lines if the quantiles do
+    /// not allow it.
+    pub fn exponent(self, mean: Ns) -> f64 {
         if mean == self.mean() || !self.allow_mean(mean) {
-            return self.at(u);
+            return 1.0;
         }
         // The mean of a power of a uniform draw is 1 / (exponent + 1).
         let (least, most) = self.means();
-        let exponent = (most - least) as f64 / (mean * 10_000 - least) as f64 - 1.0;
+        (most - least) as f64 / (mean * 10_000 - least) as f64 - 1.0
+    }
+
+    /// The quantile at `u / 2^64` of the distribution that follows a power between two quantiles, with the same exponent
+    /// for all. With 1 it is [`at`](Self::at).
+    #[inline]
+    pub fn at_power(self, exponent: f64, u: u64) -> Ns {
+        if exponent == 1.0 {
+            return self.at(u);
+        }
         let (i, part) = place(u);
         let (from, to) = (Ns::from(self.0[i]), Ns::from(self.0[i + 1]));
         from + ((to - from) as f64 * libm::pow(part as f64 / WHOLE as f64, exponent)) as Ns
@@ -163,16 +173,16 @@ mod tests {
     #[test]
     fn a_known_mean_is_that_of_the_draws() {
         let n = 1_000_000;
-        let drawn =
-            |q: Quantiles, mean| (0..n).map(move |i| q.at_with_mean(mean, u64::MAX / n * i));
+        let drawn = |q: Quantiles, power| (0..n).map(move |i| q.at_power(power, u64::MAX / n * i));
         assert_eq!(SKEWED.mean(), 9_885, "straight lines have another one");
         for (q, mean) in [(SKEWED, 6_088), (SKEWED, 3_500), (SKEWED, 16_000), (SOME, 300)] {
-            let found = drawn(q, mean).sum::<Ns>() / n;
+            let power = q.exponent(mean);
+            let found = drawn(q, power).sum::<Ns>() / n;
             assert!(found.abs_diff(mean) <= 1 + mean / 1_000, "{found} {mean}");
-            assert!(drawn(q, mean).is_sorted());
+            assert!(drawn(q, power).is_sorted());
             for (level, ns) in PER_10_000.iter().zip(q.values()) {
                 let u = ((u128::from(*level) << 64) / 10_000).min(u128::from(u64::MAX)) as u64;
-                assert!(q.at_with_mean(mean, u).abs_diff(ns) <= 1, "{level} of {mean}");
+                assert!(q.at_power(power, u).abs_diff(ns) <= 1, "{level} of {mean}");
             }
         }
     }
@@ -182,12 +192,13 @@ mod tests {
         let means: Vec<Ns> = (0..20_000).filter(|&mean| SKEWED.allow_mean(mean)).collect();
         assert_eq!((means.first(), means.last()), (Some(&3_093), Some(&16_677)));
         for mean in [0, 3_092, 9_885, 16_678, Ns::MAX] {
-            assert_eq!(SKEWED.at_with_mean(mean, u64::MAX / 3), SKEWED.at(u64::MAX / 3));
+            assert_eq!(SKEWED.exponent(mean), 1.0);
         }
-        assert_eq!(SKEWED.at_with_mean(3_093, 0), 160);
+        assert_eq!(SKEWED.at_power(1.0, u64::MAX / 3), SKEWED.at(u64::MAX / 3));
+        assert_eq!(SKEWED.at_power(SKEWED.exponent(3_093), 0), 160);
         let same = Quantiles([7; LEVELS]);
         assert!(same.allow_mean(7) && !same.allow_mean(8));
-        assert_eq!(same.at_with_mean(7, u64::MAX), 7);
+        assert_eq!(same.at_power(same.exponent(7), u64::MAX), 7);
     }
 
     #[test]

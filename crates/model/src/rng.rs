@@ -97,8 +97,8 @@ impl Stream {
             Dist::Const(v) => v,
             Dist::Uniform(lo, hi) => lo + self.below(hi - lo + 1),
             Dist::Exp { mean_ns, max_ns } => self.exponential(mean_ns).min(max_ns),
-            Dist::Measured { quantiles, mean_ns } => {
-                quantiles.at_with_mean(mean_ns, self.0.next_u64())
+            Dist::Measured { quantiles, exponent, .. } => {
+                quantiles.at_power(exponent, self.0.next_u64())
             }
         }
     }
