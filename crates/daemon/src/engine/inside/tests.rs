@@ -13,12 +13,13 @@ use rustix::fs::inotify;
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until, without_files};
+use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
-use super::Inside;
 use super::attach::SPARE_FILES;
+use super::{Inside, timespec};
 use crate::engine::link::tests::shares;
 use crate::engine::{self, Engine, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
@@ -615,4 +616,19 @@ fn a_keeper_that_has_lived_is_replaced() {
     rig.keeper.kill();
     assert!(!rig.keeper_ended());
     assert!(rig.why.get().is_none());
+}
+
+#[test]
+fn waits_are_not_rounded_to_milliseconds() {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let mut events = Vec::with_capacity(1);
+    let mut wait = |ns| {
+        let began = monotonic();
+        let timeout = timespec(ns);
+        epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap();
+        monotonic() - began
+    };
+    let mut least = |ns| (0..50).map(|_| wait(ns)).min().unwrap();
+    let (short, long) = (least(100_000), least(1_000_000));
+    assert!(short >= 100_000 && 2 * short < long, "{short} ns, and {long} ns");
 }
