@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
@@ -203,8 +204,9 @@ impl Inside {
         let mut events = Vec::with_capacity(ROOM);
         loop {
             let polls = self.polls();
-            let timeout = if polls || self.unread.is_some() { Some(0) } else { self.until_due() };
-            let timeout = timeout.map(timespec);
+            let at_once = polls || self.unread.is_some();
+            let timeout = if at_once { Some(Duration::ZERO) } else { self.until_due() };
+            let timeout = timeout.map(|left| Timespec::try_from(left).unwrap_or_default());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.poll, room, timeout.as_ref()) {
@@ -283,9 +285,9 @@ impl Inside {
     /// The wait itself has this limit, instead of a timerfd in the epoll. On a kernel with PREEMPT_RT a timerfd expires
     /// in a thread with priority 1, which boosted vCPUs keep from their CPU, and the timeout of a real-time thread's
     /// wait expires in the interrupt.
-    fn until_due(&self) -> Option<Ns> {
+    fn until_due(&self) -> Option<Duration> {
         let &(at, _) = self.dues.iter().find(|(_, due)| self.matters(*due))?;
-        Some(at.saturating_sub(monotonic()))
+        Some(Duration::from_nanos(at.saturating_sub(monotonic())))
     }
 
     /// Carries out pending commands. Returns whether to end.
@@ -647,8 +649,4 @@ impl Inside {
 /// All VMs are checked at the same time, because each wake-up costs.
 fn next_check(now: Ns) -> Ns {
     (now / CHECK_NS + 1) * CHECK_NS
-}
-
-fn timespec(time: Ns) -> Timespec {
-    Timespec { tv_sec: (time / 1_000_000_000) as i64, tv_nsec: (time % 1_000_000_000) as i64 }
 }

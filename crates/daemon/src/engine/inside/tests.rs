@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::inotify;
+use rustix::time::Timespec;
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until, without_files};
@@ -18,8 +19,8 @@ use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
+use super::Inside;
 use super::attach::SPARE_FILES;
-use super::{Inside, timespec};
 use crate::engine::link::tests::shares;
 use crate::engine::{self, Engine, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
@@ -624,7 +625,7 @@ fn waits_are_not_rounded_to_milliseconds() {
     let mut events = Vec::with_capacity(1);
     let mut wait = |ns| {
         let began = monotonic();
-        let timeout = timespec(ns);
+        let timeout = Timespec::try_from(Duration::from_nanos(ns)).unwrap();
         epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap();
         monotonic() - began
     };
