@@ -81,6 +81,19 @@ fn who_wakes_up_does_not_end_the_runtime_of_another() {
 }
 
 #[test]
+fn another_nice_value_does_not_end_the_runtime_of_another() {
+    let mut m = Machine::new(&config(1, true, false));
+    let fair = m.spawn(nice(0), HOG);
+    let greedy = m.spawn(dl(2500 * US, 10 * MS), HOG);
+    m.run_until(2700 * US);
+    m.set_policy(fair, nice(5));
+    assert!(!m.level.is_throttled(greedy));
+    m.run_until(3010 * US);
+    assert!(m.level.is_throttled(greedy) && m.level.is_running(fair));
+    assert_eq!(m.exec(greedy), 3 * MS);
+}
+
+#[test]
 fn used_up_runtime_waits_for_the_next_period() {
     let mut m = machine(1);
     let e = m.spawn(dl(2 * MS, 10 * MS), HOG);

@@ -56,7 +56,7 @@ impl Level {
                 }
             }
             State::Queued | State::Running => {
-                self.charge(now, cpu);
+                self.charge_for(now, cpu, ClassId::of(&old));
                 match (ClassId::of(&old), ClassId::of(&policy)) {
                     (ClassId::Fair, ClassId::Fair) => self.change_fair(now, e, cpu, old, policy),
                     (ClassId::Rt, ClassId::Rt) => self.change_rt(now, e, cpu, policy),
@@ -287,7 +287,7 @@ impl Level {
             return;
         }
         for i in 0..self.cpus.len() {
-            self.charge(now, CpuId(i as u32));
+            self.charge_between(now, CpuId(i as u32));
         }
         self.fair.set_group_weight(group, weight);
     }

@@ -44,6 +44,17 @@ impl Level {
         }
     }
 
+    /// As [`charge_between`](Self::charge_between), before an entity of `class` leaves the queue of `cpu`: the current
+    /// entity is charged if it is of the same class (`dequeue_task_rt` and its like).
+    #[inline]
+    pub(super) fn charge_for(&mut self, now: Ns, cpu: CpuId, class: ClassId) {
+        if self.current(cpu).is_some_and(|e| self.class(e) == class) {
+            self.charge(now, cpu);
+        } else {
+            self.charge_between(now, cpu);
+        }
+    }
+
     fn charge_current(&mut self, now: Ns, cpu: CpuId, ran: Ns) {
         let c = &mut self.cpus[cpu.index()];
         let e = EntId(c.curr);

@@ -247,7 +247,7 @@ impl Level {
     fn choose(&mut self, now: Ns, cpu: CpuId) -> Option<EntId> {
         let siblings = self.core.as_ref()?.siblings(cpu);
         for sibling in siblings.clone() {
-            self.charge(now, sibling);
+            self.charge_between(now, sibling);
         }
         let mut core = self.core.take()?;
         let begins = core.core(cpu).forced == 0;

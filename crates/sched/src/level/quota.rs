@@ -47,7 +47,7 @@ impl Level {
     #[cold]
     pub(super) fn on_quota_timer(&mut self, now: Ns, cpu: CpuId) {
         for (group, cpu) in self.fair.on_quota_timer(now, cpu) {
-            self.charge(now, cpu);
+            self.charge_between(now, cpu);
             self.unthrottle(now, cpu, group);
         }
         self.announce_quotas();

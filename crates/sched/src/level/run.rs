@@ -355,8 +355,8 @@ impl Level {
     /// Moves a waiting entity to another CPU's queue.
     pub(super) fn transfer(&mut self, now: Ns, e: EntId, to: CpuId) {
         let from = self.ents[e.index()].cpu;
-        self.charge(now, from);
-        self.charge(now, to);
+        self.charge_for(now, from, self.class(e));
+        self.charge_between(now, to);
         self.deactivate(e, Dequeue::Save);
         self.moved(e, from, to);
         self.activate(now, e, to, Enqueue::Restore);
