@@ -79,6 +79,12 @@ impl FairClass {
         assert_eq!(found, least, "earliest eligible deadline");
     }
 
+    /// The weight with which an entity competes, in units of which a thread of nice 0 has 1024.
+    #[cfg(test)]
+    pub(crate) fn competing_weight(&self, e: crate::EntId) -> u64 {
+        self.ses[self.se_of(e)].weight >> super::weight::SHIFT
+    }
+
     /// Smallest virtual time a queue accepts, by queue.
     #[cfg(test)]
     pub(crate) fn minima(&self) -> alloc::vec::Vec<i64> {

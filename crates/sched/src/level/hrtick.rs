@@ -1,6 +1,7 @@
 //! A timer that ends the request of a fair entity in time, and not at the next tick: the feature HRTICK.
 
 use super::Level;
+use crate::class::Class;
 use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
 use crate::{CpuId, EntId, Note};
@@ -59,13 +60,17 @@ impl Level {
         self.announce(cpu, before);
     }
 
-    /// The timer fires: a fair entity that runs is asked to give way, and not lazily.
+    /// The timer fires: a fair entity that runs is asked to give way, and not lazily. As at a tick, it has its weight
+    /// renewed (`task_tick_fair`).
     pub(super) fn on_hrtick(&mut self, now: Ns, cpu: CpuId) {
         if self.cpus[cpu.index()].hrtick > now {
             return;
         }
         self.cpus[cpu.index()].hrtick = NEVER;
-        if self.current(cpu).is_some_and(|e| self.class(e) == ClassId::Fair) {
+        if let Some(e) = self.current(cpu)
+            && self.class(e) == ClassId::Fair
+        {
+            self.fair.tick(cpu, e);
             self.kick(cpu, true);
         }
     }

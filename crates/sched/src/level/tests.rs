@@ -2,8 +2,8 @@
 
 use super::Level;
 use crate::config::{
-    Balance, Bandwidth, CfsTunables, DlConfig, EevdfTunables, Fair, GroupConfig, LevelConfig,
-    Policy, RtGuard, Topology,
+    Balance, Bandwidth, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, GroupConfig,
+    LevelConfig, Policy, RtGuard, Topology,
 };
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
 use alloc::vec;
@@ -168,5 +168,26 @@ fn a_level_of_one_cpu_places_without_sets() {
     assert_eq!(level.schedule(1000, CpuId(0), Leave::Blocked), Some(b));
     level.check();
     assert_eq!(level.schedule(2000, CpuId(0), Leave::Blocked), None, "nothing to pull from");
+    level.check();
+}
+
+#[test]
+fn the_timer_of_a_request_renews_the_weight_in_a_group() {
+    let fair = Fair::Eevdf(EevdfTunables::of(EevdfRelease::V7_3, 1));
+    let mut level = Level::new(&LevelConfig { fair, ..config(1, true) }).unwrap();
+    let [runs, wakes] = [(); 2]
+        .map(|()| level.add(Attr { group: Some(0), ..Attr::anywhere(Policy::NORMAL) }, CpuId(0)));
+    level.wake(0, runs, None);
+    serve(&mut level, 0);
+    level.wake(100_000, wakes, None);
+    serve(&mut level, 100_000);
+    assert!(level.is_running(runs));
+    assert_eq!([runs, wakes].map(|e| level.fair.competing_weight(e)), [1024, 512]);
+    let due = level.deadline(CpuId(0)).unwrap();
+    assert_eq!(due, 350_000, "half a request, as it is new");
+    level.on_deadline(due, CpuId(0));
+    assert_eq!([runs, wakes].map(|e| level.fair.competing_weight(e)), [512, 512]);
+    serve(&mut level, due);
+    assert!(level.is_running(wakes));
     level.check();
 }
