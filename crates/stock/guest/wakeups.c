@@ -99,7 +99,7 @@ int main(int argc, char **argv)
 		.period_ns = 9700000,
 	};
 	pid_t hogs[MOST_HOGS];
-	uint64_t began, turns, due, end, sum = 0;
+	uint64_t began, turns, due, woke, end, sum = 0;
 	int count, n = 0;
 
 	if ((argc != 5 && argc != 8) || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
@@ -129,13 +129,14 @@ int main(int argc, char **argv)
 		struct timespec at = { due / 1000000000, due % 1000000000 };
 
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
-		late[n] = now_ns() - due;
+		woke = now_ns();
+		late[n] = woke - due;
 		sum += late[n++];
 		turn(turns);
-		/* What is overdue is left out. */
+		/* As cyclictest, it leaves out what was overdue when it woke up. */
 		do
 			due += PERIOD_NS;
-		while (due < now_ns());
+		while (due < woke);
 	}
 	for (int i = 0; i < count; i++) {
 		kill(hogs[i], SIGKILL);

@@ -36,15 +36,81 @@ fn all() -> Vec<Cell> {
         .collect()
 }
 
-/// `cpu.weight` of the thread's group, loops in it, and the same of another group. The thread works for 1 ms.
-type Grouped = [u32; 4];
+/// The thread, which works for 1 ms, in a control group, and loops.
+#[derive(Clone, Copy)]
+struct Grouped {
+    /// `cpu.weight` of the group.
+    weight: u32,
+    /// `cpu.max` of the group, quota and period in ms.
+    max: Option<(u32, u32)>,
+    /// Loops in it.
+    members: u32,
+    /// `cpu.weight` of the group of the other loops, and their number.
+    other: u32,
+    hogs: u32,
+}
+
+const fn grouped(weight: u32, members: u32, other: u32, hogs: u32) -> Grouped {
+    Grouped { weight, max: None, members, other, hogs }
+}
+
+const fn limited(max: (u32, u32), members: u32, hogs: u32) -> Grouped {
+    Grouped { max: Some(max), ..grouped(100, members, 100, hogs) }
+}
 
 /// Where all threads of a CPU share a queue, those of one group matter to another one.
-const GROUPED: [Grouped; 2] = [[100, 0, 300, 2], [100, 1, 100, 1]];
+const GROUPED: [Grouped; 4] = [
+    grouped(100, 0, 300, 2),
+    grouped(100, 1, 100, 1),
+    grouped(100, 1, 100, 0),
+    limited((30, 100), 1, 1),
+];
 
 fn all_grouped() -> Vec<Grouped> {
-    let more = [[100, 0, 200, 1], [100, 1, 100, 2]];
+    let more = [
+        grouped(100, 0, 200, 1),
+        grouped(100, 1, 100, 2),
+        limited((50, 100), 1, 0),
+        limited((8, 100), 0, 1),
+        limited((15, 100), 0, 1),
+        limited((20, 40), 1, 0),
+    ];
     [&GROUPED[..], &more].concat()
+}
+
+impl Grouped {
+    /// A line of shell that measures it.
+    fn line(self, seconds: u32) -> String {
+        let Self { weight, max, members, other, hogs } = self;
+        let max = max.map_or("max".to_owned(), |(quota, period)| {
+            format!("{} {}", 1000 * quota, 1000 * period)
+        });
+        format!(
+            "echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; mkdir -p /sys/fs/cgroup/own; \
+             echo {max} >/sys/fs/cgroup/own/cpu.max; \
+             wakeups other 1000 {} {seconds} {weight} {members} {other}",
+            members + hogs
+        )
+    }
+
+    /// The same, simulated on a kernel of which `sets` tell.
+    fn simulated(self, sets: &[&str]) -> Late {
+        let scaled = |weight: u32| weight * 1024 / 100;
+        let loops = |name: &str, count: u32| {
+            let enabled = format!("load.{name}.enabled={}", count > 0);
+            [enabled, format!("load.{name}.count={}", count.max(1))]
+        };
+        let max = self.max.map(|(quota, period)| format!("group.own.cpu_max={quota}ms/{period}ms"));
+        let sets = sets.iter().map(|&set| set.to_owned()).chain(max);
+        let sets = sets.chain([
+            format!("group.own.weight={}", scaled(self.weight)),
+            format!("group.other.weight={}", scaled(self.other)),
+        ]);
+        let sets = sets.chain(loops("member", self.members)).chain(loops("hog", self.hogs));
+        let found = latencies(GROUPS, &sets.collect::<Vec<_>>());
+        assert_eq!(found.len(), 1, "{found:?}");
+        late(&found[0])
+    }
 }
 
 /// One loop beside the thread with a reservation, as `1d` of `wakeups` has it.
@@ -68,20 +134,6 @@ fn latencies(scenario: &str, sets: &[String]) -> Vec<Value> {
     let mut series: Vec<Value> = std::mem::take(result["series"].as_array_mut().unwrap());
     series.retain(|series| series["metric"] == "latency");
     series
-}
-
-fn simulated_grouped([weight, members, other, hogs]: Grouped, sets: &[&str]) -> Late {
-    let scaled = |weight: u32| weight * 1024 / 100;
-    let sets = sets.iter().map(|&set| set.to_owned()).chain([
-        format!("group.own.weight={}", scaled(weight)),
-        format!("group.other.weight={}", scaled(other)),
-        format!("load.member.enabled={}", members > 0),
-        format!("load.member.count={}", members.max(1)),
-        format!("load.hog.count={hogs}"),
-    ]);
-    let found = latencies(GROUPS, &sets.collect::<Vec<_>>());
-    assert_eq!(found.len(), 1, "{found:?}");
-    late(&found[0])
 }
 
 /// The simulated ones by cell, on a kernel of which `sets` tell.
@@ -117,26 +169,24 @@ fn as_simulated(name: &str, kernel: Kernel, sets: &[&str]) -> Outcome {
     run("wakeups other 100 1 0.5");
     let cells = long(CELLS.to_vec(), all());
     let seconds = long(2, 4);
-    let lines = cells.iter().map(|(has, us, hogs)| format!("{has} {us} {hogs} {seconds}"));
+    let lines = cells.iter().map(|(has, us, hogs)| format!("wakeups {has} {us} {hogs} {seconds}"));
     let mut all: Vec<_> = lines.zip(simulated(&cells, sets)).collect();
     let reserved = simulated(&[("other", 1000, 1)], &[sets, &RESERVED].concat())[0];
-    all.push((format!("other 1000 1d {seconds}"), reserved));
-    for cell @ [weight, members, other, hogs] in long(GROUPED.to_vec(), all_grouped()) {
-        let groups = format!("{weight} {members} {other}");
-        let line = format!("other 1000 {} {seconds} {groups}", members + hogs);
-        all.push((line, simulated_grouped(cell, sets)));
-    }
+    all.push((format!("wakeups other 1000 1d {seconds}"), reserved));
+    let groups = long(GROUPED.to_vec(), all_grouped());
+    all.extend(groups.iter().map(|cell| (cell.line(seconds), cell.simulated(sets))));
     let mut wrong = String::new();
     println!("{}", run("uname -r").trim());
     for (line, simulated) in all {
-        let said = run(&format!("wakeups {line}"));
+        let said = run(&line);
         let values: Vec<f64> = said.split_whitespace().map(|v| v.parse().unwrap()).collect();
         let measured: Late = values[1..].try_into().unwrap();
-        println!("{line}: kernel {measured:.1?}, simulated {simulated:.1?}");
+        let cell = line.rsplit("; ").take(2).collect::<Vec<_>>().join(" after ");
+        println!("{cell}: kernel {measured:.1?}, simulated {simulated:.1?}");
         // The wake-up itself takes some instructions, and the tail of a few seconds has few samples.
         let off = (measured[0] - simulated[0]).abs();
         if off > 20.0 + simulated[0] / 4.0 {
-            wrong += &format!("{line}: {measured:?}, simulated {simulated:?}; ");
+            wrong += &format!("{cell}: {measured:?}, simulated {simulated:?}; ");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
