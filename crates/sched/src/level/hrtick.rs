@@ -8,6 +8,8 @@ use crate::{CpuId, EntId, Note};
 
 /// The timer is at least so far away (`hrtick_start` of `kernel/sched/core.c`).
 const LEAST: Ns = 10_000;
+/// The timer is not moved by less than this (`hrtick_needs_rearm`).
+const LEAST_CHANGE: Ns = 5_000;
 
 impl Level {
     /// The fair entity `e` was picked and becomes current (`hrtick_start_fair` in `set_next_task_fair`).
@@ -48,16 +50,22 @@ impl Level {
         }
     }
 
+    /// An entity without others, or whose request is used up, leaves the timer as it is, and so does one that would move
+    /// it by a few microseconds.
     #[cold]
     fn set_hrtick(&mut self, now: Ns, cpu: CpuId, e: EntId) {
-        let before = self.deadline(cpu);
-        let left = self.fair.left_beside_others(e);
-        if left == Some(0) {
-            self.kick(cpu, true);
+        match self.fair.left_beside_others(e) {
+            None => {}
+            Some(0) => self.kick(cpu, true),
+            Some(left) => {
+                let (at, armed) = (now + left.max(LEAST), self.cpus[cpu.index()].hrtick);
+                if armed == NEVER || at.abs_diff(armed) > LEAST_CHANGE {
+                    let before = self.deadline(cpu);
+                    self.cpus[cpu.index()].hrtick = at;
+                    self.announce(cpu, before);
+                }
+            }
         }
-        let at = left.filter(|&left| left > 0).map_or(NEVER, |left| now + left.max(LEAST));
-        self.cpus[cpu.index()].hrtick = at;
-        self.announce(cpu, before);
     }
 
     /// The timer fires: a fair entity that runs is asked to give way, and not lazily. As at a tick, it has its weight

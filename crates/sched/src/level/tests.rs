@@ -191,3 +191,25 @@ fn the_timer_of_a_request_renews_the_weight_in_a_group() {
     assert!(level.is_running(wakes));
     level.check();
 }
+
+#[test]
+fn the_timer_of_a_request_outlives_the_one_that_it_was_set_for() {
+    let fair = Fair::Eevdf(EevdfTunables::of(EevdfRelease::V7_3, 1));
+    let mut level = Level::new(&LevelConfig { fair, ..config(1, true) }).unwrap();
+    let [stays, sleeps] = [(); 2].map(|()| level.add(Attr::anywhere(Policy::NORMAL), CpuId(0)));
+    level.wake(0, stays, None);
+    serve(&mut level, 0);
+    level.wake(100_000, sleeps, None);
+    serve(&mut level, 100_000);
+    level.on_deadline(350_000, CpuId(0));
+    serve(&mut level, 350_000);
+    assert!(level.is_running(sleeps));
+    assert_eq!(level.deadline(CpuId(0)), Some(700_000));
+    level.schedule(400_000, CpuId(0), Leave::Blocked);
+    assert!(level.is_running(stays));
+    assert_eq!(level.deadline(CpuId(0)), Some(700_000), "alone, it starts no other");
+    level.on_deadline(700_000, CpuId(0));
+    serve(&mut level, 700_000);
+    assert_eq!(level.deadline(CpuId(0)), None);
+    level.check();
+}
