@@ -135,9 +135,10 @@ pub struct HostPlan {
     /// pCPUs without a periodic tick while one thread runs there (`nohz_full`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nohz_full: Vec<u32>,
-    /// Speed of work on a pCPU while a sibling of its core is busy, in millionths; `None`: as fast as alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub smt_ppm: Option<u32>,
+    /// Speed of work on a pCPU while one, two, ... siblings of its core are busy, in millionths; the last one holds
+    /// for more. Empty: as fast as alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smt_ppm: Vec<u32>,
     /// Which vCPU threads may run on siblings of one core at a time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub core_scheduling: CoreScheduling,

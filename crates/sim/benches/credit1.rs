@@ -104,7 +104,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
             costs: profile.costs,
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
             nohz_full: vec![],
-            smt_ppm: None,
+            smt_ppm: Vec::new(),
             core_scheduling: CoreScheduling::Off,
             interrupts: vec![],
             noise: vec![],

@@ -18,6 +18,7 @@ use crate::guest::spin_vcpu::{Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::guest::vm_sync::VmSync;
 use crate::host::idle_governor::IdleGovernor;
+use crate::host::smt::Speed;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::guest_timers::GuestTimers;
 use crate::interrupts::ipi_vcpu::IpiVcpu;
@@ -125,8 +126,8 @@ pub(crate) struct Pcpu {
     pub(crate) resched: bool,
     /// At once, not at the next tick.
     pub(crate) eager: bool,
-    /// The work of this segment is slowed by a sibling.
-    pub(crate) slowed: bool,
+    /// Speed of the work of this segment, beside its siblings.
+    pub(crate) speed: Speed,
     /// The running kernel section has reached a voluntary preemption point.
     pub(crate) at_point: bool,
     /// Thread that ran here last.

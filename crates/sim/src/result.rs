@@ -13,6 +13,7 @@ use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
 use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
+use crate::host::smt::Speed;
 use crate::machine::{GuestSegment, Segment, Vcpu};
 use crate::program::Missed;
 use crate::queue::Ns;
@@ -209,7 +210,7 @@ impl World<'_> {
                 _ => continue,
             };
             *done += work.under_way(self.work_so_far(p, since));
-            slowed_ns += if pc.slowed { now - since } else { 0 };
+            slowed_ns += if pc.speed == Speed::FULL { 0 } else { now - since };
         }
         for v in &self.vcpus {
             let vm = &mut vms[v.vm as usize];

@@ -18,7 +18,7 @@ use crate::host::devices::DeviceLines;
 use crate::host::host_ticks::{HostTicks, cpu_set};
 use crate::host::idle_governor::IdleGovernor;
 use crate::host::scheduler::Scheduler;
-use crate::host::smt::Smt;
+use crate::host::smt::{Smt, Speed};
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::devices::Devices;
 use crate::interrupts::guest_timers::{GuestTimers, TimerFor};
@@ -490,7 +490,7 @@ fn pcpu() -> Pcpu {
         waking: NONE,
         idle_governor: IdleGovernor::default(),
         idle_ns: 0,
-        slowed: false,
+        speed: Speed::FULL,
         slowed_ns: 0,
     }
 }

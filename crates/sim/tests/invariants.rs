@@ -396,9 +396,10 @@ fn disturb(p: &mut Plan, seed: u64) {
         p.host.nohz_full = (1..cpus).collect();
     }
     if seed & 0x80 == 0 && cpus.is_multiple_of(2) {
-        let cores = Topology { threads_per_core: 2, cores_per_llc: cpus / 2, llcs: 1 };
-        *p.host.sched.topology_mut() = cores;
-        p.host.smt_ppm = Some(600_000);
+        let threads_per_core = if cpus.is_multiple_of(4) { 4 } else { 2 };
+        let cores_per_llc = cpus / threads_per_core;
+        *p.host.sched.topology_mut() = Topology { threads_per_core, cores_per_llc, llcs: 1 };
+        p.host.smt_ppm = vec![600_000, 450_000];
         p.host.core_scheduling = [CoreScheduling::Vm, CoreScheduling::Vcpu, CoreScheduling::Off]
             [(seed >> 10) as usize % 3];
     }
@@ -657,7 +658,7 @@ proptest! {
         let periods = p.duration_ns / interval_ns;
         prop_assert!(seen + 100 >= periods && seen <= periods, "{seen} of {periods}");
         prop_assert!(!l.hist.is_empty(), "nothing came back");
-        if p.host.costs.entry_ns == 0 && p.host.smt_ppm.is_none() {
+        if p.host.costs.entry_ns == 0 && p.host.smt_ppm.is_empty() {
             // No cold caches and no siblings: the server's part is its work, whatever preempts it. The last call may
             // be cut off.
             let service = l.parts_sum[Part::Service as usize] / u128::from(US);

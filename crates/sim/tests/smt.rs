@@ -8,7 +8,7 @@ use vcoop_sched::config::{Policy, Topology};
 fn machine() -> Plan {
     let mut p = plan(unguarded(eevdf(4)), free());
     *p.host.sched.topology_mut() = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 1 };
-    p.host.smt_ppm = Some(600_000);
+    p.host.smt_ppm = vec![600_000];
     p.warmup_ns = 10 * MS;
     p
 }
@@ -33,6 +33,34 @@ fn siblings_share_a_core_and_cores_share_nothing() {
     let (a, b) = of(0, 2);
     is_near(a, 1.0);
     is_near(b, 1.0);
+}
+
+#[test]
+fn a_core_of_four_threads_slows_down_with_each_that_is_busy() {
+    // Three of four threads compute all the time, the fourth for half of it.
+    let mut p = machine();
+    *p.host.sched.topology_mut() = Topology { threads_per_core: 4, cores_per_llc: 1, llcs: 1 };
+    p.host.smt_ppm = vec![700_000, 500_000, 400_000];
+    p.duration_ns = 2 * S;
+    let of = |busy: u32| {
+        let mut p = p.clone();
+        for cpu in 0..busy {
+            p.host_tasks.push(task(&format!("hog{cpu}"), hog(), Policy::NORMAL, &[cpu]));
+        }
+        p
+    };
+    for (busy, speed) in [(1, 1.0), (2, 0.7), (3, 0.5), (4, 0.4)] {
+        let r = run(&of(busy));
+        (0..busy)
+            .for_each(|cpu| is_near(scalar(&r, &format!("host.hog{cpu}"), "throughput"), speed));
+    }
+    let mut p = of(3);
+    // 4 ms of work take 10 ms beside three hogs.
+    let work = cycle(Dist::Const(4 * MS), Dist::Const(10 * MS));
+    p.host_tasks.push(task("half", work, Policy::NORMAL, &[3]));
+    let r = run(&p);
+    is_near(scalar(&r, "host.half", "throughput"), 0.2);
+    is_near(scalar(&r, "host.hog0", "throughput"), (0.5 + 0.4) / 2.0);
 }
 
 #[test]

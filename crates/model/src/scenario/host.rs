@@ -55,11 +55,21 @@ pub(crate) fn host(
         ClassKind::Linux.only(class, "nohz_full", cpus.span, errors);
     }
     if let Some(speed) = &host.smt_speed {
-        if topology.threads_per_core < 2 {
+        let siblings = topology.threads_per_core as usize - 1;
+        let speeds = &speed.value.0;
+        if siblings == 0 {
             refuse_siblings(speed.span, errors);
+        } else if speeds.len() > siblings {
+            let message =
+                format!("a thread has {siblings} sibling(s), and here are {} speeds", speeds.len());
+            errors.error_help(speed.span, message, "give one for each number of busy siblings");
         }
-        if speed.value.ppm < LEAST_SPEED_PPM {
+        if speeds.iter().any(|ppm| *ppm < LEAST_SPEED_PPM) {
             errors.error_help(speed.span, "nothing would ever get done", "at least 10%");
+        }
+        if !speeds.is_sorted_by(|fewer, more| fewer >= more) {
+            let message = "a thread would be faster beside more busy ones";
+            errors.error_help(speed.span, message, "begin with the speed beside one");
         }
     }
     if host.core_scheduling.value != CoreScheduling::Off {
@@ -69,9 +79,10 @@ pub(crate) fn host(
             refuse_siblings(span, errors);
         }
     }
-    let slower = |ppm: u32| (ppm < FULL_SPEED_PPM).then_some(ppm.max(LEAST_SPEED_PPM));
+    let speeds = host.smt_speed.as_ref().map_or(&[][..], |speed| &speed.value.0);
+    let is_slower = speeds.iter().any(|ppm| *ppm < FULL_SPEED_PPM);
     Some(HostPlan {
-        smt_ppm: host.smt_speed.as_ref().and_then(|speed| slower(speed.value.ppm)),
+        smt_ppm: if is_slower { speeds.to_vec() } else { Vec::new() },
         core_scheduling: host.core_scheduling.value,
         nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
         interrupts: interrupts(&host.interrupt, place, &costs, errors),

@@ -19,7 +19,7 @@ use crate::plan::{CoreScheduling, Preemption};
 use crate::toml_read::At;
 use crate::toml_read::Node;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
-use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time};
+use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Speeds, Time};
 use crate::toml_read::value::{Int, Name, OneOrEach, choice};
 use crate::topology::TopologyTable;
 use credit1::{Credit1Keys, Dom0Pin, PresetKind};
@@ -132,8 +132,10 @@ table! {
         /// it. Timers that are set there fire, and devices interrupt, on a housekeeping pCPU. Default: "none".
         nohz_full: Option<At<NohzCpus>>,
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
-        /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
-        smt_speed: Option<At<Percent<100>>>,
+        /// that alone: "60%". In a core of more than two threads, the speeds beside one, two and more busy ones:
+        /// "70%, 50%, 40%"; the last one holds for more. Handlers, exits and switches take as long as always.
+        /// Simulated only. Default: 100%.
+        smt_speed: Option<At<Speeds>>,
         /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time. The host's
         /// other threads may run beside each other, but beside no vCPU. Simulated only.
         core_scheduling: At<CoreScheduling> = "off",

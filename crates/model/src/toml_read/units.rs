@@ -165,6 +165,20 @@ impl<const MAX: u32> Text for Percent<MAX> {
     }
 }
 
+/// Shares of up to 100 %, separated by commas, in millionths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Speeds(pub(crate) Vec<u32>);
+
+impl Text for Speeds {
+    const WHAT: &'static str = "percentages, like \"60%\" or \"70%, 50%, 40%\"";
+    const PATTERN: &'static str = r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*(,\s*[0-9]+(\.[0-9]+)?\s*%\s*)*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let speed = |part: &str| Percent::<100>::parse(part).map(|share| share.ppm);
+        text.split(',').map(speed).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 /// Largest difference between the rates of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Skew {

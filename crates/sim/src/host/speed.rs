@@ -7,6 +7,7 @@
 
 use crate::attribution::track::NONE;
 use crate::guest::spin_vcpu::Spin;
+use crate::host::smt::Speed;
 use crate::machine::{GuestSegment, Segment};
 use crate::queue::Ns;
 use crate::world::World;
@@ -31,29 +32,32 @@ impl World<'_> {
 
     #[cold]
     fn slowed_takes(&mut self, p: u32, ns: Ns) -> Ns {
-        let slowed = self.smt.siblings(p).any(|q| self.is_busy(q));
-        self.pcpus[p as usize].slowed = slowed;
-        if slowed { self.smt.takes(ns) } else { ns }
+        let speed = self.speed_of(p);
+        self.pcpus[p as usize].speed = speed;
+        speed.takes(ns)
+    }
+
+    /// Speed of work on a pCPU, by how many of its siblings are busy.
+    fn speed_of(&self, p: u32) -> Speed {
+        self.smt.beside(self.smt.siblings(p).filter(|q| self.is_busy(*q)).count())
     }
 
     /// Work done so far in a segment of work that began at `since` and goes on.
     pub(crate) fn work_so_far(&self, p: u32, since: Ns) -> Ns {
-        let ran = self.clock.now() - since;
-        if self.pcpus[p as usize].slowed { self.smt.done(ran) } else { ran }
+        self.pcpus[p as usize].speed.done(self.clock.now() - since)
     }
 
     /// Work done in a segment of work that ran for this long.
     #[inline]
     pub(crate) fn work_done(&mut self, p: u32, ran: Ns) -> Ns {
-        if self.pcpus[p as usize].slowed { self.slowed_done(p, ran) } else { ran }
+        if self.pcpus[p as usize].speed == Speed::FULL { ran } else { self.slowed_done(p, ran) }
     }
 
     #[cold]
     fn slowed_done(&mut self, p: u32, ran: Ns) -> Ns {
         let pc = &mut self.pcpus[p as usize];
-        pc.slowed = false;
         pc.slowed_ns += ran;
-        self.smt.done(ran)
+        std::mem::replace(&mut pc.speed, Speed::FULL).done(ran)
     }
 
     /// A pCPU has become busy or idle: its siblings' work continues at another speed.
@@ -68,6 +72,9 @@ impl World<'_> {
     fn respeed(&mut self, p: u32) {
         for q in self.smt.siblings(p) {
             let pc = &self.pcpus[q as usize];
+            if pc.speed == self.speed_of(q) {
+                continue;
+            }
             match pc.segment {
                 Segment::User => {
                     let thread = pc.current;

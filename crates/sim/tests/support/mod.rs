@@ -132,7 +132,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
             costs,
             sched: HostSched::Linux(host),
             nohz_full: vec![],
-            smt_ppm: None,
+            smt_ppm: Vec::new(),
             core_scheduling: CoreScheduling::Off,
             interrupts: vec![],
             noise: vec![],

@@ -117,7 +117,20 @@ fn a_speed_beside_siblings() {
     refused(profile, &keys, "\"5%\"", "ever get done", "at least 10%");
     let text = SMALL.replacen(profile, &with(&format!("{smt}smt_speed = \"60%\"")), 1);
     let plan = parse(&text).unwrap().plans(None).unwrap().remove(0);
-    assert_eq!(plan.host.smt_ppm, Some(600_000));
+    assert_eq!(plan.host.smt_ppm, [600_000]);
+    let keys = with(&format!("{smt}smt_speed = \"60%, 40%\""));
+    refused(profile, &keys, "\"60%, 40%\"", "1 sibling(s), and here are 2", "busy siblings");
+    let smt = "topology = { threads_per_core = 4, cores_per_llc = 1 }\n";
+    let keys = with(&format!("{smt}smt_speed = \"40%, 60%\""));
+    refused(profile, &keys, "\"40%, 60%\"", "faster beside more", "beside one");
+    let keys = with(&format!("{smt}smt_speed = \"60%, 40\""));
+    refused(profile, &keys, "\"60%, 40\"", "`40` lacks its percent sign", "");
+    for (text, speeds) in [("100%", &[][..]), ("100%, 80%", &[1_000_000, 800_000])] {
+        let keys = with(&format!("{smt}smt_speed = \"{text}\""));
+        let plan =
+            parse(&SMALL.replacen(profile, &keys, 1)).unwrap().plans(None).unwrap().remove(0);
+        assert_eq!(plan.host.smt_ppm, speeds, "{text}");
+    }
 }
 
 #[test]
