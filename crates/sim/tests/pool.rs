@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use proptest::prelude::*;
-use vcoop_model::plan::virt::SpinLocks;
-use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, VmPlan};
+use vcoop_model::plan::virt::{SpinLocks, Told};
+use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, Room, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::{Policy, Topology};
@@ -73,6 +73,32 @@ fn a_wake_up_waits_for_entitled_work_only() {
     let (few, many) = (longest(1), longest(7));
     assert!(few <= 1_300 * US, "{few}");
     assert!(many > 5 * MS && many <= 8_800 * US, "{many}");
+}
+
+#[test]
+fn a_wake_up_takes_no_idle_thread_of_a_core_that_is_away() {
+    // Two virtual processors of two threads share a core. A thread of each computes, and often wakes a task that may run
+    // on the other thread of either.
+    let mean_us = |told: Told| {
+        let mut guest = hogs("a", 4, 2);
+        let receive = vec![Act::Receive { sample: true }, run_for(20 * US, Mode::User)];
+        let post = Act::Post { peer: 1, room: Room::List };
+        let send = vec![run_for(500 * US, Mode::User), post];
+        let t = |acts, cpus: &[u32]| task("t", routine(acts), Policy::NORMAL, cpus);
+        guest.tasks = vec![t(send.clone(), &[0]), t(receive, &[1, 3]), t(send, &[2])];
+        guest.tasks[1].name = "u".to_owned();
+        guest.virt.spin.told = told;
+        let smt = Topology { threads_per_core: 2, cores_per_llc: 1, llcs: 1 };
+        let mut p = pool(smt, &[(4, 2, 128)], vec![guest]);
+        probe_all(&mut p);
+        p.duration_ns = 4 * S;
+        let r = run(&p);
+        mean(&r, "a.u") / 1e3
+    };
+    // Each turn has ten wake-ups. If only its own thread counts, the first one of each second turn finds the thread
+    // idle on which it ran last, and waits for half a window.
+    let (core, own) = (mean_us(Told::Core), mean_us(Told::Interrupted));
+    assert!(core < 50.0 && own > 300.0, "{core} us, and {own} us if only the thread counts");
 }
 
 #[test]

@@ -12,9 +12,10 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use vcoop_model::plan::Mode;
-use vcoop_model::plan::virt::{SpinLocks, Told};
+use vcoop_model::plan::virt::{SpinLocks, SpinVirt, Told};
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -241,7 +242,19 @@ impl World<'_> {
         match self.vms[vcpu.vm as usize].sync.spin.told {
             Told::Interrupted => vcpu.spin.is_told(),
             Told::Away => vcpu.pcpu == NONE,
+            Told::Core => {
+                let mut core = self.core_of(v);
+                vcpu.pcpu == NONE && core.any(|v| self.vcpus[v as usize].spin.is_preempted())
+            }
         }
+    }
+
+    /// The vCPUs that are threads of the same core in the guest, this one as well.
+    fn core_of(&self, v: u32) -> Range<u32> {
+        let vcpu = &self.vcpus[v as usize];
+        let threads = self.plan.vms[vcpu.vm as usize].level.topology.threads_per_core;
+        let first = v - vcpu.cpu.0 % threads;
+        first..first + threads
     }
 
     /// Books the reason for which a spinning task keeps its vCPU busy.
@@ -350,13 +363,16 @@ impl World<'_> {
 
     /// A vCPU is switched in or out: wake-ups of its guest see whether the guest is told that it is preempted.
     pub(crate) fn guest_sees_away(&mut self, v: u32) {
-        let away = self.is_told_away(v);
-        let vcpu = &self.vcpus[v as usize];
-        let vm = &mut self.vms[vcpu.vm as usize];
-        if vm.sync.spin.sees_preempted() {
-            vm.level.set_away(vcpu.cpu, away);
+        let vm = self.vcpus[v as usize].vm as usize;
+        let SpinVirt { told, locks, .. } = self.vms[vm].sync.spin;
+        if self.vms[vm].sync.spin.sees_preempted() {
+            let changed = if told == Told::Core { self.core_of(v) } else { v..v + 1 };
+            for v in changed {
+                let away = self.is_told_away(v);
+                self.vms[vm].level.set_away(self.vcpus[v as usize].cpu, away);
+            }
         }
-        if vm.sync.spin.locks.confers() {
+        if locks.confers() {
             self.waiters_see(v);
         }
     }

@@ -140,6 +140,11 @@ impl SpinVcpu {
         std::mem::replace(&mut self.searched_at, now)
     }
 
+    /// Whether it has lost its pCPU while runnable.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.preempted
+    }
+
     /// Whether its guest is told that it is preempted.
     pub(crate) fn is_told(&self) -> bool {
         self.told

@@ -76,8 +76,8 @@ pub struct SpinVirt {
 }
 
 choice! {
-    /// Which vCPUs without a pCPU KVM reports to its guest as preempted (`kvm_steal_time_set_preempted` of
-    /// `arch/x86/kvm/x86.c`).
+    /// Which vCPUs without a pCPU a guest takes for preempted: those that KVM reports (`kvm_steal_time_set_preempted` of
+    /// `arch/x86/kvm/x86.c`), or a rule of the guest itself.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Told {
@@ -87,6 +87,9 @@ choice! {
         Interrupted = "interrupted",
         /// All that have no pCPU.
         Away = "away",
+        /// Linux on POWER, since 5.16 (`vcpu_is_preempted` of `arch/powerpc/include/asm/paravirt.h`): those of which a
+        /// thread of the core lost its pCPU while it was busy, idle ones as well: a pool dispatches cores.
+        Core = "core",
     }
 }
 

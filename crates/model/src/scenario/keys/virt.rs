@@ -284,7 +284,8 @@ virt_keys! {
     /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host
     /// had made them leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as
     /// well (`away`, before). It decides for `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`.
-    /// Default: interrupted.
+    /// Default: interrupted. In a PowerVM pool Linux goes by cores (`core`): all threads of a core of which one was
+    /// preempted count as preempted, idle ones as well.
     preempted_flag: Told => |virt, told| virt.spin.told = *told,
     /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
     /// from Linux 4.11 to 5.3. Default: false.

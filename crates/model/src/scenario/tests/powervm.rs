@@ -5,7 +5,7 @@ use vcoop_sched::config::Topology;
 
 use super::*;
 use crate::plan::TimelineAction;
-use crate::plan::virt::SpinLocks;
+use crate::plan::virt::{SpinLocks, Told};
 
 const POOL: &str = r#"
 name = "pool"
@@ -115,6 +115,10 @@ fn keys_of_others_are_refused() {
     let elsewhere = POOL.replace("class = \"powervm\"", "fair = \"cfs\"");
     let confer = elsewhere.replacen("weight = 200", "spinlocks = \"confer\"", 1);
     says(&confer, &["`spinlocks = \"confer\"` needs a shared processor pool"]);
+    let told = |text: &str| plan_of(text).vms.iter().map(|vm| vm.virt.spin.told).next();
+    assert_eq!((told(POOL), told(&elsewhere)), (Some(Told::Core), Some(Told::Interrupted)));
+    let core = elsewhere.replacen("weight = 200", "preempted_flag = \"core\"", 1);
+    says(&core, &["`preempted_flag = \"core\"` needs a shared processor pool"]);
     refused("pcpus = 8", "pcpus = 8\ntick_hz = 100", "tick_hz", "needs Linux's scheduler");
     refused("\"step\"", "\"dynamic\"", "dynamic", "`dynamic` boosts Linux threads");
     refused("\"step\"", "\"ratelimit-auto\"", "ratelimit-auto", "PowerVM's scheduler has none");
