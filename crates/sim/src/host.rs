@@ -449,6 +449,7 @@ impl World<'_> {
                 | Op::ReadCstates(_) => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
+                    work.ended = Some(self.clock.now());
                     return self.reschedule(p, Leave::Exit);
                 }
             }

@@ -223,6 +223,8 @@ pub(crate) struct Work {
     pub(crate) units: u64,
     /// by_clock: when its current run ends.
     pub(crate) until: Ns,
+    /// When it exited.
+    pub(crate) ended: Option<Ns>,
 }
 
 impl Work {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::plan::{CoreScheduling, Plan, Program};
+use vcoop_model::plan::{CoreScheduling, Plan, Program, TaskPlan};
 use vcoop_model::recording::{EngineStats, Part, Parts, Recording};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
@@ -14,7 +14,7 @@ use crate::guest::halt_times::HaltTimes;
 use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
 use crate::host::smt::Speed;
-use crate::machine::{GuestSegment, Segment, Vcpu};
+use crate::machine::{GuestSegment, Segment, Vcpu, Work};
 use crate::program::Missed;
 use crate::queue::Ns;
 use crate::world::World;
@@ -131,6 +131,13 @@ impl Scalars<'_> {
         self.put(probe, metric, "1/s", n as f64 / self.seconds());
     }
 
+    /// The time that tasks took, if all have exited.
+    fn elapsed(&mut self, probe: &str, took: Option<Ns>) {
+        if let Some(took) = took {
+            self.put(probe, "elapsed", "s", took as f64 / 1e9);
+        }
+    }
+
     /// CPU time as a number of CPUs.
     fn cpus(&mut self, probe: &str, metric: &str, time: Ns) {
         self.put(probe, metric, "cpu", time as f64 / self.ns());
@@ -140,6 +147,14 @@ impl Scalars<'_> {
     fn share(&mut self, probe: &str, metric: &str, time: Ns, of: f64) {
         self.put(probe, metric, "%", 100.0 * time as f64 / of);
     }
+}
+
+/// Time from the begin of the first of these tasks to the exit of the last, if all have exited.
+fn elapsed<'w>(tasks: impl Iterator<Item = (&'w TaskPlan, &'w Work)>) -> Option<Ns> {
+    let times: Option<Vec<_>> =
+        tasks.map(|(task, work)| Some((task.start_ns, work.ended?))).collect();
+    let (begins, ends): (Vec<Ns>, Vec<Ns>) = times?.into_iter().unzip();
+    Some(ends.into_iter().max()? - begins.into_iter().min()?)
 }
 
 /// VMs by report label, in the order of their first copies.
@@ -344,8 +359,12 @@ impl World<'_> {
             }
             let probe = format!("host.{label}");
             scalars.cpus(&probe, "throughput", end.host_done[i] - start.host_done[i]);
-            if self.plan.host_tasks.iter().any(|t| &t.label == label && t.program.counts()) {
+            let of_label = |(task, _): &(&TaskPlan, &Work)| task.label == *label;
+            let works = self.threads.iter().map(|thread| &thread.work);
+            let tasks = || self.plan.host_tasks.iter().zip(works.clone()).filter(of_label);
+            if tasks().any(|(task, _)| task.program.counts()) {
                 scalars.rate(&probe, "rate", end.host_units[i] - start.host_units[i]);
+                scalars.elapsed(&probe, elapsed(tasks()));
             }
         }
         for ((probe, metric), n) in self.calls.since(self.plan, &start.calls, &end.calls) {
@@ -359,17 +378,19 @@ impl World<'_> {
         if groups.len() > 1 {
             self.put_all_vms(scalars);
         }
-        // Units of work by label: how many VMs' tasks have it, and how many units.
-        let mut together: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
+        // By label: how many VMs' tasks have it, their units of work, and the sum of the times that they took.
+        let mut together: BTreeMap<&str, (u32, u64, Option<Ns>)> = BTreeMap::new();
         for (name, copies) in &groups {
             self.put_vm(name, copies, scalars);
-            for (label, units) in self.put_tasks(name, copies, scalars) {
-                let sum = together.entry(label).or_default();
-                *sum = (sum.0 + 1, sum.1 + units);
+            for (label, units, took) in self.put_tasks(name, copies, scalars) {
+                let sum = together.entry(label).or_insert((0, 0, Some(0)));
+                *sum = (sum.0 + 1, sum.1 + units, sum.2.zip(took).map(|(sum, took)| sum + took));
             }
         }
-        for (label, (_, units)) in together.into_iter().filter(|(_, (vms, _))| *vms > 1) {
-            scalars.rate(&format!("{ALL}.{label}"), "rate", units);
+        for (label, (_, units, took)) in together.into_iter().filter(|(_, of)| of.0 > 1) {
+            let probe = format!("{ALL}.{label}");
+            scalars.rate(&probe, "rate", units);
+            scalars.elapsed(&probe, took);
         }
     }
 
@@ -435,13 +456,14 @@ impl World<'_> {
         }
     }
 
-    /// Scalars of the tasks of VMs with one label. Returns the units of work of tasks that count them, by label.
+    /// Scalars of the tasks of VMs with one label. Returns, by label, the units of work of tasks that count them and the
+    /// time that they took.
     fn put_tasks(
         &self,
         name: &str,
         copies: &[usize],
         scalars: &mut Scalars<'_>,
-    ) -> Vec<(&str, u64)> {
+    ) -> Vec<(&str, u64, Option<Ns>)> {
         // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
         let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
         for &vm in copies {
@@ -460,8 +482,14 @@ impl World<'_> {
             let probe = format!("{name}.{label}");
             scalars.cpus(&probe, "throughput", done);
             if counts {
+                let took = |vm: &usize| {
+                    let tasks = self.plan.vms[*vm].tasks.iter().zip(&self.vms[*vm].tasks);
+                    elapsed(tasks.filter(|(task, _)| task.label == label))
+                };
+                let took = copies.iter().map(took).sum();
                 scalars.rate(&probe, "rate", units);
-                counted.push((label, units));
+                scalars.elapsed(&probe, took);
+                counted.push((label, units, took));
             }
             if audio {
                 let a_minute = glitches as f64 * 60.0 / scalars.seconds();

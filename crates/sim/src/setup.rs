@@ -400,6 +400,7 @@ fn blank(label: u16) -> Work {
         woken: false,
         leaving: false,
         done: 0,
+        ended: None,
         slack: 0,
         thread_time: None,
         peers: 0,

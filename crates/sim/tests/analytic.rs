@@ -280,6 +280,42 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
 }
 
 #[test]
+fn tasks_that_exit_take_until_the_last_message_is_worked_on() {
+    // A message every 2 us, from 1 ms on, each of which takes its receiver 1 us; a VM does the same twice as often.
+    let tasks = |times: u32| {
+        let rounds = [Act::Loop { to: 0, times }, Act::Exit];
+        let mut sender = vec![run_for(2_000, Mode::User), Act::Post { peer: 1, room: Room::List }];
+        let receive = Act::Receive { sample: false };
+        let mut receiver = vec![receive, run_for(1_000, Mode::User), Act::Done];
+        sender.extend(rounds.clone());
+        receiver.extend(rounds);
+        let mut tasks = [(sender, 0), (receiver, 1)]
+            .map(|(acts, cpu)| task("t", routine(acts), RT, &[cpu]))
+            .to_vec();
+        tasks.iter_mut().for_each(|task| task.start_ns = MS);
+        tasks
+    };
+    let mut p = plan(unguarded(eevdf(4)), free());
+    for (name, times, first) in [("a", 1_000, 0), ("b", 2_000, 2)] {
+        let mut vm = vm(name, unguarded(eevdf(2)), tasks(times));
+        vm.vcpu_cpus = vec![vec![first], vec![first + 1]];
+        p.vms.push(vm);
+    }
+    let r = run(&p);
+    for (probe, ms) in [("a.t", 2.001), ("b.t", 4.001), ("*.t", 6.002)] {
+        let elapsed = 1e3 * scalar(&r, probe, "elapsed");
+        assert!((elapsed - ms).abs() < 1e-5, "{probe}: {elapsed}");
+    }
+    p.vms.clear();
+    p.host_tasks = tasks(1_000);
+    assert!((1e3 * scalar(&run(&p), "host.t", "elapsed") - 2.001).abs() < 1e-5);
+    p.duration_ns = 2 * MS;
+    p.warmup_ns = 0;
+    let unfinished = run(&p).scalars.keys().any(|(_, metric)| metric == "elapsed");
+    assert!(!unfinished, "the last message is on its way");
+}
+
+#[test]
 fn relative_sleeps_drift_and_absolute_ones_do_not() {
     let count = |absolute| {
         let mut p = plan(cfs(1), free());

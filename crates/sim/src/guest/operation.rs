@@ -162,6 +162,7 @@ impl World<'_> {
             Op::Rogue(step) => self.violate_protocol(v, t, step),
             Op::Exit => {
                 work.wait = Wait::Dead;
+                work.ended = Some(self.clock.now());
                 return self.guest_reschedule(v, Leave::Exit);
             }
         }

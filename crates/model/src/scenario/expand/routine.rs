@@ -114,6 +114,7 @@ pub(super) fn groups(
     let (senders, receivers) = (keys.senders.value.get(), keys.receivers.value.get());
     let (pairs, tasks) = (senders * receivers, senders + receivers);
     let groups = keys.groups.value.get();
+    let loops = keys.loops.as_ref().map(|loops| loops.value.get());
     let messages = keys.room.as_ref().map(|room| room.value.get32());
     let room = match keys.through.value {
         Through::Socket => Room::Socket(messages.unwrap_or(Room::SOCKET)),
@@ -150,6 +151,7 @@ pub(super) fn groups(
                 acts.push(Act::Post { peer: index(first + receiver), room });
             }
             acts.extend(sleep(keys.pause.value));
+            acts.extend(rounds(loops));
             for sender in 0..senders {
                 let program = Program::Routine { acts: acts.clone() };
                 threads.push((format!("{name}/{group}-sender-{sender}"), program));
@@ -161,12 +163,19 @@ pub(super) fn groups(
                 acts.push(run(keys.receive.value, Mode::Kernel));
                 acts.extend(locked.iter().cloned());
                 acts.push(Act::Done);
+                acts.extend(rounds(loops.map(|loops| loops * senders)));
                 let program = Program::Routine { acts };
                 threads.push((format!("{name}/{group}-receiver-{receiver}"), program));
             }
         }
     }
     threads
+}
+
+/// Ends a program after so many rounds, if a number is given.
+fn rounds(times: Option<u64>) -> impl Iterator<Item = Act> {
+    let end = |times| [Act::Loop { to: 0, times: index(times) }, Act::Exit];
+    times.map(end).into_iter().flatten()
 }
 
 /// Batches of requests at a fixed rate, to workers in turn, until the first worker is the first of a batch again.

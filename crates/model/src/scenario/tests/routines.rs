@@ -330,6 +330,17 @@ fn each_queue_of_a_group_has_a_lock_of_its_own() {
 }
 
 #[test]
+fn groups_with_loops_end_after_them() {
+    let plan = guest("kind = 'groups'\ngroups = 1\nsenders = 2\nreceivers = 3\nloops = 7");
+    let ends = |task: usize| {
+        let acts = acts(&plan.vms[0].tasks[task].program);
+        acts[acts.len() - 2..].to_vec()
+    };
+    assert_eq!(ends(0), [Act::Loop { to: 0, times: 7 }, Act::Exit]);
+    assert_eq!(ends(2), [Act::Loop { to: 0, times: 14 }, Act::Exit], "from each of two senders");
+}
+
+#[test]
 fn only_a_busy_wait_can_be_due_at_once() {
     let bench = |keys: &str| {
         format!(

@@ -89,6 +89,9 @@ table! {
         receive: At<Dist> = "1us",
         /// A sender's sleep after it has written to all receivers once.
         pause: At<Dist> = "0us",
+        /// Times that a sender writes to all receivers before it exits (hackbench -l). Receivers exit after as many
+        /// messages, and `elapsed` is the time until all have. Default: for ever.
+        loops: Option<At<Int<1, 1_000_000>>>,
         /// CPU time under the lock of a receiver's queue, once a message at its sender and once at its receiver, besides
         /// `send` and `receive` (guests only): a spinlock of a socket, or the mutex of a pipe. Default: queues have no
         /// lock.
