@@ -80,6 +80,24 @@ fn what_a_reload_of_the_daemon_does_not_change_is_said() {
 }
 
 #[test]
+fn the_log_says_that_a_keeper_was_replaced() {
+    let tree = vcoop_testing::Tree::default();
+    tree.put("vcoop.toml", "");
+    let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
+    let mut daemon =
+        command.env("VCOOP_RUN_DIR", tree.path("run")).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().ends_with("with 0 rules"));
+    let children = format!("/proc/{0}/task/{0}/children", daemon.id());
+    let keeper = fs::read_to_string(children).unwrap();
+    send(keeper.trim().parse().unwrap(), Signal::KILL);
+    let said = lines.next().unwrap();
+    assert!(said.contains("the keeper had ended"), "{said}");
+    send(daemon.id(), Signal::TERM);
+    assert!(daemon.wait().unwrap().success());
+}
+
+#[test]
 fn a_requirement_that_is_not_met_is_exit_code_3() {
     let lab =
         run(&["run", "busy-host-1", "--backend", "kvm", "--duration", "20ms", "--warmup", "1ms"]);

@@ -551,11 +551,17 @@ impl Inside {
 
     /// The keeper has ended. Returns whether the engine has to end as well: without a keeper nothing may be boosted.
     fn keeper_ended(&mut self) -> bool {
+        // Not by closing it: the new keeper has a copy until its program has begun. Until then epoll would say of the
+        // old pipe that the new keeper has ended, and the engine would wait for that.
+        let _ = epoll::delete(&self.poll, self.keeper.ends());
         let again = self.keeper.again(&self.place).and_then(|()| {
             let token = EventData::new_u64(KEEPER);
             Ok(epoll::add(&self.poll, self.keeper.ends(), token, EventFlags::IN)?)
         });
-        let Err(why) = again else { return false };
+        let Err(why) = again else {
+            tracing::warn!("the keeper had ended; another has taken its place");
+            return false;
+        };
         self.fails(format!("its keeper has ended and cannot be started again: {why}"));
         true
     }

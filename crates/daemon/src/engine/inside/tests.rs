@@ -614,9 +614,16 @@ fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
 #[test]
 fn a_keeper_that_has_lived_is_replaced() {
     let mut rig = Rig::new();
+    // As the new one's process has it until its program has begun.
+    let copy = rig.keeper.ends().try_clone().unwrap();
     rig.keeper.kill();
     assert!(!rig.keeper_ended());
     assert!(rig.why.get().is_none());
+    let mut events = Vec::with_capacity(8);
+    let room = rustix::buffer::spare_capacity(&mut events);
+    epoll::wait(&rig.poll, room, Some(&Timespec::default())).unwrap();
+    assert!(events.iter().all(|event| event.data.u64() != KEEPER), "the new one lives");
+    drop(copy);
 }
 
 #[test]
