@@ -8,11 +8,15 @@ mod common;
 mod qemu;
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::thread;
 
 use common::Tree;
 use qemu::Qemu;
 use serde_json::{Value, json};
+use vcoop_daemon::{Refusal, Response};
 use vcoop_policy::thread::Policy;
 use vcoop_testing::{Said, Skip};
 use vcoop_threads::{Attributes, allowed_cpus, run_time, set_affinity};
@@ -228,6 +232,39 @@ fn a_real_qemu_is_asked_over_qmp() {
     let (vm, _) = of_host(pid, &["--qmp", moved.to_str().unwrap()]);
     fs::remove_file(moved).unwrap();
     assert_eq!(vm["vcpus"].as_array().unwrap().len(), 2);
+}
+
+/// Whoever applies policies does not say which.
+#[test]
+fn policies_that_are_not_known_are_not_shown_as_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let owner = UnixListener::bind(dir.path().join("control.sock")).unwrap();
+    thread::spawn(move || {
+        for client in owner.incoming() {
+            let why = Refusal::from("too many clients\n  remedy: end some".to_owned());
+            let mut text = serde_json::to_vec(&Response::Refused(why)).unwrap();
+            text.push(b'\n');
+            client.unwrap().write_all(&text).unwrap();
+        }
+    });
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        Said::by(command.args(args).env("VCOOP_RUN_DIR", dir.path())).well()
+    };
+    let unknown = "which policies vcoop applies is not known: too many clients";
+    let notes = run(&["vms", "--json"]).json()["notes"].clone();
+    let note = json!({ "pid": null, "evidence": unknown, "remedy": "end some" });
+    assert!(notes.as_array().unwrap().contains(&note), "{notes}");
+    let top = run(&["top", "--once", "--every", "100ms"]);
+    assert!(top.err.contains(unknown), "{top}");
+}
+
+#[test]
+fn what_runs_out_is_no_missing_proc() {
+    let program = env!("CARGO_BIN_EXE_vcoop");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 4; exec \"$0\" vms", program]);
+    Said::by(&mut command).fails(3, &["Too many open files", "remedy: allow more open files"]);
 }
 
 #[test]

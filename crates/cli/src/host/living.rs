@@ -1,20 +1,39 @@
 //! VMs of this host by name, and the owner that applies policies to them.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use vcoop_daemon::{Client, Place, PlaceError, Refusal, Request, Response, Service, Status};
+use rustix::io::Errno;
+
+use vcoop_daemon::{Client, Place, PlaceError, Refusal, Request, Response, Service, VmStatus};
+use vcoop_model::Note;
 use vcoop_service::FolderError;
-use vcoop_vmm::{Proc, Vm};
+use vcoop_vmm::{Proc, Scan, Vm};
 
 use crate::failure::Failure;
 use crate::output::note;
 
+/// The VMs of this host.
+pub(crate) fn scan() -> Result<Scan, Failure> {
+    Proc::default().scan().map_err(|why| unlisted(Path::new("/proc"), &why))
+}
+
+/// The processes in a folder like `/proc` cannot be listed.
+pub(crate) fn unlisted(root: &Path, why: &io::Error) -> Failure {
+    let root = root.display();
+    let remedy = match Errno::from_io_error(why) {
+        Some(Errno::MFILE) => "allow more open files (ulimit -n)".to_owned(),
+        Some(Errno::NFILE) => "allow more open files on this host (sysctl fs.file-max)".to_owned(),
+        Some(Errno::NOMEM) => "free memory".to_owned(),
+        _ => format!("mount -t proc proc {root}"),
+    };
+    Failure::Missing(format!("{root}: {why}\n  remedy: {remedy}"))
+}
+
 /// The VM with a name or a process id.
 pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
-    let scan = Proc::default()
-        .scan()
-        .map_err(|e| Failure::Missing(format!("/proc: {e}\n  remedy: mount -t proc proc /proc")))?;
+    let scan = scan()?;
     let pid = name.parse::<u32>().ok();
     let (named, others): (Vec<Vm>, Vec<Vm>) =
         scan.vms.into_iter().partition(|vm| vm.name == name || Some(vm.pid) == pid);
@@ -85,12 +104,21 @@ impl Owner {
     }
 }
 
-/// The policies in force on this host; `None`: there is no owner, or no permission to ask it.
-pub(crate) fn status() -> Option<Status> {
-    let mut client = Client::connect(&Place::usual()).ok()??;
-    match client.ask(&Request::Status { vm: None }).ok()? {
-        Response::Status(status) => Some(*status),
-        _ => None,
+/// The VMs with a policy; none if there is no owner.
+///
+/// # Errors
+///
+/// There is an owner that does not say.
+pub(crate) fn policies() -> Result<Vec<VmStatus>, Note> {
+    match ask_owner(&Request::Status { vm: None }) {
+        Ok(Some(Response::Status(status))) => Ok(status.vms),
+        Ok(_) => Ok(Vec::new()),
+        Err(failure) => {
+            let text = failure.text();
+            let (why, remedy) = text.split_once("\n  remedy: ").unzip();
+            let why = why.unwrap_or(&text);
+            Err(Note::new(format!("which policies vcoop applies is not known: {why}"), remedy))
+        }
     }
 }
 
@@ -102,7 +130,7 @@ pub(crate) fn ask_owner(request: &Request) -> Result<Option<Response>, Failure> 
 
 fn connect(dir: &Path) -> Result<Option<Client>, Failure> {
     Client::connect(dir).map_err(|e| match e.kind() {
-        std::io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied => {
             let dir = dir.display();
             Failure::Missing(format!("{dir}: {e}\n  remedy: run it as root"))
         }

@@ -52,6 +52,11 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let subject = Subject::of(&vm);
     asked.iter().try_for_each(|asked| may_use_all(&asked.here, &subject))?;
     let (text, mut plan) = plan(&vm, &subject, length)?;
+    let policies = living::policies();
+    let id = VmId::of(&vm);
+    let in_force = policies.iter().flatten().find(|vm| vm.vm == id);
+    in_force.into_iter().for_each(|vm| plan.policy_name.clone_from(&vm.policy));
+    let unknown = policies.err();
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &subject.name, args.force)).transpose()?;
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
@@ -100,7 +105,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         command: command(args),
         baseline: plan.policy_name.clone(),
         environment: vcoop_lab::environment(),
-        notes: notes.into_iter().chain(cost).collect(),
+        notes: notes.into_iter().chain(unknown).chain(cost).collect(),
         ..About::default()
     };
     let result = observed(&plan, recording, complete, about);
@@ -231,7 +236,7 @@ const ASKED: [&str; 6] = ["vanilla", "wake-boost", DYNAMIC, "static", "pinned", 
 /// The policy that needs the guest's help.
 const DYNAMIC: &str = "dynamic";
 
-/// The VM as a scenario and its plan, under the policy in force.
+/// The VM as a scenario and its plan, with no policy in force.
 fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {
     let cpus = vcoop_lab::host_facts().cpus;
     let pcpus = cpus.iter().max().map_or(1, |last| *last as usize + 1);
@@ -240,11 +245,7 @@ fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failur
     let scenario = Scenario::parse("--", &text, &[], &NoCaptures).map_err(refuse)?;
     let mut plans = scenario.plans(None).map_err(refuse)?;
     let mut plan = plans.swap_remove(0);
-    let id = VmId::of(vm);
-    let policy = living::status()
-        .and_then(|status| status.vms.into_iter().find(|vm| vm.vm == id))
-        .map_or_else(|| AS_IS.to_owned(), |vm| vm.policy);
-    plan.policy_name = policy;
+    plan.policy_name = AS_IS.to_owned();
     plan.duration_ns = length;
     Ok((text, plan))
 }

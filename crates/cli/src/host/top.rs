@@ -14,13 +14,12 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use vcoop_daemon::{Request, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
 use vcoop_threads::run_time;
-use vcoop_vmm::Proc;
 
 use crate::args::host::TopArgs;
 use crate::failure::Failure;
 use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::output::print;
+use crate::output::{note, print};
 use crate::scenario::time;
 use crate::watch::{Screen, restore};
 
@@ -36,6 +35,8 @@ const COLUMNS: [(&str, u16); 9] = [
     ("budget", 9),
     ("", 24),
 ];
+/// The column of the policy.
+const POLICY: usize = 2;
 /// Help on keys.
 const KEYS: &str = "up/down: choose a VM, w: wake-boost, s: static, d: detach, q: quit and take back what you applied";
 
@@ -60,19 +61,21 @@ struct Entry {
 struct Looker {
     before: BTreeMap<(VmId, u32), Counts>,
     at: Option<Instant>,
+    /// Why it is not known which policies are in force.
+    unknown: Option<String>,
 }
 
 impl Looker {
     /// The table, with rates since the last update.
     fn look(&mut self) -> Result<Vec<Entry>, Failure> {
-        let scan = Proc::default().scan().map_err(|e| Failure::Run(format!("/proc: {e}")))?;
-        let status = living::status();
+        let scan = living::scan()?;
+        let policies = living::policies();
         let since = self.at.replace(Instant::now()).map(|at| at.elapsed());
         let mut now = BTreeMap::new();
         let mut entries = Vec::new();
         for vm in &scan.vms {
             let id = VmId::of(vm);
-            let applied = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
+            let applied = policies.iter().flatten().find(|vm| vm.vm == id);
             for vcpu in &vm.vcpus {
                 let tid = vcpu.thread.tid.cast_signed();
                 // Not kept open: a host has more vCPUs than a process may have files.
@@ -92,6 +95,10 @@ impl Looker {
             }
         }
         self.before = now;
+        self.unknown = policies.err().map(|note| note.evidence);
+        if self.unknown.is_some() {
+            entries.iter_mut().for_each(|entry| entry.cells[POLICY] = "n/a".to_owned());
+        }
         Ok(entries)
     }
 }
@@ -146,7 +153,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     if args.once || !io::stderr().is_terminal() {
         looker.look()?;
         thread::sleep(every);
-        return print(&table(&looker.look()?));
+        let table = table(&looker.look()?);
+        looker.unknown.iter().for_each(|why| note(&format!("vcoop: {why}")));
+        return print(&table);
     }
     let mut screen = Screen::enter().map_err(Failure::run)?;
     let done = screen
@@ -189,8 +198,9 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
         // The selection stays with its VM when others come and go.
         let at = vms.iter().position(|vm| Some(vm) == chosen.as_ref()).unwrap_or(0);
         chosen = vms.get(at).cloned();
+        let shown = looker.unknown.as_ref().unwrap_or(&said);
         screen
-            .paint(|frame| draw(frame, &entries, chosen.as_ref(), &said))
+            .paint(|frame| draw(frame, &entries, chosen.as_ref(), shown))
             .map_err(Failure::run)?;
         let left = every.saturating_sub(looked.elapsed());
         let Some(event) = screen.next(left).map_err(Failure::run)? else {

@@ -1,8 +1,8 @@
 //! `vcoop vms`: the VMs that run on this host.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -47,24 +47,27 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
         return how(name);
     }
     let host = Host::new(args.tree.as_deref());
-    let root = host.root.display();
-    let unlisted = |why: &dyn Display| {
-        Failure::Missing(format!("{root}: {why}\n  remedy: mount -t proc proc {root}"))
-    };
-    let mut scan = host.proc.scan().map_err(|error| unlisted(&error))?;
+    let unlisted = |why: io::Error| living::unlisted(&host.root, &why);
+    let mut scan = host.proc.scan().map_err(unlisted)?;
     if host.is_this && !host.root.join("self").exists() {
-        return Err(unlisted(&"no process filesystem is mounted there"));
+        return Err(unlisted(io::Error::other("no process filesystem is mounted there")));
     }
     let ask = |socket: &PathBuf| ask(&host.proc, &mut scan.vms, socket).err();
     let unanswered: Vec<String> = args.qmp.iter().filter_map(ask).collect();
 
     let mut notes = notes_of_host(&host, &scan);
-    let status = if host.is_this { living::status() } else { None };
+    let mut policies = None;
+    if host.is_this {
+        match living::policies() {
+            Ok(vms) => policies = Some(vms),
+            Err(unknown) => {
+                notes.push(Note { pid: None, evidence: unknown.evidence, remedy: unknown.remedy })
+            }
+        }
+    }
     let mut vms: Vec<Vm> = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
     for (of, vm) in scan.vms.iter().zip(&mut vms) {
-        let id = VmId::of(of);
-        let in_force = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
-        apply(in_force, host.is_this, vm);
+        apply(policies.as_deref(), &VmId::of(of), vm);
         notes.extend(foreign_realtime(vm));
     }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
@@ -273,8 +276,9 @@ fn driver_of(pid: u32) -> Option<GuestDriver> {
     Some(GuestDriver { abi: header.abi, vcpus: window.online().len(), slots: window.slots() })
 }
 
-/// What vcoop does with a VM.
-fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
+/// What vcoop does with a VM, if it is known which VMs have policies.
+fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) {
+    let in_force = policies.and_then(|vms| vms.iter().find(|vm| vm.vm == *id));
     vm.policy = in_force.map(|status| status.policy.clone());
     vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
     vm.rests = in_force.is_some_and(|status| status.rests);
@@ -282,7 +286,7 @@ fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
         let driven = in_force.and_then(|status| {
             status.vcpus.iter().find(|v| v.tid == vcpu.tid as i32 && v.left_alone.is_none())
         });
-        vcpu.boosted = is_this.then(|| driven.is_some_and(|v| v.boosted));
+        vcpu.boosted = policies.map(|_| driven.is_some_and(|v| v.boosted));
         if vcpu.thread.realtime_by.is_some() && driven.is_some_and(|v| v.boosted) {
             vcpu.thread.realtime_by = Some("vcoop");
         }
