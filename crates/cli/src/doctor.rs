@@ -1,13 +1,12 @@
 //! `vcoop doctor`: what works on this host.
 
-use std::thread;
-
 use serde::Serialize;
 use vcoop_experiment::backend::{Backend, Kvm};
 use vcoop_lab::{Finding, HostFacts, State, host_facts, survey};
 
 use crate::failure::Failure;
 use crate::output::{json, print_at_end, style};
+use crate::scenario::cpus;
 
 /// What must work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -126,7 +125,7 @@ fn boosts_in_kernel() -> Option<Finding> {
 }
 
 fn simulator() -> Finding {
-    let jobs = thread::available_parallelism().map_or(1, |n| n.get());
+    let jobs = cpus();
     Finding {
         facility: "simulator".to_owned(),
         state: State::Ok,

@@ -28,7 +28,7 @@ use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Common, MayCost};
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, choose, jobs, parse, refuse, say_losses, source};
+use crate::scenario::{Overrides, choose, cpus, jobs, parse, refuse, say_losses, source};
 use crate::watch::Dashboard;
 
 #[derive(Debug, clap::Args)]
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
             conditions(&args.fail_if, &quantities(&look))?;
         }
         if args.dry_run {
-            return print(&outline(&scenario, &selection, jobs, rate));
+            return print(&outline(&scenario, &selection, jobs.min(cpus()), rate));
         }
     }
     if !args.common.quiet {
@@ -209,7 +209,7 @@ fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
 const LOOKED_AT: usize = 4;
 const LOOK_NS: Ns = 200_000_000;
 
-/// Prints what would run, where, and for how long.
+/// Prints what would run, where, and for how long. `jobs`: runs that are computed at the same time.
 fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
     let (plans, columns) = (&selection.plans, selection.columns());
     let mut text = style().wrap(&format!("{}: {}", scenario.name, scenario.title), 2);

@@ -186,8 +186,13 @@ pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
     match jobs {
         Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
         Some(jobs) => Ok(jobs),
-        None => Ok(thread::available_parallelism().map_or(1, usize::from)),
+        None => Ok(cpus()),
     }
+}
+
+/// CPUs that this process may use.
+pub(crate) fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The plans of the selected cells of a matrix: each of `cells` is a field's name (whole, its end, or as in results)

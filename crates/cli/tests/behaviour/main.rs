@@ -105,6 +105,17 @@ fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
         "{said}"
     );
     assert!(!said.contains("measuring on this host"), "{said}");
+    // No more runs at the same time than CPUs make it faster.
+    let needs = |jobs| {
+        let run = ["run", "busy-host-1", "--repeats", "10000", "--dry-run", "--jobs", jobs];
+        let said = plain(&run);
+        let (_, needs) = said.split_once("which take about ").unwrap();
+        let mut words = needs.split_whitespace();
+        let number: f64 = words.next().unwrap().parse().unwrap();
+        number * if words.next() == Some("s") { 1e3 } else { 1.0 }
+    };
+    let cpus = thread::available_parallelism().unwrap().get() as f64;
+    assert!(needs("10000") * cpus > needs("1") / 20.0);
     // A scenario that no host can run is simulated, and the dry run says why.
     let said = plain(&[&run[..], &["--dry-run", "--backend", "auto"], &TOO_BIG[..]].concat());
     assert!(said.contains("simulating the host that the scenario describes"), "{said}");
