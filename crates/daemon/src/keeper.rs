@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use vcoop_policy::thread::Policy;
@@ -246,7 +247,14 @@ impl Keeper {
     /// As [`start`](Self::start), with another program.
     pub(crate) fn start_as(program: Program, place: &Place) -> io::Result<Self> {
         let lock = place.lock();
-        lock.set_len(OFFSET + Slots::BYTES as u64)?;
+        let length = OFFSET + Slots::BYTES as u64;
+        lock.set_len(length)?;
+        // Without room for a slot's page, the first write to it would kill this process. A file system that cannot set
+        // room aside is ramfs.
+        match fallocate(lock, FallocateFlags::empty(), 0, length) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(e.into()),
+        }
         let slots = Slots::map(lock)?;
         let (child, pipe) = spawn(program, lock, &place.journal_path())?;
         let (held, began) = (BTreeMap::new(), Instant::now());

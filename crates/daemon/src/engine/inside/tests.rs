@@ -1,7 +1,7 @@
 //! The engine with VMs that are threads of the test, and with other programs as its keeper.
 
 use std::ops::{Deref, DerefMut};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -609,6 +609,15 @@ fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
         assert!(why.get().is_some_and(|why| why.contains("cannot be started again")), "{why:?}");
         assert!(!dir.path().join("run/threads.journal").exists(), "all was given back");
     }
+}
+
+#[test]
+fn the_words_of_all_threads_have_room_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keeper, place, _journal) = owned(&dir, idle);
+    let file = place.lock().metadata().unwrap();
+    assert!(file.blocks() * 512 >= file.len(), "{file:?}");
+    keeper.end();
 }
 
 #[test]
