@@ -36,7 +36,7 @@ fn threads_of(vcpus: &[VcpuThread]) -> Vec<ThreadId> {
 }
 
 /// How many vCPUs are left alone, and why the first of them is, in words.
-fn left_alone(vcpus: &[VcpuStatus]) -> Option<String> {
+pub fn left_alone(vcpus: &[VcpuStatus]) -> Option<String> {
     let why = |v: &VcpuStatus| Some((v.index, v.left_alone.clone()?));
     let (first, why) = vcpus.iter().find_map(why)?;
     let alone = vcpus.iter().filter(|v| v.left_alone.is_some()).count();

@@ -31,7 +31,7 @@ mod service;
 
 pub use client::Client;
 pub use config::Config;
-pub use follow::Follower;
+pub use follow::{Follower, left_alone};
 pub use place::{Left, Place, PlaceError, restore};
 pub use policy::{could_be, fits, living, needs_driver, no_driver, setting_of};
 pub use protocol::{Refusal, Request, Response, Status, VcpuStatus, VmId, VmStatus};

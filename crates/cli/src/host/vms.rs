@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use vcoop_abi::Header;
 use vcoop_daemon::config::{Config, USUAL, Windows};
-use vcoop_daemon::{VmId, VmStatus};
+use vcoop_daemon::{VmId, VmStatus, left_alone};
 use vcoop_model::running_vm::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_text::about;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     }
     let mut vms: Vec<Vm> = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
     for (of, vm) in scan.vms.iter().zip(&mut vms) {
-        apply(policies.as_deref(), &VmId::of(of), vm);
+        notes.extend(apply(policies.as_deref(), &VmId::of(of), vm));
         notes.extend(foreign_realtime(vm));
     }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
@@ -276,8 +276,8 @@ fn driver_of(pid: u32) -> Option<GuestDriver> {
     Some(GuestDriver { abi: header.abi, vcpus: window.online().len(), slots: window.slots() })
 }
 
-/// What vcoop does with a VM, if it is known which VMs have policies.
-fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) {
+/// What vcoop does with a VM, if it is known which VMs have policies. Returns a note about vCPUs that it leaves alone.
+fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) -> Option<Note> {
     let in_force = policies.and_then(|vms| vms.iter().find(|vm| vm.vm == *id));
     vm.policy = in_force.map(|status| status.policy.clone());
     vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
@@ -287,10 +287,13 @@ fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) {
             status.vcpus.iter().find(|v| v.tid == vcpu.tid as i32 && v.left_alone.is_none())
         });
         vcpu.boosted = policies.map(|_| driven.is_some_and(|v| v.boosted));
-        if vcpu.thread.realtime_by.is_some() && driven.is_some_and(|v| v.boosted) {
+        // Although it may have been boosted since. A thread that another program made real-time is left alone.
+        if vcpu.thread.realtime_by.is_some() && driven.is_some() {
             vcpu.thread.realtime_by = Some("vcoop");
         }
     }
+    let (policy, alone) = (vm.policy.as_ref()?, left_alone(&in_force?.vcpus)?);
+    Some(Note { pid: Some(vm.pid), evidence: format!("{policy}: {alone}"), remedy: None })
 }
 
 /// vCPUs that another program made real-time.
@@ -336,4 +339,59 @@ fn look_at(found: &vmm::Thread) -> Result<Thread, String> {
         steal_ns: times.map(|times| times.waited_ns),
         wait_ns: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{apply, foreign_realtime};
+    use serde_json::json;
+    use vcoop_daemon::{VcpuStatus, VmId, VmStatus};
+    use vcoop_report::vms::{Thread, Vcpu, Vm};
+
+    #[test]
+    fn a_vcpu_that_was_boosted_since_is_vcoops() {
+        let id = VmId { pid: 7, start_ticks: 1, name: "web".to_owned() };
+        let vcpu = |index: u32, alone: Option<&str>| VcpuStatus {
+            index,
+            tid: 70 + index as i32,
+            left_alone: alone.map(str::to_owned),
+            ..VcpuStatus::default()
+        };
+        let status = json!({
+            "vm": id, "policy": "wake-boost", "for_ns": 1,
+            "vcpus": [vcpu(0, None), vcpu(1, Some("somebody else made it SCHED_FIFO 2"))],
+        });
+        let status: VmStatus = serde_json::from_value(status).unwrap();
+        let realtime = |index| Vcpu {
+            index,
+            tid: 70 + index,
+            start_ticks: 2,
+            source: String::new(),
+            thread: Thread { realtime_by: Some("unknown"), ..Thread::default() },
+            boosted: None,
+        };
+        let mut vm = Vm {
+            name: id.name.clone(),
+            vmm: String::new(),
+            accel: String::new(),
+            pid: 7,
+            start_ticks: 1,
+            vcpus: [0, 1].map(realtime).into(),
+            unplaced_vcpus: None,
+            policy: None,
+            heard_by: Vec::new(),
+            rests: false,
+            sources: Vec::new(),
+            guest_driver: None,
+        };
+        let note = apply(Some(&[status]), &id, &mut vm).unwrap();
+        let alone = "wake-boost: 1 left alone (vCPU 1: somebody else made it SCHED_FIFO 2)";
+        assert_eq!(note.evidence, alone);
+        let by = [0, 1].map(|at: usize| vm.vcpus[at].thread.realtime_by);
+        assert_eq!(by, [Some("vcoop"), Some("unknown")]);
+        assert_eq!(
+            foreign_realtime(&vm).unwrap().evidence,
+            "who made vCPU 1 real-time is not known"
+        );
+    }
 }
