@@ -321,7 +321,7 @@ pub struct Judgement {
     pub gain: Option<f64>,
     /// Whether the gain is better beyond noise.
     pub improves: bool,
-    /// What is clearly better for the guests, and which periods they miss, in words.
+    /// What is clearly better for the guests, what is clearly worse nevertheless, and which periods they miss, in words.
     pub shown: String,
     /// What is clearly worse for the guests, in words.
     pub worse: Vec<String>,
@@ -367,6 +367,9 @@ impl Judgement {
         better.truncate(MOST_SHOWN);
         worse.truncate(MOST_SHOWN);
         let mut shown = better.join(", ");
+        if improves && !worse.is_empty() {
+            shown += &format!("; worse: {}", worse.join(", "));
+        }
         for text in missed {
             shown += &format!("; {text}");
         }
@@ -536,6 +539,18 @@ mod tests {
         {
             assert!(limits.set(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_a_better_policy_makes_worse_is_said() {
+        let guest = |name: &str, ratio, interval| Effect {
+            p99: Some(Change { name: name.to_owned(), ..change(ratio, interval).unwrap() }),
+            ..Effect::new(name.to_owned(), Whose::Guest, 10)
+        };
+        let (wait, run) = (guest("wait", 0.04, [0.01, 0.1]), guest("preempted", 16.0, [3.0, 36.0]));
+        let judged = Judgement::new(&[wait, run], "vanilla", &Limits::default());
+        assert!(judged.improves);
+        assert_eq!(judged.shown, "wait 0.0400x; worse: preempted 16.0x");
     }
 
     #[test]
