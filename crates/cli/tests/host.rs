@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use vcoop_testing::{Said, Skip, send};
+use vcoop_testing::{Said, Skip, send, until};
 
 fn vcoop(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
@@ -79,22 +79,35 @@ fn what_a_reload_of_the_daemon_does_not_change_is_said() {
     assert!(daemon.wait().unwrap().success());
 }
 
+/// Also if nobody reads the log.
 #[test]
 fn the_log_says_that_a_keeper_was_replaced() {
-    let tree = vcoop_testing::Tree::default();
-    tree.put("vcoop.toml", "");
-    let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
-    let mut daemon =
-        command.env("VCOOP_RUN_DIR", tree.path("run")).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().ends_with("with 0 rules"));
-    let children = format!("/proc/{0}/task/{0}/children", daemon.id());
-    let keeper = fs::read_to_string(children).unwrap();
-    send(keeper.trim().parse().unwrap(), Signal::KILL);
-    let said = lines.next().unwrap();
-    assert!(said.contains("the keeper had ended"), "{said}");
-    send(daemon.id(), Signal::TERM);
-    assert!(daemon.wait().unwrap().success());
+    for is_read in [true, false] {
+        let tree = vcoop_testing::Tree::default();
+        tree.put("vcoop.toml", "");
+        let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
+        command.env("VCOOP_RUN_DIR", tree.path("run")).stderr(Stdio::piped());
+        let mut daemon = command.spawn().unwrap();
+        let log = BufReader::new(daemon.stderr.take().unwrap());
+        let mut lines = log.lines().map(Result::unwrap);
+        assert!(lines.next().unwrap().ends_with("with 0 rules"));
+        let threads = format!("/proc/{}/task", daemon.id());
+        let keepers = || -> String {
+            let threads = fs::read_dir(&threads).unwrap();
+            let children = |thread: PathBuf| fs::read_to_string(thread.join("children"));
+            threads.filter_map(|thread| children(thread.unwrap().path()).ok()).collect()
+        };
+        let first = keepers();
+        let mut lines = is_read.then_some(lines);
+        send(first.trim().parse().unwrap(), Signal::KILL);
+        if let Some(lines) = &mut lines {
+            let said = lines.next().unwrap();
+            assert!(said.contains("the keeper had ended"), "{said}");
+        }
+        until("another keeper", || ![&first, ""].contains(&keepers().as_str()));
+        send(daemon.id(), Signal::TERM);
+        assert!(daemon.wait().unwrap().success());
+    }
 }
 
 #[test]

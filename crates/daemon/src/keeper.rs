@@ -406,6 +406,21 @@ impl Lending {
     }
 }
 
+/// Writes a line to stderr.
+macro_rules! say {
+    ($($line:tt)*) => { write_line(io::stderr(), format_args!($($line)*)) };
+}
+
+/// Writes a line if that is possible at once. Neither a reader that has gone nor one that does not read may keep the
+/// keeper from restoring threads.
+fn write_line(to: impl AsFd, line: fmt::Arguments<'_>) {
+    let mut polled = [PollFd::new(&to, PollFlags::OUT)];
+    let ready = poll(&mut polled, Some(&rustix::time::Timespec::default()));
+    if ready.is_ok() && polled[0].revents().contains(PollFlags::OUT) {
+        let _ = rustix::io::write(&to, format!("vcoop keeper: {line}\n").as_bytes());
+    }
+}
+
 /// The keeper's main function: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
 ///
 /// # Errors
@@ -499,11 +514,11 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
                 }
                 // It has ended.
                 Some(Ok(None)) => {}
-                Some(Err(why)) => eprintln!("vcoop keeper: not watched: {thread}: {why}"),
-                None => eprintln!("vcoop keeper: not understood: {line:?}"),
+                Some(Err(why)) => say!("not watched: {thread}: {why}"),
+                None => say!("not understood: {line:?}"),
             }
         }
-        _ => eprintln!("vcoop keeper: not understood: {line:?}"),
+        _ => say!("not understood: {line:?}"),
     }
     false
 }
@@ -535,7 +550,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
                 Ok(_) => "it is not boosted any more".to_owned(),
                 Err(why) => why.to_string(),
             };
-            eprintln!("vcoop keeper: {stall}; thread {tid}: {done}");
+            say!("{stall}; thread {tid}: {done}");
         }
     }
 }
@@ -546,10 +561,10 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
     for thread in held.values() {
         if let Err(why) = thread.captured.restore() {
             whole = false;
-            eprintln!("vcoop keeper: {why}");
+            say!("{why}");
         }
     }
-    eprintln!("vcoop keeper: the owner has died; {} threads have what they had", held.len());
+    say!("the owner has died; {} threads have what they had", held.len());
     // Their files may be all that this process can open, and the journal's threads want some, too.
     drop(held);
     // The journal may have threads that the pipe did not tell of. Mostly there are none.
@@ -560,14 +575,14 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
                 let _ = left.remove();
             }
         }
-        Err(why) => eprintln!("vcoop keeper: {why}"),
+        Err(why) => say!("{why}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -581,7 +596,7 @@ mod tests {
 
     use super::{
         BOOSTED, GRACE_NS, Held, LOOK, Lending, MOST_LINE, Ns, OFFSET, RAN_NS, Slot, Slots, Stall,
-        look, serve,
+        look, serve, write_line,
     };
 
     const LOOK_NS: Ns = LOOK.as_nanos() as Ns;
@@ -589,6 +604,21 @@ mod tests {
     fn boosted() -> Slot {
         let [state, due, acts, lends] = [BOOSTED, u64::MAX, 0, 0].map(AtomicU64::new);
         Slot { state, due, acts, lends }
+    }
+
+    #[test]
+    fn who_does_not_read_what_it_says_does_not_stop_it() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        write_line(&ours, format_args!("{}", 7));
+        let mut text = [0; 16];
+        theirs.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"vcoop keeper: 7\n");
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[b'x'; 4096]).is_ok() {}
+        ours.set_nonblocking(false).unwrap();
+        write_line(&ours, format_args!("nobody reads"));
+        drop(theirs);
+        write_line(&ours, format_args!("nobody is there"));
     }
 
     #[test]

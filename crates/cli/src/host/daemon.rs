@@ -101,7 +101,12 @@ fn read(args: &DaemonArgs) -> Result<Config, Failure> {
 /// Log lines on stderr. The journal adds times, and reads levels from a number at the beginning.
 fn log() {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_writer(io::stderr).event_format(Lines { journal }).init();
+    // A line that cannot be written is lost. Otherwise the message about that would be a panic.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .log_internal_errors(false)
+        .event_format(Lines { journal })
+        .init();
 }
 
 struct Lines {
