@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings as perf;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use vcoop_threads::clock::monotonic;
+use vcoop_threads::clock::{monotonic, of_event};
 use vcoop_threads::{Ns, Stat};
 
 use crate::event::{Error, Happened, What};
@@ -273,7 +273,7 @@ impl Ring {
                 self.tail = head;
                 break;
             }
-            let (id, at) = (self.word(self.tail + 8), self.word(self.tail + 16));
+            let (id, at) = (self.word(self.tail + 8), of_event(self.word(self.tail + 16)));
             match kind {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
                     self.armed = false;

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_bpf::{Event, Events, Missing, OfVcpu};
+use vcoop_threads::clock::of_event;
 use vcoop_threads::{Ns, Stat};
 
 use crate::event::{Error, Happened, What};
@@ -137,7 +138,9 @@ impl Source {
         let (taken, more) = events.take();
         for Event { at, tid, what, lost } in taken {
             if std::mem::replace(&mut self.lost, lost) != lost {
-                events.watched().for_each(|tid| each(tid, Happened { at, what: What::Lost }));
+                events
+                    .watched()
+                    .for_each(|tid| each(tid, Happened { at: of_event(at), what: What::Lost }));
             }
             let what = match what {
                 vcoop_bpf::What::Sleeps => What::Sleeps,
@@ -145,7 +148,7 @@ impl Source {
                     What::Interrupt { kind, coalesced }
                 }
             };
-            each(tid, Happened { at, what });
+            each(tid, Happened { at: of_event(at), what });
         }
         more
     }
@@ -161,11 +164,13 @@ mod tests {
     use super::{Happened, Source, What};
     use rustix::event::epoll;
     use std::os::fd::{AsFd, OwnedFd};
+    use std::path::Path;
+    use std::process::Command;
     use std::sync::mpsc;
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
     use vcoop_bpf::Missing;
-    use vcoop_testing::Skip;
+    use vcoop_testing::{Said, Skip};
     use vcoop_threads::clock::monotonic;
     use vcoop_threads::{Ns, gettid};
 
@@ -267,6 +272,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn times_are_by_the_clock_of_this_process_in_a_time_namespace_too() {
+        let inside = |seconds: &str, program: &Path, args: &[&str]| {
+            let mut command = Command::new("unshare");
+            command.args(["--time", "--monotonic", seconds, "--fork", "--"]).arg(program);
+            command.args(args).output()
+        };
+        let there = inside("1", Path::new("true"), &[]);
+        if !there.is_ok_and(|output| output.status.success()) {
+            Skip::because("no time namespace can be made").tell();
+            return;
+        }
+        let tests = std::env::current_exe().unwrap();
+        for seconds in ["1000", "-10"] {
+            let said = Said::from(inside(seconds, &tests, &["sleeps_and_runs"]).unwrap());
+            assert!(said.code == Some(0), "{said}");
+        }
+    }
+
     fn spin(time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {}
@@ -288,6 +312,7 @@ mod tests {
             // Gives its CPU away, and wants it back.
             (0..1_000).for_each(|_| thread::yield_now());
         };
+        let began = monotonic();
         let (mut source, poll, tid, thread) = watched(get, 0, work)?;
         let mut heard = Vec::new();
         let mut wakes = 0;
@@ -308,6 +333,8 @@ mod tests {
         assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Sleeps)), "{heard:?}");
         assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Runs)), "{heard:?}");
         assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
+        let since = began..=monotonic();
+        assert!(heard.iter().all(|h| since.contains(&h.0)), "{since:?} {heard:?}");
         assert!(wakes < 60, "{wakes}");
         source.forget(tid);
         take(&mut source, tid, |_| panic!("it is forgotten"));

@@ -1,7 +1,10 @@
 //! Clocks of the kernel, and sleeping by them.
 #![allow(unsafe_code, reason = "calls clock_gettime, clock_getres and clock_nanosleep")]
 
+use std::sync::LazyLock;
+
 use crate::Ns;
+use crate::namespace::monotonic_offset;
 
 /// A clock of the kernel, in nanoseconds.
 pub fn kernel_clock(id: libc::clockid_t) -> Ns {
@@ -14,6 +17,12 @@ pub fn kernel_clock(id: libc::clockid_t) -> Ns {
 /// CLOCK_MONOTONIC.
 pub fn monotonic() -> Ns {
     kernel_clock(libc::CLOCK_MONOTONIC)
+}
+
+/// By this process's CLOCK_MONOTONIC, a time of the kernel's own, as events have it. They differ in a time namespace.
+pub fn of_event(at: Ns) -> Ns {
+    static OFFSET: LazyLock<i64> = LazyLock::new(monotonic_offset);
+    at.saturating_add_signed(*OFFSET)
 }
 
 /// The tick's period: the coarse clocks move once a tick.

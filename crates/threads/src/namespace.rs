@@ -13,12 +13,25 @@ pub(crate) fn pid_namespace() -> io::Result<u64> {
 }
 
 /// Seconds and nanoseconds that this process's time namespace adds to the time since boot, and so to all start times
-/// that the process reads. The file is about the namespace of its children, which is its own if it has started in it.
+/// that the process reads.
 pub(crate) fn boot_offset() -> String {
+    let [seconds, ns] = offset("boottime");
+    format!("{seconds},{ns}")
+}
+
+/// Nanoseconds that this process's time namespace adds to CLOCK_MONOTONIC.
+pub(crate) fn monotonic_offset() -> i64 {
+    let [seconds, ns] = offset("monotonic");
+    seconds * 1_000_000_000 + ns
+}
+
+/// Seconds and nanoseconds that this process's time namespace adds to a clock. The file is about the namespace of the
+/// process's children, which is its own if it has started in it.
+fn offset(clock: &str) -> [i64; 2] {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-    let words = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
-    let words: Vec<&str> = words.unwrap_or("0 0").split_ascii_whitespace().collect();
-    words.join(",")
+    let words = offsets.lines().find_map(|line| line.strip_prefix(clock)).unwrap_or_default();
+    let mut words = words.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0));
+    [(); 2].map(|()| words.next().unwrap_or(0))
 }
 
 /// Whether the kernel's trace events and BPF programs use the same thread numbers as this process.
