@@ -321,7 +321,7 @@ pub struct Judgement {
     pub gain: Option<f64>,
     /// Whether the gain is better beyond noise.
     pub improves: bool,
-    /// What is clearly better for the guests, what is clearly worse nevertheless, and which periods they miss, in words.
+    /// What is clearly better for the guests, what is clearly worse, and which periods they miss, in words.
     pub shown: String,
     /// What is clearly worse for the guests, in words.
     pub worse: Vec<String>,
