@@ -15,7 +15,6 @@
 #if __has_include(<linux/hrtimer_bases.h>)
 #include <linux/hrtimer_bases.h>
 #endif
-#include <asm/tsc.h>
 
 #include "vcoop.h"
 
@@ -25,6 +24,9 @@
  * kernel looked at the clock.
  */
 #define STALE_NS NSEC_PER_MSEC
+
+/* More than any host boosts ahead of a deadline. */
+#define NEAR_NS (300 * NSEC_PER_USEC)
 
 /* Timers that the scheduler and others arm on a task's back: no urgent task waits for them. */
 static const char *const not_of_tasks[] = {
@@ -79,14 +81,12 @@ static enum whose whose(const void *function)
 /* Whether a timer that this task arms is one that it waits for, and it is urgent. */
 static bool is_urgent(const struct hrtimer *timer, u16 task)
 {
-	if (!vcoop_task_is_urgent(task))
-		return false;
 	/* The stopper moves timers away from a CPU that goes offline. */
-	if (vcoop_task_is_stopper(task))
+	if (!vcoop_task_is_urgent(task) || vcoop_task_class(task) == VCOOP_CLASS_STOP)
 		return false;
 	switch (whose(ACCESS_PRIVATE(timer, function))) {
 	case DEADLINE_TASKS:
-		return (task & 0xff) == VCOOP_CLASS_DEADLINE;
+		return vcoop_task_class(task) == VCOOP_CLASS_DEADLINE;
 	case NOBODYS:
 		return false;
 	default:
@@ -139,17 +139,17 @@ static void show(struct vcoop_vcpu *vcpu)
 
 	if (!page || timers->next == old)
 		return;
-	status = vcoop_vcpu_status(vcpu);
+	status = vcoop_host_status(vcpu);
 	if (vcoop_is_disabled(status))
 		return;
 	WRITE_ONCE(timers->shown, timers->next);
 	virt_store_release(&page->area.deadline_tsc, timers->next);
 	if (!timers->next)
 		return;
-	WRITE_ONCE(page->report.deadlines, ++timers->published);
+	vcoop_count(&page->report.deadlines);
 	/* The end of a boost is announced anyway, and the host looks at this word then. */
 	if ((!old || timers->next < old) && status != VCOOP_STATUS_BOOSTED)
-		vcoop_vcpu_ring();
+		vcoop_host_ring();
 }
 
 static void update(struct vcoop_vcpu *vcpu)
@@ -158,11 +158,25 @@ static void update(struct vcoop_vcpu *vcpu)
 	show(vcpu);
 }
 
+/* What could not be shown before is shown, on the CPU itself. */
 void vcoop_deadline_show(struct vcoop_vcpu *vcpu)
 {
+	if (READ_ONCE(vcpu->timers.next) == READ_ONCE(vcpu->timers.shown))
+		return;
 	arch_spin_lock(&vcpu->timers.lock);
 	show(vcpu);
 	arch_spin_unlock(&vcpu->timers.lock);
+}
+
+/*
+ * A host boosts shortly before a deadline. An interrupt that comes in between does
+ * not end that boost: the deadline's own will.
+ */
+bool vcoop_deadline_is_near(const struct vcoop_vcpu *vcpu)
+{
+	u64 next = READ_ONCE(vcpu->timers.next);
+
+	return next && abs((s64)(next - rdtsc())) < (s64)vcoop_ns_to_tsc(NEAR_NS);
 }
 
 static u64 tsc_of(const struct hrtimer_clock_base *base, ktime_t expires)
@@ -202,7 +216,7 @@ void vcoop_timer_start(struct hrtimer *timer)
 			entry->armed = rdtsc();
 			entry->tsc = tsc_of(timer->base, hrtimer_get_expires(timer));
 		} else if (page) {
-			WRITE_ONCE(page->report.dropped, ++timers->dropped);
+			vcoop_count(&page->report.dropped);
 		}
 	}
 	update(vcpu);
@@ -252,7 +266,7 @@ void vcoop_timer_expire(struct hrtimer *timer)
 	due->base = timer->base;
 }
 
-void vcoop_timer_expired(void)
+void vcoop_timer_expired(struct hrtimer *timer)
 {
 	this_cpu_ptr(&vcoop_vcpus)->due[!in_hardirq()].base = NULL;
 }
@@ -300,7 +314,7 @@ void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft)
 			continue;
 		}
 		if (entry->tsc && vcpu->page)
-			WRITE_ONCE(vcpu->page->report.stale, ++timers->stale);
+			vcoop_count(&vcpu->page->report.stale);
 		forget(timers, entry);
 	}
 	update(vcpu);
@@ -316,8 +330,5 @@ void vcoop_deadline_forget(struct vcoop_vcpu *vcpu)
 	timers->used = 0;
 	timers->next = 0;
 	timers->shown = 0;
-	timers->published = 0;
-	timers->stale = 0;
-	timers->dropped = 0;
 	arch_spin_unlock(&timers->lock);
 }

@@ -3,7 +3,6 @@
 #include <linux/cpumask.h>
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
-#include <asm/tsc.h>
 
 #include "vcoop.h"
 
@@ -16,7 +15,18 @@ static long long us_from_now(u64 tsc)
 	return left >= 0 ? (s64)vcoop_tsc_to_ns(left) / 1000 : -(s64)vcoop_tsc_to_ns(-left) / 1000;
 }
 
-static void show_timers(struct seq_file *file, struct vcoop_timers *timers)
+static u64 latencies(const struct vcoop_guest_report *report)
+{
+	u64 sum = 0;
+	unsigned int i;
+
+	for (i = 0; i < VCOOP_LATENCY_BUCKETS; i++)
+		sum += report->latency[i];
+	return sum;
+}
+
+static void show_timers(struct seq_file *file, struct vcoop_timers *timers,
+			const struct vcoop_guest_report *report)
 {
 	struct vcoop_timer copy[VCOOP_TIMERS];
 	unsigned int i, used;
@@ -29,7 +39,7 @@ static void show_timers(struct seq_file *file, struct vcoop_timers *timers)
 	arch_spin_unlock(&timers->lock);
 	raw_local_irq_restore(flags);
 	seq_printf(file, "  timers %u, published %llu, stale %llu, dropped %llu\n", used,
-		   timers->published, timers->stale, timers->dropped);
+		   report->deadlines, report->stale, report->dropped);
 	for (i = 0; i < used; i++) {
 		if (copy[i].tsc)
 			seq_printf(file, "    %p expires in %lld us\n", copy[i].timer,
@@ -42,23 +52,25 @@ static void show_timers(struct seq_file *file, struct vcoop_timers *timers)
 static void show_vcpu(struct seq_file *file, unsigned int cpu)
 {
 	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
-	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
+	const struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
+	const struct vcoop_host_area *host;
 
 	if (!page) {
 		seq_printf(file, "vcpu %u: takes no part\n", cpu);
 		return;
 	}
+	host = vcoop_host_area(page);
 	seq_printf(file, "vcpu %u: APIC id %u\n", cpu, (u32)page->report.vcpu);
-	seq_printf(file, "  host: status %llu, ticket %llu, ping %llu\n", vcpu->host->status,
-		   vcpu->host->ticket, vcpu->host->ping);
+	seq_printf(file, "  host: status %llu, ticket %llu, ping %llu\n", host->status,
+		   host->ticket, host->ping);
 	seq_printf(file, "  guest: intent %#llx, cs %#llx, request %llu, ack %llu, remote %#llx\n",
 		   page->area.intent, page->area.cs, page->area.request, page->area.ack,
 		   page->area.remote);
-	seq_printf(file, "  events %llu, notified %llu, rang %llu, resynced %llu\n", vcpu->events,
-		   vcpu->notified, vcpu->rang, vcpu->resynced);
-	seq_printf(file, "  latencies %llu, sum %llu ns, max %llu ns\n", vcpu->latencies,
-		   vcpu->latency_sum_ns, vcpu->latency_max_ns);
-	show_timers(file, &vcpu->timers);
+	seq_printf(file, "  events %llu, notified %llu, rang %llu, resynced %llu\n",
+		   page->report.events, page->report.notified, vcpu->rang, vcpu->resynced);
+	seq_printf(file, "  latencies %llu, sum %llu ns, max %llu ns\n", latencies(&page->report),
+		   page->report.latency_sum_ns, page->report.latency_max_ns);
+	show_timers(file, &vcpu->timers, &page->report);
 }
 
 static int state_show(struct seq_file *file, void *data)

@@ -22,7 +22,7 @@
 
 bool vcoop_task_is_urgent(uint16_t task)
 {
-	switch (task & 0xff & ~VCOOP_TASK_DECLARED) {
+	switch (vcoop_task_class(task)) {
 	case VCOOP_CLASS_FIFO:
 	case VCOOP_CLASS_RR:
 	case VCOOP_CLASS_DEADLINE:
@@ -37,7 +37,7 @@ unsigned int vcoop_task_urgency(uint16_t task)
 {
 	unsigned int prio = task >> 8;
 
-	switch (task & 0xff & ~VCOOP_TASK_DECLARED) {
+	switch (vcoop_task_class(task)) {
 	case VCOOP_CLASS_STOP:
 		return 255;
 	case VCOOP_CLASS_DEADLINE:
@@ -48,7 +48,7 @@ unsigned int vcoop_task_urgency(uint16_t task)
 	}
 	if (task & VCOOP_TASK_DECLARED)
 		return 42;
-	switch (task & 0xff) {
+	switch (vcoop_task_class(task)) {
 	case VCOOP_CLASS_FAIR:
 		return 41 - prio;
 	case VCOOP_CLASS_IDLE:

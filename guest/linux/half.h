@@ -77,6 +77,12 @@ struct vcoop_half {
 	bool expecting;		/* caller: an urgent timer is about to expire */
 };
 
+/* An enum vcoop_class, or a value that is none. */
+static inline unsigned int vcoop_task_class(uint16_t task)
+{
+	return task & 0xff & ~VCOOP_TASK_DECLARED;
+}
+
 /* Whether a task is latency sensitive, by its class or by declaration. */
 bool vcoop_task_is_urgent(uint16_t task);
 

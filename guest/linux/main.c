@@ -110,7 +110,6 @@ static struct notifier_block reboot_block = { .notifier_call = on_reboot };
 
 static int __init vcoop_init(void)
 {
-	unsigned int cpu;
 	int err;
 
 	if (!boot_cpu_has(X86_FEATURE_TSC) || !tsc_khz) {
@@ -118,9 +117,6 @@ static int __init vcoop_init(void)
 		err = -ENODEV;
 		goto exit;
 	}
-	for_each_possible_cpu(cpu)
-		per_cpu_ptr(&vcoop_vcpus, cpu)->timers.lock =
-			(arch_spinlock_t)__ARCH_SPIN_LOCK_UNLOCKED;
 	err = vcoop_window_open();
 	if (err)
 		goto exit;

@@ -18,7 +18,6 @@
 #include <trace/events/sched.h>
 #include <trace/events/timer.h>
 #include <asm/trace/irq_vectors.h>
-#include <asm/tsc.h>
 
 #include "vcoop.h"
 
@@ -55,7 +54,7 @@ static bool can_run(const struct task_struct *task, u16 word)
 #ifdef CONFIG_FAIR_GROUP_SCHED
 	const struct sched_entity *se;
 
-	if ((word & 0xff & ~VCOOP_TASK_DECLARED) != VCOOP_CLASS_FAIR)
+	if (vcoop_task_class(word) != VCOOP_CLASS_FAIR)
 		return true;
 #ifdef CONFIG_SCHED_CLASS_EXT
 	if (READ_ONCE(task->scx.flags) & SCX_TASK_QUEUED)
@@ -245,7 +244,7 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 	struct vcoop_vcpu *vcpu;
 	unsigned long flags;
 	u16 word = VCOOP_TASK(VCOOP_CLASS_NONE, 0);
-	u64 waiting, due;
+	u64 waiting;
 
 	raw_local_irq_save(flags);
 	vcpu = this_cpu_ptr(&vcoop_vcpus);
@@ -266,31 +265,23 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 		WRITE_ONCE(vcpu->waiting, 0);
 	}
 	waiting = READ_ONCE(vcpu->waiting);
-	if (waiting && waiting >> 16 == next->pid) {
+	if (waiting >> 16 == next->pid) {
 		WRITE_ONCE(vcpu->waiting, 0);
 		waiting = 0;
 	}
-	if (waiting) {
-		event.flag = true;
-		event.pending = waiting;
-	}
+	event.pending = waiting;
 	waits(smp_processor_id(), prev, word);
 	if (vcoop_task_is_urgent(word) &&
 	    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
-	    (!event.flag || vcoop_task_urgency(word) > vcoop_task_urgency(event.pending))) {
-		event.flag = true;
+	    vcoop_task_urgency(word) > vcoop_task_urgency(event.pending))
 		event.pending = word;
-	}
-	if (vcoop_task_is_urgent(event.task)) {
-		due = vcoop_latency_take(next->pid);
-		if (due)
-			vcoop_vcpu_latency(vcpu, due);
-	}
+	event.flag = event.pending;
+	if (vcoop_task_is_urgent(event.task))
+		vcoop_latency_ran(vcpu, next);
 	vcoop_vcpu_event(vcpu, &event);
 out:
-	/* What woke a task before it slept is no cause of its next run. */
 	if (!is_idle_task(prev) && prev_state && !preempt)
-		vcoop_latency_take(prev->pid);
+		vcoop_latency_forget(prev);
 	raw_local_irq_restore(flags);
 }
 
@@ -308,7 +299,7 @@ static void on_sched_waking(void *data, struct task_struct *task)
 	flush_waking(vcpu);
 	due = vcoop_timer_due(vcpu);
 	if (due)
-		vcoop_latency_due(task->pid, due);
+		vcoop_latency_due(task, due);
 	if (task != current) {
 		vcpu->waking.pid = task->pid;
 		vcpu->waking.cpu = task_cpu(task);
@@ -395,64 +386,47 @@ static void on_sched_pi_setprio(void *data, struct task_struct *task, struct tas
 	raw_local_irq_restore(flags);
 }
 
-static void on_hrtimer_start(struct hrtimer *timer)
+static __always_inline void of_timer(void (*tell_of)(struct hrtimer *), struct hrtimer *timer)
 {
 	unsigned long flags;
 
 	raw_local_irq_save(flags);
-	vcoop_timer_start(timer);
+	tell_of(timer);
 	raw_local_irq_restore(flags);
 }
 
-static void on_hrtimer_start_3(void *data, struct hrtimer *timer, enum hrtimer_mode mode,
-			       bool was_armed)
+static void __maybe_unused on_hrtimer_start_3(void *data, struct hrtimer *timer,
+					      enum hrtimer_mode mode, bool was_armed)
 {
-	on_hrtimer_start(timer);
+	of_timer(vcoop_timer_start, timer);
 }
 
 static void __maybe_unused on_hrtimer_start_2(void *data, struct hrtimer *timer,
 					      enum hrtimer_mode mode)
 {
-	on_hrtimer_start(timer);
+	of_timer(vcoop_timer_start, timer);
 }
 
 static void on_hrtimer_cancel(void *data, struct hrtimer *timer)
 {
-	unsigned long flags;
-
-	raw_local_irq_save(flags);
-	vcoop_timer_cancel(timer);
-	raw_local_irq_restore(flags);
-}
-
-static void on_hrtimer_expire_entry(struct hrtimer *timer)
-{
-	unsigned long flags;
-
-	raw_local_irq_save(flags);
-	vcoop_timer_expire(timer);
-	raw_local_irq_restore(flags);
+	of_timer(vcoop_timer_cancel, timer);
 }
 
 static void __maybe_unused on_hrtimer_expire_entry_pointer(void *data, struct hrtimer *timer,
 							   ktime_t *now)
 {
-	on_hrtimer_expire_entry(timer);
+	of_timer(vcoop_timer_expire, timer);
 }
 
 static void __maybe_unused on_hrtimer_expire_entry_value(void *data, struct hrtimer *timer,
 							 ktime_t now)
 {
-	on_hrtimer_expire_entry(timer);
+	of_timer(vcoop_timer_expire, timer);
 }
 
 static void on_hrtimer_expire_exit(void *data, struct hrtimer *timer)
 {
-	unsigned long flags;
-
-	raw_local_irq_save(flags);
-	vcoop_timer_expired();
-	raw_local_irq_restore(flags);
+	of_timer(vcoop_timer_expired, timer);
 }
 
 /* Whether the kernel calls the hooks of a tracepoint with these arguments. */
@@ -552,6 +526,7 @@ int vcoop_probes_attach(void)
 	unsigned int cpu;
 	int i, err;
 
+	/* Not initialized statically: a module's per-CPU data is not relocated. */
 	for_each_possible_cpu(cpu)
 		per_cpu_ptr(&vcoop_vcpus, cpu)->after_locks = IRQ_WORK_INIT_HARD(after_locks);
 	for_each_kernel_tracepoint(find_tracepoint, NULL);

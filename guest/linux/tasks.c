@@ -24,11 +24,7 @@ static int urgent_nice = NICE_OFF;
 module_param(urgent_nice, int, 0644);
 MODULE_PARM_DESC(urgent_nice, "fair tasks with at most this nice value are urgent (default: -21, none)");
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0) && defined(CONFIG_SMP)
-#define HAVE_CUSTOM_SLICE 1
-#else
-#define HAVE_CUSTOM_SLICE 0
-#endif
+#define HAVE_CUSTOM_SLICE (LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0))
 
 static unsigned int urgent_slice_us;
 

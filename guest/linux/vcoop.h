@@ -10,11 +10,18 @@
 #include <linux/seq_file.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
+#include <asm/tsc.h>
 
 #include "half.h"
 
 struct pci_dev;
 struct vcoop_vcpu;
+
+/* A counter of the page, which has one writer at a time. */
+static inline void vcoop_count(uint64_t *word)
+{
+	WRITE_ONCE(*word, *word + 1);
+}
 
 /* window.c: the memory that is shared with the host. */
 struct vcoop_window {
@@ -38,7 +45,11 @@ void vcoop_window_unregister(void);
 bool vcoop_host_is_there(void);
 bool vcoop_ring(void);
 struct vcoop_guest_page *vcoop_guest_page(unsigned int cpu);
-struct vcoop_host_area *vcoop_host_area(unsigned int cpu);
+
+static inline const struct vcoop_host_area *vcoop_host_area(const struct vcoop_guest_page *page)
+{
+	return (const void *)(page + 1);
+}
 
 /* deadlines.c: the timers that urgent tasks have armed. */
 #define VCOOP_TIMERS 32
@@ -59,9 +70,6 @@ struct vcoop_timers {
 	arch_spinlock_t lock;
 	u64 next;		/* the earliest; 0: none */
 	u64 shown;		/* what the page says */
-	u64 published;
-	u64 stale;
-	u64 dropped;
 	unsigned int used;	/* entries from here on are free */
 	struct vcoop_timer timers[VCOOP_TIMERS];
 };
@@ -69,14 +77,17 @@ struct vcoop_timers {
 void vcoop_timer_start(struct hrtimer *timer);
 void vcoop_timer_cancel(struct hrtimer *timer);
 void vcoop_timer_expire(struct hrtimer *timer);
-void vcoop_timer_expired(void);
+void vcoop_timer_expired(struct hrtimer *timer);
 u64 vcoop_timer_due(const struct vcoop_vcpu *vcpu);
+bool vcoop_deadline_is_near(const struct vcoop_vcpu *vcpu);
+void vcoop_deadline_show(struct vcoop_vcpu *vcpu);
+void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft);
+void vcoop_deadline_forget(struct vcoop_vcpu *vcpu);
 
 /* vcpu.c: one vCPU. All of it belongs to that CPU, with interrupts off. */
 struct vcoop_vcpu {
 	struct vcoop_half half;
 	struct vcoop_guest_page *page;	/* NULL: offline, or it has no slot */
-	struct vcoop_host_area *host;
 	u64 remote;		/* the remote word as last looked at */
 	u64 waiting;		/* declared task that waits: pid << 16 | task; see probes.c */
 	u64 pong;
@@ -98,44 +109,38 @@ struct vcoop_vcpu {
 	bool owes_ring;		/* at the end of the next interrupt */
 	bool wakes_thread;	/* at its end, this interrupt does, and that is urgent */
 	struct irq_work after_locks;
-	u64 events;
-	u64 notified;
 	u64 rang;
 	u64 resynced;		/* nesting that had to be put right */
-	u64 latencies;
-	u64 latency_sum_ns;
-	u64 latency_max_ns;
 	struct vcoop_timers timers;
 };
 
 DECLARE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
 
-u64 vcoop_vcpu_status(const struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
-void vcoop_vcpu_ring(void);
-void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
-void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
 void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);
 void vcoop_vcpu_enqueue(unsigned int cpu, u16 task);
 void vcoop_vcpu_online(unsigned int cpu);
 void vcoop_vcpu_offline(unsigned int cpu);
-void vcoop_deadline_show(struct vcoop_vcpu *vcpu);
-void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft);
-void vcoop_deadline_forget(struct vcoop_vcpu *vcpu);
-void vcoop_latency_due(pid_t pid, u64 tsc);
-u64 vcoop_latency_take(pid_t pid);
+
+/* host.c: what a vCPU and the host say to each other. */
+const struct vcoop_host_area *vcoop_host_of(const struct vcoop_vcpu *vcpu);
+u64 vcoop_host_status(const struct vcoop_vcpu *vcpu);
+bool vcoop_host_wants_idle(const struct vcoop_vcpu *vcpu);
+void vcoop_host_pong(struct vcoop_vcpu *vcpu);
+void vcoop_host_ring(void);
+
+/* clock.c: the time stamp counter. */
 u64 vcoop_ns_to_tsc(u64 ns);
 u64 vcoop_tsc_to_ns(u64 tsc);
+
+/* latency.c: how late urgent tasks run that a timer has woken. */
+void vcoop_latency_due(const struct task_struct *task, u64 tsc);
+void vcoop_latency_ran(const struct vcoop_vcpu *vcpu, const struct task_struct *task);
+void vcoop_latency_forget(const struct task_struct *task);
 
 /* tasks.c: which tasks are urgent. */
 u16 vcoop_task_word(const struct task_struct *task);
 u16 vcoop_task_word_at(const struct task_struct *task, int prio);
-
-/* The stopper is more urgent than all else to the scheduler, and to nobody else. */
-static inline bool vcoop_task_is_stopper(u16 task)
-{
-	return (task & 0xff) == VCOOP_CLASS_STOP;
-}
 void vcoop_tasks_exit(void);
 void vcoop_tasks_show(struct seq_file *file);
 

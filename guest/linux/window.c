@@ -36,7 +36,7 @@ static int get_preferred(char *buffer, const struct kernel_param *kp)
 {
 	static unsigned long asked;
 	static u64 ping;
-	struct vcoop_host_area *host;
+	const struct vcoop_host_area *host;
 	cpumask_var_t cpus;
 	unsigned int cpu;
 	int length;
@@ -44,7 +44,7 @@ static int get_preferred(char *buffer, const struct kernel_param *kp)
 	/* The lock of the module's parameters is held. */
 	if (!vcoop_window.header || !vcoop_host_is_there())
 		return sysfs_emit(buffer, "\n");
-	host = vcoop_host_area(0);
+	host = vcoop_host_area(vcoop_guest_page(0));
 	if (READ_ONCE(host->ping) != ping) {
 		ping = READ_ONCE(host->ping);
 		asked = jiffies;
@@ -280,13 +280,6 @@ struct vcoop_guest_page *vcoop_guest_page(unsigned int cpu)
 	if (cpu >= vcoop_window.slots)
 		return NULL;
 	return (void *)vcoop_window.header + VCOOP_PAGE_SIZE * (1 + 2 * cpu);
-}
-
-struct vcoop_host_area *vcoop_host_area(unsigned int cpu)
-{
-	if (cpu >= vcoop_window.slots)
-		return NULL;
-	return (void *)vcoop_window.header + VCOOP_PAGE_SIZE * (2 + 2 * cpu);
 }
 
 void vcoop_window_register(void)
