@@ -2,9 +2,8 @@
 
 use vcoop_policy::govern::{Governor, GovernorConfig, Kind, Seen};
 
-use crate::cpus;
 use crate::error::FoldError;
-use crate::files::{Roots, read};
+use crate::files::{Roots, list};
 use crate::layout::Layout;
 
 /// The governor of a guest, or the host's.
@@ -71,7 +70,7 @@ impl Decider {
 
 /// How many of the guest's CPUs the host asks for; `None` if the driver is gone, or its text is no list.
 fn asked_for(roots: &Roots, layout: &Layout) -> Option<u32> {
-    let list = cpus::parse(&read(&roots.preferred()).ok()?)?;
+    let list = list(&roots.preferred())?;
     let asked = layout.all().intersection(&list).count();
     u32::try_from(asked).ok().filter(|asked| *asked > 0)
 }

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::path::Arg;
 
+use crate::cpus::{self, Cpus};
+
 /// Most bytes of a small file that are read: a list of every second CPU of 8192.
 const MOST_BYTES: u64 = 64 << 10;
 /// Most bytes of `/proc/stat` that are read: 8192 CPUs come first, with some 130 each.
@@ -40,6 +42,12 @@ impl Roots {
     /// The folder of all CPUs.
     pub(crate) fn cpus(&self) -> PathBuf {
         self.sys.join("devices/system/cpu")
+    }
+
+    /// The CPUs of the root cgroup: those that are online, but for those of partitions of cpusets. `None`: the root cgroup
+    /// does not say.
+    pub(crate) fn shared(&self) -> Option<Cpus> {
+        effective(&self.cgroup).filter(|cpus| !cpus.is_empty())
     }
 
     /// The file that says whether a CPU is online.
@@ -87,6 +95,16 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     let text =
         String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     Ok(text.trim_ascii().to_owned())
+}
+
+/// Reads a list of CPUs; `None`: the file has none.
+pub(crate) fn list(path: &Path) -> Option<Cpus> {
+    cpus::parse(&read(path).ok()?)
+}
+
+/// The CPUs that a cgroup has; `None`: it has no cpuset.
+pub(crate) fn effective(cgroup: &Path) -> Option<Cpus> {
+    list(&cgroup.join("cpuset.cpus.effective"))
 }
 
 /// Writes a small existing file in one call: the kernel takes each call for a request. A relative path begins at

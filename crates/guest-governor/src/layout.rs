@@ -2,7 +2,7 @@
 
 use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
-use crate::files::{Roots, read};
+use crate::files::{self, Roots, read};
 
 /// The CPUs of a guest that its tasks may use, by cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,30 +23,24 @@ impl Layout {
     /// [`FoldError::Io`], [`FoldError::Missing`]: there is no list of CPUs, or it is empty.
     pub fn read(roots: &Roots) -> Result<Self, FoldError> {
         let all = roots.cpus();
-        let list = |name: &str| {
-            let path = all.join(name);
-            let text = read(&path).map_err(FoldError::io(&path))?;
-            cpus::parse(&text).ok_or_else(|| FoldError::Missing {
-                what: format!("{}: {text:?} is no list of CPUs", path.display()),
-                remedy: "mount -t sysfs sys /sys",
-            })
-        };
-        let mut shared = list("online")?;
-        let effective = read(&roots.cgroup.join("cpuset.cpus.effective")).ok();
-        if let Some(effective) = effective.and_then(|text| cpus::parse(&text))
-            && !effective.is_empty()
-        {
+        let path = all.join("online");
+        let text = read(&path).map_err(FoldError::io(&path))?;
+        let mut shared = cpus::parse(&text).ok_or_else(|| FoldError::Missing {
+            what: format!("{}: {text:?} is no list of CPUs", path.display()),
+            remedy: "mount -t sysfs sys /sys",
+        })?;
+        if let Some(effective) = roots.shared() {
             shared.retain(|cpu| effective.contains(cpu));
         }
-        let isolated = list("isolated").unwrap_or_default();
+        let isolated = files::list(&all.join("isolated")).unwrap_or_default();
         let mut cores: Vec<Vec<u32>> = Vec::new();
         let mut placed = Cpus::new();
         for cpu in shared.difference(&isolated) {
             if placed.contains(cpu) {
                 continue;
             }
-            let siblings = read(&all.join(format!("cpu{cpu}/topology/thread_siblings_list")));
-            let siblings = siblings.ok().and_then(|text| cpus::parse(&text)).unwrap_or_default();
+            let siblings = all.join(format!("cpu{cpu}/topology/thread_siblings_list"));
+            let siblings = files::list(&siblings).unwrap_or_default();
             let free = |s: &u32| s > cpu && shared.contains(s) && !isolated.contains(s);
             let others = siblings.into_iter().filter(|s| free(s) && !placed.contains(s));
             let core: Vec<u32> = [*cpu].into_iter().chain(others).collect();
@@ -55,7 +49,7 @@ impl Layout {
         }
         let threads = cores.iter().map(|core| core.len() as u32).max();
         let threads = threads.ok_or_else(|| FoldError::Missing {
-            what: format!("{}: no CPU is left to use", all.join("online").display()),
+            what: format!("{}: no CPU is left to use", path.display()),
             remedy: "a guest whose CPUs are not all isolated",
         })?;
         Ok(Self { shared, cores, threads })

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::cpus::{self, Cpus};
-use crate::files::{Roots, read};
+use crate::files::{Roots, effective, read};
 use crate::layout::Layout;
 use crate::mechanism::By;
 
@@ -69,8 +69,7 @@ fn look(roots: &Roots, by: By, layout: &Layout, tid: u32, task: &Path) -> Option
     let mut may = layout.all();
     // The nearest one with a cpuset; the root's is what all share.
     while folder != roots.cgroup && folder.starts_with(&roots.cgroup) {
-        let effective = read(&folder.join("cpuset.cpus.effective")).ok();
-        if let Some(effective) = effective.and_then(|text| cpus::parse(&text)) {
+        if let Some(effective) = effective(&folder) {
             may = effective;
             break;
         }

@@ -8,7 +8,7 @@ use crate::change::{Change, Changes, Target, Undone, give_back, is_gone, same};
 use crate::contents::Contents;
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
-use crate::files::{Roots, may_write, read};
+use crate::files::{Roots, list, may_write, read};
 
 /// Most cgroups below the root that are looked at.
 const MOST_CGROUPS: usize = 4096;
@@ -207,12 +207,10 @@ pub(super) fn in_use(
 /// List with the effect of an empty one: all possible CPUs except those of partitions. A list with a partition's CPU
 /// would end the partition.
 fn unset(roots: &Roots) -> Option<String> {
-    let list = |path: &Path| read(path).ok().and_then(|text| cpus::parse(&text));
     let mut all = list(&roots.cpus().join("possible"))?;
     // Of the CPUs that are online, partitions have those that the root lacks, wherever they are.
     let online = list(&roots.cpus().join("online"))?;
-    let shared = list(&roots.cgroup.join("cpuset.cpus.effective"));
-    let shared = shared.filter(|shared| !shared.is_empty());
+    let shared = roots.shared();
     all.retain(|cpu| shared.as_ref().is_none_or(|s| s.contains(cpu) || !online.contains(cpu)));
     // Of those that are offline, what is written down; also for a partition that is not valid now.
     for child in children(roots).ok()?.into_iter().filter(|child| child.is_partition) {

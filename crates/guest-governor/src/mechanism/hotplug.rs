@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::cpuset;
 use crate::change::{Change, Changes, Target, Undone, give_back, is_gone};
 use crate::contents::Contents;
-use crate::cpus::{self, Cpus};
+use crate::cpus::Cpus;
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, may_write, read};
 
@@ -85,11 +85,7 @@ pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) 
 /// and until then the layout looks as if a partition had them.
 pub(super) fn await_cpusets(roots: &Roots, online: &Cpus) {
     let began = Instant::now();
-    let lacks = || {
-        let shared = read(&roots.cgroup.join("cpuset.cpus.effective")).ok();
-        let shared = shared.and_then(|text| cpus::parse(&text));
-        shared.is_some_and(|shared| !shared.is_empty() && !online.is_subset(&shared))
-    };
+    let lacks = || roots.shared().is_some_and(|shared| !online.is_subset(&shared));
     while lacks() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(5));
     }
