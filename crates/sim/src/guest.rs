@@ -381,9 +381,7 @@ impl World<'_> {
         if self.spans.is_on() {
             self.span_task_wake(first + to.0, t, v);
         }
-        if self.vms[vm].nohz {
-            self.guest_queue_grew(v, first + to.0);
-        }
+        self.guest_queue_grew(v, first + to.0);
         if sampler != NONE {
             let track = self.vcpus[(first + to.0) as usize].track;
             self.tracks.event(sampler, track, self.clock.now());
@@ -402,9 +400,7 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
         while let Some(e) = self.vms[vm].level.take_woken(self.clock.now(), cpu) {
-            if self.vms[vm].nohz {
-                self.guest_queue_grew(v, v);
-            }
+            self.guest_queue_grew(v, v);
             self.tells_of_urgent(v, e);
             self.guest_notes(v);
         }
@@ -457,9 +453,7 @@ impl World<'_> {
                         self.tracks.moved(sampler, track, self.clock.now());
                     }
                     self.server_is(first + to.0, ent.0, false);
-                    if self.vms[vm].nohz {
-                        self.guest_queue_grew(v, first + to.0);
-                    }
+                    self.guest_queue_grew(v, first + to.0);
                 }
                 // Guests are Linux: nothing parks a task, and a throttled one is not tracked.
                 Note::Throttled { .. }
@@ -538,22 +532,23 @@ impl World<'_> {
             let next = crate::policy_driver::page::intent(self.vms[vm].level.policy(EntId(next)));
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
-        let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);
-        if !full && !self.vcpus[v as usize].timers.has(TimerFor::Tick) {
-            let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
-            self.vcpus[v as usize].timers.set(TimerFor::Tick, next);
+        if self.guest_tick_starts(v) {
             self.guest_program(v);
         }
-        // An exit that the switch asked for comes after it.
+        let ns = self.costs.of(CostKey::GuestSwitch);
+        self.guest_switch(v, ns)
+    }
+
+    /// A switch of tasks takes `ns`. Returns whether it has begun: an exit that it has asked for comes first.
+    fn guest_switch(&mut self, v: u32, ns: Ns) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = GuestSegment::Switch;
-        let ns = self.costs.of(CostKey::GuestSwitch);
         vcpu.left = ns;
-        if vcpu.exits.is_empty() {
+        let begins = vcpu.exits.is_empty();
+        if begins {
             self.guest_begin(v, GuestSegment::Switch, ns);
-            return true;
         }
-        false
+        begins
     }
 
     /// Blocks the current task, with a timer on this vCPU or without. First it pays `key` for going to sleep and coming
@@ -574,15 +569,7 @@ impl World<'_> {
         self.vms[vm].tasks[t as usize].leaving = true;
         self.server_is(v, t, false);
         self.actor_is(v, t, false);
-        // An exit that the timer asked for comes first.
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.segment = GuestSegment::Switch;
-        vcpu.left = ns;
-        if vcpu.exits.is_empty() {
-            self.guest_begin(v, GuestSegment::Switch, ns);
-            return true;
-        }
-        false
+        self.guest_switch(v, ns)
     }
 
     /// A wake-up came while a task was going to sleep: it goes on without having slept.

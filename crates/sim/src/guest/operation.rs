@@ -106,9 +106,7 @@ impl World<'_> {
             Op::SetPolicy(policy) => {
                 self.vms[vm].level.set_policy(now, EntId(t), policy);
                 self.guest_notes(v);
-                if self.vms[vm].nohz {
-                    self.guest_queue_grew(v, v);
-                }
+                self.guest_queue_grew(v, v);
             }
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
                 return self.guest_call_op(v, t, op);

@@ -26,11 +26,7 @@ impl World<'_> {
         let m = vm as usize;
         let (first, own) = (self.vms[m].first, self.cpu);
         for v in first..first + self.plan.vms[m].level.topology.cpus() {
-            let cpu = self.vcpus[v as usize].cpu;
-            let ticks = self.vcpus[v as usize].timers.has(TimerFor::Tick);
-            if !ticks && self.vms[m].level.tick_needed(cpu) {
-                let next = self.vms[m].ticks.after(cpu.0, self.clock.now());
-                self.vcpus[v as usize].timers.set(TimerFor::Tick, next);
+            if self.guest_tick_starts(v) {
                 // Its kernel programs it.
                 self.cpu = self.vcpus[v as usize].home;
                 self.inject(v, vector::IPI, Injection::Ipi);
@@ -40,20 +36,27 @@ impl World<'_> {
     }
 
     /// As [`queue_grew`](Self::queue_grew) for vCPU `to`, by code on vCPU `v` of its guest.
-    #[cold]
+    #[inline]
     pub(crate) fn guest_queue_grew(&mut self, v: u32, to: u32) {
-        let vcpu = &self.vcpus[to as usize];
-        let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
-        let ticks = vcpu.timers.has(TimerFor::Tick);
-        if ticks || !self.vms[vm].level.tick_needed(cpu) {
+        let has_full = self.vms[self.vcpus[to as usize].vm as usize].nohz;
+        if !has_full || !self.guest_tick_starts(to) {
             return;
         }
-        let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
-        self.vcpus[to as usize].timers.set(TimerFor::Tick, next);
         if to == v {
             self.guest_program(v);
         } else {
             self.resched_ipi(v, to);
         }
+    }
+
+    /// Starts the tick of a vCPU if it is needed and off. Returns whether it did: the guest's kernel then programs it.
+    pub(crate) fn guest_tick_starts(&mut self, v: u32) -> bool {
+        let vcpu = &mut self.vcpus[v as usize];
+        let (vm, cpu) = (&self.vms[vcpu.vm as usize], vcpu.cpu);
+        let starts = !vcpu.timers.has(TimerFor::Tick) && vm.level.tick_needed(cpu);
+        if starts {
+            vcpu.timers.set(TimerFor::Tick, vm.ticks.after(cpu.0, self.clock.now()));
+        }
+        starts
     }
 }
