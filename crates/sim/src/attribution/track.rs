@@ -7,107 +7,20 @@
 //! parts add up to the sample exactly, by construction. A guest task changes tracks when it
 //! changes vCPUs.
 //!
-//! One state can mean two things to a sample. While the task still sleeps (*waiting for the
-//! event*), a vCPU that runs other guest code is late in taking the interrupt; once the task is
-//! runnable (*waiting for the CPU*), the same state is a wait in the guest's run queue.
-//!
 //! A round trip begins with the call and changes tracks with the message: that of the caller while it is sent, that of
 //! the vCPU that takes the interrupt, that of the server, and all the way back. Its [`Leg`] decides what a state means
 //! to it.
 
+mod meaning;
+
 use vcoop_model::recording::{Part, Parts};
 
+pub(crate) use self::meaning::{Leg, State};
+use self::meaning::{Phase, RUNNABLE, STATES};
 use crate::queue::Ns;
-
-/// State of a tracked thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// Blocked (a vCPU: halted) and nothing is on its way.
-    Asleep,
-    /// Its pCPU is leaving an idle state for it.
-    IdleExit,
-    /// A host interrupt handler runs in its way.
-    HostIrq,
-    /// Queued since a wake-up.
-    WakeToRun,
-    /// Queued since a preemption.
-    Preempted,
-    /// Queued, and its class is throttled.
-    Throttled,
-    /// Being switched to, or its pCPU does scheduler work.
-    Switch,
-    /// In a VM exit or entry.
-    ExitEntry,
-    /// In guest mode: interrupt or softirq handler.
-    GuestIrq,
-    /// In guest mode: guest scheduler and switch.
-    GuestSwitch,
-    /// Running its own work (a vCPU: in guest mode, a guest task).
-    Run,
-    /// In guest mode: spinning for a lock; or halted for it.
-    Spin,
-    /// In guest mode: spinning until other vCPUs have called a function.
-    CallWait,
-}
-
-const STATES: usize = 13;
 
 /// No track, sampler, or thread.
 pub(crate) const NONE: u32 = u32::MAX;
-
-const fn parts(asleep: Part, run: Part, [spin, call]: [Part; 2]) -> [Part; STATES] {
-    [
-        asleep,
-        Part::CState,
-        Part::HostIrq,
-        Part::WakeToRun,
-        Part::PreemptedToRun,
-        Part::Throttled,
-        Part::HostSwitch,
-        Part::EntryExit,
-        Part::GuestIrq,
-        Part::GuestSwitch,
-        run,
-        spin,
-        call,
-    ]
-}
-
-/// Spinning keeps a task from its own work, or keeps another task from the vCPU.
-const SPINS: [Part; 2] = [Part::LockWait, Part::CallWait];
-/// Parts by state while the sampled task waits for its event.
-const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery, [Part::Delivery; 2]);
-/// Parts by state once the task is runnable: a halted vCPU has an IPI on its way.
-const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait, SPINS);
-/// Parts by state for a message on its way.
-const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery, [Part::Delivery; 2]);
-/// Parts by state for a call that waits for earlier calls of a running server.
-const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue, [Part::ServiceQueue; 2]);
-/// Parts by state for the call that a running server works on, and for an action whose task runs.
-const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
-/// Parts for the call that is served while its server waits for a device: all of it is service.
-const HELD: [Part; STATES] = [Part::Service; STATES];
-/// Parts for the calls behind that one.
-const BEHIND: [Part; STATES] = [Part::ServiceQueue; STATES];
-
-/// Stage of a round trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leg {
-    /// The request or the answer is being sent or is on its way; the track is the sender's, then that of the vCPU that
-    /// it interrupts.
-    Flight,
-    /// It has arrived at a task that does not have its (v)CPU.
-    Arrived,
-    /// It waits at a server that has its (v)CPU, behind other calls.
-    Queued,
-    /// A server that has its (v)CPU works on it.
-    Served,
-    /// Its server waits for a device.
-    Held,
-    /// It waits at a server that waits for a device.
-    Behind,
-}
 
 /// The history of one thread. See the [module](self).
 #[derive(Clone, Debug)]
@@ -158,45 +71,6 @@ struct Sampler {
     parts: Parts,
     ran_snapshot: Box<[Ns]>,
     ran_instead: Box<[Ns]>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No open sample.
-    Idle,
-    /// The due time is in the future.
-    Armed,
-    /// Due; the event has not reached the task.
-    BeforeEvent,
-    /// The task is runnable.
-    AfterEvent,
-    /// Round trip: [`Leg::Flight`].
-    Flight,
-    /// Round trip: [`Leg::Queued`].
-    Queued,
-    /// Round trip: [`Leg::Served`].
-    Served,
-    /// Round trip: [`Leg::Held`].
-    Held,
-    /// Round trip: [`Leg::Behind`].
-    Behind,
-    /// Action: the task has its (v)CPU and works.
-    Acting,
-}
-
-impl Phase {
-    /// Parts by state in this stage.
-    fn meaning(self) -> &'static [Part; STATES] {
-        match self {
-            Self::Idle | Self::Armed | Self::BeforeEvent => &BEFORE_EVENT,
-            Self::AfterEvent => &AFTER_EVENT,
-            Self::Flight => &FLIGHT,
-            Self::Queued => &QUEUED,
-            Self::Served | Self::Acting => &SERVED,
-            Self::Held => &HELD,
-            Self::Behind => &BEHIND,
-        }
-    }
 }
 
 /// A moment on a track.
@@ -432,13 +306,13 @@ impl Tracks {
     /// has what came before it, and what comes after it.
     pub(crate) fn works(&mut self, sampler: u32, ns: Ns, now: Ns) {
         let phase = self.samplers.get(sampler as usize).map(|s| s.phase);
-        if !matches!(phase, Some(Phase::AfterEvent | Phase::Acting)) {
+        if !matches!(phase, Some(RUNNABLE | Phase::Acting)) {
             return;
         }
         self.flush(sampler, now);
         let s = &mut self.samplers[sampler as usize];
         s.due += ns;
-        (s.starts, s.then) = (now + ns, Phase::AfterEvent);
+        (s.starts, s.then) = (now + ns, RUNNABLE);
         s.phase = Phase::Armed;
         let track = s.track;
         self.wait_for_start(sampler, track);
@@ -453,7 +327,7 @@ impl Tracks {
         if self.samplers[sampler as usize].phase != Phase::Idle {
             return self.leg(sampler, Leg::Flight, track, now);
         }
-        self.start(sampler, Phase::Flight, track, now);
+        self.start(sampler, Phase::On(Leg::Flight), track, now);
     }
 
     /// A task begins an action, which is measured to its end, on this track.
@@ -480,14 +354,7 @@ impl Tracks {
             return;
         }
         self.flush(sampler, now);
-        self.samplers[sampler as usize].phase = match leg {
-            Leg::Flight => Phase::Flight,
-            Leg::Arrived => Phase::AfterEvent,
-            Leg::Queued => Phase::Queued,
-            Leg::Served => Phase::Served,
-            Leg::Held => Phase::Held,
-            Leg::Behind => Phase::Behind,
-        };
+        self.samplers[sampler as usize].phase = Phase::On(leg);
         self.follow(sampler, track, now);
     }
 
@@ -497,8 +364,8 @@ impl Tracks {
             return;
         }
         let (from, to) = match works {
-            true => (Phase::AfterEvent, Phase::Acting),
-            false => (Phase::Acting, Phase::AfterEvent),
+            true => (RUNNABLE, Phase::Acting),
+            false => (Phase::Acting, RUNNABLE),
         };
         // While a call is under way the task waits for the answer, and does not work.
         if self.samplers[sampler as usize].phase == from {
@@ -544,7 +411,7 @@ impl Tracks {
             _ => {}
         }
         self.flush(sampler, now);
-        self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        self.samplers[sampler as usize].phase = RUNNABLE;
         self.follow(sampler, track, now);
     }
 
@@ -557,11 +424,11 @@ impl Tracks {
             return;
         }
         match s.phase {
-            Phase::AfterEvent => {
+            RUNNABLE => {
                 self.flush(sampler, now);
                 self.follow(sampler, track, now);
             }
-            Phase::Armed if s.then == Phase::AfterEvent => {
+            Phase::Armed if s.then == RUNNABLE => {
                 self.tracks[from as usize].armed.retain(|&other| other != sampler);
                 self.wait_for_start(sampler, track);
             }
@@ -572,7 +439,7 @@ impl Tracks {
     /// Time counts again, if the task's work by the clock has ended by `now`.
     fn start_works(&mut self, sampler: u32, now: Ns) {
         let s = &self.samplers[sampler as usize];
-        if s.phase == Phase::Armed && s.then == Phase::AfterEvent && s.starts <= now {
+        if s.phase == Phase::Armed && s.then == RUNNABLE && s.starts <= now {
             self.start_due(s.track, now);
         }
     }
@@ -582,7 +449,7 @@ impl Tracks {
     pub(crate) fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
         self.start_works(sampler, now);
         let phase = self.samplers[sampler as usize].phase;
-        if !matches!(phase, Phase::AfterEvent | Phase::Acting) {
+        if !matches!(phase, RUNNABLE | Phase::Acting) {
             return None;
         }
         self.flush(sampler, now);
@@ -618,7 +485,7 @@ impl Tracks {
         self.flush(sampler, now);
         let track = self.samplers[sampler as usize].track;
         self.follow(sampler, track, now);
-        self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        self.samplers[sampler as usize].phase = RUNNABLE;
         self.sample(sampler, now)
     }
 
