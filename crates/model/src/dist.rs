@@ -24,9 +24,7 @@ pub enum Dist {
     Measured {
         /// Quantiles.
         quantiles: Quantiles,
-        /// Mean.
-        mean_ns: Ns,
-        /// [`Quantiles::exponent`] for this mean, which takes longer to find than a draw.
+        /// [`Quantiles::exponent`] for the mean, which takes longer to find than a draw.
         exponent: f64,
     },
 }
@@ -37,7 +35,8 @@ impl Dist {
         match *self {
             Self::Const(ns) => ns,
             Self::Uniform(low, high) => low.midpoint(high),
-            Self::Exp { mean_ns, .. } | Self::Measured { mean_ns, .. } => mean_ns,
+            Self::Exp { mean_ns, .. } => mean_ns,
+            Self::Measured { quantiles, exponent } => quantiles.mean_at_power(exponent),
         }
     }
 }

@@ -127,6 +127,16 @@ impl Quantiles {
         (most - least) as f64 / (mean * 10_000 - least) as f64 - 1.0
     }
 
+    /// The mean for which this is the [`exponent`](Self::exponent).
+    pub fn mean_at_power(self, exponent: f64) -> Ns {
+        if exponent == 1.0 {
+            return self.mean();
+        }
+        let (least, most) = self.means();
+        let beyond = (most - least) as f64 / (exponent + 1.0);
+        (least + libm::round(beyond) as Ns + 5_000) / 10_000
+    }
+
     /// The quantile at `u / 2^64` of the distribution that follows a power between two quantiles, with the same exponent
     /// for all. With 1 it is [`at`](Self::at).
     #[inline]
@@ -179,6 +189,7 @@ mod tests {
             let power = q.exponent(mean);
             let found = drawn(q, power).sum::<Ns>() / n;
             assert!(found.abs_diff(mean) <= 1 + mean / 1_000, "{found} {mean}");
+            assert_eq!(q.mean_at_power(power), mean);
             assert!(drawn(q, power).is_sorted());
             for (level, ns) in PER_10_000.iter().zip(q.values()) {
                 let u = ((u128::from(*level) << 64) / 10_000).min(u128::from(u64::MAX)) as u64;

@@ -97,7 +97,7 @@ impl Stream {
             Dist::Const(v) => v,
             Dist::Uniform(lo, hi) => lo + self.below(hi - lo + 1),
             Dist::Exp { mean_ns, max_ns } => self.exponential(mean_ns).min(max_ns),
-            Dist::Measured { quantiles, exponent, .. } => {
+            Dist::Measured { quantiles, exponent } => {
                 quantiles.at_power(exponent, self.0.next_u64())
             }
         }

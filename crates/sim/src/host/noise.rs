@@ -26,8 +26,8 @@ pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
         let mean_ns = noise.period_ns;
         let period = Dist::Exp { mean_ns, max_ns: mean_ns.saturating_mul(10) };
         let name = format!("{PREFIX}{}", noise.name);
-        let (quantiles, mean_ns) = (noise.takes, noise.mean_ns);
-        let work = Dist::Measured { quantiles, mean_ns, exponent: quantiles.exponent(mean_ns) };
+        let quantiles = noise.takes;
+        let work = Dist::Measured { quantiles, exponent: quantiles.exponent(noise.mean_ns) };
         let cpus = 0..plan.host.sched.cpus();
         match noise.by {
             NoiseBy::Interrupts => {
