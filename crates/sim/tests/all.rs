@@ -1,5 +1,6 @@
 //! The simulator from outside. One program, because each links all that it tests.
 
+mod acts;
 mod analytic;
 mod barriers;
 mod calls;
