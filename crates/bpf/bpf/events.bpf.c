@@ -3,10 +3,6 @@
  * Reports threads that go to sleep, and interrupts for vCPUs before these run again: thread, kind and time. Only events of
  * threads in the map are reported, and of these only the wanted ones.
  */
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
 #include "kvm.h"
 
 struct task_struct { int pid; } READ;
@@ -165,16 +161,6 @@ static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 		tell_interrupt(tid, kind);
 	else
 		bpf_map_update_elem(&untaken, &tid, &kind, BPF_ANY);
-}
-
-/* Whether a vCPU that enters its guest has interrupts that the guest cannot take now, because it has disabled them. */
-static bool is_owed(const struct kvm_vcpu *vcpu)
-{
-	const struct kvm_lapic *apic = BPF_CORE_READ(vcpu, arch.apic);
-
-	/* A virtual APIC in hardware delivers them itself, and the flag has no meaning. */
-	return apic && bpf_core_field_exists(apic->apicv_active) && !BPF_CORE_READ(apic, apicv_active) &&
-	       BPF_CORE_READ(apic, irr_pending);
 }
 
 SEC("raw_tp/kvm_entry")

@@ -80,17 +80,9 @@ struct rules {
 	__u64 longest;
 };
 
-/* Actions for the driver: `at`, unless NEVER, is the new time of its timer. `rechecks`: it has to evaluate the words again. */
-struct outcome {
-	__u64 at;
-	__u64 cancel;
-	__u64 rechecks;
-};
-
 /* Intermediate results of an event. */
 struct step {
 	__u64 event;
-	struct outcome outcome;
 	/* What the guest's words amount to. */
 	__u64 need;
 	/* Reason for which it is not boosted. */
@@ -99,6 +91,8 @@ struct step {
 	__u64 boosts;
 	/* The policy's timer has not fired in time. */
 	__u64 lost;
+	/* The driver has to evaluate the words again. */
+	__u64 rechecks;
 };
 
 struct policy {
@@ -575,7 +569,6 @@ RULE void enable(struct policy *v, struct bucket *vm, __u64 now)
 		v->status = v->latched ? THROTTLED : NORMAL;
 	} else if (!on && v->status != DISABLED) {
 		restore(v, vm, DISABLED);
-		v->step.outcome.cancel = v->timer != NEVER;
 		v->timer = NEVER;
 	}
 }
@@ -606,10 +599,8 @@ RULE void note_event(struct policy *v, struct bucket *vm, __u64 now)
 	case HALTED:
 		v->halted = 1;
 		stop_charging(v, vm);
-		if (v->status != THROTTLED) {
-			v->step.outcome.cancel = v->timer != NEVER;
+		if (v->status != THROTTLED)
 			v->timer = NEVER;
-		}
 		v->run_end = NEVER;
 		v->waking = 0;
 		break;
@@ -665,19 +656,14 @@ RULE void set_policy_timer(struct policy *v, struct bucket *vm, __u64 now)
 	else if (v->status == THROTTLED)
 		own = greater(recovery(v, vm, now), 1);
 	at = lesser(own == NEVER ? NEVER : plus(now, own), lesser(v->run_end, v->section_end));
-	if (at != NEVER && (v->timer == NEVER || at < v->timer)) {
-		v->timer = at;
-		v->step.outcome.at = at;
-		v->step.outcome.cancel = 0;
-	}
+	v->timer = lesser(v->timer, at);
 	JOIN;
 }
 
-/* Handles an event; returns the actions. `now` must not go back within a VM. */
-RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event,
-			     const struct words *words)
+/* Handles an event. `now` must not go back within a VM. */
+RULE void on_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event, const struct words *words)
 {
-	v->step = (struct step){ .event = event, .outcome = { .at = NEVER } };
+	v->step = (struct step){ .event = event };
 	settle(v, vm, now);
 	note_event(v, vm, now);
 	if (is_look(v) && v->status != DISABLED) {
@@ -693,19 +679,17 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 	decide(v, vm, now);
 	v->step.boosts = v->step.boosts && is_reason(v);
 	JOIN;
-	v->step.outcome.rechecks = v->step.boosts && v->rules.is_dynamic;
+	v->step.rechecks = v->step.boosts && v->rules.is_dynamic;
 	if (!v->rules.is_dynamic && (v->step.event == WOKEN || v->step.boosts))
 		start_run(v, vm, now);
 	JOIN;
 	/* A timer that is so late is lost, and any event does its work. */
 	v->step.lost = v->step.event != TIMER && v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now;
-	if (v->step.lost) {
+	if (v->step.lost)
 		v->timer = NEVER;
-		v->step.outcome.cancel = 1;
-	}
 	JOIN;
 	if (v->step.lost || v->step.event == TIMER)
-		v->step.outcome.rechecks |= on_timer(v, vm, now);
+		v->step.rechecks |= on_timer(v, vm, now);
 	JOIN;
 	if (v->status != BOOSTED) {
 		v->run_end = NEVER;
@@ -714,7 +698,6 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 	}
 	JOIN;
 	set_policy_timer(v, vm, now);
-	return v->step.outcome;
 }
 
 /* A policy that begins. It is taken to be awake. */

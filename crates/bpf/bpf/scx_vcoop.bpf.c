@@ -16,120 +16,9 @@
  * Not kept: weights and limits of cgroups, core scheduling, and the placement of new tasks by load. Idle CPUs are
  * chosen by the kernel's default rule.
  */
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
-#include "kvm.h"
-#include "policy.h"
+#include "vcpu.h"
 
 char _license[] SEC("license") = "GPL";
-
-#define false 0
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s32 s32;
-typedef __s64 s64;
-
-struct cpumask { unsigned long bits[1]; } READ;
-struct sched_ext_entity { u32 flags; u32 weight; u64 slice; u64 dsq_vtime; } READ;
-struct task_struct {
-	int pid;
-	int nr_cpus_allowed;
-	unsigned short migration_disabled;
-	const struct cpumask *cpus_ptr;
-	/* Not read: without a member of this type the kernel would not recognise the type. */
-	struct cpumask cpus_mask;
-	struct sched_ext_entity scx;
-} READ;
-struct scx_init_task_args;
-struct scx_exit_task_args;
-enum scx_exit_kind { SCX_EXIT_NONE };
-struct scx_exit_info { enum scx_exit_kind kind; const char *reason; } READ;
-
-/* The members that are set; libbpf finds the kernel's by these names. */
-struct sched_ext_ops {
-	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
-	void (*enqueue)(struct task_struct *p, u64 enq_flags);
-	void (*dispatch)(s32 cpu, struct task_struct *prev);
-	void (*runnable)(struct task_struct *p, u64 enq_flags);
-	void (*running)(struct task_struct *p);
-	void (*stopping)(struct task_struct *p, bool runnable);
-	void (*quiescent)(struct task_struct *p, u64 deq_flags);
-	void (*enable)(struct task_struct *p);
-	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
-	void (*cpu_online)(s32 cpu);
-	void (*cpu_offline)(s32 cpu);
-	s32 (*init)(void);
-	void (*exit)(struct scx_exit_info *info);
-	u64 flags;
-	u32 timeout_ms;
-	char name[128];
-};
-
-struct bpf_iter_scx_dsq { u64 __opaque[6]; } __attribute__((aligned(8)));
-
-extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
-extern void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
-extern void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 enq_flags) __ksym;
-extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
-extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
-extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
-extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
-extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
-extern s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
-extern s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
-extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
-extern struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
-extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
-extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
-
-/* include/linux/sched/ext.h and kernel/sched/ext*.h of the kernel. */
-#define SCX_DSQ_LOCAL 0x8000000000000002ULL
-#define SCX_DSQ_LOCAL_ON 0xC000000000000000ULL
-#define SCX_ENQ_WAKEUP 1ULL
-#define SCX_ENQ_HEAD (1ULL << 16)
-#define SCX_ENQ_PREEMPT (1ULL << 32)
-#define SCX_DEQ_SLEEP 1ULL
-#define SCX_KICK_IDLE 1ULL
-#define SCX_KICK_PREEMPT 2ULL
-#define SCX_TASK_QUEUED 1U
-
-/* BPF_F_TIMER_ABS (since 6.2), and constants of headers that conflict with these. */
-#define TIMER_ABSOLUTE 1
-#define CLOCK_MONOTONIC 1
-#define EBUSY 16
-
-/* The iterator of bpf_for_each(). */
-#define ITERATOR (&___it)
-
-/* As in SCX and EEVDF: weight of nice 0, and about the base slice of a host with eight CPUs. */
-#define WEIGHT 100
-#define SLICE 3000000ULL
-
-/* Most virtual time that a thread can be ahead of its queue, which bounds its wait. */
-#define MOST_LEAD (4 * SLICE)
-
-/*
- * CPU time that a vCPU got by its boosts beyond that is a debt. It pays while it runs without a boost, when its time counts
- * four times. That is the lowest weight, and below is the largest debt, as in repay.rs of the policy.
- */
-#define MOST_DEBT 100000000ULL
-#define PAID 3
-
-#define MOST_CPUS 1024
-#define MOST_QUEUES 256
-#define MOST_VCPUS 1024
-#define MOST_VMS 256
-
-/*
- * Set before it is loaded: how many CPUs and queues there are, whether it may write into a process's memory, and the queue
- * of each CPU. The kernel does not look at what cannot be reached by these.
- */
-const volatile struct {
-	u32 cpus, queues, writes;
-	u32 queue_of[MOST_CPUS];
-} host SEC(".rodata.host") = {};
 
 /* Read by user space. */
 struct {
@@ -139,409 +28,6 @@ struct {
 	u64 ended;
 	char reason[128];
 } totals SEC(".data.totals") = {};
-
-/*
- * The page of a vCPU, as in layout.rs of the ABI: where the guest's words and the host's begin in their pages, and those
- * that are read and written at once.
- */
-#define PAGE_BYTES 4096
-#define GUEST_WORDS 64
-#define HOST_WORDS 64
-struct guest_words { u64 intent, cs, request, ack, deadline_tsc; };
-struct host_words { u64 status, ticket, budget_left; };
-
-/* A deadline that is 2^40 ticks or more away, some minutes, is ignored. */
-#define MOST_TICKS 40
-
-/* An admitted vCPU. User space reads the first part. */
-struct vcpu {
-	/* Deadlines that its guest had announced, for which it was boosted. */
-	u64 deadlines;
-	struct policy policy;
-	/* Its place in the map. */
-	u64 place;
-	/* Its thread; 0: none. */
-	u64 tid;
-	/* Its VM. */
-	u64 vm;
-	/* The CPU that it runs on, or ran on last. */
-	u64 cpu;
-	u64 runs;
-	/* Since when it has waited for a CPU. */
-	u64 waits;
-	/* Virtual time that it owes. */
-	u64 debt;
-	/* The event of an interrupt that it got while it ran, unless it has since entered the guest with all of them; or 0. */
-	u64 untaken;
-	/* Address in its VMM of its guest's page, which the host's follows; 0: none. */
-	u64 page;
-	/* Last words from its guest, and last words to it. */
-	struct words words;
-	struct host_words shown;
-	/* The guest's clock: its TSC at a time, and ticks in a millisecond; 0: not known. */
-	u64 left_at;
-	u64 clock_ns;
-	u64 clock_tsc;
-	u64 khz;
-	/* What the guest announced last, and the last one for which it was boosted. */
-	u64 deadline_tsc;
-	u64 served_tsc;
-	/* How early it is boosted for a deadline, and when for that of one that does not run; or NEVER. */
-	u64 lead;
-	u64 due;
-	/* The words are to be looked at again. */
-	u64 rechecks;
-	/* When its timer fires; NEVER: it is not set. */
-	u64 rings;
-	/* Something has happened to it since that last rang. */
-	u64 told;
-	struct bpf_timer timer;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MOST_VCPUS);
-	__type(key, u32);
-	__type(value, struct vcpu);
-} vcpus SEC(".maps");
-
-/* State that the vCPUs of a VM share. The lock protects their state, too. */
-struct vm {
-	struct bpf_spin_lock lock;
-	struct bucket bucket;
-	/* The policy's time never goes back. */
-	u64 called;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MOST_VMS);
-	__type(key, u32);
-	__type(value, struct vm);
-} vms SEC(".maps");
-
-/* Place in `vcpus`, by thread. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_VCPUS);
-	__type(key, u32);
-	__type(value, u32);
-} threads SEC(".maps");
-
-/* Who runs on a CPU. */
-struct cpu {
-	/* Its virtual time when it began to run, when that was, and its weight; 0: nobody runs. */
-	u64 vtime;
-	u64 since;
-	u64 weight;
-	/* It is a boosted vCPU. */
-	u64 boosted;
-	/* A vCPU that waits in its queue was boosted. */
-	u64 fetches;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MOST_CPUS);
-	__type(key, u32);
-	__type(value, struct cpu);
-} cpus SEC(".maps");
-
-/* The virtual time of a queue: that of the thread that began to run last. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MOST_QUEUES);
-	__type(key, u32);
-	__type(value, u64);
-} queues SEC(".maps");
-
-/* The queue to which a thread's virtual time belongs, plus 1; 0: none. */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, u32);
-} homes SEC(".maps");
-
-static bool before(u64 a, u64 b)
-{
-	return (s64)(a - b) < 0;
-}
-
-static u32 queue(s32 cpu)
-{
-	/* The verifier knows no bound of a CPU's number, and needs one. */
-	u32 of = host.queue_of[(u32)cpu & (MOST_CPUS - 1)];
-
-	return of < MOST_QUEUES ? of : 0;
-}
-
-static struct cpu *cpu_state(s32 cpu)
-{
-	u32 key = cpu;
-
-	return bpf_map_lookup_elem(&cpus, &key);
-}
-
-static struct vcpu *vcpu_of(u32 tid)
-{
-	u32 *place = bpf_map_lookup_elem(&threads, &tid);
-
-	return place ? bpf_map_lookup_elem(&vcpus, place) : 0;
-}
-
-/* The virtual time of the thread that runs on a CPU. */
-static u64 current_vtime(const struct cpu *cpu)
-{
-	u64 ran = beyond(bpf_ktime_get_ns(), cpu->since);
-
-	return cpu->vtime + ran * WEIGHT / (cpu->weight ? cpu->weight : WEIGHT);
-}
-
-/*
- * Limits a virtual time to near that of its queue: a thread that slept for long, or comes from a queue that is behind, is at
- * most a slice ahead of the others, and none is so far behind them that it would wait for long. For a vCPU, time cut off
- * by the latter limit becomes a debt.
- */
-static u64 bounded(struct vcpu *v, u64 vtime, u64 reached)
-{
-	if (before(vtime, reached - SLICE))
-		return reached - SLICE;
-	if (!before(reached + MOST_LEAD, vtime))
-		return vtime;
-	if (v)
-		v->debt = lesser(v->debt + vtime - reached - MOST_LEAD, MOST_DEBT);
-	return reached + MOST_LEAD;
-}
-
-/* A thread's virtual time in a queue: as far from the queue's as it was in the queue before. */
-static u64 vtime_in(struct task_struct *p, u32 of, u64 reached)
-{
-	u32 *home = bpf_task_storage_get(&homes, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	u64 vtime = p->scx.dsq_vtime, *left;
-	u32 from;
-
-	if (!home || *home == of + 1)
-		return vtime;
-	from = *home - 1;
-	left = bpf_map_lookup_elem(&queues, &from);
-	*home = of + 1;
-	return left ? vtime + reached - *left : vtime;
-}
-
-/* The same for the thread that runs on a CPU, while others of its queue go on. */
-static void catch_up(struct cpu *cpu, u32 of)
-{
-	u64 *reached = bpf_map_lookup_elem(&queues, &of);
-
-	if (!reached || !before(current_vtime(cpu), *reached - SLICE))
-		return;
-	cpu->vtime = *reached - SLICE;
-	cpu->since = bpf_ktime_get_ns();
-}
-
-static bool is_boosted(const struct vcpu *v)
-{
-	return v && v->policy.status == BOOSTED;
-}
-
-/*
- * Reads the words of the guest of the current thread; zero if they cannot be read. If the VMM has something else at that
- * address, only its own VM is affected.
- */
-static void listen(struct vcpu *v)
-{
-	struct guest_words words = {};
-
-	if (!v->page || (u32)bpf_get_current_pid_tgid() != v->tid)
-		return;
-	if (bpf_probe_read_user(&words, sizeof(words), (void *)(v->page + GUEST_WORDS)))
-		__builtin_memset(&words, 0, sizeof(words));
-	v->words = (struct words){ words.intent, words.cs, words.request, words.ack };
-	v->deadline_tsc = words.deadline_tsc;
-}
-
-/* Writes the host's words for the guest of the current thread, if they have changed. */
-static void show(struct vcpu *v)
-{
-	struct host_words words = { v->policy.status, v->policy.ticket, level(&v->policy.bucket) };
-
-	if (!host.writes)
-		return;
-	if (v->shown.status == words.status && v->shown.ticket == words.ticket)
-		return;
-	if (!bpf_probe_write_user((void *)(v->page + PAGE_BYTES + HOST_WORDS), &words, sizeof(words)))
-		v->shown = words;
-}
-
-/* When the guest's deadline becomes a reason for a boost; NEVER: there is no such deadline. */
-static u64 deadline(const struct vcpu *v, u64 now)
-{
-	u64 ahead = beyond(v->deadline_tsc, v->clock_tsc), behind = beyond(v->clock_tsc, v->deadline_tsc), at;
-
-	if (!v->page || !v->deadline_tsc || !v->khz || (ahead | behind) >> MOST_TICKS)
-		return NEVER;
-	at = v->clock_ns + ahead * PER_MILLION / v->khz - behind * PER_MILLION / v->khz;
-	return boost_from(at, v->deadline_tsc == v->served_tsc, now, budget_left(&v->policy, now), v->lead);
-}
-
-/*
- * The policy of a place is told. Whether the vCPU is boosted then. Not static, and of numbers only: so the kernel
- * verifies the rules once, and not anew for each call.
- *
- * A timer is started where it would ring too late only. With interrupts off, as in the scheduler's calls, the kernel
- * cannot start one at once: that takes memory and an interrupt of its own. In the timer's own call it is cheap.
- */
-__attribute__((noinline)) int tell(u32 place, u32 event)
-{
-	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
-	u64 now = bpf_ktime_get_ns();
-	struct vm *vm;
-	bool starts;
-	struct outcome outcome;
-	u32 key;
-	u64 at;
-
-	if (!v)
-		return 0;
-	key = v->vm;
-	vm = bpf_map_lookup_elem(&vms, &key);
-	if (!vm)
-		return 0;
-	bpf_spin_lock(&vm->lock);
-	vm->called = greater(vm->called, now);
-	outcome = on_event(&v->policy, &vm->bucket, vm->called, event, &v->words);
-	v->rechecks = event == TIMER && outcome.rechecks;
-	/* One that sleeps boosted has what it needs. */
-	at = lesser(v->policy.timer, v->policy.halted && is_boosted(v) ? NEVER : v->due);
-	if (event == TIMER) {
-		v->rings = NEVER;
-		/* Who is busy will want it again. `dynamic` itself leaves its timer as it is. */
-		if (v->told && !v->policy.rules.is_dynamic)
-			at = lesser(at, plus(vm->called, v->policy.rules.run));
-		v->told = 0;
-	} else {
-		v->told = 1;
-	}
-	/* A timer that is long overdue has been lost. */
-	starts = at < v->rings || plus(v->rings, LOST_TIMER) < now;
-	if (starts)
-		v->rings = at;
-	bpf_spin_unlock(&vm->lock);
-	/* If it cannot be started, the next event tries again. */
-	if (starts && at != NEVER && bpf_timer_start(&v->timer, at, TIMER_ABSOLUTE))
-		v->rings = NEVER;
-	return is_boosted(v);
-}
-
-/*
- * A vCPU has got a CPU that it may have waited for, as behind another one that is boosted: its boost has kept nobody from a CPU
- * meanwhile, and is not charged. What was charged in the wait stays so.
- */
-static void spare_wait(struct vcpu *v, u64 now)
-{
-	u32 key = v->vm;
-	struct vm *vm = bpf_map_lookup_elem(&vms, &key);
-
-	if (!vm || !v->waits)
-		return;
-	bpf_spin_lock(&vm->lock);
-	if (v->policy.charging)
-		v->policy.since += beyond(now, greater(v->policy.since, v->waits));
-	bpf_spin_unlock(&vm->lock);
-	v->waits = 0;
-}
-
-/*
- * For a vCPU that runs or waits for a CPU. The timer of a boosted one may not have been started, or be late: what was due is
- * done where its boost would matter. One that woke up while it was admitted as asleep has told nobody, and would be boosted
- * without a charge until it sleeps again.
- */
-static void do_what_is_due(struct vcpu *v)
-{
-	if (v->policy.halted)
-		tell(v->place, WOKEN);
-	if (is_boosted(v) && v->policy.timer <= bpf_ktime_get_ns())
-		tell(v->place, TIMER);
-}
-
-/* A reason to boost a vCPU that may wait for a CPU: if it is boosted, it is fetched. Returns whether it is boosted. */
-static bool call(struct vcpu *v, u32 event)
-{
-	bool was = is_boosted(v);
-	struct cpu *state = cpu_state(v->cpu);
-
-	if (!tell(v->place, event))
-		return 0;
-	if (!was && !v->runs && !v->policy.halted && state) {
-		state->fetches = 1;
-		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
-	}
-	return 1;
-}
-
-/*
- * The guest's deadline is near: that is an interrupt to its policy. It is one again if something else has ended the boost
- * that was given for it.
- */
-static void serve(struct vcpu *v, bool waits)
-{
-	bool again = v->served_tsc == v->deadline_tsc;
-
-	v->served_tsc = v->deadline_tsc;
-	if (again && is_boosted(v))
-		return;
-	if (waits ? call(v, INJECTED) : tell(v->place, INJECTED))
-		v->deadlines += !again;
-}
-
-/*
- * A vCPU loses its CPU, is about to, or sleeps: its guest may have become busy with something urgent since it entered,
- * have a deadline that is near, or not have taken an interrupt. Whether it is boosted.
- */
-static bool look_at_guest(struct vcpu *v, u32 event)
-{
-	u64 now = bpf_ktime_get_ns(), from;
-
-	listen(v);
-	from = deadline(v, now);
-	v->due = from > now && !v->runs ? from : NEVER;
-	tell(v->place, event);
-	if (from <= now && !(v->policy.halted && is_boosted(v)))
-		serve(v, 0);
-	return is_boosted(v);
-}
-
-/* The boost of a running vCPU may have ended: checks whether another thread should run now. */
-static void yields(struct vcpu *v)
-{
-	struct cpu *state = cpu_state(v->cpu);
-
-	if (!state)
-		return;
-	state->boosted = 0;
-	if (v->rechecks || scx_bpf_dsq_nr_queued(queue(v->cpu)) > 0)
-		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
-}
-
-/* The timer of a vCPU: a run, a budget or a throttling ends, or the guest's deadline is near. */
-static int timer_rings(void *map, u32 *key, struct vcpu *v)
-{
-	bool was = is_boosted(v), boosted;
-
-	if (!v->runs && v->due <= bpf_ktime_get_ns()) {
-		v->due = NEVER;
-		if (!(v->policy.halted && was))
-			serve(v, 1);
-	}
-	boosted = tell(v->place, TIMER);
-	/* It preempted: what it last said is all that it has to say. Else it is made to exit, and looked at. */
-	if (v->rechecks && !v->runs)
-		tell(v->place, RECHECK);
-	else if (v->runs && was && (v->rechecks || !boosted))
-		yields(v);
-	return 0;
-}
 
 SEC("struct_ops/vcoop_select_cpu")
 s32 BPF_PROG(vcoop_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -605,7 +91,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 
 	if (!reached || !state)
 		return;
-	vtime = bounded(v, vtime_in(p, of, *reached), *reached);
+	vtime = bounded(vtime_in(p, of, *reached), *reached, v ? &v->debt : 0);
 	p->scx.dsq_vtime = vtime;
 	boosted = is_boosted(v);
 	to = boosted ? cpu_to_preempt(p, enq_flags & SCX_ENQ_WAKEUP) : NOBODY;
@@ -629,7 +115,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 static bool fetch(s32 cpu, u32 of)
 {
 	struct task_struct *p;
-	bool found = false;
+	bool found = 0;
 
 	bpf_for_each(scx_dsq, p, of, 0) {
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !is_boosted(vcpu_of(p->pid)))
@@ -645,7 +131,7 @@ static bool fetch(s32 cpu, u32 of)
 static bool has_earlier(s32 cpu, u32 of, u64 vtime)
 {
 	struct task_struct *p;
-	bool earlier = false;
+	bool earlier = 0;
 
 	bpf_for_each(scx_dsq, p, of, 0) {
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
@@ -665,7 +151,10 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!state)
 		return;
-	v = prev && prev->scx.flags & SCX_TASK_QUEUED ? vcpu_of(prev->pid) : 0;
+	/* One that gives up the CPU does not go on. */
+	if (prev && !(prev->scx.flags & SCX_TASK_QUEUED))
+		prev = 0;
+	v = prev ? vcpu_of(prev->pid) : 0;
 	if (v) {
 		do_what_is_due(v);
 		state->boosted = v->page ? look_at_guest(v, EXIT) : is_boosted(v);
@@ -675,7 +164,7 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 		if (fetch(cpu, of))
 			return;
 	}
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+	if (prev) {
 		catch_up(state, of);
 		if (is_boosted(v) || !has_earlier(cpu, of, current_vtime(state))) {
 			prev->scx.slice = SLICE;
@@ -688,7 +177,7 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 		if (other != of && scx_bpf_dsq_move_to_local(other))
 			return;
 	}
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+	if (prev)
 		prev->scx.slice = SLICE;
 }
 
@@ -725,7 +214,7 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 	if (!state || !reached)
 		return;
 	/* A thread that was given an idle CPU has not been in a queue. */
-	state->vtime = bounded(v, vtime_in(p, of, *reached), *reached);
+	state->vtime = bounded(vtime_in(p, of, *reached), *reached, v ? &v->debt : 0);
 	state->since = bpf_ktime_get_ns();
 	state->weight = p->scx.weight ? p->scx.weight : WEIGHT;
 	state->boosted = is_boosted(v);
@@ -877,7 +366,7 @@ int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 {
-	injected(apic->vcpu, vcpu_of((u32)bpf_get_current_pid_tgid()));
+	injected(apic->vcpu, current_vcpu());
 	return 0;
 }
 
@@ -885,20 +374,11 @@ int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(left)
 {
-	struct vcpu *v = vcpu_of((u32)bpf_get_current_pid_tgid());
+	struct vcpu *v = current_vcpu();
 
 	if (v)
 		v->left_at = bpf_ktime_get_ns();
 	return 0;
-}
-
-/* Whether a vCPU that enters its guest has interrupts that the guest cannot take now, because it has disabled them. */
-static bool is_owed(const struct kvm_vcpu *kvm)
-{
-	const struct kvm_lapic *apic = kvm->arch.apic;
-
-	/* A virtual APIC in hardware delivers them itself, and the flag has no meaning. */
-	return apic && bpf_core_field_exists(apic->apicv_active) && !apic->apicv_active && apic->irr_pending;
 }
 
 /*
@@ -908,13 +388,11 @@ static bool is_owed(const struct kvm_vcpu *kvm)
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(entered, struct kvm_vcpu *kvm)
 {
-	struct vcpu *v = vcpu_of((u32)bpf_get_current_pid_tgid());
+	struct vcpu *v = current_vcpu();
 	struct cpu *state;
 	bool was;
 
-	if (!v)
-		return 0;
-	if (!kvm)
+	if (!v || !kvm)
 		return 0;
 	if (v->untaken && !is_owed(kvm))
 		v->untaken = 0;
@@ -972,24 +450,16 @@ int admit(struct admit *args)
 
 	if (!v)
 		return -1;
+	/* All but the timer, which may exist. */
+	__builtin_memset(v, 0, __builtin_offsetof(struct vcpu, timer));
 	rules = args->rules;
 	begin_policy(&v->policy, &rules, args->burst, args->refill_ppm, now);
-	v->deadlines = 0;
 	v->place = place;
 	v->tid = tid;
 	v->vm = args->vm;
-	v->cpu = 0;
-	v->runs = 0;
-	v->waits = 0;
-	v->debt = 0;
-	v->untaken = 0;
-	v->page = 0;
-	v->khz = 0;
 	v->lead = args->lead;
 	v->due = NEVER;
-	v->rechecks = 0;
 	v->rings = NEVER;
-	v->told = 0;
 	failed = bpf_timer_init(&v->timer, &vcpus, CLOCK_MONOTONIC);
 	/* It exists already if another vCPU had this place before. */
 	if (failed && failed != -EBUSY)

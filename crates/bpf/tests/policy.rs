@@ -29,7 +29,7 @@ const HOUR_NS: Ns = 3_600_000_000_000;
 const STEP: usize = 5 + 8 + 4;
 
 /// Words of an answer.
-const ANSWER: usize = 14;
+const ANSWER: usize = 13;
 
 /// The guest's words: intent, section and interrupts, request, and what is added to the last ticket to get the ack.
 type Words = (u64, u64, u64, u64);
@@ -159,20 +159,20 @@ impl Rust {
             What::Asked => Event::Asked,
         };
         let policy = &mut self.vcpus[of];
-        let (mut at, mut cancel, mut rechecks) = (NEVER, 0, 0);
+        let armed = &mut self.timers[of];
+        if matches!(what, What::Timer) && *armed <= self.now {
+            *armed = NEVER;
+        }
+        let mut rechecks = 0;
         for action in policy.on(self.now, event, &mut self.vm) {
             match action {
-                Action::ArmTimer(time) => (at, cancel) = (time, 0),
-                Action::CancelTimer => (at, cancel) = (NEVER, 1),
+                Action::ArmTimer(time) => *armed = time,
+                Action::CancelTimer => *armed = NEVER,
                 Action::Recheck => rechecks = 1,
                 Action::Ticket(ticket) => self.tickets[of] = ticket,
                 _ => {}
             }
         }
-        self.timers[of] = match (at, cancel) {
-            (NEVER, 0) => self.timers[of],
-            _ => at,
-        };
         let stats = policy.stats();
         let (boosted, throttled) = (policy.is_boosted(), policy.is_throttled());
         // A reader does not distinguish disabled and normal.
@@ -180,8 +180,7 @@ impl Rust {
         // A policy without a guest counts no tickets.
         let answer = [
             status,
-            at,
-            cancel,
+            *armed,
             rechecks,
             self.tickets[of],
             stats.boosted_ns,
@@ -226,7 +225,7 @@ fn compare(ops: &[Op]) {
     for (at, (mut c, rust)) in replay(&steps).into_iter().zip(&answers).enumerate() {
         let Some((op, rust, is_dynamic)) = rust else { continue };
         c[0] = if c[0] == 1 { 0 } else { c[0] };
-        c[4] = if *is_dynamic { c[4] } else { 0 };
+        c[3] = if *is_dynamic { c[3] } else { 0 };
         if *rust != c {
             let begin = steps[..at].iter().rposition(|step| step[0] == 100).unwrap_or(0);
             panic!("after {:?}\n{op:?}: Rust makes {rust:?}, C {c:?}", &steps[begin..=at]);

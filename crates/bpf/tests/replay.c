@@ -21,18 +21,20 @@ int main(void)
 
 	while (fread(&step, sizeof(step), 1, stdin) == 1) {
 		struct policy *v = &vcpus[step.vcpu % VCPUS];
-		struct outcome outcome = { NEVER, 0, 0 };
+		__u64 at = 0;
 
 		if (step.what == VM)
 			vm = full_bucket(step.burst, step.refill_ppm, step.at);
 		else if (step.what == VCPU)
 			begin_policy(v, &step.rules, step.burst, step.refill_ppm, step.at);
 		else if (step.what == DEADLINE)
-			outcome.at = boost_from(step.words.intent, step.words.cs, step.at, step.words.request, step.words.ack);
+			at = boost_from(step.words.intent, step.words.cs, step.at, step.words.request, step.words.ack);
 		else
-			outcome = on_event(v, &vm, step.at, (enum boost_event)step.what, &step.words);
-		__u64 told[] = { v->status, outcome.at, outcome.cancel, outcome.rechecks, v->ticket, v->boosted_ns,
-				 v->boosts, v->throttles, v->too_long, v->by_vm, v->denied, level(&v->bucket), level(&vm),
+			on_event(v, &vm, step.at, (enum boost_event)step.what, &step.words);
+		if (step.what != DEADLINE)
+			at = v->timer;
+		__u64 told[] = { v->status, at, v->step.rechecks, v->ticket, v->boosted_ns, v->boosts,
+				 v->throttles, v->too_long, v->by_vm, v->denied, level(&v->bucket), level(&vm),
 				 budget_left(v, step.at + LATER) };
 
 		if (fwrite(told, sizeof(told), 1, stdout) != 1)
