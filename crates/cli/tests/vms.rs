@@ -261,9 +261,10 @@ fn policies_that_are_not_known_are_not_shown_as_none() {
 
 #[test]
 fn what_runs_out_is_no_missing_proc() {
-    let program = env!("CARGO_BIN_EXE_vcoop");
+    // A folder of the tree and a file in it are open at once.
+    let (program, tree) = (env!("CARGO_BIN_EXE_vcoop"), Tree::new("qemu-tcg"));
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 4; exec \"$0\" vms", program]);
+    command.args(["-c", "ulimit -n 4; exec \"$0\" vms --tree \"$1\"", program]).arg(tree.path(""));
     Said::by(&mut command).fails(3, &["Too many open files", "remedy: allow more open files"]);
 }
 
