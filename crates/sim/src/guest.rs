@@ -540,6 +540,7 @@ impl World<'_> {
     }
 
     /// A switch of tasks takes `ns`. Returns whether it has begun: an exit that it has asked for comes first.
+    #[inline(always)]
     fn guest_switch(&mut self, v: u32, ns: Ns) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = GuestSegment::Switch;

@@ -38,8 +38,14 @@ impl World<'_> {
     /// As [`queue_grew`](Self::queue_grew) for vCPU `to`, by code on vCPU `v` of its guest.
     #[inline]
     pub(crate) fn guest_queue_grew(&mut self, v: u32, to: u32) {
-        let has_full = self.vms[self.vcpus[to as usize].vm as usize].nohz;
-        if !has_full || !self.guest_tick_starts(to) {
+        if self.vms[self.vcpus[to as usize].vm as usize].nohz {
+            self.full_queue_grew(v, to);
+        }
+    }
+
+    #[cold]
+    fn full_queue_grew(&mut self, v: u32, to: u32) {
+        if !self.guest_tick_starts(to) {
             return;
         }
         if to == v {
@@ -50,6 +56,7 @@ impl World<'_> {
     }
 
     /// Starts the tick of a vCPU if it is needed and off. Returns whether it did: the guest's kernel then programs it.
+    #[inline(always)]
     pub(crate) fn guest_tick_starts(&mut self, v: u32) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
         let (vm, cpu) = (&self.vms[vcpu.vm as usize], vcpu.cpu);
