@@ -1,11 +1,11 @@
 /*
- * wakeups POLICY US HOGS SECONDS [WEIGHT MEMBERS OTHER]: works US microseconds every 8.3 ms beside HOGS loops, and
+ * wakeups POLICY US HOGS SECONDS [WEIGHT MAX MEMBERS OTHER]: works US microseconds every 8.3 ms beside HOGS loops, and
  * prints how much later than due it ran: number of wake-ups, mean, median, 90th and 99th percentile and maximum in
  * microseconds.
  * POLICY: "other", "slice" (300 us) or "nice" (-5).
  * HOGS: a number; "1d" is one with a reservation of 3 ms in 9.7 ms (SCHED_DEADLINE).
- * WEIGHT: it is in a control group with this cpu.weight, of which MEMBERS of the loops are as well; all others are in a
- * second group, with the cpu.weight OTHER.
+ * WEIGHT: it is in a control group with this cpu.weight and the cpu.max MAX, of which MEMBERS of the loops are as well;
+ * all others are in a second group, with the cpu.weight OTHER.
  *
  * It reads no clock while it works: where a thread reads its own CPU time, the kernel accounts for it.
  */
@@ -47,20 +47,28 @@ static void set(const struct attributes *attributes)
 		perror("sched_setattr");
 }
 
-static void put(const char *folder, const char *file, int value)
+static void put(const char *folder, const char *file, const char *value)
 {
 	char path[64];
 	FILE *f;
 
 	snprintf(path, sizeof(path), "/sys/fs/cgroup/%s/%s", folder, file);
 	f = fopen(path, "w");
-	if (!f || fprintf(f, "%d", value) < 0 || fclose(f) != 0) {
+	if (!f || fputs(value, f) < 0 || fclose(f) != 0) {
 		perror(path);
 		exit(1);
 	}
 }
 
-static void make_group(const char *name, const char *weight)
+static void join(const char *name, pid_t pid)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", pid);
+	put(name, "cgroup.procs", text);
+}
+
+static void make_group(const char *name, const char *weight, const char *max)
 {
 	char path[64];
 
@@ -69,21 +77,22 @@ static void make_group(const char *name, const char *weight)
 		perror(path);
 		exit(1);
 	}
-	put(name, "cpu.weight", atoi(weight));
+	put(name, "cpu.weight", weight);
+	put(name, "cpu.max", max);
 }
 
 /* The two groups; the process joins the first, and the loops after the first so many the second. */
-static void into_groups(char **weights, const pid_t *hogs, int count)
+static void into_groups(char **groups, const pid_t *hogs, int count)
 {
 	FILE *f = fopen("/sys/fs/cgroup/cgroup.subtree_control", "w");
 
 	if (!f || fputs("+cpu", f) < 0 || fclose(f) != 0)
 		perror("cgroup.subtree_control");
-	make_group("own", weights[0]);
-	make_group("other", weights[2]);
-	put("own", "cgroup.procs", getpid());
+	make_group("own", groups[0], groups[1]);
+	make_group("other", groups[3], "max");
+	join("own", getpid());
 	for (int i = 0; i < count; i++)
-		put(i < atoi(weights[1]) ? "own" : "other", "cgroup.procs", hogs[i]);
+		join(i < atoi(groups[2]) ? "own" : "other", hogs[i]);
 }
 
 int main(int argc, char **argv)
@@ -102,7 +111,7 @@ int main(int argc, char **argv)
 	uint64_t began, turns, due, woke, end, sum = 0;
 	int count, n = 0;
 
-	if ((argc != 5 && argc != 8) || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
+	if ((argc != 5 && argc != 9) || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
 		return 2;
 	began = now_ns();
 	turn(CALIBRATION);
@@ -114,7 +123,7 @@ int main(int argc, char **argv)
 		while (hogs[i] == 0)
 			turn(1000);
 	}
-	if (argc == 8)
+	if (argc == 9)
 		into_groups(argv + 5, hogs, count);
 	if (strcmp(argv[1], "slice") == 0)
 		attributes.runtime_ns = 300000;

@@ -79,18 +79,13 @@ fn all_grouped() -> Vec<Grouped> {
 }
 
 impl Grouped {
-    /// A line of shell that measures it.
+    /// The arguments of `wakeups`.
     fn line(self, seconds: u32) -> String {
         let Self { weight, max, members, other, hogs } = self;
         let max = max.map_or("max".to_owned(), |(quota, period)| {
-            format!("{} {}", 1000 * quota, 1000 * period)
+            format!("'{} {}'", 1000 * quota, 1000 * period)
         });
-        format!(
-            "echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; mkdir -p /sys/fs/cgroup/own; \
-             echo {max} >/sys/fs/cgroup/own/cpu.max; \
-             wakeups other 1000 {} {seconds} {weight} {members} {other}",
-            members + hogs
-        )
+        format!("other 1000 {} {seconds} {weight} {max} {members} {other}", members + hogs)
     }
 
     /// The same, simulated on a kernel of which `sets` tell.
@@ -169,24 +164,23 @@ fn as_simulated(name: &str, kernel: Kernel, sets: &[&str]) -> Outcome {
     run("wakeups other 100 1 0.5");
     let cells = long(CELLS.to_vec(), all());
     let seconds = long(2, 4);
-    let lines = cells.iter().map(|(has, us, hogs)| format!("wakeups {has} {us} {hogs} {seconds}"));
+    let lines = cells.iter().map(|(has, us, hogs)| format!("{has} {us} {hogs} {seconds}"));
     let mut all: Vec<_> = lines.zip(simulated(&cells, sets)).collect();
     let reserved = simulated(&[("other", 1000, 1)], &[sets, &RESERVED].concat())[0];
-    all.push((format!("wakeups other 1000 1d {seconds}"), reserved));
+    all.push((format!("other 1000 1d {seconds}"), reserved));
     let groups = long(GROUPED.to_vec(), all_grouped());
     all.extend(groups.iter().map(|cell| (cell.line(seconds), cell.simulated(sets))));
     let mut wrong = String::new();
     println!("{}", run("uname -r").trim());
     for (line, simulated) in all {
-        let said = run(&line);
+        let said = run(&format!("wakeups {line}"));
         let values: Vec<f64> = said.split_whitespace().map(|v| v.parse().unwrap()).collect();
         let measured: Late = values[1..].try_into().unwrap();
-        let cell = line.rsplit("; ").take(2).collect::<Vec<_>>().join(" after ");
-        println!("{cell}: kernel {measured:.1?}, simulated {simulated:.1?}");
+        println!("{line}: kernel {measured:.1?}, simulated {simulated:.1?}");
         // The wake-up itself takes some instructions, and the tail of a few seconds has few samples.
         let off = (measured[0] - simulated[0]).abs();
         if off > 20.0 + simulated[0] / 4.0 {
-            wrong += &format!("{cell}: {measured:?}, simulated {simulated:?}; ");
+            wrong += &format!("{line}: {measured:?}, simulated {simulated:?}; ");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
