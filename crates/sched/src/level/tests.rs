@@ -171,45 +171,50 @@ fn a_level_of_one_cpu_places_without_sets() {
     level.check();
 }
 
-#[test]
-fn the_timer_of_a_request_renews_the_weight_in_a_group() {
+/// A level of 7.3 with one CPU, an entity that runs from 0 on, and one that waits from 100 us on. Both are new, so the
+/// first request ends at 350 us, half of one.
+fn beside_one_that_waits(group: Option<u16>) -> (Level, [EntId; 2]) {
     let fair = Fair::Eevdf(EevdfTunables::of(EevdfRelease::V7_3, 1));
     let mut level = Level::new(&LevelConfig { fair, ..config(1, true) }).unwrap();
-    let [runs, wakes] = [(); 2]
-        .map(|()| level.add(Attr { group: Some(0), ..Attr::anywhere(Policy::NORMAL) }, CpuId(0)));
-    level.wake(0, runs, None);
-    serve(&mut level, 0);
-    level.wake(100_000, wakes, None);
-    serve(&mut level, 100_000);
-    assert!(level.is_running(runs));
-    assert_eq!([runs, wakes].map(|e| level.fair.competing_weight(e)), [1024, 512]);
-    let due = level.deadline(CpuId(0)).unwrap();
-    assert_eq!(due, 350_000, "half a request, as it is new");
-    level.on_deadline(due, CpuId(0));
-    assert_eq!([runs, wakes].map(|e| level.fair.competing_weight(e)), [512, 512]);
-    serve(&mut level, due);
-    assert!(level.is_running(wakes));
+    let both = [0, 100_000].map(|now| {
+        let e = level.add(Attr { group, ..Attr::anywhere(Policy::NORMAL) }, CpuId(0));
+        level.wake(now, e, None);
+        serve(&mut level, now);
+        e
+    });
+    assert!(level.is_running(both[0]));
+    assert_eq!(level.deadline(CpuId(0)), Some(350_000));
+    (level, both)
+}
+
+/// The time of a deadline has come on the only CPU.
+fn deadline(level: &mut Level, now: u64) {
+    level.on_deadline(now, CpuId(0));
+    serve(level, now);
+}
+
+#[test]
+fn the_timer_of_a_request_renews_the_weight_in_a_group() {
+    let (mut level, [runs, waits]) = beside_one_that_waits(Some(0));
+    let weights = |level: &Level| [runs, waits].map(|e| level.fair.competing_weight(e));
+    assert_eq!(weights(&level), [1024, 512]);
+    level.on_deadline(350_000, CpuId(0));
+    assert_eq!(weights(&level), [512, 512]);
+    serve(&mut level, 350_000);
+    assert!(level.is_running(waits));
     level.check();
 }
 
 #[test]
 fn the_timer_of_a_request_outlives_the_one_that_it_was_set_for() {
-    let fair = Fair::Eevdf(EevdfTunables::of(EevdfRelease::V7_3, 1));
-    let mut level = Level::new(&LevelConfig { fair, ..config(1, true) }).unwrap();
-    let [stays, sleeps] = [(); 2].map(|()| level.add(Attr::anywhere(Policy::NORMAL), CpuId(0)));
-    level.wake(0, stays, None);
-    serve(&mut level, 0);
-    level.wake(100_000, sleeps, None);
-    serve(&mut level, 100_000);
-    level.on_deadline(350_000, CpuId(0));
-    serve(&mut level, 350_000);
+    let (mut level, [stays, sleeps]) = beside_one_that_waits(None);
+    deadline(&mut level, 350_000);
     assert!(level.is_running(sleeps));
     assert_eq!(level.deadline(CpuId(0)), Some(700_000));
     level.schedule(400_000, CpuId(0), Leave::Blocked);
     assert!(level.is_running(stays));
     assert_eq!(level.deadline(CpuId(0)), Some(700_000), "alone, it starts no other");
-    level.on_deadline(700_000, CpuId(0));
-    serve(&mut level, 700_000);
+    deadline(&mut level, 700_000);
     assert_eq!(level.deadline(CpuId(0)), None);
     level.check();
 }
