@@ -202,7 +202,7 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
     let alone = RunningVm { vcpus: 1, ..living(vm) };
     let mut plan = policy(&alone, "wake-boost", &[])?;
     if let PolicyPlan::WakeBoost(config) = &mut plan.policy {
-        config.means = means;
+        config.means = below(means);
         config.run_ns = TIMERS_RUN_NS;
     }
     let thread = VcpuThread {
@@ -212,6 +212,18 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
         source: Source::ThreadName,
     };
     Ok(Some((thread, Box::new(plan))))
+}
+
+/// Means that are less urgent, if there are any.
+///
+/// A real-time thread that is woken on the CPU of an equal one goes to another CPU (`select_task_rq_rt` of the kernel):
+/// a vCPU would change its CPU at each timer that wakes it. One that is more urgent preempts the waker and stays.
+fn below(means: Means) -> Means {
+    match means {
+        Means::Fifo(priority) => Means::Fifo(priority.saturating_sub(1).max(1)),
+        Means::Rr(priority) => Means::Rr(priority.saturating_sub(1).max(1)),
+        other => other,
+    }
 }
 
 /// Whether a plan's policy exchanges anything with the guest's driver.
@@ -246,7 +258,9 @@ pub fn no_driver(vm: &str, policy: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{RunningVm, no_driver, policy};
+    use vcoop_policy::config::Means;
+
+    use super::{RunningVm, below, no_driver, policy};
 
     fn vm() -> RunningVm {
         RunningVm { name: "web".to_owned(), vcpus: 2, pcpus: 2 }
@@ -279,6 +293,15 @@ mod tests {
             ),
             "{why}"
         );
+    }
+
+    #[test]
+    fn who_delivers_timers_is_less_urgent_than_the_vcpus() {
+        assert_eq!(below(Means::Rr(8)), Means::Rr(7));
+        assert_eq!(below(Means::Fifo(2)), Means::Fifo(1));
+        for least in [Means::Fifo(1), Means::Rr(1), Means::Nice(-5), Means::Slice(1_000_000)] {
+            assert_eq!(below(least), least);
+        }
     }
 
     #[test]
