@@ -179,6 +179,32 @@ fn a_delayed_sleeper_that_still_owes_keeps_its_place() {
     }
 }
 
+/// A hog runs for 600 us while P sleeps, which owes it 45 us.
+#[test]
+fn a_sleep_pays_back_in_the_fair_class_only() {
+    for release in [V6_12, V6_15, V6_18_0, V6_18] {
+        let asleep = || {
+            let mut c = of(release, N);
+            waits(&mut c, A, 0, 1400);
+            runs(&mut c, P, 90, 1400, 1400);
+            sleeps(&mut c, P);
+            c.set_next(CPU, EntId(A));
+            c
+        };
+        let mut c = asleep();
+        ran(&mut c, A, 600);
+        c.wake_delayed(EntId(P));
+        assert_eq!(at(&c, P), (600, 2000), "{release:?}: level with the hog");
+        // It becomes a real-time one in its sleep, and comes back much later.
+        let mut c = asleep();
+        c.forget_delayed(EntId(P));
+        assert_eq!(c.ses[P as usize].vlag, -45 * US);
+        ran(&mut c, A, 600);
+        c.enqueue(CPU, EntId(P), Enqueue::Restore);
+        assert_eq!(at(&c, P), (690, 2090), "{release:?}: behind it, as if it had not slept");
+    }
+}
+
 #[test]
 fn a_delayed_sleeper_is_held_against_a_mean_that_is_not_up_to_date() {
     let beside_one_hog = || {
