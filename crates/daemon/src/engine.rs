@@ -60,6 +60,8 @@ pub(crate) struct Target {
     pub(crate) timers: Option<(VcpuThread, Box<Plan>)>,
     /// What its guest shares with this host, if its policy needs that.
     pub(crate) shares: Option<Shares>,
+    /// Notes for who applies it.
+    pub(crate) notes: Vec<String>,
 }
 
 /// What a guest with a driver shares with this host.

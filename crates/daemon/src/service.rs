@@ -26,6 +26,7 @@ use vcoop_window::{Offer, Server};
 use crate::config::Windows;
 use crate::engine::{Engine, Shares, Target, found_window};
 use crate::metrics;
+use crate::notes::notes;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
 use crate::protocol::{Refusal, Request, Response, VmId, VmStatus};
@@ -419,8 +420,9 @@ impl Shared {
         let shares =
             if policy::needs_driver(&plan) { Some(self.shares(vm, policy)?) } else { None };
         let timers = policy::timers(vm, &plan).map_err(|e| e.why)?;
-        let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
-        Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares })
+        let (id, vcpus, notes) = (VmId::of(vm), vm.vcpus.clone(), notes(vm, &plan.policy));
+        let plan = Box::new(plan);
+        Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares, notes })
     }
 
     /// What a guest with a registered driver shares with this host, for a policy that needs it.

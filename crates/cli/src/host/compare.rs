@@ -5,6 +5,7 @@ use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_experiment::format;
 use vcoop_experiment::runner::Experiment;
+use vcoop_model::Note;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Ns, Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
@@ -59,6 +60,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let owner = Owner::connect_or_be(args.quiet)?;
+    let mut said: Vec<String> =
+        plans.iter().flat_map(|plan| vcoop_daemon::notes(&found, &plan.policy)).collect();
+    said.sort();
+    said.dedup();
     let (id, sets) = (VmId::of(&found), args.sets.clone());
     let applies = Applier { owner, vm: id, sets, in_force: false, engine_ns: None };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
@@ -76,7 +81,11 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         command: command(args),
         baseline: scenario.baseline.clone(),
         environment: vm.environment(),
-        notes: vm.notes(),
+        notes: vm
+            .notes()
+            .into_iter()
+            .chain(said.into_iter().map(|said| Note::new(said, None)))
+            .collect(),
         limits: args.may_cost.limits(),
         measured_s: plans.first().and_then(|plan| vm.measured_s(plan.duration_ns)),
         ..About::default()

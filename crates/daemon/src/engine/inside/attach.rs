@@ -2,19 +2,18 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::HostPolicy;
-use vcoop_policy::config::{AdvanceConfig, Means, Ns};
+use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_text::about;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
-use vcoop_vmm::{Accel, Groups, VcpuThread};
+use vcoop_vmm::{Accel, VcpuThread};
 
 use super::{AttachedVm, Inside, next_check};
 use crate::engine::link::Link;
@@ -26,29 +25,9 @@ use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 /// Open files that policies leave to others in this process: clients, metrics, looks at `/proc`, another keeper.
 pub(super) const SPARE_FILES: usize = 64;
 
-/// A note for a policy that sets a nice value, if the vCPUs are in control groups: it counts within a group only.
-pub(super) fn nice_in_group(
-    root: &Path,
-    policy: &PolicyPlan,
-    vcpus: &[VcpuThread],
-) -> Option<String> {
-    if !matches!(policy.means(), Some(Means::Nice(_))) && !policy.repays() {
-        return None;
-    }
-    let groups = Groups::under(root, [vcpus.first()?.thread.tid]).levels();
-    let names: Vec<&str> = groups.iter().map(|level| &*level.name).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {})",
-            vcpus[0].index,
-            names.join("/")
-        )
-    })
-}
-
 impl Inside {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
-        let Target { vm: id, accel, vcpus, plan, timers, shares } = target;
+        let Target { vm: id, accel, vcpus, plan, timers, shares, notes } = target;
         // Steps that take long or can fail come before the first boost.
         let of_timers = |why: Refusal| why.of("the thread that delivers its timers");
         let timers = timers.map(|(thread, plan)| {
@@ -65,7 +44,7 @@ impl Inside {
                 return Err(why);
             }
         };
-        self.vms.entry(number).and_modify(|vm| vm.timers = timers);
+        self.vms.entry(number).and_modify(|vm| (vm.timers, vm.notes) = (timers, notes));
         self.hear_pressure();
         let begun = self.spares_files().and_then(|()| {
             timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers)?;
@@ -115,7 +94,7 @@ impl Inside {
             ext: None,
             rests: false,
             waited: 0,
-            notes: nice_in_group(Path::new("/"), &plan.policy, &vcpus).into_iter().collect(),
+            notes: Vec::new(),
             id,
             accel,
             plan,

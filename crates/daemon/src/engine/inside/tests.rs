@@ -123,6 +123,7 @@ fn under(tid: i32, name: &str, settings: &[String]) -> Target {
         plan: Box::new(policy(&running, name, settings).unwrap()),
         timers: None,
         shares: None,
+        notes: Vec::new(),
     }
 }
 
@@ -372,27 +373,6 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
         assert!(left.0.is_some_and(|why| why.starts_with("somebody else")) && left.1 == theirs);
     }
     assert_eq!(kept(&mut rig, "rr 8", normal(9)).unwrap(), (None, normal(9)));
-}
-
-#[test]
-fn nice_values_within_a_control_group_are_told() {
-    let tree = vcoop_testing::Tree::with(&[
-        ("proc/7/cgroup", "0::/machine.slice/web/vcpu0\n"),
-        ("proc/8/cgroup", "0::/\n"),
-    ]);
-    for group in ["machine.slice", "machine.slice/web", "machine.slice/web/vcpu0"] {
-        tree.put(&format!("sys/fs/cgroup/{group}/cpu.weight"), "100\n");
-    }
-    let note = |tid, policy: &str, set: &str| {
-        let target = under(tid, policy, &[set.to_owned()]);
-        super::attach::nice_in_group(tree.root(), &target.plan.policy, &target.vcpus)
-    };
-    let nice = "policy.static.means=\"nice -20\"";
-    let told = note(7, "static", nice).unwrap();
-    assert!(told.contains("(vCPU 0: machine.slice/web/vcpu0)"), "{told}");
-    assert_eq!(note(8, "static", nice), None, "it is in no group");
-    assert_eq!(note(7, "static", "policy.static.means=\"fifo 1\""), None);
-    assert!(note(7, "wake-boost", "policy.wake-boost.repay=true").is_some());
 }
 
 #[test]

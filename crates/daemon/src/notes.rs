@@ -1,0 +1,225 @@
+//! Notes about what a policy does on this host, for its VM.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use vcoop_model::plan::PolicyPlan;
+use vcoop_policy::config::Means;
+use vcoop_text::show;
+use vcoop_vmm::{Groups, VcpuThread, Vm};
+
+/// Processes that a note names.
+const NAMED: usize = 3;
+
+/// Notes about a policy that is to be applied to a VM.
+pub fn notes(vm: &Vm, policy: &PolicyPlan) -> Vec<String> {
+    let root = Path::new("/");
+    let Some(vcpu) = vm.vcpus.first() else { return Vec::new() };
+    let nice = nice_in_group(root, policy, vcpu);
+    nice.into_iter().chain(others_in_group(root, policy, vm.pid, vcpu)).collect()
+}
+
+/// A note for a policy that sets a nice value, if the vCPUs are in control groups: it counts within a group only.
+fn nice_in_group(root: &Path, policy: &PolicyPlan, vcpu: &VcpuThread) -> Option<String> {
+    if !matches!(policy.means(), Some(Means::Nice(_))) && !policy.repays() {
+        return None;
+    }
+    let groups = control_groups(root, vcpu.thread.tid);
+    (!groups.is_empty()).then(|| {
+        format!(
+            "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {groups})",
+            vcpu.index,
+        )
+    })
+}
+
+/// A note for a policy that boosts by another scheduling class, if a vCPU competes with other processes in its
+/// innermost group.
+///
+/// When a boost ends, the vCPU waits for the turn of its group, which has one weight for all of them, and in the group
+/// it stands behind the others: a thread that leaves the fair class in its sleep keeps its debt to them. In a group of
+/// its own it has the group's turn for itself, and owes nobody there.
+fn others_in_group(
+    root: &Path,
+    policy: &PolicyPlan,
+    pid: u32,
+    vcpu: &VcpuThread,
+) -> Option<String> {
+    let leaves =
+        matches!(policy.means(), Some(Means::Fifo(_) | Means::Rr(_) | Means::Deadline { .. }));
+    if !leaves || !policy.boosts() {
+        return None;
+    }
+    let place = Place::of(root, vcpu.thread.tid)?;
+    let beside = beside(root, &place, pid);
+    if beside.is_empty() {
+        return None;
+    }
+    let mut names: Vec<(&String, &usize)> = beside.iter().collect();
+    names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let named: Vec<&str> = names.iter().take(NAMED).map(|(name, _)| name.as_str()).collect();
+    let more = if names.len() > NAMED { " and others" } else { "" };
+    let (named, within) = (
+        named.join(", "),
+        match place {
+            Place::Control(groups) => format!("the control group {groups}"),
+            Place::Session(name) => format!("the session {name}"),
+            Place::Top => "the host's top group".to_owned(),
+        },
+    );
+    Some(format!(
+        "the VM shares {within} with {named}{more}: boosts can cost it CPU time while these want its CPUs, because \
+         after a boost a vCPU stands behind them. A control group of the VM's own, as libvirt and `systemd-run \
+         --scope -p CPUWeight=100` make it, prevents that"
+    ))
+}
+
+/// The control groups of a thread that have the CPU controller, as a path.
+fn control_groups(root: &Path, tid: u32) -> String {
+    let groups = Groups::under(root, [tid]).levels();
+    groups.iter().map(|level| &*level.name).collect::<Vec<_>>().join("/")
+}
+
+/// Where a thread competes with others for the CPU time of a fair group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// In control groups, as a path.
+    Control(String),
+    /// In a session of `sched_autogroup`.
+    Session(String),
+    /// In no group.
+    Top,
+}
+
+impl Place {
+    fn of(root: &Path, tid: u32) -> Option<Self> {
+        let groups = control_groups(root, tid);
+        if !groups.is_empty() {
+            return Some(Self::Control(groups));
+        }
+        let on = fs::read_to_string(root.join("proc/sys/kernel/sched_autogroup_enabled"));
+        if on.is_ok_and(|on| on.trim() == "1") {
+            // `/autogroup-79 nice 0`
+            let text = fs::read_to_string(root.join(format!("proc/{tid}/autogroup"))).ok()?;
+            return Some(Self::Session(
+                text.split_whitespace().next()?.trim_start_matches('/').to_owned(),
+            ));
+        }
+        Some(Self::Top)
+    }
+}
+
+/// The names of other processes at a place, with their numbers. Without this process, kernel threads, and those that
+/// have ended.
+fn beside(root: &Path, place: &Place, pid: u32) -> BTreeMap<String, usize> {
+    let mut names = BTreeMap::new();
+    let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for other in pids.filter(|other| *other != pid && *other != std::process::id()) {
+        let read = |file: &str| fs::read(root.join(format!("proc/{other}/{file}")));
+        let lives = read("cmdline").is_ok_and(|line| !line.is_empty());
+        if lives && Place::of(root, other).as_ref() == Some(place) {
+            let mut name = String::new();
+            let comm = read("comm").unwrap_or_default();
+            String::from_utf8_lossy(comm.trim_ascii()).chars().for_each(|c| show(c, &mut name));
+            *names.entry(name).or_insert(0) += 1;
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_model::running_vm::RunningVm;
+    use vcoop_testing::Tree;
+    use vcoop_vmm::{Source, Thread, VcpuThread};
+
+    use super::{nice_in_group, others_in_group};
+    use crate::policy::policy;
+
+    fn vcpu(tid: u32) -> VcpuThread {
+        let thread = Thread { tid, start_time: 0, comm: String::new() };
+        VcpuThread { index: 0, kvm_id: None, thread, source: Source::ThreadName }
+    }
+
+    fn planned(name: &str, sets: &[&str]) -> vcoop_model::plan::PolicyPlan {
+        let running = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
+        let sets: Vec<String> = sets.iter().map(|set| format!("policy.{name}.{set}")).collect();
+        policy(&running, name, &sets).unwrap().policy
+    }
+
+    /// A tree with control groups that have the CPU controller.
+    fn tree(groups: &[&str]) -> Tree {
+        let tree = Tree::default();
+        for group in groups {
+            tree.put(&format!("sys/fs/cgroup/{group}/cpu.weight"), "100");
+        }
+        tree
+    }
+
+    /// A process; without a command line it is a thread of the kernel.
+    fn process(tree: &Tree, pid: u32, comm: &str, group: &str) {
+        tree.put(&format!("proc/{pid}/comm"), comm);
+        tree.put(&format!("proc/{pid}/cgroup"), &format!("0::/{group}"));
+        if comm != "kthread" {
+            tree.put(&format!("proc/{pid}/cmdline"), comm);
+        }
+    }
+
+    #[test]
+    fn nice_values_within_a_control_group_are_told() {
+        let tree = tree(&["machine.slice", "machine.slice/web", "machine.slice/web/vcpu0"]);
+        process(&tree, 7, "CPU 0/KVM", "machine.slice/web/vcpu0");
+        process(&tree, 8, "CPU 0/KVM", "");
+        let note = |tid, policy: &str, set: &str| {
+            nice_in_group(tree.root(), &planned(policy, &[set]), &vcpu(tid))
+        };
+        let told = note(7, "static", "means=\"nice -20\"").unwrap();
+        assert!(told.contains("(vCPU 0: machine.slice/web/vcpu0)"), "{told}");
+        assert_eq!(note(8, "static", "means=\"nice -20\""), None, "it is in no group");
+        assert_eq!(note(7, "static", "means=\"fifo 1\""), None);
+        assert!(note(7, "wake-boost", "repay=true").is_some());
+    }
+
+    #[test]
+    fn processes_in_the_group_of_a_vcpu_are_told() {
+        let tree = tree(&["user.slice", "user.slice/web"]);
+        // One without the controller does not divide its group.
+        process(&tree, 7, "qemu", "user.slice/session.scope");
+        for (pid, comm) in [(20, "cc1"), (21, "cc1"), (22, "make"), (23, "sh"), (24, "ninja")] {
+            process(&tree, pid, comm, "user.slice");
+        }
+        process(&tree, 30, "far", "");
+        process(&tree, 8, "qemu", "user.slice/web");
+        let note = |tid, name: &str, sets: &[&str]| {
+            others_in_group(tree.root(), &planned(name, sets), tid, &vcpu(tid))
+        };
+        let told = note(7, "wake-boost", &[]).unwrap();
+        assert!(told.contains("group user.slice with cc1, make, ninja and others:"), "{told}");
+        assert_eq!(note(8, "wake-boost", &[]), None, "it has one of its own");
+        for (name, sets) in [
+            ("static", &[][..]),
+            ("wake-boost", &["means=\"slice 1ms\""]),
+            ("wake-boost", &["means=\"nice -5\""]),
+        ] {
+            assert_eq!(note(7, name, sets), None, "{name} {sets:?} leaves no class, or for good");
+        }
+    }
+
+    #[test]
+    fn without_control_groups_sessions_divide_the_time() {
+        let tree = tree(&[]);
+        for (pid, comm, session) in
+            [(7, "qemu", 1), (20, "make", 1), (21, "far", 2), (22, "kthread", 1)]
+        {
+            process(&tree, pid, comm, "");
+            tree.put(&format!("proc/{pid}/autogroup"), &format!("/autogroup-{session} nice 0"));
+        }
+        let note =
+            || others_in_group(tree.root(), &planned("wake-boost", &[]), 7, &vcpu(7)).unwrap();
+        assert!(note().contains("shares the host's top group with far, make:"), "{}", note());
+        tree.put("proc/sys/kernel/sched_autogroup_enabled", "1");
+        assert!(note().contains("shares the session autogroup-1 with make:"), "{}", note());
+    }
+}
