@@ -2,12 +2,14 @@
 
 pub(crate) mod host;
 
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 
 use crate::calibrate::CalibrateArgs;
 use crate::capture::CaptureArgs;
@@ -48,6 +50,18 @@ Exit codes:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The arguments of this process. An option's value may begin with `-`: what reads a negative number has the better
+/// message. The name of a file may not, because it is more likely an option whose neighbour lacks a value.
+pub(crate) fn parse() -> Result<Args, clap::Error> {
+    let with_values = |arg: clap::Arg| {
+        let takes = arg.get_action().takes_values() && !arg.is_positional();
+        let hyphens = takes && arg.get_value_parser().type_id() != TypeId::of::<PathBuf>();
+        arg.allow_hyphen_values(hyphens)
+    };
+    let program = Args::command().mut_subcommands(|command| command.mut_args(with_values));
+    program.try_get_matches().and_then(|matches| Args::from_arg_matches(&matches))
 }
 
 /// Ends without a command: prints help, the version, or errors in the arguments.

@@ -70,16 +70,16 @@ pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) calibration: Calibration,
     /// Measured time of a repeat, with a unit: 500ms, 10s
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<String>,
     /// Time at the start that is not measured
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) warmup: Option<String>,
     /// Repeats, each with a seed of its own; a verdict needs 5, and 10 are better
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) repeats: Option<String>,
     /// Seed of the first repeat
-    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]

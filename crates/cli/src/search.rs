@@ -43,13 +43,13 @@ pub(crate) struct SearchArgs {
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
     /// Measured time of a repeat, with a unit: 500ms, 10s
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<String>,
     /// Repeats of each setting, each with a seed of its own
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(long, value_name = "N")]
     pub(crate) repeats: Option<String>,
     /// Seed of the first repeat
-    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]

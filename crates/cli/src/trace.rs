@@ -35,21 +35,21 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     pub(crate) text: bool,
     /// Begin of the window, from the start of the measurement, with a unit: 500ms
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<String>,
     /// End of the window; default: that of the run
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<String>,
     #[command(flatten)]
     pub(crate) calibration: Calibration,
     /// Measured time of the run, with a unit: 500ms, 10s
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<String>,
     /// Time at the start that is not measured
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME")]
     pub(crate) warmup: Option<String>,
     /// Seed of the run
-    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
     /// No notes on stderr
     #[arg(long, short)]

@@ -12,7 +12,6 @@ pub(crate) struct VmsArgs {
     #[arg(
         long,
         value_name = "NAME",
-        allow_hyphen_values = true,
         conflicts_with_all = ["qmp", "json", "tree"]
     )]
     pub(crate) how: Option<String>,
