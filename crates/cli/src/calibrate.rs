@@ -1,6 +1,6 @@
 //! `vcoop calibrate`: measures the costs of mechanisms on this host.
 
-use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use vcoop_model::plan::Ns;
 use vcoop_model::profile::NoiseBy;
 
 use crate::failure::Failure;
-use crate::folder::{cannot_write, place};
+use crate::folder::{place, write};
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print};
 use crate::progress::line;
@@ -61,7 +61,7 @@ struct Document<'a> {
 
 pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
-        place(path)?;
+        place("-o ", path)?;
         if path.extension().is_none_or(|e| e != "toml") {
             let path = path.display();
             return Err(Failure::usage(format!("-o {path}: a profile's name ends in .toml")));
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         return Err(Failure::Interrupted);
     }
     if let Some(path) = &args.output {
-        fs::write(path, toml).map_err(|e| cannot_write(path, &e))?;
+        write(path, |mut file| file.write_all(toml.as_bytes()))?;
     }
     if !args.quiet {
         notes(&found, args);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use vcoop_experiment::runner::Measured;
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_report::data::{self, Spools};
-use vcoop_report::{Style, open_metrics, render, render_html};
+use vcoop_report::{Style, render, render_html};
 
 use crate::failure::Failure;
 use crate::output::{note, shown};
@@ -191,87 +191,52 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
         .map_err(|e| Failure::run(dir_is(&format!("cannot write there: {e}"))))
 }
 
-/// Whether a file named with `-o` can be written: checked before time is spent on its content.
-pub(crate) fn place(path: &Path) -> Result<(), Failure> {
-    named("-o ", path)?;
-    let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
+/// Whether a file named with `option` can be written: checked before time is spent on its content.
+pub(crate) fn place(option: &str, path: &Path) -> Result<(), Failure> {
+    named(option, path)?;
+    let refuse = |why: &str| Err(Failure::usage(format!("{option}{}: {why}", path.display())));
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         refuse("it is a folder; name a file")
     } else if parent.is_some_and(|p| !p.is_dir()) {
         refuse("there is no such folder")
-    } else if is_replaced(path) {
-        can_write(path).map_err(|e| cannot_write(path, &e))
     } else {
-        Ok(())
+        file::can_write_whole(path).map_err(|e| cannot_write(path, &e))
     }
 }
 
 /// Whether a name is one of the temporary names of incomplete files.
 fn is_half(name: &str) -> bool {
-    let ours = [RESULT, PLAN, SCENARIO, TEXT, REPORT, REPRODUCTION, VALIDATION];
+    let ours = [
+        RESULT,
+        PLAN,
+        SCENARIO,
+        TEXT,
+        REPORT,
+        REPRODUCTION,
+        VALIDATION,
+        "compare.txt",
+        "latency.hlog",
+    ];
     let whole = name.strip_prefix('.').and_then(|n| n.strip_suffix(".part"));
-    whole.is_some_and(|whole| ours.contains(&whole) || whole.starts_with("samples-"))
+    whole.is_some_and(|whole| ours.contains(&whole) || whole.starts_with("samples"))
 }
 
-/// Writes a file of a folder; it [`replace`]s an existing one.
+/// Writes a file of a folder as a whole, and replaces an existing one.
 pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    replace(&dir.join(name), text)
+    write(&dir.join(name), |mut file| file.write_all(text.as_bytes()))
 }
 
-/// Writes a file under a temporary name first, so that a reader never sees an incomplete one.
-fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let part = part(path);
-    fs::write(&part, text)
-        .and_then(|()| fs::rename(&part, path))
-        .map_err(|e| cannot_write(path, &e))
-}
-
-/// The temporary name of an incomplete file.
-fn part(path: &Path) -> PathBuf {
-    path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()))
-}
-
-/// Whether a path is a regular file or does not exist: pipes, devices and links to them must not be replaced by a file.
-fn is_replaced(path: &Path) -> bool {
-    fs::symlink_metadata(path).map_or(true, |found| found.is_file())
+/// Writes a file as [`file::write_whole`] does.
+pub(crate) fn write<T>(
+    path: &Path,
+    content: impl FnOnce(File) -> io::Result<T>,
+) -> Result<T, Failure> {
+    file::write_whole(path, content).map_err(|e| cannot_write(path, &e))
 }
 
 pub(crate) fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::run(format!("cannot write {}: {error}", path.display()))
-}
-
-/// Whether the file can be written. Its content does not change, and it is not created.
-pub(crate) fn can_write(path: &Path) -> std::io::Result<()> {
-    let is_new = fs::symlink_metadata(path).is_err();
-    fs::OpenOptions::new().append(true).create(true).open(path)?;
-    if is_new { fs::remove_file(path) } else { Ok(()) }
-}
-
-/// `--metrics FILE`.
-#[derive(Debug)]
-pub(crate) struct MetricsFile(PathBuf);
-
-impl MetricsFile {
-    /// Checks before the run that the file can be written. Its content stays until there are metrics.
-    pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
-        named("--metrics ", path)?;
-        let mut able = can_write(path);
-        if is_replaced(path) {
-            able = able.and_then(|()| can_write(&part(path)));
-        }
-        able.map_err(|e| cannot_write(path, &e))?;
-        Ok(Self(path.to_owned()))
-    }
-
-    /// Writes the metrics; a collector never sees an incomplete file.
-    pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
-        let (path, text) = (&self.0, open_metrics(result));
-        if is_replaced(path) {
-            return replace(path, &text);
-        }
-        fs::write(path, text).map_err(|e| cannot_write(path, &e))
-    }
 }
 
 /// The plans: policies by name, and one plan for each cell of the matrix (plans of a cell differ only in the policy,

@@ -1,6 +1,6 @@
 //! `vcoop map`.
 
-use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -10,7 +10,7 @@ use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, Show, map};
 
 use crate::failure::Failure;
-use crate::folder::{cannot_write, place};
+use crate::folder::{place, write};
 use crate::options::MayCost;
 use crate::output::{note, print, style};
 
@@ -56,7 +56,7 @@ const FULL: f64 = 20.0;
 
 pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     if let Some(path) = &args.out {
-        place(path)?;
+        place("-o ", path)?;
         if path.extension().is_none_or(|end| end != "svg") {
             let path = path.display();
             return Err(Failure::usage(format!("-o {path}: a picture's name ends in .svg")));
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     match &args.out {
         None => print(&heat.words(style())),
         Some(path) => {
-            fs::write(path, heat.svg()).map_err(|e| cannot_write(path, &e))?;
+            write(path, |mut file| file.write_all(heat.svg().as_bytes()))?;
             note(&format!("wrote {}", path.display()));
             Ok(())
         }

@@ -1,5 +1,6 @@
 //! `vcoop run`.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -16,14 +17,14 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{Spool, Spools};
-use vcoop_report::{SLICES, render};
+use vcoop_report::{SLICES, open_metrics, render};
 use vcoop_sweep::job::fnv;
 use vcoop_sweep::slo::quantities;
 use vcoop_text::quoted;
 
 use crate::fail_if::{conditions, fail_if};
 use crate::failure::{Failure, ended};
-use crate::folder::{Folder, MetricsFile};
+use crate::folder::{self, Folder};
 use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Common, MayCost};
 use crate::output::{note, print, style};
@@ -120,7 +121,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     say_losses(&loader, &args.common);
     let (plans, columns) = (&selection.plans, selection.columns());
     let about = about(args, &scenario, &selection);
-    let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
+    if let Some(path) = &args.metrics {
+        folder::place("--metrics ", path)?;
+    }
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
     let once = |jobs, eyes: &Eyes<'_>| {
         let experiment = Experiment { plans, columns: &columns, jobs };
@@ -143,8 +146,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
     // Files are written also if stdout has no reader.
     let printed = print(&text);
-    if let Some(metrics) = metrics {
-        metrics.write(&result)?;
+    if let Some(path) = &args.metrics {
+        folder::write(path, |mut file| file.write_all(open_metrics(&result).as_bytes()))?;
     }
     if let Some(folder) = folder {
         let samples = spools.as_ref().map(|spools| (spools, &measured));

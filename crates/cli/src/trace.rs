@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,12 @@ use vcoop_experiment::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_experiment::format;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::run::Run;
+use vcoop_model::trace_event::Observer;
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
 use crate::failure::{Failure, ended};
-use crate::folder::{cannot_write, place};
+use crate::folder::{cannot_write, place, write};
 use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Calibration, Single};
 use crate::output::{note, print, style};
@@ -76,38 +77,34 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         note(&format!("simulating {host}"));
     }
     if let Some(path) = &args.output {
-        place(path)?;
+        place("-o ", path)?;
     }
     let stopped = || stop.load(Ordering::Relaxed);
-    let run = Run::new(&plan, plan.seed).until(&stopped);
-    let file = |path: &Path| File::create(path).map_err(|e| cannot_write(path, &e));
-    let what = match (&args.output, args.text) {
-        (Some(path), false) => {
-            let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
-            let ran = backend.run(run.watched(&mut trace));
-            let closed = trace.closed();
-            // An incomplete trace is a trace, too.
-            let (written, _) = trace.finish().map_err(|e| cannot_write(path, &e))?;
-            (ran, closed, format!("{} packets, {} bytes", written.packets, written.bytes))
-        }
-        (path, _) => {
-            let out: Box<dyn Out> = match path {
-                Some(path) => Box::new(file(path)?),
-                None => Box::new(std::io::stdout()),
-            };
-            let mut trace =
-                TextTrace::new(BufWriter::new(out), plan.warmup_ns, window, backend.is_live());
-            let ran = backend.run(run.watched(&mut trace));
-            let closed = trace.closed();
-            let to = path.as_deref().unwrap_or(Path::new("stdout"));
-            let lines = trace.finish().map_err(|e| match e.kind() {
-                ErrorKind::BrokenPipe if path.is_none() => Failure::ClosedPipe,
-                _ => cannot_write(to, &e),
-            })?;
-            (ran, closed, format!("{lines} lines"))
-        }
+    let traced =
+        |by: &mut dyn Observer| backend.run(Run::new(&plan, plan.seed).until(&stopped).watched(by));
+    // A trace of a run that was interrupted, or failed, is a trace, too.
+    let binary = |file: File| {
+        let mut trace = Trace::new(BufWriter::new(file), plan.warmup_ns, window);
+        let ran = traced(&mut trace);
+        let closed = trace.closed();
+        let (written, _) = trace.finish()?;
+        Ok((ran, closed, format!("{} packets, {} bytes", written.packets, written.bytes)))
     };
-    let (ran, closed, written) = what;
+    let text = |out: &mut dyn Out| {
+        let out = BufWriter::new(out);
+        let mut trace = TextTrace::new(out, plan.warmup_ns, window, backend.is_live());
+        let ran = traced(&mut trace);
+        let closed = trace.closed();
+        Ok((ran, closed, format!("{} lines", trace.finish()?)))
+    };
+    let (ran, closed, written) = match &args.output {
+        Some(path) if args.text => write(path, |mut file| text(&mut file))?,
+        Some(path) => write(path, binary)?,
+        None => text(&mut io::stdout()).map_err(|e| match e.kind() {
+            ErrorKind::BrokenPipe => Failure::ClosedPipe,
+            _ => cannot_write(Path::new("stdout"), &e),
+        })?,
+    };
     let (_, failure) = ran.map_err(Failure::run)?;
     let time = |ns: Ns| format::time(ns as f64 / 1e3);
     if let Some(path) = &args.output {

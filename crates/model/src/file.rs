@@ -1,10 +1,10 @@
-//! Reads files that users name: regular files only, with a bound on their bytes. A device or a pipe could be endless,
-//! and opening a pipe can block.
+//! Files that users name. Regular files only are read, with a bound on their bytes: a device or a pipe could be
+//! endless, and opening a pipe can block. Files are written as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Most bytes of a scenario or of a sweep.
 pub const MOST_TEXT: u64 = 4 << 20;
@@ -68,6 +68,54 @@ pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 pub fn text(path: &Path, most: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, Refusal::NotText);
     String::from_utf8(bytes(path, most)?).map_err(not_text)
+}
+
+/// Writes a file under a temporary name, and renames it when `write` has returned. If that fails, what was
+/// there stays, and nothing else is left. A pipe, a device or a link is written through: a file must not replace it.
+///
+/// # Errors
+///
+/// The file cannot be made or renamed, or `write` fails.
+pub fn write_whole<T>(path: &Path, write: impl FnOnce(File) -> io::Result<T>) -> io::Result<T> {
+    if !is_replaced(path) {
+        return File::create(path).and_then(write);
+    }
+    let part = part(path);
+    let written = File::create(&part).and_then(write);
+    let written = written.and_then(|written| fs::rename(&part, path).map(|()| written));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// The name of a file while [`write_whole`] writes it.
+fn part(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Whether [`write_whole`] can write a file. No content changes, and nothing is left.
+///
+/// # Errors
+///
+/// Why it cannot.
+pub fn can_write_whole(path: &Path) -> io::Result<()> {
+    // To open a pipe blocks, and its reader would take the probe for the content.
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Ok(());
+    }
+    can_write(path)?;
+    if is_replaced(path) { can_write(&part(path)) } else { Ok(()) }
+}
+
+fn can_write(path: &Path) -> io::Result<()> {
+    let is_new = fs::symlink_metadata(path).is_err();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+fn is_replaced(path: &Path) -> bool {
+    fs::symlink_metadata(path).map_or(true, |found| found.is_file())
 }
 
 /// Locks a folder, for as long as the result is held; `None` if another process holds the lock. The lock is on the

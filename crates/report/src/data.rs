@@ -15,11 +15,13 @@ mod table;
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use vcoop_experiment::repeat_summary::Latency;
 use vcoop_experiment::result::Document;
 use vcoop_experiment::runner::{Measured, PlanRuns};
+use vcoop_model::file::write_whole;
 use vcoop_model::plan::Plan;
 
 use histograms::{Column, Interval};
@@ -48,7 +50,10 @@ pub fn write(
         fs::create_dir_all(&sub).map_err(|e| format!("cannot make {}: {e}", sub.display()))?;
         // Those of a run that is replaced may have other names.
         for old in fs::read_dir(&sub).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if old.extension().is_some_and(|e| ["hgrm", "svg", "txt"].iter().any(|own| e == *own)) {
+            if old
+                .extension()
+                .is_some_and(|e| ["hgrm", "svg", "txt", "part"].iter().any(|own| e == *own))
+            {
                 fs::remove_file(&old)
                     .map_err(|e| format!("cannot remove {}: {e}", old.display()))?;
             }
@@ -127,10 +132,8 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if ok(c) { c } else { '_' }).collect()
 }
 
-/// Writes a file under another name first, so that a reader never sees a part of it.
+/// Writes a file, so that a reader never sees a part of it.
 fn file(path: &Path, text: &str) -> Result<(), String> {
-    let part = path.with_extension("part");
-    fs::write(&part, text)
-        .and_then(|()| fs::rename(&part, path))
+    write_whole(path, |mut file| file.write_all(text.as_bytes()))
         .map_err(|e| format!("cannot write {}: {e}", path.display()))
 }

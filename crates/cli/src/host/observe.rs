@@ -17,6 +17,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::this_host::ThisHost;
 use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
+use vcoop_model::file::can_write_whole;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::Scenario;
@@ -31,7 +32,7 @@ use vcoop_vmm::Vm;
 
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, can_write, cannot_write, named};
+use crate::folder::{Folder, named, write};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -151,7 +152,7 @@ impl Asked {
         if stem.contains(|c: char| c == '"' || c == '\\' || c.is_control()) {
             return Err(why(&"its name has quotes in it; name another"));
         }
-        can_write(file).map_err(|e| why(&e))?;
+        can_write_whole(file).map_err(|e| why(&e))?;
         // Names in a scenario are relative to it.
         let profile = match (calibration.set()?, &calibration.file) {
             (Some(_), Some(profile)) => {
@@ -170,12 +171,11 @@ impl Asked {
         let captures = scene.captures();
         for (name, text) in &captures {
             let path = dir.join(format!("{}{name}", self.stem));
-            let write = || {
-                let mut file = GzEncoder::new(File::create(&path)?, Compression::default());
+            write(&path, |file| {
+                let mut file = GzEncoder::new(file, Compression::default());
                 file.write_all(text.as_bytes())?;
                 file.finish()
-            };
-            write().map_err(|e| cannot_write(&path, &e))?;
+            })?;
         }
         let seconds = plan.duration_ns as f64 / 1e9;
         let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
@@ -212,7 +212,7 @@ impl Asked {
                 && scenario.plans(Some(&[(*policy).to_owned()])).is_ok()
         };
         let policies: Vec<&str> = ASKED.into_iter().filter(can_be).collect();
-        std::fs::write(&self.file, text(&policies)).map_err(|e| cannot_write(&self.file, &e))?;
+        write(&self.file, |mut file| file.write_all(text(&policies).as_bytes()))?;
         let (n, file) = (captures.len(), quoted(&file));
         Ok(format!("vcoop: wrote {file} and {n} captures; vcoop run {file} says what would help"))
     }

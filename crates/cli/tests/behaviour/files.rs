@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use vcoop_testing::Said;
@@ -18,6 +19,34 @@ fn a_full_disk_is_an_error() {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         Said::by(vcoop(args).stdout(full)).fails(1, &["cannot write to stdout"]);
     }
+}
+
+/// As [`run`], but no file gets more than a KiB, as on a full disk.
+fn without_room(args: &[&str]) -> Said {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" \"$@\""]);
+    Said::by(shell.arg(env!("CARGO_BIN_EXE_vcoop")).args(args).stdin(Stdio::null()))
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_file_and_spares_the_old_one() {
+    let dir = folder("full-disk");
+    fs::create_dir_all(&dir).unwrap();
+    let (file, new, text) = (dir.join("old.pftrace"), dir.join("new"), dir.join("text"));
+    fs::write(&file, "old").unwrap();
+    let [file, new, text] = [file, new, text].map(|path| path.to_str().unwrap().to_owned());
+    let one = ["busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--quiet"];
+    for output in [&["-o", &file][..], &["-o", &new], &["-o", &text, "--text"]] {
+        without_room(&[&["trace"], &one[..], output].concat()).fails(1, &["cannot write "]);
+    }
+    let run = ["run", "--repeats", "1", "--backend", "sim"];
+    let samples = ["--out", dir.to_str().unwrap(), "--force"];
+    for output in [&["--metrics", &file][..], &samples] {
+        without_room(&[&run, &one[..], output].concat()).fails(1, &["cannot write "]);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+    let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [dir.join("old.pftrace")]);
 }
 
 #[test]

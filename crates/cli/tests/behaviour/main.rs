@@ -345,13 +345,15 @@ fn an_interrupted_trace_says_how_long_it_is() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until("it writes", || fs::metadata(&file).is_ok_and(|file| file.len() > 0));
+    let part = dir.join(".trace.txt.part");
+    until("it writes", || fs::metadata(&part).is_ok_and(|file| file.len() > 0));
     send(child.id(), Signal::INT);
     assert_eq!(end_of(&mut child), Some(130));
     let mut said = String::new();
     child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("where the run ended, instead of 20000 s"), "{said}");
+    assert!(file.exists() && !part.exists());
     fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -52,8 +52,8 @@ fn message() -> String {
 }
 
 /// A new file of rows.
-fn create(path: &Path) -> Result<SerializedFileWriter<BufWriter<File>>> {
-    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+fn rows(file: File) -> Result<SerializedFileWriter<BufWriter<File>>> {
+    let file = BufWriter::with_capacity(1 << 16, file);
     let schema = Arc::new(parse_message_type(&message())?);
     let note = KeyValue::new("vcoop.schema".to_owned(), SCHEMA.to_owned());
     let mut properties = WriterProperties::builder()
@@ -114,7 +114,7 @@ impl Writer {
     pub(super) fn new(path: &Path, run: RunId, plan: &Plan) -> Result<Self> {
         let cell: Vec<String> = plan.params.iter().map(|(k, v)| format!("{k}={v}")).collect();
         Ok(Self {
-            file: create(path)?,
+            file: rows(File::create(path)?)?,
             run,
             zero: plan.warmup_ns,
             policy: plan.policy_name.as_str().into(),
@@ -197,8 +197,8 @@ fn column<T: DataType>(
 }
 
 /// Concatenates these files, as they are encoded.
-pub(super) fn join<'a>(path: &Path, parts: impl Iterator<Item = &'a Path>) -> Result<()> {
-    let mut writer = create(path)?;
+pub(super) fn join<'a>(into: File, parts: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let mut writer = rows(into)?;
     for part in parts {
         let file = File::open(part)?;
         for group in ParquetMetaDataReader::new().parse_and_finish(&file)?.row_groups() {

@@ -1,11 +1,13 @@
 //! Samples on their way to a file: each run encodes its own into the folder as they come; at the end they are
 //! concatenated in the order of plans and repeats.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use parquet::errors::ParquetError;
 use vcoop_experiment::runner::RunId;
+use vcoop_model::file::write_whole;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{Observer, SampleEvent};
 
@@ -70,11 +72,8 @@ impl Spools {
             run.ended.as_ref().map_err(no)?;
             parts.push(run.path.as_path());
         }
-        let half = path.with_extension("part");
-        join(&half, parts.into_iter())
-            .map_err(said)
-            .and_then(|()| std::fs::rename(&half, path).map_err(|e| e.to_string()))
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))
+        let joined = |file| join(file, parts.into_iter()).map_err(|e| io::Error::other(said(e)));
+        write_whole(path, joined).map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
 }
 
