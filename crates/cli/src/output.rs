@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
+use vcoop_service::Log;
 
 use crate::failure::Failure;
 
@@ -75,9 +76,17 @@ pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
 
 /// Writes lines to stderr, ignoring errors; wrapped to the width of a terminal.
 pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", noted(text));
+}
+
+/// [`note`], but lines that stderr cannot take at once are lost.
+pub(crate) fn log(text: &str) {
+    let _ = writeln!(Log, "{}", noted(text));
+}
+
+fn noted(text: &str) -> String {
     let text = shown(text);
-    let text = if io::stderr().is_terminal() { in_lines(&text, style_of_notes()) } else { text };
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    if io::stderr().is_terminal() { in_lines(&text, style_of_notes()) } else { text }
 }
 
 /// Ends a command that failed: its message on stderr, and its exit code.

@@ -1,9 +1,9 @@
 //! `vcoop doctor` and `vcoop calibrate` on whatever host this is.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use vcoop_testing::{Said, Skip, send, until};
@@ -91,23 +91,43 @@ fn the_log_says_that_a_keeper_was_replaced() {
         let log = BufReader::new(daemon.stderr.take().unwrap());
         let mut lines = log.lines().map(Result::unwrap);
         assert!(lines.next().unwrap().ends_with("with 0 rules"));
-        let threads = format!("/proc/{}/task", daemon.id());
-        let keepers = || -> String {
-            let threads = fs::read_dir(&threads).unwrap();
-            let children = |thread: PathBuf| fs::read_to_string(thread.join("children"));
-            threads.filter_map(|thread| children(thread.unwrap().path()).ok()).collect()
-        };
-        let first = keepers();
+        let first = keepers(&daemon);
         let mut lines = is_read.then_some(lines);
         send(first.trim().parse().unwrap(), Signal::KILL);
         if let Some(lines) = &mut lines {
             let said = lines.next().unwrap();
             assert!(said.contains("the keeper had ended"), "{said}");
         }
-        until("another keeper", || ![&first, ""].contains(&keepers().as_str()));
+        until("another keeper", || ![&first, ""].contains(&keepers(&daemon).as_str()));
         send(daemon.id(), Signal::TERM);
         assert!(daemon.wait().unwrap().success());
     }
+}
+
+/// Children of a process.
+fn keepers(daemon: &Child) -> String {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap();
+    let children = |thread: PathBuf| fs::read_to_string(thread.join("children"));
+    threads.filter_map(|thread| children(thread.unwrap().path()).ok()).collect()
+}
+
+#[test]
+fn a_daemon_ends_beside_a_log_that_is_full_and_a_keeper_that_was_stopped() {
+    let tree = vcoop_testing::Tree::default();
+    tree.put("vcoop.toml", "");
+    let (_nobody_reads, mut log) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&log, true).unwrap();
+    while log.write(b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(&log, false).unwrap();
+    let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
+    let mut daemon = command.env("VCOOP_RUN_DIR", tree.path("run")).stderr(log).spawn().unwrap();
+    let socket = tree.path("run/control.sock");
+    until("it serves", || socket.exists());
+    let keeper = keepers(&daemon).trim().parse().unwrap();
+    send(keeper, Signal::STOP);
+    send(daemon.id(), Signal::TERM);
+    until("it ends", || daemon.try_wait().unwrap().is_some());
+    assert!(daemon.wait().unwrap().success());
 }
 
 #[test]

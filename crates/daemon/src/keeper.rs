@@ -20,8 +20,9 @@
 //! ```text
 //! hold SLOT thread TID START policy=... .     a thread that may be changed from now on
 //! drop SLOT                                   it has what it had
-//! end                                         the owner ends, and all threads have what they had
 //! ```
+//!
+//! An owner that ends has restored all threads, and kills the keeper.
 
 mod process;
 mod slots;
@@ -176,10 +177,9 @@ impl Keeper {
         self.child.kill().expect("it lives");
     }
 
-    /// Everything has been restored: ends the process.
+    /// Everything has been restored: ends the process, even if somebody has stopped it.
     pub(crate) fn end(mut self) {
-        let _ = self.pipe.write_all(b"end\n");
-        let _ = self.pipe.shutdown(std::net::Shutdown::Both);
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

@@ -1,8 +1,9 @@
 //! Shared by long-running commands that change something outside of themselves: a folder under `/run` with a lock that
-//! one of them holds, and a page of metrics.
+//! one of them holds, a page of metrics, and a log that nobody has to read.
 #![cfg(target_os = "linux")]
 
 mod folder;
+mod log;
 pub mod metrics;
 
 use std::io;
@@ -10,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use folder::{FolderError, lock, usual};
+pub use log::{Log, write_at_once};
 
 /// Wait after an `accept` that failed, for example for lack of file descriptors: the connection is still pending, and
 /// an immediate retry would use a whole CPU.

@@ -17,6 +17,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use vcoop_daemon::{Config, Follower, Place, Service, config};
 use vcoop_experiment::format;
+use vcoop_service::Log;
 
 use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
@@ -101,12 +102,7 @@ fn read(args: &DaemonArgs) -> Result<Config, Failure> {
 /// Log lines on stderr. The journal adds times, and reads levels from a number at the beginning.
 fn log() {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal();
-    // A line that cannot be written is lost. Otherwise the message about that would be a panic.
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .log_internal_errors(false)
-        .event_format(Lines { journal })
-        .init();
+    tracing_subscriber::fmt().with_writer(|| Log).event_format(Lines { journal }).init();
 }
 
 struct Lines {

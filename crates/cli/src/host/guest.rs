@@ -21,7 +21,7 @@ use vcoop_service::usual;
 use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
-use crate::output::{note, print};
+use crate::output::{log, print};
 use crate::scenario::time;
 
 /// Longest delay until a signal is handled.
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     };
     let tell = |text: &str| {
         if !args.quiet {
-            note(&format!("vcoop: {text}"));
+            log(&format!("vcoop: {text}"));
         }
     };
     // First: leftovers of a killed process are undone even if something below is refused, and only then are this

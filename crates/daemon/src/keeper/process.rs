@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "changes what signals do to this process")]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use vcoop_policy::thread::Policy;
+use vcoop_service::write_at_once;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes, SleepsIn};
@@ -77,17 +77,9 @@ impl Lending {
 
 /// Writes a line to stderr.
 macro_rules! say {
-    ($($line:tt)*) => { write_line(io::stderr(), format_args!($($line)*)) };
-}
-
-/// Writes a line if that is possible at once. Neither a reader that has gone nor one that does not read may keep the
-/// keeper from restoring threads.
-fn write_line(to: impl AsFd, line: fmt::Arguments<'_>) {
-    let mut polled = [PollFd::new(&to, PollFlags::OUT)];
-    let ready = poll(&mut polled, Some(&rustix::time::Timespec::default()));
-    if ready.is_ok() && polled[0].revents().contains(PollFlags::OUT) {
-        let _ = rustix::io::write(&to, format!("vcoop keeper: {line}\n").as_bytes());
-    }
+    ($($line:tt)*) => {
+        write_at_once(io::stderr(), format!("vcoop keeper: {}\n", format_args!($($line)*)).as_bytes())
+    };
 }
 
 /// The keeper's main function: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
@@ -101,7 +93,7 @@ pub fn run(journal: &Path) -> io::Result<()> {
     serve(io::stdin(), &slots, journal)
 }
 
-/// Serves the owner until it has ended or died.
+/// Serves the owner until it has died.
 fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
     let mut held: BTreeMap<usize, Held> = BTreeMap::new();
     let mut bytes = Vec::new();
@@ -119,9 +111,7 @@ fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
             let goes_on = read(&pipe, &mut bytes);
             while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = bytes.drain(..=end).collect();
-                if listen(&mut held, &String::from_utf8_lossy(&line)) {
-                    return Ok(());
-                }
+                listen(&mut held, &String::from_utf8_lossy(&line));
             }
             if !goes_on {
                 restore_all(held, journal);
@@ -165,12 +155,11 @@ fn outlive() {
     let _ = Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0);
 }
 
-/// Handles a message. Returns whether the owner has ended.
-fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
+/// Handles a message.
+fn listen(held: &mut BTreeMap<usize, Held>, line: &str) {
     let (verb, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
     let (slot, thread) = rest.split_once(' ').unwrap_or((rest, ""));
     match (verb, slot.parse::<usize>()) {
-        ("end", _) => return true,
         ("drop", Ok(slot)) => _ = held.remove(&slot),
         ("hold", Ok(slot)) if slot < MOST_SLOTS => {
             match Baseline::parse(thread).map(Captured::again) {
@@ -189,7 +178,6 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
         }
         _ => say!("not understood: {line:?}"),
     }
-    false
 }
 
 /// Takes back the boosts that a stalled owner should have ended.
@@ -249,34 +237,18 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::io::{Read as _, Write as _};
+    use std::io::Write as _;
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::sync::atomic::AtomicU32;
     use std::sync::{Arc, mpsc};
     use std::thread;
-    use std::time::Duration;
 
     use vcoop_policy::thread::Policy;
     use vcoop_testing::{Skip, until};
     use vcoop_threads::{Attributes, Captured, RunTimes, SleepsIn, gettid};
 
-    use super::{Held, Lending, MOST_LINE, Slots, listen, look, serve, write_line};
-
-    #[test]
-    fn who_does_not_read_what_it_says_does_not_stop_it() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        write_line(&ours, format_args!("{}", 7));
-        let mut text = [0; 16];
-        theirs.read_exact(&mut text).unwrap();
-        assert_eq!(&text, b"vcoop keeper: 7\n");
-        ours.set_nonblocking(true).unwrap();
-        while (&ours).write(&[b'x'; 4096]).is_ok() {}
-        ours.set_nonblocking(false).unwrap();
-        write_line(&ours, format_args!("nobody reads"));
-        drop(theirs);
-        write_line(&ours, format_args!("nobody is there"));
-    }
+    use super::{Held, Lending, MOST_LINE, Slots, listen, look, serve};
 
     /// `futex(2)` with an operation on a word.
     fn futex(word: &AtomicU32, operation: libc::c_int) {
@@ -380,16 +352,19 @@ mod tests {
         let slots = Slots::new(&file).unwrap();
         let (mut owner, pipe) = UnixStream::pair().unwrap();
         let me = Captured::of(gettid()).unwrap();
-        let (mut all, mut slot) = (String::new(), 0);
+        let (mut all, mut last) = (String::new(), 0);
         while all.len() < MOST_LINE + 1_000 {
-            all += &format!("hold {slot} {}\n", me.baseline());
-            slot += 1;
+            last += 1;
+            all += &format!("hold {last} {}\n", me.baseline());
         }
-        all += "end\n";
         owner.write_all(all.as_bytes()).unwrap();
-        let (tell, ended) = mpsc::channel();
-        thread::spawn(move || tell.send(serve(pipe, &slots, Path::new("/nowhere"))));
-        // The owner goes on, so only that line reports the end.
-        ended.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
+        let same = Slots::map(&file).unwrap();
+        same.get(last).boosted(false, 0);
+        same.get(last).due(Some(0));
+        let keeper = thread::spawn(move || serve(pipe, &slots, Path::new("/nowhere")));
+        // Only the last line says whose boost this is.
+        until("its boost has ended", || !same.get(last).is_boosted());
+        drop(owner);
+        keeper.join().unwrap().unwrap();
     }
 }
