@@ -523,11 +523,14 @@ impl LiveRun<'_> {
             thread::sleep(COLLECT);
             collector.introduce(counters);
             let now = self.common.clock.now();
-            if now >= window.from && !collector.has_begun() {
+            let over = self.common.is_over() || stop();
+            let begins = now >= window.from && !collector.has_begun() && !over;
+            if begins {
                 collector.begin(now, counters);
             }
             collector.collect(&self.vms);
-            if now >= window.to || self.common.is_over() || stop() {
+            // However short the window is, and however late this thread: what is counted takes time.
+            if !begins && (over || now >= window.to) {
                 collector.end(now, counters);
                 return now;
             }

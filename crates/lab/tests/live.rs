@@ -107,6 +107,12 @@ live!(boosted_time_is_given_back, || -> Outcome {
     })
 });
 
+live!(counters_of_a_run_without_length_have_a_length, || {
+    let r = run(&plan(BUSY, "vanilla", &["duration=\"1ms\"", "warmup=\"50ms\""]));
+    let cpus = scalar(&r, "host.hog", "throughput");
+    assert!((0.01..100.0).contains(&cpus), "{cpus} CPUs");
+});
+
 live!(stress_ng_can_be_the_load, || -> Outcome {
     let plan = plan(BUSY, "vanilla", &["load.hog.stress_ng=\"loop\""]);
     need(&plan)?;
