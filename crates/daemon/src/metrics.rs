@@ -172,7 +172,7 @@ fn in_seconds((labels, ns): Value) -> Value {
 /// The listening socket cannot be made.
 pub(crate) fn serve(
     listen: &Listen,
-    status: impl Fn() -> Result<Status, Refusal> + Send + 'static,
+    status: impl Fn() -> Result<Status, Refusal> + Send + Sync + 'static,
 ) -> io::Result<()> {
     metrics::serve(listen, move || text(status().map_err(io::Error::other)?))
 }

@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Ns;
 use vcoop_service::metrics::Listen;
-use vcoop_service::{FolderError, accepted};
+use vcoop_service::{FolderError, accepted, bind};
 use vcoop_text::about;
 use vcoop_threads::Peer;
 use vcoop_threads::tsc::measured_khz;
@@ -98,10 +98,8 @@ impl Service {
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
         let at = |e| FolderError::Io(socket.clone(), e);
-        let _ = fs::remove_file(&socket);
         let engine = Engine::start(place, journal).map_err(at)?;
-        let listener = UnixListener::bind(&socket).map_err(at)?;
-        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(at)?;
+        let listener = bind(&socket).map_err(at)?;
         let shared = Arc::new(Shared::new(engine));
         let (clients, own) = (shared.clone(), listener.try_clone().map_err(at)?);
         let named = thread::Builder::new().name("control".to_owned());
@@ -136,7 +134,7 @@ impl Service {
     ///
     /// The listening socket cannot be made.
     pub fn serve_windows(&self, windows: &Windows) -> io::Result<()> {
-        let server = Server::start(&windows.socket)?;
+        let server = Server::start(&windows.socket, bind(&windows.socket)?)?;
         if let Some(group) = windows.group {
             std::os::unix::fs::chown(&windows.socket, None, Some(group))?;
             fs::set_permissions(&windows.socket, fs::Permissions::from_mode(0o660))?;

@@ -1,13 +1,13 @@
 //! A page of metrics for a monitoring system: OpenMetrics text over HTTP.
 //!
-//! Every request is answered with the same page, whatever was asked, one connection at a time, and within a time limit.
+//! Every request is answered with the same page, whatever was asked, and within a time limit.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::registry::Registry;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::accepted;
+use crate::{accepted, bind};
 
 /// Time limit for a client to send its request and read the answer, together.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So many clients are answered beside each other.
+const MOST_BESIDE: usize = 16;
 /// Longest request.
 const MOST_REQUEST: u64 = 8 << 10;
 /// Content type of the page.
@@ -31,6 +33,15 @@ pub enum Listen {
     Unix(PathBuf),
     /// An address of this host.
     Tcp(SocketAddr),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
 }
 
 /// The text of a page.
@@ -51,24 +62,44 @@ pub fn text(page: impl Collector) -> String {
 /// The listening socket cannot be made.
 pub fn serve(
     listen: &Listen,
-    page: impl Fn() -> io::Result<String> + Send + 'static,
+    page: impl Fn() -> io::Result<String> + Send + Sync + 'static,
 ) -> io::Result<()> {
     let named = thread::Builder::new().name("metrics".to_owned());
     match listen {
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
-            named.spawn(move || {
-                listener.incoming().filter_map(accepted).for_each(|s| greet(&s, &page))
-            })?;
+            named.spawn(move || greet_all(listener.incoming(), &page))?;
         }
         Listen::Unix(path) => {
             let listener = bind(path)?;
-            named.spawn(move || {
-                listener.incoming().filter_map(accepted).for_each(|s| greet(&s, &page))
-            })?;
+            named.spawn(move || greet_all(listener.incoming(), &page))?;
         }
     }
     Ok(())
+}
+
+/// Answers clients beside each other: one that asks for nothing does not keep others waiting.
+fn greet_all<S: AsFd + Send>(
+    clients: impl Iterator<Item = io::Result<S>>,
+    page: &(impl Fn() -> io::Result<String> + Sync),
+) where
+    for<'a> &'a S: Read + Write,
+{
+    let busy = &AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for client in clients.filter_map(accepted) {
+            let beside = busy.fetch_add(1, Ordering::AcqRel) < MOST_BESIDE;
+            let greet = move || {
+                greet(&client, page);
+                busy.fetch_sub(1, Ordering::AcqRel);
+            };
+            if !beside {
+                greet();
+            } else if thread::Builder::new().spawn_scoped(scope, greet).is_err() {
+                busy.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    });
 }
 
 /// Answers a client within the time limit.
@@ -119,16 +150,6 @@ where
     }
 }
 
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    // One that an earlier process has left; anything else stays, and is an error.
-    if UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
-        let _ = std::fs::remove_file(path);
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
-
 fn answer(
     stream: impl Read,
     mut out: impl Write,
@@ -159,13 +180,27 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    use super::{Listen, PATIENCE, serve};
+    use super::{Listen, MOST_BESIDE, PATIENCE, serve};
+
+    #[test]
+    fn who_asks_for_nothing_does_not_keep_others_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.sock");
+        serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
+        let connect = || UnixStream::connect(&path).unwrap();
+        let _silent: Vec<UnixStream> = (0..MOST_BESIDE).map(|_| connect()).collect();
+        let mut other = connect();
+        other.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+        other.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        other.read_to_string(&mut text).expect("it is answered");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
 
     #[test]
     fn who_asks_a_byte_at_a_time_does_not_keep_others_waiting() {
-        let dir = std::env::temp_dir().join(format!("vcoop-metrics-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let path = dir.join("metrics.sock");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.sock");
         serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
         let mut slow = UnixStream::connect(&path).unwrap();
         slow.write_all(b"G").unwrap();
@@ -187,6 +222,5 @@ mod tests {
             read.expect("it is answered");
             assert!(text.ends_with("# EOF\n"), "{text}");
         });
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,16 +90,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on a socket that only its owner may connect to; replaces a file there. The caller may change owner and
-    /// mode.
+    /// Serves those who connect to `listener`, whose path is `socket`.
     ///
     /// # Errors
     ///
-    /// The listening socket cannot be made.
-    pub fn start(socket: &Path) -> io::Result<Self> {
-        let _ = fs::remove_file(socket);
-        let listener = UnixListener::bind(socket)?;
-        fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+    /// No thread can be made.
+    pub fn start(socket: &Path, listener: UnixListener) -> io::Result<Self> {
         let own = listener.try_clone()?;
         let connections: Arc<Connections> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -218,8 +213,7 @@ mod tests {
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::atomic::Ordering;
 
     /// One message, as a VMM reads it.
@@ -237,12 +231,15 @@ mod tests {
         (i64::from_le_bytes(bytes), files.next().and_then(|mut files| files.pop()))
     }
 
+    fn started(dir: &tempfile::TempDir) -> Server {
+        let socket = dir.path().join("window.sock");
+        Server::start(&socket, UnixListener::bind(&socket).unwrap()).unwrap()
+    }
+
     #[test]
     fn a_client_gets_a_window_that_cannot_shrink_and_a_bell_that_is_heard() {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::start(&dir.path().join("window.sock")).unwrap();
-        let mode = std::fs::metadata(dir.path().join("window.sock")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "nobody else's guest has a window");
+        let server = started(&dir);
         let me = std::process::id();
         assert!(server.offer(me).is_none());
         let client = UnixStream::connect(dir.path().join("window.sock")).unwrap();
@@ -278,7 +275,7 @@ mod tests {
     #[test]
     fn a_connection_ends_with_the_process_that_made_it_whoever_holds_it_then() {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::start(&dir.path().join("window.sock")).unwrap();
+        let server = started(&dir);
         let mut vmm = std::process::Command::new("cat");
         let mut vmm = vmm.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();

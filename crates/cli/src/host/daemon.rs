@@ -47,7 +47,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         .serve_windows(windows)
         .map_err(|e| Failure::Run(format!("{}: {e}", windows.socket.display())))?;
     if let Some(listen) = &config.metrics {
-        service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;
+        let failed = |e| Failure::Run(format!("metrics on {listen}: {e}"));
+        service.serve_metrics(listen).map_err(failed)?;
     }
     tracing::info!("{} with {}", vcoop_build_id::BUILD, rules(&config));
     let mut follower = Follower::new(&service, config.clone());
