@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A thread may have `instance`, `delay` (us), `cpus`, `policy`, `priority`, `dl-runtime`, `dl-deadline` and
-//! `dl-period` (us); a phase `policy` and `priority`. Other keys are refused with their path, except for `resources`
-//! and `global`, which do not describe threads.
+//! `dl-period` (us); a phase `policy` and `priority`. `global` may have `default_policy`; its other keys, and
+//! `resources`, do not describe threads. Other keys are refused with their path.
 
 mod json;
 #[cfg(test)]
@@ -61,11 +61,12 @@ type Found<T> = Result<T, String>;
 /// One sentence: what is wrong, or what cannot be expressed, and where.
 pub fn parse(text: &str) -> Result<Vec<AppThread>, String> {
     let json: Json = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let mut tasks = None;
+    let (mut tasks, mut default) = (None, Sched::default());
     for (key, value) in object(&json, "the file")? {
         match key.as_str() {
             "tasks" => tasks = Some(object(value, "tasks")?),
-            "global" | "resources" => {}
+            "global" => default = default_of(object(value, "global")?)?,
+            "resources" => {}
             _ => return Err(format!("`{key}` is not known")),
         }
     }
@@ -87,7 +88,8 @@ pub fn parse(text: &str) -> Result<Vec<AppThread>, String> {
     let mut acts = 0;
     for (name, task) in tasks {
         let mut reader = Reader { first: &first, locks: &mut locks, timers: Vec::new(), ns: 0 };
-        let thread = reader.thread(name, object(task, &format!("tasks.{name}"))?)?;
+        let own = object(task, &format!("tasks.{name}"))?;
+        let thread = reader.thread(name, own, default.clone())?;
         let n = instances(task, name)?;
         acts += n * thread.acts.len();
         if acts > MAX_RT_APP_ACTS {
@@ -104,6 +106,23 @@ pub fn parse(text: &str) -> Result<Vec<AppThread>, String> {
         return Err("there are no threads in `tasks`".to_owned());
     }
     Ok(threads)
+}
+
+/// What threads have that say nothing about scheduling.
+fn default_of(global: &[(String, Json)]) -> Found<Sched> {
+    let Some((_, policy)) = global.iter().find(|(key, _)| key == "default_policy") else {
+        return Ok(Sched::default());
+    };
+    let path = "global.default_policy";
+    match text(policy, path)? {
+        "SCHED_OTHER" => Ok(Sched::default()),
+        policy => {
+            let default = Sched { policy: Some(policy.to_owned()), ..Sched::default() };
+            let resolved = default.resolve(path);
+            resolved
+                .map_or_else(|_| Err(format!("`{path}` cannot be {policy} here")), |_| Ok(default))
+        }
+    }
 }
 
 fn instances(task: &Json, name: &str) -> Found<usize> {
@@ -168,7 +187,7 @@ struct Reader<'f> {
 }
 
 /// What a thread or a phase says about scheduling.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Sched {
     policy: Option<String>,
     priority: Option<i64>,
@@ -227,7 +246,12 @@ impl Sched {
 }
 
 impl Reader<'_> {
-    fn thread(&mut self, name: &str, pairs: &[(String, Json)]) -> Found<AppThread> {
+    fn thread(
+        &mut self,
+        name: &str,
+        pairs: &[(String, Json)],
+        mut sched: Sched,
+    ) -> Found<AppThread> {
         let path = format!("tasks.{name}");
         let mut thread = AppThread {
             name: name.to_owned(),
@@ -236,7 +260,6 @@ impl Reader<'_> {
             delay_ns: 0,
             acts: Vec::new(),
         };
-        let mut sched = Sched::default();
         let mut times = None;
         let mut phases = None;
         let mut events = Vec::new();

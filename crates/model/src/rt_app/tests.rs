@@ -48,6 +48,23 @@ fn threads_phases_and_loops() {
 }
 
 #[test]
+fn threads_have_the_default_policy_unless_they_say_more() {
+    let of = |default: &str| {
+        let tasks = r#"{"a": {"run": 9}, "b": {"run": 9, "policy": "SCHED_RR", "priority": 3}}"#;
+        let global = format!(r#"{{"default_policy": {default}, "duration": 5}}"#);
+        parse(&format!(r#"{{"tasks": {tasks}, "global": {global}}}"#))
+    };
+    let policies = |default| of(default).unwrap().into_iter().map(|thread| thread.policy);
+    let own = Some(Policy::Rr(3));
+    assert!(policies("\"SCHED_FIFO\"").eq([Some(Policy::Fifo(10)), own]));
+    assert!(policies("\"SCHED_OTHER\"").eq([None, own]));
+    assert!(
+        of("\"SCHED_FOO\"").unwrap_err().contains("`global.default_policy` cannot be SCHED_FOO")
+    );
+    assert!(of("5").unwrap_err().contains("`global.default_policy`"));
+}
+
+#[test]
 fn what_cannot_be_expressed_is_refused_by_its_path() {
     let refused = |task: &str, what: &str| {
         let error = parse(&format!(r#"{{"tasks": {{"t": {task}}}}}"#)).unwrap_err();
