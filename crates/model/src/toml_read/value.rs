@@ -102,7 +102,7 @@ impl Text for Name {
         } else if text.len() > MAX_NAME {
             Err(format!("a name longer than {MAX_NAME} characters"))
         } else if let Some(bad) = text.chars().find(|c| !legal(*c)) {
-            Err(format!("a name cannot contain `{}`", bad.escape_default()))
+            Err(format!("a name cannot contain `{}`", bad.escape_debug()))
         } else {
             Ok(Self(text.to_owned()))
         }

@@ -331,6 +331,7 @@ fn names() {
     let text = SMALL.replace("vm = \"guest\"", "").replace("\"guest\"", "\"host\"");
     check(&text, "\"host\"", "cannot be named `host`", "another name");
     refused("name = \"probe\"", "name = \"a.b\"", "\"a.b\"", "cannot contain `.`", "letters");
+    refused("name = \"probe\"", "name = \"höhe\"", "\"höhe\"", "cannot contain `ö`", "letters");
     refused("name = \"probe\"", "name = \"\"", "\"\"", "cannot be empty", "");
     refused(
         "\"background\"\n\n[p",
