@@ -41,10 +41,16 @@ esac
 case $buffer_kb in
 *[!0-9]* | '') fail "-b takes a number of KiB, like 65536, not '$buffer_kb'" ;;
 esac
-(: >>"$out") 2>/dev/null || fail "cannot write $out"
+[ ! -e "$out" ] || [ -f "$out" ] || fail "$out is no regular file"
+(: >"$out.part") 2>/dev/null || fail "cannot write $out"
+undo=:
+trap '$undo; rm -f "$out.part"' EXIT
+trap 'exit 130' INT TERM
 
 # Drops padding, and the directories of executables, which are nobody's business.
 tidy() { sed -e 's/^ *//' -e 's,filename=[^ ]*/,filename=,'; }
+
+undo_tracefs() { echo 0 >"$inst/tracing_on"; rmdir "$inst"; }
 
 record_tracefs() {
     tracefs=
@@ -55,9 +61,7 @@ record_tracefs() {
     [ -n "$tracefs" ] || fail "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing"
     inst=$tracefs/instances/vcoop.$$
     mkdir "$inst" || fail "cannot create $inst (root needed)"
-    trap 'echo 0 >"$inst/tracing_on"; rmdir "$inst"' EXIT
-    trap 'exit 130' INT TERM
-
+    undo=undo_tracefs
     echo 0 >"$inst/tracing_on"
     echo "$buffer_kb" >"$inst/buffer_size_kb"
     echo mono >"$inst/trace_clock"
@@ -69,7 +73,7 @@ record_tracefs() {
     echo 1 >"$inst/tracing_on"
     sleep "$seconds"
     echo 0 >"$inst/tracing_on"
-    tidy <"$inst/trace" | gzip -9n >"$out"
+    tidy <"$inst/trace" | gzip -9n >"$out.part"
     for stats in "$inst"/per_cpu/cpu*/stats; do
         if grep -Eq '^(overrun|dropped events): [1-9]' "$stats"; then
             echo "record.sh: events lost (raise -b): $(tr '\n' ' ' <"$stats")" >&2
@@ -77,14 +81,15 @@ record_tracefs() {
     done
 }
 
+undo_perf() { rm -f "$data"; }
+
 record_perf() {
     list=$(for event in $events; do printf ',sched:%s' "$event"; done)
     data=$(mktemp)
-    trap 'rm -f "$data"' EXIT
-    trap 'exit 130' INT TERM
+    undo=undo_perf
     perf record -q -a -k mono -m 4M -e "${list#,}" -o "$data" -- sleep "$seconds"
     perf script -i "$data" --ns --show-lost-events -F comm,tid,cpu,time,event,trace |
-        tidy | gzip -9n >"$out"
+        tidy | gzip -9n >"$out.part"
 }
 
 case $method in
@@ -92,4 +97,5 @@ tracefs) record_tracefs ;;
 perf) record_perf ;;
 *) fail "-m takes tracefs or perf, not '$method'" ;;
 esac
+mv "$out.part" "$out"
 echo "record.sh: $out: $(gzip -dc "$out" | grep -vc '^#') events, $(wc -c <"$out") bytes" >&2

@@ -284,6 +284,12 @@ fn recording_nothing_is_refused() {
         let output = Said::by(Command::new("sh").arg(script).args(args));
         output.fails(1, &[says]);
     }
+    let dir = folder("recorded");
+    fs::create_dir_all(&dir).unwrap();
+    let mut command = Command::new("sh");
+    command.arg(script).args(["-m", "nothing", "-o"]).arg(dir.join("capture.txt.gz"));
+    Said::by(&mut command).fails(1, &["-m takes tracefs or perf"]);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "no file that is empty");
 }
 
 #[test]
