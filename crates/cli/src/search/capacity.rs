@@ -225,6 +225,7 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     // Too few samples are no broken limit.
     let unknown = next.is_some_and(|next| next.score.held == Held::Unknown);
     let more = match (one.open, unknown) {
+        (true, _) if knob.to < knob.from && !by_ratio => " or less, as the range ends there",
         (true, _) => " or more, as the range ends there",
         (_, true) => " or harder",
         _ => "",
@@ -313,21 +314,20 @@ mod tests {
 
     use super::*;
 
+    fn tried(value: i64, held: Held) -> Tried {
+        let score = Score {
+            limits: Vec::new(),
+            cost: None,
+            excess: 0.0,
+            held,
+            too_much: Vec::new(),
+            price: String::new(),
+        };
+        Tried { value, vcpus: 1, pcpus: 2, score }
+    }
+
     #[test]
     fn a_step_of_too_few_samples_is_not_said_to_fail() {
-        let tried = |value, held| Tried {
-            value,
-            vcpus: 1,
-            pcpus: 2,
-            score: Score {
-                limits: Vec::new(),
-                cost: None,
-                excess: 0.0,
-                held,
-                too_much: Vec::new(),
-                price: String::new(),
-            },
-        };
         let lines = |held| {
             let one = Capacity {
                 policy: "vanilla".to_owned(),
@@ -347,6 +347,33 @@ mod tests {
         let broken = lines(Held::No);
         assert_eq!(broken[0], "vanilla: 1 (0.50 vCPUs a pCPU)");
         assert!(broken[2].starts_with("fails at 2: "), "{broken:?}");
+    }
+
+    #[test]
+    fn an_open_end_is_said_to_be_where_the_range_goes() {
+        let first = |path: &str, from, to, ratio| {
+            let one = Capacity {
+                policy: "vanilla".to_owned(),
+                most: Some(tried(to, Held::Yes)),
+                surely: Some(to),
+                at_best: None,
+                open: true,
+                contradictions: Vec::new(),
+                tried: vec![tried(to, Held::Yes)],
+            };
+            let knob = Knob { path: path.to_owned(), from, to };
+            let vary = if ratio {
+                Vary::Ratio("0.1".to_owned(), "0.5".to_owned())
+            } else {
+                Vary::Field(knob.clone())
+            };
+            capacity_lines(&one, &vary, &knob, &[]).remove(0)
+        };
+        let fields = [first("vm.guest.count", 1, 4, false), first("host.pcpus", 4, 2, false)];
+        assert!(fields[0].starts_with("vanilla: 4 or more, "), "{fields:?}");
+        assert!(fields[1].starts_with("vanilla: 2 or less, "), "{fields:?}");
+        let ratio = first("host.pcpus", 4, 2, true);
+        assert!(ratio.starts_with("vanilla: 0.50 or more, "), "{ratio}");
     }
 
     #[test]
