@@ -118,7 +118,9 @@ impl Folder {
             None => Ok(self),
             Some(name) => {
                 let name = shown(name);
-                Err(self.refuse(&format!("has `{name}`, which vcoop did not write, and no {mark}")))
+                let why =
+                    format!("has `{name}` and no {mark}, so that files may be somebody else's");
+                Err(self.refuse(&why))
             }
         }
     }

@@ -96,7 +96,7 @@ fn out_spares_any_file_of_others_unless_it_is_forced() {
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("thesis.tex"), "mine").unwrap();
     let path = dir.to_str().unwrap();
-    short(&["--out", path]).fails(2, &["thesis.tex", "remedy: "]);
+    short(&["--out", path]).fails(2, &["`thesis.tex` and no result.json", "remedy: "]);
     short(&["--out", path, "--force"]).well();
     assert_eq!(fs::read_to_string(dir.join("thesis.tex")).unwrap(), "mine");
     // From now on it is ours, too; another scenario takes its place by force alone.
