@@ -37,7 +37,7 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let stop = stop_flag();
-    let jobs = jobs(&args.common)?;
+    let jobs = jobs(args.common.jobs);
     if args.worst == 0 || args.worst > LatencyRecord::WORST {
         let most = LatencyRecord::WORST;
         return Err(Failure::usage(format!("--worst {}: give 1 to {most}", args.worst)));

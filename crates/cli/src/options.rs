@@ -32,6 +32,12 @@ impl MayCost {
     }
 }
 
+/// A number with a minimum.
+pub(crate) fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|n| *n >= LEAST);
+    number.ok_or_else(|| format!("give a number, {LEAST} or more"))
+}
+
 fn may_cost(text: &str) -> Result<String, String> {
     let changed = Limits::default().set(text);
     // clap does not wrap errors.
@@ -82,8 +88,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; results do not depend on it. Default: one for each CPU
-    #[arg(long, value_name = "N")]
-    pub(crate) jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = least::<1>)]
+    pub(crate) jobs: Option<u32>,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,

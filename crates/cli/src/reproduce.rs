@@ -44,7 +44,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::of(dir, REPRODUCTION, args.force)).transpose()?;
     let stop = stop_flag();
-    let jobs = jobs(&args.common)?;
+    let jobs = jobs(args.common.jobs);
     let selection = selection(&args.ids)?;
     let loader = Loader::default();
     let overrides = Overrides::new(&[], &args.common)?;

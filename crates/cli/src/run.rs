@@ -87,7 +87,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on Ctrl-C ends the run, not the process.
     stop_flag();
-    let jobs = jobs(&args.common)?;
+    let jobs = jobs(args.common.jobs);
     let source = source(&args.scenario)?;
     let overrides = Overrides::new(&args.sets, &args.common)?;
     let loader = Loader::default();

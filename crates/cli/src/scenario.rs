@@ -176,18 +176,9 @@ impl Calibration {
     }
 }
 
-/// Number of threads to use.
-pub(crate) fn jobs(common: &Common) -> Result<usize, Failure> {
-    threads(common.jobs)
-}
-
 /// Number of threads to use: as given, or one per CPU.
-pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
-    match jobs {
-        Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
-        Some(jobs) => Ok(jobs),
-        None => Ok(cpus()),
-    }
+pub(crate) fn jobs(given: Option<u32>) -> usize {
+    given.map_or_else(cpus, |jobs| jobs as usize)
 }
 
 /// CPUs that this process may use.

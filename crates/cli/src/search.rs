@@ -15,11 +15,11 @@ use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
-use crate::options::{Calibration, MayCost};
+use crate::options::{Calibration, MayCost, least};
 use crate::output::{self, note, print, style};
 use crate::progress::line;
 use crate::run::refuse_twice;
-use crate::scenario::{Overrides, refuse, source, threads};
+use crate::scenario::{Overrides, jobs, refuse, source};
 
 pub(crate) use capacity::run_capacity;
 
@@ -52,8 +52,8 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; results do not depend on it. Default: one for each CPU
-    #[arg(long, value_name = "N")]
-    pub(crate) jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = least::<1>)]
+    pub(crate) jobs: Option<u32>,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,
@@ -112,15 +112,6 @@ pub(crate) struct CapacityArgs {
     pub(crate) by: String,
 }
 
-/// A number with a minimum: `LEAST` or more.
-fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
-    match text.parse::<u32>() {
-        Ok(n) if n >= LEAST => Ok(n),
-        Ok(_) => Err(format!("too few; give {LEAST} or more")),
-        Err(e) => Err(e.to_string()),
-    }
-}
-
 fn failure(error: SearchError) -> Failure {
     match error {
         SearchError::Refused(found) => refuse(found),
@@ -139,7 +130,7 @@ fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
     let bench = Bench {
         name: source.name,
         text: source.text,
-        jobs: threads(args.jobs)?,
+        jobs: jobs(args.jobs),
         limits: args.may_cost.limits(),
         loader: Loader::default(),
         sets: overrides.sets.clone(),

@@ -22,10 +22,10 @@ use vcoop_sweep::tally::Tally;
 use crate::failure::Failure;
 use crate::folder::named;
 use crate::interrupt::stop_flag;
-use crate::options::Calibration;
+use crate::options::{Calibration, least};
 use crate::output::{self, note, print};
 use crate::progress::Progress;
-use crate::scenario::{named_text, refuse, threads};
+use crate::scenario::{jobs, named_text, refuse};
 
 /// Where a sweep's points run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,8 +45,8 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Points at the same time; results do not depend on it. Default: one for each CPU
-    #[arg(long, value_name = "N")]
-    pub(crate) jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = least::<1>)]
+    pub(crate) jobs: Option<u32>,
     /// Where points run; results do not depend on it
     #[arg(long, value_enum, default_value_t = EngineArg::Local)]
     pub(crate) engine: EngineArg,
@@ -86,7 +86,7 @@ struct Summary<'a> {
 
 pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let stop = stop_flag();
-    let jobs = threads(args.jobs)?;
+    let jobs = jobs(args.jobs);
     let text = named_text("sweep", &args.file)?;
     let mut sweep = Sweep::parse(&args.file.display().to_string(), &text).map_err(refuse)?;
     if let Some(set) = args.calibration.set()? {

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     stop_flag();
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::of(dir, VALIDATION, args.force)).transpose()?;
-    let jobs = jobs(&args.common)?;
+    let jobs = jobs(args.common.jobs);
     let overrides = Overrides::new(&[], &args.common)?;
     let loader = Loader::default();
     let builtin: Vec<String> = SCENARIOS.iter().map(|name| (*name).to_owned()).collect();

@@ -164,7 +164,7 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&["compare", "nobody", "--each", "0s"], "--each: it is no time at all");
     refused(&["compare", "nobody", "--each", "-1s"], "--each: `-1s` is not a duration");
     refused(&run("--set", "-1"), "--set:1:1: this is not PATH=VALUE");
-    refused(&run("--jobs", "-1"), "value '-1' for '--jobs <N>'");
+    refused(&run("--jobs", "-1"), "value '-1' for '--jobs <N>': give a number, 1 or more");
     refused(&run("--out", "--json"), "a value is required for '--out <DIR>'");
     refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
