@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print_at_end};
-use crate::scenario::time;
+use crate::scenario::{length, time};
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -48,11 +48,14 @@ struct Broken {
 
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     let stop = stop_flag();
-    let length = Duration::from_nanos(time("--for", &args.time)?);
+    let lasts = Duration::from_nanos(length("--for", &args.time)?);
     let grace = Duration::from_nanos(time("--grace", &args.grace)?);
-    if length < 10 * grace {
-        let why = "--for has to be ten times --grace at least, or little could be judged";
-        return Err(Failure::usage(why));
+    if lasts < 10 * grace {
+        let (time, grace) = (&args.time, &args.grace);
+        return Err(Failure::usage(format!(
+            "--for {time}: it has to be ten times --grace at least, which is {grace}; else little \
+             could be judged"
+        )));
     }
     let (name, window) = window(args)?;
     if window.is_in_use() {
@@ -66,14 +69,14 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         window.offer(Doorbell::default());
     }
     if !args.quiet {
-        let time = format::time(length.as_nanos() as f64 / 1e3);
+        let time = format::time(lasts.as_nanos() as f64 / 1e3);
         note(&format!("vcoop: being the host of {name} for {time}; no thread is changed"));
     }
-    let found = examine(&window, length, grace, || stop.load(Ordering::Relaxed));
+    let found = examine(&window, lasts, grace, || stop.load(Ordering::Relaxed));
     let document = Document {
         schema: "vcoop.conformance/1",
         version: env!("CARGO_PKG_VERSION"),
-        for_s: length.as_secs_f64(),
+        for_s: lasts.as_secs_f64(),
         grace_us: grace.as_nanos() as f64 / 1e3,
         vcpus: found.iter().map(vcpu).collect(),
         rules: Looks::RULES.iter().map(|rule| format!("{rule:?}")).collect(),

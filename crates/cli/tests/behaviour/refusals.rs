@@ -163,6 +163,9 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&["reproduce", "pvshced"], "hv-timer-histogram");
     refused(&["compare", "nobody", "--each", "0s"], "--each: it is no time at all");
     refused(&["compare", "nobody", "--each", "-1s"], "--each: `-1s` is not a duration");
+    let judge = |time| ["conformance", "nobody", "--for", time];
+    refused(&judge("1s"), "--for 1s: it has to be ten times --grace at least, which is 200ms");
+    refused(&[&judge("0s")[..], &["--grace", "0s"]].concat(), "--for: it is no time at all");
     refused(&run("--set", "-1"), "--set:1:1: this is not PATH=VALUE");
     refused(&run("--jobs", "-1"), "value '-1' for '--jobs <N>': give a number, 1 or more");
     refused(&run("--out", "--json"), "a value is required for '--out <DIR>'");
