@@ -5,7 +5,6 @@
 //!   happens.
 //!
 //! Without the feature both types exist and return that this build has no BPF.
-#![cfg(target_os = "linux")]
 
 mod events;
 #[cfg(feature = "bpf")]

@@ -1,6 +1,5 @@
 //! The built-in capture.
 
-#[cfg(target_os = "linux")]
 use std::time::Duration;
 
 use vcoop_capture::{Capture, Limits, Loader, Shape};
@@ -26,7 +25,6 @@ fn build_serve_holds_what_its_readme_says() {
     assert_eq!(busy, c.demand_ns());
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn build_serve_loads_in_well_under_a_second() {
     // CPU time, because the CPU may have other work.

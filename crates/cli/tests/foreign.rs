@@ -41,7 +41,6 @@ fn perfettos_schema_reads_a_trace() {
 }
 
 /// Real vCPUs, recorded by the real tracefs, in a mount namespace of its own.
-#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn perfettos_schema_reads_a_live_trace() {

@@ -1,5 +1,4 @@
 //! `vcoop guest` on trees of a guest's files.
-#![cfg(target_os = "linux")]
 
 use std::fs;
 use std::io::{Read, Write};

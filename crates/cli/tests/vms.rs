@@ -1,6 +1,5 @@
 //! `vcoop vms`: on recorded trees of `/proc`, and of a real QEMU. `cargo test -p vcoop --test vms --
 //! --ignored` runs the latter where QEMU is installed.
-#![cfg(target_os = "linux")]
 
 #[path = "../../vmm/tests/common/mod.rs"]
 mod common;

@@ -15,7 +15,6 @@
 //!
 //! The daemon trusts nothing that a VMM says: VMs are found by [`vcoop_vmm`], and their threads are held by file
 //! descriptors and compared by start time.
-#![cfg(target_os = "linux")]
 
 mod client;
 pub mod config;

@@ -12,7 +12,6 @@
 //! the input of governors, and carries out their decisions.
 //!
 //! The roots of procfs, sysfs and cgroupfs are paths ([`Roots`]), so that it works on recorded trees.
-#![cfg(target_os = "linux")]
 
 mod change;
 mod contents;

@@ -53,7 +53,6 @@
 //! to a guest's kernel is `wake_to_run` if the vCPU was idle and `preempted_to_run` if not; the latter also has all of
 //! the way to a guest's server that was busy with another call. The way from a guest's kernel to its task, and between
 //! tasks of one vCPU, is `guest_switch`.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod calibrate;
 mod channels;

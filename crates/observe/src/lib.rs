@@ -30,7 +30,6 @@
 //!
 //! A wait is cut at the window's edges: one that is under way at the end counts as far as it has come, and one that was
 //! under way at the beginning counts from there. So the waits add up to the steal.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod caveats;
 mod cpu_use;

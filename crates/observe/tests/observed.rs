@@ -1,6 +1,5 @@
 //! Observations of threads of this process, which stand for vCPUs, on a CPU that they share with hogs.
 //! Without tracefs all are skipped.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Shared by long-running commands that change something outside of themselves: a folder under `/run` with a lock that
 //! one of them holds, a page of metrics, and a log that nobody has to read.
-#![cfg(target_os = "linux")]
 
 mod folder;
 mod log;

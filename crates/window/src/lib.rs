@@ -11,7 +11,6 @@
 //!
 //! [`vcoop_abi::window`] describes the content of a window. It is not trusted: the guest can write all of it, and its
 //! VMM can make the file shorter while it is mapped here, which [`Window`] survives.
-#![cfg(target_os = "linux")]
 
 mod clock;
 mod examine;

@@ -1,7 +1,6 @@
 //! The real program on this host's `/dev/kvm`. Without one, every test is skipped.
 
 mod answers;
-#[cfg(target_os = "linux")]
 mod leftovers;
 
 use vcoop_testing::main;

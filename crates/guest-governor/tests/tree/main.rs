@@ -1,5 +1,4 @@
 //! A guest that folds, on trees of its files.
-#![cfg(target_os = "linux")]
 
 mod journal;
 mod looks;
