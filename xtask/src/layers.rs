@@ -120,7 +120,7 @@ pub(crate) fn features() -> &'static str {
 /// Arguments of cargo that build everything the layers need, once: the tests, the benches that run as tests, and the
 /// Python package's native half.
 pub(crate) fn build() -> String {
-    let what = "--lib --bins --tests --examples --bench bare --bench credit1";
+    let what = "--lib --bins --tests --examples --bench credit1";
     format!("build {} {what}", workspace())
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
     let own = std::env::current_exe().expect("this program has a path");
     vec![
         test("workspace", "--no-fail-fast"),
-        test("benches", "--bench bare --bench credit1"),
+        test("benches", "--bench credit1"),
         Layer {
             needs: foreign_readers,
             env: vec![("VCOOP_PYTHON", root.join(READERS).into())],

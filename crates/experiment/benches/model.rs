@@ -5,9 +5,6 @@
 //! flagship and the flagship with all mechanisms configured but unused: each test then has its answer in other memory,
 //! and nothing else changes. Both runs have the same events.
 
-use std::time::Duration;
-
-use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_model::plan::Plan;
 use vcoop_model::plan::virt::SpinLocks;
 use vcoop_model::quantiles::{LEVELS, Quantiles};
@@ -112,17 +109,6 @@ fn cases() -> Vec<(&'static str, Plan)> {
     ]
 }
 
-fn model(c: &mut Criterion) {
-    for (name, plan) in cases() {
-        let events = run(&plan).0;
-        let mut group = c.benchmark_group(name);
-        group.throughput(Throughput::Elements(events)).sample_size(10);
-        group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
-        group.bench_function("run", |b| b.iter(|| run(&plan)));
-        group.finish();
-    }
-}
-
 /// Median, least and most.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
@@ -164,10 +150,6 @@ fn interleaved(rounds: usize) {
     }
 }
 
-criterion_group!(benches, model);
-
 fn main() {
-    benches();
     interleaved(if std::env::args().any(|a| a == "--bench") { 9 } else { 1 });
-    Criterion::default().configure_from_args().final_summary();
 }
