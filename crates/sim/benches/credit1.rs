@@ -4,30 +4,20 @@
 //! `cargo bench -p vcoop-sim --bench credit1`. CPU time (user + system) of the thread, by turns,
 //! medians of several rounds.
 
-use std::collections::BTreeMap;
+#[allow(dead_code, unused_imports, reason = "the tests use the rest")]
+#[path = "../tests/support/mod.rs"]
+mod support;
 
-use vcoop_credit1::{Credit1Config, Domain};
-use vcoop_model::plan::{
-    CoreScheduling, Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption,
-    Program, TaskPlan, Virt, VmPlan,
-};
+use vcoop_model::plan::{Dist, HostSched, Mode, Ns, Phase, Plan, Program, TaskPlan, VmPlan};
 use vcoop_model::profile::Profile;
 use vcoop_model::run::Run;
-use vcoop_sched::config::{Balance, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology};
+use vcoop_sched::config::{LevelConfig, Policy, Topology};
 
-const MS: Ns = 1_000_000;
+use support::{MS, credit1, eevdf, hosted, task, unguarded};
 
-fn guest() -> LevelConfig {
-    LevelConfig {
-        topology: Topology::flat(1),
-        tick_ns: 4 * MS,
-        fair: Fair::Eevdf(EevdfTunables::for_cpus(1)),
-        rr_slice_ns: 100 * MS,
-        rt_guard: RtGuard::Off,
-        balance: Balance::default(),
-        groups: vec![],
-        dl: vcoop_sched::config::DlConfig::default(),
-    }
+/// A level of Linux that ticks as often as it usually does.
+fn linux_of(cpus: u32) -> LevelConfig {
+    LevelConfig { tick_ns: 4 * MS, ..unguarded(eevdf(cpus)) }
 }
 
 /// A VM of one vCPU; `sleep` 0 is a CPU loop.
@@ -36,91 +26,33 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
     if sleep > 0 {
         phases.push(Phase::Sleep { time: Dist::Exp { mean_ns: sleep, max_ns: 10 * sleep } });
     }
-    VmPlan {
-        name: format!("vm{i}"),
-        label: format!("vm{i}"),
-        level: guest(),
-        preemption: Preemption::Full,
-        vcpu_cpus: vec![vec![]],
-        vcpu_policy: vec![Policy::NORMAL],
-        vcpu_means: vec![None],
-        group: u16::try_from(i).ok(),
-        vcpu_groups: Vec::new(),
-        tasks: vec![TaskPlan {
-            name: "loop".into(),
-            label: "loop".into(),
-            program: Program::Cycle { phases },
-            policy: Policy::NORMAL,
-            cpus: vec![],
-            start_ns: u64::from(i) * 100_000,
-            together: false,
-            timer_slack_ns: 0,
-            group: None,
-            process: None,
-            stress_ng: None,
-            of_vcpu: false,
-            after_login: false,
-        }],
-        devices: vec![],
-        waits: false,
-        cooperative: false,
-        virt: Virt::default(),
-    }
+    let own = task("loop", Program::Cycle { phases }, Policy::NORMAL, &[]);
+    let own = TaskPlan { start_ns: u64::from(i) * 100_000, ..own };
+    let vm = support::vm(&format!("vm{i}"), linux_of(1), vec![own]);
+    VmPlan { cooperative: false, ..vm }
 }
 
 /// The same host under Linux: what of the cost is not credit1's.
 fn linux(mut plan: Plan) -> Plan {
     let topology = *plan.host.sched.topology_mut();
-    let cpus = topology.cpus();
-    plan.host.sched = HostSched::Linux(LevelConfig {
-        topology,
-        fair: Fair::Eevdf(EevdfTunables::for_cpus(cpus)),
-        ..guest()
-    });
-    for vm in &mut plan.vms {
-        vm.group = None;
-    }
+    let level = LevelConfig { topology, ..linux_of(topology.cpus()) };
+    plan.host.sched = HostSched::Linux(level);
+    plan.vms.iter_mut().for_each(|vm| vm.group = None);
     plan
 }
 
 /// 2.5 VMs a pCPU; `mixed`: every other one sleeps now and then.
 fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
     let n = pcpus * 5 / 2;
-    let topology = Topology { threads_per_core: 2, cores_per_llc: 6, llcs: pcpus / 12 };
-    let domains = vec![Domain::default(); n as usize];
-    let profile = Profile::load("xeon-server").expect("a built-in profile");
-    Plan {
-        scenario: "bench".into(),
-        policy_name: "vanilla".into(),
-        params: BTreeMap::new(),
-        duration_ns,
-        warmup_ns: 0,
-        repeats: 1,
-        seed: 1,
-        host: HostPlan {
-            cpu: None,
-            profile: profile.name.clone(),
-            origin: String::new(),
-            costs: profile.costs,
-            sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
-            nohz_full: vec![],
-            smt_ppm: Vec::new(),
-            core_scheduling: CoreScheduling::Off,
-            interrupts: vec![],
-            noise: vec![],
-            preemption: Preemption::Full,
-        },
-        host_tasks: vec![],
-        vms: (0..n)
-            .map(|i| if mixed && i % 2 == 0 { vm(i, 50_000, 2 * MS) } else { vm(i, 1000 * MS, 0) })
-            .collect(),
-        policy: PolicyPlan::Vanilla,
-        probes: vec![],
-        timeline: vec![],
-        storms: vec![],
-        views: vec![],
-        slices: 0,
-    }
+    let mut host = credit1(pcpus, n as usize);
+    host.topology = Topology { threads_per_core: 2, cores_per_llc: 6, llcs: pcpus / 12 };
+    let sleeps = |i: u32| mixed && i.is_multiple_of(2);
+    let vms = (0..n).map(|i| if sleeps(i) { vm(i, 50_000, 2 * MS) } else { vm(i, 1000 * MS, 0) });
+    let mut plan = hosted(HostSched::Credit1(host), vms.collect());
+    plan.duration_ns = duration_ns;
+    plan.host.costs = Profile::load("xeon-server").expect("a built-in profile").costs;
+    plan.host.cpu = None;
+    plan
 }
 
 /// Runs once: events, CPU nanoseconds.
