@@ -77,61 +77,47 @@ impl Events {
         Err(Missing::feature("hears no interrupts of VMs"))
     }
 
-    /// The way in which interrupts are reported.
-    ///
-    /// # Errors
-    ///
-    /// Why they are not reported.
-    pub fn interrupts(&self) -> Result<&'static str, &Missing> {
-        match *self {}
-    }
-
-    /// The file descriptor that becomes readable when there is something to [`take`](Self::take).
-    pub fn ready(&self) -> std::os::fd::BorrowedFd<'_> {
-        match *self {}
-    }
-
-    /// Watches a thread, to know whether it sleeps. `asleep` returns whether it sleeps, and is called after the watch
-    /// has begun.
-    ///
-    /// # Errors
-    ///
-    /// There are too many watched threads.
-    pub fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Missing> {
-        match *self {}
-    }
-
-    /// Reports a vCPU's interrupts from now on. Its thread is watched.
-    ///
-    /// # Errors
-    ///
-    /// Interrupts are not reported here, or there are too many vCPUs.
-    pub fn hear_interrupts(&mut self, _: OfVcpu) -> Result<&'static str, Missing> {
-        match *self {}
-    }
-
-    /// Stops watching a thread.
-    pub fn forget(&mut self, _: i32) {
-        match *self {}
-    }
-
-    /// Whether a watched thread sleeps.
-    pub fn is_asleep(&self, _: i32) -> bool {
-        match *self {}
-    }
-
-    /// Starts or stops reporting a watched thread's sleeps.
-    pub fn hear_sleeps(&mut self, _: i32, _: bool) {
-        match *self {}
-    }
-
     /// The watched threads.
     pub fn watched(&self) -> impl Iterator<Item = i32> {
         std::iter::empty()
     }
 
-    /// The events since the last call, in order, and whether there may be more.
-    pub fn take(&mut self) -> (Vec<Event>, bool) {
-        match *self {}
+    absent! { self:
+        /// The way in which interrupts are reported.
+        ///
+        /// # Errors
+        ///
+        /// Why they are not reported.
+        fn interrupts(&self) -> Result<&'static str, &Missing>;
+
+        /// The file descriptor that becomes readable when there is something to [`take`](Self::take).
+        fn ready(&self) -> std::os::fd::BorrowedFd<'_>;
+
+        /// Watches a thread, to know whether it sleeps. `asleep` returns whether it sleeps, and is called after the
+        /// watch has begun.
+        ///
+        /// # Errors
+        ///
+        /// There are too many watched threads.
+        fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Missing>;
+
+        /// Reports a vCPU's interrupts from now on. Its thread is watched.
+        ///
+        /// # Errors
+        ///
+        /// Interrupts are not reported here, or there are too many vCPUs.
+        fn hear_interrupts(&mut self, _: OfVcpu) -> Result<&'static str, Missing>;
+
+        /// Stops watching a thread.
+        fn forget(&mut self, _: i32);
+
+        /// Whether a watched thread sleeps.
+        fn is_asleep(&self, _: i32) -> bool;
+
+        /// Starts or stops reporting a watched thread's sleeps.
+        fn hear_sleeps(&mut self, _: i32, _: bool);
+
+        /// The events since the last call, in order, and whether there may be more.
+        fn take(&mut self) -> (Vec<Event>, bool);
     }
 }

@@ -6,6 +6,14 @@
 //!
 //! Without the feature both types exist and return that this build has no BPF.
 
+/// Methods of a type of which this build has no values. The word that begins them is their receiver's.
+#[cfg(not(feature = "bpf"))]
+macro_rules! absent {
+    ($this:ident: $( $(#[doc = $doc:literal])+ fn $name:ident($($input:tt)*) $(-> $output:ty)?; )+) => {
+        $( $(#[doc = $doc])+ pub fn $name($($input)*) $(-> $output)? { match *$this {} } )+
+    };
+}
+
 mod events;
 #[cfg(feature = "bpf")]
 mod object;

@@ -135,57 +135,41 @@ impl Scheduler {
         Err(Missing::feature("has no scheduler to load"))
     }
 
-    /// The source of interrupts; `None`: interrupts are not known.
-    pub fn hears(&self) -> Option<&'static str> {
-        match *self {}
-    }
+    absent! { self:
+        /// The source of interrupts; `None`: interrupts are not known.
+        fn hears(&self) -> Option<&'static str>;
 
-    /// Why the kernel has ended the scheduler; `None`: it has not.
-    pub fn ended(&self) -> Option<String> {
-        match *self {}
-    }
+        /// Why the kernel has ended the scheduler; `None`: it has not.
+        fn ended(&self) -> Option<String>;
 
-    /// Adds a VM, whose vCPUs share a budget; returns its number.
-    ///
-    /// # Errors
-    ///
-    /// There are too many VMs.
-    pub fn begin_vm(&mut self, _: Budget) -> Result<u32, Missing> {
-        match *self {}
-    }
+        /// Adds a VM, whose vCPUs share a budget; returns its number.
+        ///
+        /// # Errors
+        ///
+        /// There are too many VMs.
+        fn begin_vm(&mut self, _: Budget) -> Result<u32, Missing>;
 
-    /// Removes a VM, which has no vCPUs any more.
-    pub fn end_vm(&mut self, _: u32) {
-        match *self {}
-    }
+        /// Removes a VM, which has no vCPUs any more.
+        fn end_vm(&mut self, _: u32);
 
-    /// Admits a vCPU with a policy; returns its place, for the other calls.
-    ///
-    /// # Errors
-    ///
-    /// There are too many vCPUs.
-    pub fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Missing> {
-        match *self {}
-    }
+        /// Admits a vCPU with a policy; returns its place, for the other calls.
+        ///
+        /// # Errors
+        ///
+        /// There are too many vCPUs.
+        fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Missing>;
 
-    /// Sets the address in the VMM of a vCPU's guest page, which the host's page follows; `None`: the guest does not
-    /// take part.
-    pub fn listen(&mut self, _: u32, _: Option<u64>) {
-        match *self {}
-    }
+        /// Sets the address in the VMM of a vCPU's guest page, which the host's page follows; `None`: the guest does
+        /// not take part.
+        fn listen(&mut self, _: u32, _: Option<u64>);
 
-    /// Makes a vCPU an ordinary thread again.
-    pub fn leave(&mut self, _: u32) {
-        match *self {}
-    }
+        /// Makes a vCPU an ordinary thread again.
+        fn leave(&mut self, _: u32);
 
-    /// The state of a vCPU.
-    pub fn state(&self, _: u32) -> VcpuState {
-        match *self {}
-    }
+        /// The state of a vCPU.
+        fn state(&self, _: u32) -> VcpuState;
 
-    /// The counters of the scheduler.
-    pub fn totals(&self) -> SchedulerTotals {
-        match *self {}
+        /// The counters of the scheduler.
+        fn totals(&self) -> SchedulerTotals;
     }
 }
