@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{measured, plans, record, run};
+use crate::common::{Ran, Stub, measured, plans, record, run};
 use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Backend, Column, Sim};
+use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
@@ -92,28 +92,21 @@ fn matrix_cells_are_compared_with_their_own_baseline() {
     assert_eq!(document.verdicts.len(), 3);
 }
 
-/// Notes which seeds it was asked for.
-#[derive(Debug, Default)]
-struct Notes(Mutex<Vec<(String, u64)>>);
-
-impl Backend for Notes {
-    fn name(&self) -> &'static str {
-        "notes"
-    }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let Run { plan, seed, .. } = run;
-        self.0.lock().unwrap().push((plan.policy_name.clone(), seed));
-        let latencies = plan.probes.iter().map(|p| record(&p.probe, &[seed % 100 + 1], 0));
-        Ok((Recording { latencies: latencies.collect(), ..Recording::default() }, None))
-    }
+/// Measures something.
+fn seeded(Run { plan, seed, .. }: Run<'_>) -> Ran {
+    let latencies = plan.probes.iter().map(|p| record(&p.probe, &[seed % 100 + 1], 0));
+    Ok((Recording { latencies: latencies.collect(), ..Recording::default() }, None))
 }
 
 #[test]
 fn policies_share_the_seeds_of_repeats() {
-    static NOTES: Notes = Notes(Mutex::new(Vec::new()));
-    run(&plans("busy-host-1", &["repeats=3"], &["vanilla", "static"]), &NOTES, 1);
-    let notes = NOTES.0.lock().unwrap();
+    static NOTES: Mutex<Vec<(String, u64)>> = Mutex::new(Vec::new());
+    const NOTES_THEM: Stub = Stub("notes", |run| {
+        NOTES.lock().unwrap().push((run.plan.policy_name.clone(), run.seed));
+        seeded(run)
+    });
+    run(&plans("busy-host-1", &["repeats=3"], &["vanilla", "static"]), &NOTES_THEM, 1);
+    let notes = NOTES.lock().unwrap();
     let of = |policy: &str| -> Vec<u64> {
         notes.iter().filter(|(p, _)| p == policy).map(|(_, seed)| *seed).collect()
     };
@@ -127,7 +120,6 @@ fn policies_share_the_seeds_of_repeats() {
 
 #[test]
 fn an_early_end_keeps_what_was_measured() {
-    static NOTES: Notes = Notes(Mutex::new(Vec::new()));
     let plans = plans("busy-host-1", &["repeats=5"], &["vanilla", "static"]);
     let stop = AtomicBool::new(false);
     let progress = |p: vcoop_experiment::runner::Progress| {
@@ -135,7 +127,7 @@ fn an_early_end_keeps_what_was_measured() {
         stop.store(p.done >= 5, Ordering::Relaxed);
     };
     let control = Control { stop: &stop, progress: &progress };
-    let columns = [Column::all(&NOTES, plans.len())];
+    let columns = [Column::all(&Stub("seeded", seeded), plans.len())];
     let measured = Experiment { plans: &plans, columns: &columns, jobs: 1 }.run(control).unwrap();
     assert!(measured.interrupted);
     let document = document(&plans, &measured, About::default());
@@ -163,31 +155,22 @@ fn runs_cut_short_do_not_count_beside_whole_ones() {
 }
 
 /// Has some scalars in some repeats only, and the base policy has an event that the other has not.
-#[derive(Debug)]
-struct Seldom;
-
-impl Backend for Seldom {
-    fn name(&self) -> &'static str {
-        "seldom"
+fn seldom(run: Run<'_>) -> Ran {
+    let repeat = (0..4).find(|r| repeat_seed(1, *r) == run.seed).unwrap();
+    let vanilla = run.plan.policy_name == "vanilla";
+    let mut recording = Recording::default();
+    if repeat == 2 {
+        recording.put("vm", "exits.pause", "1/s", 8.0);
+        recording.put("vm", "exit_time.pause", "%", 0.4);
     }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let repeat = (0..4).find(|r| repeat_seed(1, *r) == run.seed).unwrap();
-        let vanilla = run.plan.policy_name == "vanilla";
-        let mut recording = Recording::default();
-        if repeat == 2 {
-            recording.put("vm", "exits.pause", "1/s", 8.0);
-            recording.put("vm", "exit_time.pause", "%", 0.4);
-        }
-        if vanilla && repeat == 3 {
-            recording.put("vm", "yields.tried", "1/s", 100.0);
-        }
-        // Two repeats of each have it, of which they share one.
-        if [1, 1 + u32::from(vanilla) * 2].contains(&repeat) || !vanilla && repeat == 2 {
-            recording.put("vm", "halts.p99", "us", if repeat == 1 { 10.0 } else { 40.0 });
-        }
-        Ok((recording, None))
+    if vanilla && repeat == 3 {
+        recording.put("vm", "yields.tried", "1/s", 100.0);
     }
+    // Two repeats of each have it, of which they share one.
+    if [1, 1 + u32::from(vanilla) * 2].contains(&repeat) || !vanilla && repeat == 2 {
+        recording.put("vm", "halts.p99", "us", if repeat == 1 { 10.0 } else { 40.0 });
+    }
+    Ok((recording, None))
 }
 
 /// An event that did not happen in a repeat happened zero times there. A quantile that a repeat has too few values for
@@ -195,7 +178,7 @@ impl Backend for Seldom {
 #[test]
 fn scalars_of_some_repeats_count_for_all_or_for_those() {
     let plans = plans("busy-host-1", &["repeats=4", "duration=1s"], &["vanilla", "static"]);
-    let document = run(&plans, &Seldom, 1);
+    let document = run(&plans, &Stub("seldom", seldom), 1);
     let of = |policy: &str, metric: &str| {
         let mut all = document.scalars();
         let one = all.find(|s| s.key.policy == policy && s.key.metric == metric);
@@ -209,29 +192,15 @@ fn scalars_of_some_repeats_count_for_all_or_for_those() {
     assert_eq!(of("static", "halts.p99"), Some((25.0, Some(1.0))), "of the repeat that both have");
 }
 
-#[derive(Debug)]
-struct Broken;
-
-impl Backend for Broken {
-    fn name(&self) -> &'static str {
-        "broken"
-    }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let Run { plan, .. } = run;
-        if plan.policy_name == "static" {
-            panic!("out of order")
-        } else {
-            Err("no disk".to_owned())
-        }
-    }
-}
-
 #[test]
 fn failures_name_the_run_that_failed() {
+    let broken = Stub("broken", |run| match run.plan.policy_name.as_str() {
+        "static" => panic!("out of order"),
+        _ => Err("no disk".to_owned()),
+    });
     for (policy, cause) in [("vanilla", "no disk"), ("static", "out of order")] {
         let plans = plans("busy-host-1", &["repeats=1"], &[policy]);
-        let text = measured(&plans, &Broken, 1).unwrap_err().to_string();
+        let text = measured(&plans, &broken, 1).unwrap_err().to_string();
         for part in ["busy-host-1", policy, "repeat 0", "seed 1", "broken", cause] {
             assert!(text.contains(part), "{text}");
         }

@@ -6,14 +6,14 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_testing::rig::{builtin, latency, scalar};
 
-/// Runs the plan under a policy whose parameters include this one.
+/// Runs the plan under a policy whose parameters include this one; without one, the first of the policy.
 fn run(plans: &[Plan], policy: &str, param: &str) -> Recording {
     run_seed(plans, policy, param, 1)
 }
 
 fn run_seed(plans: &[Plan], policy: &str, param: &str, seed: u64) -> Recording {
-    let is = |p: &&Plan| p.policy_name == policy && p.params.values().any(|v| v.contains(param));
-    let plan = plans.iter().find(is);
+    let has = |p: &Plan| param.is_empty() || p.params.values().any(|v| v.contains(param));
+    let plan = plans.iter().find(|p| p.policy_name == policy && has(p));
     let plan = plan.unwrap_or_else(|| panic!("no plan for {policy} {param}"));
     vcoop_sim::run(Run::new(plan, seed)).unwrap_or_else(|e| panic!("{policy}: {e}"))
 }
@@ -104,7 +104,7 @@ fn beside_a_vm_without_governor_ours_are_nearer_to_the_share_than_step() {
     let plans = builtin("governor-unfair", &policies, &["duration=30s", "warmup=10s"]);
     // Each is due four CPUs.
     let off = |policy: &str| {
-        let r = run_any(&plans, policy);
+        let r = run(&plans, policy, "");
         (4.0 - scalar(&r, "participant.compute", "throughput")).abs()
     };
     let step = off("step");
@@ -118,7 +118,7 @@ fn beside_a_vm_without_governor_ours_are_nearer_to_the_share_than_step() {
 fn a_vm_that_is_told_its_quota_or_finds_it_does_the_same_work_and_hardly_waits_for_it() {
     let policies = ["vanilla", "host-hint", "proportional"];
     let plans = builtin("governor-quota", &policies, &["duration=20s"]);
-    let [open, told, found] = policies.map(|policy| run_any(&plans, policy));
+    let [open, told, found] = policies.map(|policy| run(&plans, policy, ""));
     let work = |r: &Recording| scalar(r, "guest.compute", "throughput");
     let steal = |r: &Recording| scalar(r, "guest", "steal");
     for run in [&open, &told, &found] {
@@ -133,9 +133,4 @@ fn a_vm_that_is_told_its_quota_or_finds_it_does_the_same_work_and_hardly_waits_f
     for run in [&told, &found] {
         assert!(p99(run) * 5 < p99(&open), "{} of {}", p99(run), p99(&open));
     }
-}
-
-fn run_any(plans: &[Plan], policy: &str) -> Recording {
-    let plan = plans.iter().find(|p| p.policy_name == policy).unwrap();
-    vcoop_sim::run(Run::new(plan, 1)).unwrap_or_else(|e| panic!("{policy}: {e}"))
 }

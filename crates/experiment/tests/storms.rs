@@ -1,6 +1,6 @@
 //! Boot storms from the file to the document: curves, views, and what is left out.
 
-use crate::common::simulated;
+use crate::common::{simulated, value};
 use vcoop_experiment::result::{Curve, Document};
 use vcoop_testing::rig::plans;
 
@@ -74,11 +74,7 @@ fn curve<'d>(d: &'d Document, policy: &str, event: &str) -> &'d Curve {
 }
 
 fn scalar(d: &Document, policy: &str, metric: &str) -> f64 {
-    let is = |k: &vcoop_experiment::result::Key| {
-        k.policy == policy && k.probe == "desktop" && k.metric == metric
-    };
-    let found = d.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
-    found.unwrap_or_else(|| panic!("no {metric}"))
+    value(d, metric, |k| k.policy == policy && k.probe == "desktop")
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What is said of results that are known.
 
-use crate::common::{Fake, plans, record, run};
+use crate::common::{Fake, Ran, Stub, plans, record, run};
 use vcoop_experiment::backend::Backend;
 use vcoop_experiment::result::{Document, Series, Verdict};
 use vcoop_experiment::verdict::{judgement, verdicts};
-use vcoop_model::recording::{LatencyRecord, Recording};
+use vcoop_model::recording::LatencyRecord;
 use vcoop_model::run::Run;
 
 /// A thousand and more samples around a level, which shifts a little from repeat to repeat.
@@ -154,64 +154,49 @@ fn statistics_of_a_known_law() {
     assert_eq!(Some(base.ran_instead_mean["hog"]), base.mean);
 }
 
-/// A backend beside which a command has printed times: of the guest's own benchmark.
-#[derive(Debug)]
-struct WithCommand(Fake, fn(&str) -> f64);
-
-impl Backend for WithCommand {
-    fn name(&self) -> &'static str {
-        "vm"
-    }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let (plan, seed) = (run.plan, run.seed);
-        let (mut recording, _) = self.0.run(run)?;
-        let drift = (seed % 7) as f64 / 100.0;
-        let mut put = |name: &str, unit, value: f64| {
-            recording.put(&format!("exec.{name}"), "value", unit, value * (1.0 + drift));
-        };
-        put("p99_us", "us", (self.1)(&plan.policy_name));
-        put("max_us", "us", 1e6);
-        put("rounds", "count", 3.0);
-        Ok((recording, None))
-    }
+/// Runs beside which a command has printed times: of the guest's own benchmark.
+fn with_command(run: Run<'_>, p99_us: f64) -> Ran {
+    let drift = (run.seed % 7) as f64 / 100.0;
+    let (mut recording, _) = USUAL.run(run)?;
+    let mut put = |name: &str, unit, value: f64| {
+        recording.put(&format!("exec.{name}"), "value", unit, value * (1.0 + drift));
+    };
+    put("p99_us", "us", p99_us);
+    put("max_us", "us", 1e6);
+    put("rounds", "count", 3.0);
+    Ok((recording, None))
 }
+
+const SAME_TIMES: Stub = Stub("vm", |run| with_command(run, 700.0));
 
 #[test]
 fn times_that_a_command_printed_count_in_place_of_waits() {
     // By the waits of its vCPUs dynamic is best; by the guest's benchmark no policy is.
-    let same = verdict(WithCommand(USUAL, |_| 700.0));
+    let same = verdict(SAME_TIMES);
     assert_eq!(same.best, None, "{}", same.text);
-    let times: fn(&str) -> f64 = |policy| if policy == "dynamic" { 70.0 } else { 700.0 };
-    let verdict = verdict(WithCommand(USUAL, times));
+    let verdict = verdict(Stub("vm", |run| {
+        let p99_us = if run.plan.policy_name == "dynamic" { 70.0 } else { 700.0 };
+        with_command(run, p99_us)
+    }));
     assert_eq!(verdict.best.as_deref(), Some("dynamic"));
     assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
     assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
     assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
 }
 
-/// A machine on which the load of the host runs in the first repeat only, except under `vanilla`.
-#[derive(Debug)]
-struct Starves;
-
-impl Backend for Starves {
-    fn name(&self) -> &'static str {
-        "fake"
+/// The load of the host runs in the first repeat only, except under `vanilla`.
+fn starves(run: Run<'_>) -> Ran {
+    let (vanilla, first) = (run.plan.policy_name == "vanilla", run.seed == 1);
+    let (mut recording, failure) = USUAL.run(run)?;
+    for load in recording.scalars.values_mut().filter(|_| !vanilla) {
+        load.value = if first { 0.02 } else { 0.0 };
     }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let (vanilla, first) = (run.plan.policy_name == "vanilla", run.seed == 1);
-        let (mut recording, failure) = USUAL.run(run)?;
-        for load in recording.scalars.values_mut().filter(|_| !vanilla) {
-            load.value = if first { 0.02 } else { 0.0 };
-        }
-        Ok((recording, failure))
-    }
+    Ok((recording, failure))
 }
 
 #[test]
 fn a_load_that_hardly_ever_runs_is_not_starved_by_chance() {
-    let document = of(Starves, 10);
+    let document = of(Stub("fake", starves), 10);
     let found = judgement(&document, &document.cells()[0], "dynamic");
     assert!(found.too_much().iter().any(|cost| cost.contains("host.hog")), "{found:?}");
     assert_eq!(document.verdicts[0].best, None, "{}", document.verdicts[0].text);
@@ -223,40 +208,29 @@ fn a_load_that_hardly_ever_runs_is_not_starved_by_chance() {
 /// What a number without a unit is, only the command knows: a score of 3 does not spread like 3 events.
 #[test]
 fn a_number_that_a_command_printed_is_no_count_of_events() {
-    let document = of(WithCommand(USUAL, |_| 700.0), 10);
+    let document = of(SAME_TIMES, 10);
     let rounds = document.scalar(&document.cells()[0], "exec.rounds", "value", "vanilla").unwrap();
     let ([lo, hi], value) = (rounds.value_ci95.unwrap(), rounds.value.unwrap());
     assert!(2.9 < lo && lo < value && value < hi && hi < 3.3, "{rounds:?}");
 }
 
-/// A backend that measures waits of vCPUs, as on a running VM: since wake-ups, and since preemptions, of which `static`
-/// has none.
-#[derive(Debug)]
-struct Waits;
-
-impl Backend for Waits {
-    fn name(&self) -> &'static str {
-        "vm"
-    }
-
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
-        let policy = run.plan.policy_name.clone();
-        let seed = run.seed;
-        let (mut recording, _) = USUAL.run(run)?;
-        let level = if policy == "vanilla" { 1_000_000 } else { 900_000 };
-        let preempted = if policy == "static" { Vec::new() } else { around(level, seed) };
-        let [woken, preempted] = [around(level, seed), preempted].map(|v| record("web", &v, 0));
-        recording.latencies = vec![
-            LatencyRecord { metric: LatencyRecord::WAIT, ..woken },
-            LatencyRecord { metric: LatencyRecord::PREEMPTED, ..preempted },
-        ];
-        Ok((recording, None))
-    }
+/// Waits of vCPUs, as on a running VM: since wake-ups, and since preemptions, of which `static` has none.
+fn waits(run: Run<'_>) -> Ran {
+    let (policy, seed) = (run.plan.policy_name.clone(), run.seed);
+    let (mut recording, _) = USUAL.run(run)?;
+    let level = if policy == "vanilla" { 1_000_000 } else { 900_000 };
+    let preempted = if policy == "static" { Vec::new() } else { around(level, seed) };
+    let [woken, preempted] = [around(level, seed), preempted].map(|v| record("web", &v, 0));
+    recording.latencies = vec![
+        LatencyRecord { metric: LatencyRecord::WAIT, ..woken },
+        LatencyRecord { metric: LatencyRecord::PREEMPTED, ..preempted },
+    ];
+    Ok((recording, None))
 }
 
 #[test]
 fn a_vcpu_that_is_never_preempted_is_not_starved() {
-    let document = of(Waits, 10);
+    let document = of(Stub("vm", waits), 10);
     let found = judgement(&document, &document.cells()[0], "static");
     assert_eq!(found.worse, Vec::<String>::new());
     assert!(found.improves && (found.gain.unwrap() - 0.9).abs() < 0.01, "{found:?}");

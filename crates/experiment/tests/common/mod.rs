@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column};
-use vcoop_experiment::result::Document;
+use vcoop_experiment::result::{Document, Key};
 use vcoop_experiment::runner::{Control, Experiment, Measured, RunError};
 use vcoop_experiment::simulate;
 use vcoop_model::plan::Plan;
@@ -42,6 +42,23 @@ pub(crate) fn measured(
     Experiment { plans, columns: &columns, jobs }.run(control)
 }
 
+/// What a backend answers to a run.
+pub(crate) type Ran = Result<(Recording, Option<String>), String>;
+
+/// A backend of this name that is one function.
+#[derive(Debug)]
+pub(crate) struct Stub(pub(crate) &'static str, pub(crate) fn(Run<'_>) -> Ran);
+
+impl Backend for Stub {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn run(&self, run: Run<'_>) -> Ran {
+        (self.1)(run)
+    }
+}
+
 /// What the fake machine measures, by policy, probe and number of the repeat.
 pub(crate) type Law = fn(policy: &str, probe: &str, seed: u64) -> Vec<u64>;
 
@@ -61,7 +78,7 @@ impl Backend for Fake {
         "fake"
     }
 
-    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Ran {
         let Run { plan, seed, .. } = run;
         let policy = plan.policy_name.as_str();
         let probes = plan.probes.iter().map(|probe| {
@@ -71,6 +88,12 @@ impl Backend for Fake {
         recording.put("host.hog", "throughput", "cpu", (self.load)(policy));
         Ok((recording, None))
     }
+}
+
+/// The value of the first scalar with this metric and such a key.
+pub(crate) fn value(document: &Document, metric: &str, is: impl Fn(&Key) -> bool) -> f64 {
+    let found = document.scalars().find(|s| s.key.metric == metric && is(&s.key));
+    found.and_then(|s| s.value).unwrap_or_else(|| panic!("no {metric}"))
 }
 
 /// A record of given latencies; all of each is host wait.

@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
-use vcoop_experiment::result::Document;
+use vcoop_experiment::result::{Document, Key};
 
 use super::{latencies, run, scalar};
+use crate::common::value;
 
 /// What two tests look at.
 static RATELIMIT: LazyLock<Document> = LazyLock::new(|| {
@@ -14,13 +15,7 @@ static RATELIMIT: LazyLock<Document> = LazyLock::new(|| {
 
 /// A scalar in the cell of `xen-ratelimit` with these coordinates.
 fn in_cell(d: &Document, at: [&str; 3], probe: &str, metric: &str, policy: &str) -> f64 {
-    let found = d.scalars().find(|s| {
-        s.key.probe == probe
-            && s.key.metric == metric
-            && s.key.policy == policy
-            && is_cell(&s.key.cell, at)
-    });
-    found.and_then(|s| s.value).unwrap_or_else(|| panic!("no {metric} of {probe} at {at:?}"))
+    value(d, metric, |k| k.probe == probe && k.policy == policy && is_cell(&k.cell, at))
 }
 
 fn is_cell(cell: &std::collections::BTreeMap<String, String>, at: [&str; 3]) -> bool {
@@ -90,14 +85,8 @@ fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
 
 /// The scalar of a storm's VMs in every cell in which all of `at` are (path and value).
 fn storm(d: &Document, metric: &str, policy: &str, at: &[(&str, &str)]) -> f64 {
-    let is = |k: &vcoop_experiment::result::Key| {
-        k.probe == "desktop"
-            && k.metric == metric
-            && k.policy == policy
-            && at.iter().all(|(path, value)| k.cell[*path] == *value)
-    };
-    let found = d.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
-    found.unwrap_or_else(|| panic!("no {metric} at {at:?}"))
+    let is_at = |k: &Key| at.iter().all(|(path, value)| k.cell[*path] == *value);
+    value(d, metric, |k| k.probe == "desktop" && k.policy == policy && is_at(k))
 }
 
 const NOPIN: (&str, &str) = ("host.dom0_pin", "nopin");
