@@ -182,6 +182,20 @@ impl Chart {
         Self { id, title, caption, wide: false, height, x, y, layers, legend, table, zoom: false }
     }
 
+    /// Adds a line, and its key.
+    pub(crate) fn line(&mut self, key: Key, points: Vec<(f64, f64)>, step: bool) {
+        let (slot, label) = (key.slot, key.label.clone());
+        self.layers.push(Layer::Line { slot, label, points, step, faint: false });
+        self.legend.push(key);
+    }
+
+    /// Adds dots, and their key.
+    pub(crate) fn dots(&mut self, key: Key, points: Vec<(f64, f64)>, size: f64) {
+        let (slot, label) = (key.slot, key.label.clone());
+        self.layers.push(Layer::Dots { slot, label, points, size });
+        self.legend.push(key);
+    }
+
     /// Whether the chart has nothing to show.
     pub fn is_empty(&self) -> bool {
         !self.layers.iter().any(|layer| match layer {

@@ -63,26 +63,29 @@ pub(super) fn slower(document: &Document) -> Group {
 }
 
 fn slower_panel(document: &Document, probe: &str, panel: &Panel, x: Axis, y: Axis) -> Chart {
-    let mut layers = Vec::new();
-    let mut dots = Vec::new();
-    let mut legend = Vec::new();
-    let mut table = Table::new(&["", "samples", "p50", "p90", "p99", "p99.9", "p99.99", "max"]);
+    let (left_end, mut dots) = (x.min, Vec::new());
+    let mut chart = Chart {
+        caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
+        table: Table::new(&["", "samples", "p50", "p90", "p99", "p99.9", "p99.99", "max"]),
+        zoom: true,
+        ..Chart::new(230.0, x, y)
+    };
     for lane in &panel.lanes {
         let Some(series) = lane.latency(document, probe) else { continue };
-        legend.push(lane.key(Sign::Line));
+        chart.legend.push(lane.key(Sign::Line));
         let mut row = vec![lane.label.clone(), series.count.to_string()];
         row.extend(QUANTILES.iter().map(|q| format::maybe_time(series.statistic(q.2).0)));
         row.push(format::maybe_time(series.max));
-        table.rows.push(row);
+        chart.table.rows.push(row);
         let Some(detail) = &series.detail else { continue };
         let total: u64 = detail.distribution.count.iter().sum();
         let share = |n: u64| n as f64 / total.max(1) as f64;
         let (mut left, mut sure, mut rare) = (total, Vec::new(), Vec::new());
         // A latency of zero has no place on a logarithmic axis: it goes to its end.
-        sure.push((series.min.unwrap_or(x.min).max(x.min), 1.0));
+        sure.push((series.min.unwrap_or(left_end).max(left_end), 1.0));
         for (le, n) in detail.distribution.le_us.iter().zip(&detail.distribution.count) {
             left -= n;
-            let le = le.max(x.min);
+            let le = le.max(left_end);
             if left >= BEYOND {
                 sure.push((le, share(left)));
             } else {
@@ -99,22 +102,15 @@ fn slower_panel(document: &Document, probe: &str, panel: &Panel, x: Axis, y: Axi
         for (points, faint) in [(sure, false), (rare, true)] {
             let rest = if faint { ", last ten" } else { "" };
             let (slot, label) = (lane.slot, format!("{}{rest}", lane.label));
-            layers.push(Layer::Line { slot, label, points, step: true, faint });
+            chart.layers.push(Layer::Line { slot, label, points, step: true, faint });
         }
-        let mark = |q: &Quantile| Some((series.statistic(q.2).0?.max(x.min), q.0));
+        let mark = |q: &Quantile| Some((series.statistic(q.2).0?.max(left_end), q.0));
         let marks = QUANTILES.iter().filter_map(mark);
         let (slot, label) = (lane.slot, format!("{}, quantiles", lane.label));
         dots.push(Layer::Dots { slot, label, points: marks.collect(), size: 7.0 });
     }
-    layers.extend(dots);
-    Chart {
-        caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
-        layers,
-        legend,
-        table,
-        zoom: true,
-        ..Chart::new(230.0, x, y)
-    }
+    chart.layers.extend(dots);
+    chart
 }
 
 /// Histograms of latencies.
@@ -170,29 +166,31 @@ fn bin_from(bin: i32) -> f64 {
 }
 
 fn histogram(panel: &Panel, bins: &[Option<BTreeMap<i32, f64>>], x: Axis, y: Axis) -> Chart {
-    let (mut layers, mut legend) = (Vec::new(), Vec::new());
+    let (left, bottom) = (x.min, y.min);
+    let mut chart = Chart {
+        caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
+        ..Chart::new(180.0, x, y)
+    };
     let mut header = vec!["from", "until"];
     let mut columns: Vec<&BTreeMap<i32, f64>> = Vec::new();
     for (lane, bins) in panel.lanes.iter().zip(bins) {
         let Some(bins) = bins else { continue };
-        legend.push(lane.key(Sign::Line));
         header.push(&lane.label);
         columns.push(bins);
         let mut points = Vec::new();
-        let bin_from = |bin: i32| bin_from(bin).max(x.min);
+        let bin_from = |bin: i32| bin_from(bin).max(left);
         for (bin, share) in bins {
             if !bins.contains_key(&(bin - 1)) {
-                points.push((bin_from(*bin), y.min));
+                points.push((bin_from(*bin), bottom));
             }
             points.push((bin_from(*bin), *share));
             if !bins.contains_key(&(bin + 1)) {
-                points.push((bin_from(bin + 1), y.min));
+                points.push((bin_from(bin + 1), bottom));
             }
         }
-        let (slot, label) = (lane.slot, lane.label.clone());
-        layers.push(Layer::Line { slot, label, points, step: true, faint: false });
+        chart.line(lane.key(Sign::Line), points, true);
     }
-    let mut table = Table::new(&header);
+    chart.table = Table::new(&header);
     let every: BTreeSet<i32> = columns.iter().flat_map(|bins| bins.keys().copied()).collect();
     for bin in every {
         let mut row = vec![format::time(bin_from(bin)), format::time(bin_from(bin + 1))];
@@ -200,15 +198,9 @@ fn histogram(panel: &Panel, bins: &[Option<BTreeMap<i32, f64>>], x: Axis, y: Axi
             Some(share) => format!("{} %", format::digits(share * 100.0)),
             None => "0".to_owned(),
         }));
-        table.rows.push(row);
+        chart.table.rows.push(row);
     }
-    Chart {
-        caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
-        layers,
-        legend,
-        table,
-        ..Chart::new(180.0, x, y)
-    }
+    chart
 }
 
 /// Quantiles side by side, with their intervals.

@@ -24,22 +24,19 @@ pub(super) fn chart(
         let points = vec![(a.min(b), pair.at), (a.max(b), pair.at)];
         Some(Layer::Line { slot, label, points, step: false, faint: true })
     };
-    let mut layers: Vec<Layer> = pairs.iter().filter_map(line).collect();
-    let mut legend = Vec::new();
-    for (n, name) in names.into_iter().enumerate() {
-        let (slot, label) = (Slot::Series(n), name.to_owned());
-        legend.push(Key { slot, sign: Sign::Dot, label: label.clone() });
-        let points = pairs.iter().filter_map(|pair| Some((pair.values[n]?, pair.at))).collect();
-        layers.push(Layer::Dots { slot, label, points, size: 7.0 });
-    }
-    let ticks = pairs.into_iter().map(|pair| (pair.at, pair.label)).collect();
-    Chart {
+    let ticks = pairs.iter().map(|pair| (pair.at, pair.label.clone())).collect();
+    let mut chart = Chart {
         caption: "The longer the line between the two, the larger the error; the axis is \
                   logarithmic."
             .to_owned(),
-        layers,
-        legend,
+        layers: pairs.iter().filter_map(line).collect(),
         table,
         ..Chart::new(0.0, x, Axis::rows(depth, ticks))
+    };
+    for (n, name) in names.into_iter().enumerate() {
+        let key = Key { slot: Slot::Series(n), sign: Sign::Dot, label: name.to_owned() };
+        let points = pairs.iter().filter_map(|pair| Some((pair.values[n]?, pair.at))).collect();
+        chart.dots(key, points, 7.0);
     }
+    chart
 }

@@ -6,7 +6,7 @@ use vcoop_model::distinct;
 
 use super::pairs::{self, Pair};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, Scale, Sign, Slot, Table, Unit};
 use crate::reproduce::units;
 
 /// Most pairs of dots in one chart.
@@ -88,24 +88,7 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
     };
     let lines =
         [("published", line(|b| b.published_share)), ("simulated", line(|b| b.simulated_share))];
-    let (mut layers, mut legend) = (Vec::new(), Vec::new());
-    for (slot, (label, points)) in lines.into_iter().enumerate() {
-        let (slot, label) = (Slot::Series(slot), label.to_owned());
-        legend.push(Key { slot, sign: Sign::Line, label: label.clone() });
-        layers.push(Layer::Line { slot, label, points, step: true, faint: false });
-    }
-    let mut table = Table::new(&[&h.unit, "published", "share", "simulated", "share"]);
-    let percent = |share: f64| format!("{} %", format::digits(share * 100.0));
-    table.rows.extend(h.buckets.iter().map(|b| {
-        vec![
-            b.us.to_string(),
-            b.published.to_string(),
-            percent(b.published_share),
-            b.simulated.to_string(),
-            percent(b.simulated_share),
-        ]
-    }));
-    Chart {
+    let mut chart = Chart {
         id: format!("histogram-{}-{}", id(&h.histogram), id(&h.column)),
         title: h.column.clone(),
         caption: format!(
@@ -117,10 +100,23 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
             h.published_listed,
             h.published_samples
         ),
-        layers,
-        legend,
-        table,
+        table: Table::new(&[&h.unit, "published", "share", "simulated", "share"]),
         zoom: true,
         ..Chart::new(200.0, x, y)
+    };
+    for (slot, (label, points)) in lines.into_iter().enumerate() {
+        let key = Key { slot: Slot::Series(slot), sign: Sign::Line, label: label.to_owned() };
+        chart.line(key, points, true);
     }
+    let percent = |share: f64| format!("{} %", format::digits(share * 100.0));
+    chart.table.rows.extend(h.buckets.iter().map(|b| {
+        vec![
+            b.us.to_string(),
+            b.published.to_string(),
+            percent(b.published_share),
+            b.simulated.to_string(),
+            percent(b.simulated_share),
+        ]
+    }));
+    chart
 }

@@ -35,28 +35,23 @@ pub(super) fn curves(document: &Document) -> Group {
         let y = Axis::over(&label, Unit::S, Scale::Linear, times);
         let id = format!("storm-{}-{}", id(vm), id(event));
         group.each_panel(&id, &format!("{vm} {word}"), &panels(document), |_, panel| {
-            let (mut layers, mut legend) = (Vec::new(), Vec::new());
-            let mut table = Table::new(&["", "VMs", "after", "95 % interval"]);
+            let mut chart = Chart {
+                caption: format!("Accumulated {word} time by number of VMs."),
+                table: Table::new(&["", "VMs", "after", "95 % interval"]),
+                ..Chart::new(220.0, x.clone(), y.clone())
+            };
             for lane in &panel.lanes {
                 let Some(curve) = of().find(|c| lane.is_at(&c.place)) else { continue };
                 let points = curve.points.iter().map(|p| (f64::from(p.vm), p.mean_s)).collect();
-                let (slot, label) = (lane.slot, lane.label.clone());
-                layers.push(Layer::Line { slot, label, points, step: false, faint: false });
-                legend.push(lane.key(Sign::Line));
-                table.rows.extend(curve.points.iter().map(|p| {
+                chart.line(lane.key(Sign::Line), points, false);
+                chart.table.rows.extend(curve.points.iter().map(|p| {
                     let time = |s: f64| format::with_unit(s, "s");
                     let range = |[lo, hi]: Interval| format!("{} to {}", time(lo), time(hi));
                     let bounds = format::maybe(p.mean_s_ci95, range);
                     vec![lane.label.clone(), p.vm.to_string(), time(p.mean_s), bounds]
                 }));
             }
-            Chart {
-                caption: format!("Accumulated {word} time by number of VMs."),
-                layers,
-                legend,
-                table,
-                ..Chart::new(220.0, x.clone(), y.clone())
-            }
+            chart
         });
     }
     group

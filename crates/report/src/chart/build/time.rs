@@ -1,7 +1,7 @@
 //! Latency and policy events over the measured time.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, OverTime};
+use vcoop_experiment::result::{CurvePoint, Document, OverTime};
 use vcoop_model::distinct;
 
 use super::Group;
@@ -56,8 +56,12 @@ pub(super) fn seconds(document: &Document) -> Axis {
 }
 
 fn over_time(document: &Document, probe: &str, panel: &Panel, column: &Column, y: Axis) -> Chart {
-    let (mut layers, mut legend) = (Vec::new(), Vec::new());
-    let mut table = Table::new(&["", "time", "samples", "p50", "p99", "max"]);
+    let mut chart = Chart {
+        caption: format!("{} by time, on a logarithmic axis.", y.label),
+        table: Table::new(&["", "time", "samples", "p50", "p99", "max"]),
+        zoom: true,
+        ..Chart::new(170.0, seconds(document), y)
+    };
     for lane in &panel.lanes {
         let Some(series) = lane.latency(document, probe) else { continue };
         let Some(time) = series.detail.as_ref().and_then(|d| d.over_time.as_ref()) else {
@@ -72,13 +76,13 @@ fn over_time(document: &Document, probe: &str, panel: &Panel, column: &Column, y
         let (slot, label) = (lane.slot, lane.label.clone());
         if column.0 != "max" {
             let (label, points) = (format!("{label} max"), line(&time.max));
-            layers.insert(0, Layer::Line { slot, label, points, step: false, faint: true });
+            chart.layers.insert(0, Layer::Line { slot, label, points, step: false, faint: true });
         }
         let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
-        layers.push(Layer::Line { slot, label, points, step: false, faint: false });
-        legend.push(lane.key(Sign::Line));
+        chart.layers.push(Layer::Line { slot, label, points, step: false, faint: false });
+        chart.legend.push(lane.key(Sign::Line));
         for (i, count) in time.count.iter().enumerate() {
-            table.rows.push(vec![
+            chart.table.rows.push(vec![
                 lane.label.clone(),
                 format::time(i as f64 * time.width_us),
                 count.to_string(),
@@ -89,38 +93,26 @@ fn over_time(document: &Document, probe: &str, panel: &Panel, column: &Column, y
         }
     }
     // Starts of VMs alone are no chart of a probe that has no samples here.
-    if !layers.is_empty() {
-        marks(document, panel, y.min, &mut layers, &mut legend);
-    }
-    Chart {
-        caption: format!("{} by time, on a logarithmic axis.", y.label),
-        layers,
-        legend,
-        table,
-        zoom: true,
-        ..Chart::new(170.0, seconds(document), y)
-    }
+    marks(document, panel, &mut chart);
+    chart
 }
 
 /// Starts of VMs along the bottom, and changes of the timeline.
-pub(super) fn marks(
-    document: &Document,
-    panel: &Panel,
-    bottom: f64,
-    layers: &mut Vec<Layer>,
-    legend: &mut Vec<Key>,
-) {
+fn marks(document: &Document, panel: &Panel, chart: &mut Chart) {
+    if chart.layers.is_empty() {
+        return;
+    }
     for switch in document.switches.iter().filter(|s| s.at_us >= 0.0) {
         let (at, label) = (switch.at_us / 1e6, switch.what.clone());
-        layers.push(Layer::Rule { at, label });
+        chart.layers.push(Layer::Rule { at, label });
     }
     let starts = document.curves.iter().filter(|c| c.event == "start");
     let of = starts.filter(|c| panel.lanes.first().is_some_and(|lane| lane.is_at(&c.place)));
     for curve in of {
         let label = format!("{} starts", curve.vm);
-        let points = curve.points.iter().map(|p| (curve.begin_s + p.mean_s, bottom)).collect();
-        legend.push(Key { slot: Slot::Event, sign: Sign::Dot, label: label.clone() });
-        layers.push(Layer::Dots { slot: Slot::Event, label, points, size: 5.0 });
+        let place = |p: &CurvePoint| (curve.begin_s + p.mean_s, chart.y.min);
+        let points = curve.points.iter().map(place).collect();
+        chart.dots(Key { slot: Slot::Event, sign: Sign::Dot, label }, points, 5.0);
     }
 }
 
@@ -197,31 +189,24 @@ impl Lines<'_> {
     ) {
         let header: Vec<&str> = ["", "time"].iter().chain(self.columns).copied().collect();
         group.each_panel(&self.id, &self.title, &panels(document), |_, panel| {
-            let (mut layers, mut legend) = (Vec::new(), Vec::new());
-            let mut table = Table::new(&header);
+            let mut chart = Chart {
+                caption: self.caption.clone(),
+                table: Table::new(&header),
+                ..Chart::new(120.0, seconds(document), self.y.clone())
+            };
             for lane in &panel.lanes {
                 let Some((width_us, columns)) = of(lane) else { continue };
                 let width = width_us / 1e6;
                 let at = |i: usize| (i as f64 + 0.5) * width;
                 let points = columns[0].iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
-                let (slot, label) = (lane.slot, lane.label.clone());
-                layers.push(Layer::Line { slot, label, points, step: false, faint: false });
-                legend.push(lane.key(Sign::Line));
-                table.rows.extend((0..columns[0].len()).map(|i| {
+                chart.line(lane.key(Sign::Line), points, false);
+                chart.table.rows.extend((0..columns[0].len()).map(|i| {
                     let row = [lane.label.clone(), format::time(i as f64 * width_us)];
                     row.into_iter().chain(columns.iter().map(|c| format::digits(c[i]))).collect()
                 }));
             }
-            if !layers.is_empty() {
-                marks(document, panel, self.y.min, &mut layers, &mut legend);
-            }
-            Chart {
-                caption: self.caption.clone(),
-                layers,
-                legend,
-                table,
-                ..Chart::new(120.0, seconds(document), self.y.clone())
-            }
+            marks(document, panel, &mut chart);
+            chart
         });
     }
 }
