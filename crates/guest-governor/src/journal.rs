@@ -15,10 +15,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use rustix::fs::{FlockOperation, flock};
 
 use crate::change::{Change, Made, Target, Undone};
 use crate::contents::Contents;
@@ -31,8 +27,6 @@ const NAME: &str = "guest.journal";
 const LOCK: &str = "guest.lock";
 /// Remedy if another process folds.
 const REMEDY: &str = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
-/// How long to wait for a process that is about to end.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// Most bytes that are read.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -137,17 +131,11 @@ fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
         what: format!("{}: {e}", path.display()),
         remedy: ROOT,
     })?;
-    let began = Instant::now();
-    while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        if e != rustix::io::Errno::WOULDBLOCK {
-            return Err(FoldError::io(path)(e.into()));
-        }
-        if began.elapsed() > PATIENCE {
-            return Err(FoldError::Busy { path, remedy: REMEDY });
-        }
-        thread::sleep(Duration::from_millis(20));
+    match vcoop_service::lock_soon(&lock) {
+        Ok(true) => Ok(lock),
+        Ok(false) => Err(FoldError::Busy { path, remedy: REMEDY }),
+        Err(e) => Err(FoldError::io(path)(e)),
     }
-    Ok(lock)
 }
 
 /// Undoes the changes of processes that have ended. A second call does nothing.

@@ -75,20 +75,32 @@ pub fn lock(dir: &Path, name: &str, remedy: &'static str) -> Result<File, Folder
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let mut lock = options.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(at)?;
-    let began = Instant::now();
-    while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        if e != rustix::io::Errno::WOULDBLOCK {
-            return Err(at(e.into()));
-        }
-        if began.elapsed() > PATIENCE {
-            let mut pid = String::new();
-            let _ = (&mut lock).take(20).read_to_string(&mut pid);
-            let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
-            return Err(FolderError::Busy(digits, remedy));
-        }
-        thread::sleep(Duration::from_millis(20));
+    if !lock_soon(&lock).map_err(at)? {
+        let mut pid = String::new();
+        let _ = (&mut lock).take(20).read_to_string(&mut pid);
+        let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
+        return Err(FolderError::Busy(digits, remedy));
     }
     lock.set_len(0).and_then(|()| lock.rewind()).map_err(at)?;
     lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(at)?;
     Ok(lock)
+}
+
+/// Takes the lock of an open file; whether it was to be had soon.
+///
+/// # Errors
+///
+/// The file cannot be locked.
+pub fn lock_soon(file: &File) -> io::Result<bool> {
+    let began = Instant::now();
+    while let Err(e) = flock(file, FlockOperation::NonBlockingLockExclusive) {
+        if e != rustix::io::Errno::WOULDBLOCK {
+            return Err(e.into());
+        }
+        if began.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-pub use folder::{FolderError, lock, usual};
+pub use folder::{FolderError, lock, lock_soon, usual};
 pub use log::{Log, write_at_once};
 
 /// Wait after an `accept` that failed, for example for lack of file descriptors: the connection is still pending, and
