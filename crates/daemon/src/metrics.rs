@@ -216,15 +216,10 @@ mod tests {
         let vms = vec![VmStatus {
             vm,
             policy: "wake-boost".to_owned(),
-            for_ns: 1,
             vcpus: vec![vcpu, alone],
-            timers: None,
-            hears: Vec::new(),
             rests: true,
-            asked: None,
-            notes: Vec::new(),
-            not_given_back: Vec::new(),
             interrupts: Some(heard),
+            ..VmStatus::default()
         }];
         metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })
     }

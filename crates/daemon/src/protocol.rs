@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_vmm::Vm;
 
 /// A VM, identified by its process. A process id alone may be reused.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VmId {
     /// The VMM's process.
     pub pid: u32,
@@ -150,7 +150,7 @@ pub struct InterruptStatus {
 }
 
 /// A VM with a policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VmStatus {
     /// The VM.
     pub vm: VmId,

@@ -23,7 +23,7 @@ pub struct RepeatSummary {
 }
 
 /// A latency series of one repeat.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Latency {
     /// Probe.
     pub probe: String,

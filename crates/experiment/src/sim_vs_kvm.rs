@@ -38,7 +38,7 @@ impl Pair {
 }
 
 /// One series on both backends.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// Policy.
     pub policy: String,
@@ -109,9 +109,6 @@ fn row(key: &Key) -> Beside {
         probe: key.probe.clone(),
         metric: key.metric.clone(),
         unit: key.unit.clone(),
-        mean: Pair::default(),
-        p50: Pair::default(),
-        p90: Pair::default(),
-        p99: Pair::default(),
+        ..Beside::default()
     }
 }

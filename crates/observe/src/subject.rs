@@ -23,7 +23,7 @@ pub struct Vcpu {
 }
 
 /// A VM, by its threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Its name, as a scenario and a probe take it.
     pub name: String,

@@ -76,11 +76,8 @@ fn spin(time: Duration) {
 fn subject(vcpus: &[&Worker]) -> Subject {
     Subject {
         name: "web".to_owned(),
-        pid: None,
         vcpus: (0..).zip(vcpus).map(|(i, worker)| worker.vcpu(i)).collect(),
-        others: Vec::new(),
-        unplaced: 0,
-        kvm: false,
+        ..Subject::default()
     }
 }
 

@@ -97,8 +97,6 @@ pub(crate) fn missing_words(missing: &Missing) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vcoop_experiment::result::Params;
-
     use super::{Beside, Pair, Style, table};
 
     #[test]
@@ -107,14 +105,13 @@ mod tests {
             |sim: f64, kvm: f64| Pair { sim: Some(sim), kvm: Some(kvm), ratio: Some(sim / kvm) };
         let latency = Beside {
             policy: "dynamic-with-a-longer-name".to_owned(),
-            params: Params::new(),
             probe: "guest-with-a-name.cyclictest".to_owned(),
             metric: "latency".to_owned(),
             unit: "us".to_owned(),
             mean: pair(1234.5, 123.4),
             p50: pair(123.4, 123.4),
-            p90: Pair::default(),
             p99: pair(123_456.0, 123.4),
+            ..Beside::default()
         };
         let throughput = Beside {
             metric: "throughput".to_owned(),

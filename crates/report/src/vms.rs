@@ -21,7 +21,7 @@ pub struct Vms {
 }
 
 /// A VM. Its texts are safe to print.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Vm {
     /// Its name; not always unique.
     pub name: String,
@@ -211,11 +211,7 @@ mod tests {
             start_ticks: 1,
             vcpus,
             unplaced_vcpus: Some(0),
-            policy: None,
-            heard_by: Vec::new(),
-            rests: false,
-            sources: Vec::new(),
-            guest_driver: None,
+            ..Vm::default()
         };
         Vms { schema: "vcoop.vms/1", version: "0", vms: vec![vm], notes }
     }

@@ -245,17 +245,13 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use vcoop_daemon::VmStatus;
-
-    use super::chosen;
+    use super::{VmId, VmStatus, chosen};
 
     #[test]
     fn a_name_that_several_vms_have_detaches_none() {
-        let vm = |pid: u32, name: &str| -> VmStatus {
-            let vm = json!({ "pid": pid, "start_ticks": 1, "name": name });
-            let status = json!({ "vm": vm, "policy": "static", "for_ns": 1, "vcpus": [] });
-            serde_json::from_value(status).unwrap()
+        let vm = |pid: u32, name: &str| {
+            let vm = VmId { pid, start_ticks: 1, name: name.to_owned() };
+            VmStatus { vm, ..VmStatus::default() }
         };
         let vms = [vm(7, "web"), vm(8, "db"), vm(9, "web"), vm(10, "pair"), vm(10, "pair#5")];
         let pids = |name| {

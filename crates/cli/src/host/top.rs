@@ -297,7 +297,6 @@ mod tests {
     use super::{COLUMNS, Counts, Entry, draw, entry, table};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use serde_json::json;
     use std::time::Duration;
     use vcoop_daemon::{VcpuStatus, VmId, VmStatus};
 
@@ -306,10 +305,7 @@ mod tests {
     }
 
     fn applied(policy: &str, rests: bool) -> VmStatus {
-        let status = json!({
-            "vm": vm(), "policy": policy, "for_ns": 1, "vcpus": [], "rests": rests
-        });
-        serde_json::from_value(status).unwrap()
+        VmStatus { vm: vm(), policy: policy.to_owned(), rests, ..VmStatus::default() }
     }
 
     fn driven() -> Entry {

@@ -344,7 +344,6 @@ fn look_at(found: &vmm::Thread) -> Result<Thread, String> {
 #[cfg(test)]
 mod tests {
     use super::{apply, foreign_realtime};
-    use serde_json::json;
     use vcoop_daemon::{VcpuStatus, VmId, VmStatus};
     use vcoop_report::vms::{Thread, Vcpu, Vm};
 
@@ -357,11 +356,9 @@ mod tests {
             left_alone: alone.map(str::to_owned),
             ..VcpuStatus::default()
         };
-        let status = json!({
-            "vm": id, "policy": "wake-boost", "for_ns": 1,
-            "vcpus": [vcpu(0, None), vcpu(1, Some("somebody else made it SCHED_FIFO 2"))],
-        });
-        let status: VmStatus = serde_json::from_value(status).unwrap();
+        let vcpus = vec![vcpu(0, None), vcpu(1, Some("somebody else made it SCHED_FIFO 2"))];
+        let policy = "wake-boost".to_owned();
+        let status = VmStatus { vm: id.clone(), policy, vcpus, ..VmStatus::default() };
         let realtime = |index| Vcpu {
             index,
             tid: 70 + index,
@@ -370,20 +367,8 @@ mod tests {
             thread: Thread { realtime_by: Some("unknown"), ..Thread::default() },
             boosted: None,
         };
-        let mut vm = Vm {
-            name: id.name.clone(),
-            vmm: String::new(),
-            accel: String::new(),
-            pid: 7,
-            start_ticks: 1,
-            vcpus: [0, 1].map(realtime).into(),
-            unplaced_vcpus: None,
-            policy: None,
-            heard_by: Vec::new(),
-            rests: false,
-            sources: Vec::new(),
-            guest_driver: None,
-        };
+        let vcpus = [0, 1].map(realtime).into();
+        let mut vm = Vm { name: id.name.clone(), pid: 7, start_ticks: 1, vcpus, ..Vm::default() };
         let note = apply(Some(&[status]), &id, &mut vm).unwrap();
         let alone = "wake-boost: 1 left alone (vCPU 1: somebody else made it SCHED_FIFO 2)";
         assert_eq!(note.evidence, alone);

@@ -154,15 +154,10 @@ mod tests {
             metric: "latency",
             bins: bins.iter().copied().collect(),
             count: bins.iter().map(|b| b.1).sum(),
-            missed: 0,
             sum_ns: bins.iter().map(|b| u128::from(b.0 * b.1)).sum(),
             min_ns: bins[0].0,
             max_ns: bins[bins.len() - 1].0,
-            by_log2: Default::default(),
-            slices: None,
-            parts_sum: Default::default(),
-            ran_instead: Default::default(),
-            worst: Vec::new(),
+            ..Latency::default()
         }
     }
 
