@@ -24,6 +24,13 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
+/// A sweep's file, and a place for its dataset.
+fn written(name: &str, sweep: &str) -> (PathBuf, PathBuf) {
+    let dir = folder(name);
+    fs::write(dir.join("s.toml"), sweep).unwrap();
+    (dir.join("s.toml"), dir.join("out"))
+}
+
 fn sweep(file: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     command.arg("sweep").arg(file).arg("--out").arg(out).args(extra);
@@ -63,10 +70,8 @@ fn done(dir: &Path) -> usize {
 
 #[test]
 fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
-    let dir = folder("killed");
-    let file = dir.join("s.toml");
-    fs::write(&file, SWEEP).unwrap();
-    let (whole, pieces) = (dir.join("whole"), dir.join("pieces"));
+    let (file, whole) = written("killed", SWEEP);
+    let pieces = whole.with_file_name("pieces");
     let began = Instant::now();
     vcoop(&file, &whole, &["--quiet"]).well();
     let time = began.elapsed();
@@ -96,10 +101,7 @@ fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
 
 #[test]
 fn an_interrupt_keeps_what_is_done_and_says_130() {
-    let dir = folder("interrupted");
-    let file = dir.join("s.toml");
-    fs::write(&file, SWEEP.replace("100ms", "2s")).unwrap();
-    let out = dir.join("out");
+    let (file, out) = written("interrupted", &SWEEP.replace("100ms", "2s"));
     let child = sweep(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
     until("a point is done", || done(&out) > 0);
     send(child.id(), Signal::INT);
@@ -111,47 +113,29 @@ fn an_interrupt_keeps_what_is_done_and_says_130() {
 
 #[test]
 fn a_dry_run_says_what_would_run_and_runs_nothing() {
-    let dir = folder("dry");
-    let file = dir.join("s.toml");
-    fs::write(&file, SWEEP).unwrap();
-    let output = vcoop(&file, &dir.join("out"), &["--dry-run"]).well();
-    let said = output.out;
+    let (file, out) = written("dry", SWEEP);
+    let said = vcoop(&file, &out, &["--dry-run"]).well().out;
     assert!(said.contains("320 points") && said.contains("1920 runs"), "{said}");
     assert!(said.contains("interval_us") && said.contains("point 319"), "{said}");
-    assert!(!dir.join("out").exists());
+    assert!(!out.exists());
 }
 
 #[test]
 fn a_map_shows_the_best_policy_or_a_number() {
-    let dir = folder("map");
-    let (file, out) = (dir.join("s.toml"), dir.join("out"));
     let sweep = "name = \"mapped\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic:rr\"]\n\
         [set]\nduration = \"500ms\"\nwarmup = \"400ms\"\n[axes]\n\"load.hog.count\" = [2, 10]\n\
         \"host.tick_hz\" = [1000, 250]\n";
-    fs::write(&file, sweep).unwrap();
+    let (file, out) = written("map", sweep);
     vcoop(&file, &out, &["--quiet"]).well();
-    let map = |extra: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        command.arg("map").arg(&out).args(["--rows", "hog_count", "--columns", "tick_hz"]);
-        Said::by(command.args(extra))
-    };
-    let number = map(&["--show", "ratio", "--policy", "dynamic:rr"]).well();
-    let said = number.out;
+    let map = |extra: &[&str]| map_by(&out, "hog_count", "tick_hz", extra);
+    let said = map(&["--show", "ratio", "--policy", "dynamic:rr"]).well().out;
     assert!(said.contains("hog_count \\ tick  250 Hz"), "{said}");
     let ratios: Vec<f64> =
         said.split_whitespace().filter_map(|w| w.strip_suffix('x')?.parse().ok()).collect();
     assert!(ratios.len() == 4 && ratios.iter().all(|x| *x < 1.0), "{said}");
     let by_policy = |show: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        command.arg("map").arg(&out).args([
-            "--rows",
-            "policy",
-            "--columns",
-            "tick_hz",
-            "--show",
-            show,
-        ]);
-        let said = Said::by(command.args(["--only", "hog_count=2"]));
+        let show = ["--show", show, "--only", "hog_count=2"];
+        let said = map_by(&out, "policy", "tick_hz", &show);
         (said.code, said.out + &said.err)
     };
     let rows = |said: &str| -> Vec<String> {
@@ -164,7 +148,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
     assert!(done == Some(0) && rows(&said) == ["dynamic:rr"], "the baseline has no ratio: {said}");
     let (done, said) = by_policy("best");
     assert!(done == Some(2) && said.contains("axis `policy` goes with a column"), "{said}");
-    let picture = dir.join("map.svg");
+    let picture = out.with_file_name("map.svg");
     map(&["--out", picture.to_str().unwrap()]).well();
     let svg = fs::read_to_string(&picture).unwrap();
     assert_eq!(svg.matches("class=\"tile").count(), 4);
@@ -199,14 +183,12 @@ fn a_limit_of_too_few_samples_is_neither_met_nor_broken() {
 fn run_tune_capacity_and_map_give_the_same_answer() {
     let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two-cores.toml");
     let scenario = scenario.to_str().unwrap();
-    let dir = folder("same");
-    let (file, out) = (dir.join("s.toml"), dir.join("out"));
     let policies = ["vanilla", "wake-boost", "dynamic", "static"];
     let sweep = format!(
         "name = \"same\"\nscenario = {scenario:?}\npolicies = {policies:?}\n[axes]\n\
          \"host.tick_hz\" = [250]\n\"host.preemption\" = [\"voluntary\"]\n[repeats]\nmin = 6\n"
     );
-    fs::write(&file, sweep).unwrap();
+    let (file, out) = written("same", &sweep);
     vcoop(&file, &out, &["--quiet"]).well();
     let ask = |words: &[&str], limits: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
@@ -249,35 +231,33 @@ fn run_tune_capacity_and_map_give_the_same_answer() {
 
 #[test]
 fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
-    let dir = folder("wrong");
-    let file = dir.join("s.toml");
-    let run = |text: &str, extra: &[&str]| {
-        fs::write(&file, text).unwrap();
-        vcoop(&file, &dir.join("out"), extra)
-    };
-    run(&SWEEP.replace("host.tick_hz", "host.tick_hs"), &[]).fails(2, &["did you mean `tick_hz`"]);
-    fs::create_dir_all(dir.join("out")).unwrap();
-    fs::write(dir.join("out/precious"), "x").unwrap();
-    run(SWEEP, &[]).fails(2, &["nothing was overwritten"]);
-    let mut ray = sweep(&file, &dir.join("ray"), &["--engine", "ray"]);
+    let (file, out) = written("wrong", &SWEEP.replace("host.tick_hz", "host.tick_hs"));
+    vcoop(&file, &out, &[]).fails(2, &["did you mean `tick_hz`"]);
+    fs::write(&file, SWEEP).unwrap();
+    fs::create_dir_all(&out).unwrap();
+    fs::write(out.join("precious"), "x").unwrap();
+    vcoop(&file, &out, &[]).fails(2, &["nothing was overwritten"]);
+    let mut ray = sweep(&file, &out.with_file_name("ray"), &["--engine", "ray"]);
     Said::by(ray.env("VCOOP_PYTHON", "/nonexistent/python")).fails(3, &["remedy"]);
 }
 
 /// A small sweep's file, and its folder when it has run.
 fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Said) {
-    let dir = folder(name);
-    let (file, out) = (dir.join("s.toml"), dir.join("out"));
     let sweep = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
         [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\nrepeats = 1\n[axes]\n";
-    fs::write(&file, format!("{top}{sweep}{axes}\n")).unwrap();
+    let (file, out) = written(name, &format!("{top}{sweep}{axes}\n"));
     let output = vcoop(&file, &out, &["--quiet"]);
     (file, out, output)
 }
 
-fn map(out: &Path, extra: &[&str]) -> Said {
+fn map_by(out: &Path, rows: &str, columns: &str, extra: &[&str]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-    command.arg("map").arg(out).args(["--rows", "hog_count", "--columns", "interval_us"]);
+    command.arg("map").arg(out).args(["--rows", rows, "--columns", columns]);
     Said::by(command.args(extra))
+}
+
+fn map(out: &Path, extra: &[&str]) -> Said {
+    map_by(out, "hog_count", "interval_us", extra)
 }
 
 const TWO_PARTS: &str = "\"load.hog.count\" = [1, 2, 3, 4, 5]\n\
@@ -331,7 +311,6 @@ fn a_part_that_is_not_what_it_should_be_is_named_refused_and_computed_anew() {
 #[test]
 fn a_changed_file_of_any_point_is_named() {
     let dir = folder("inputs-of-points");
-    fs::create_dir_all(&dir).unwrap();
     let profile = include_str!("../../../profiles/zero.toml");
     let paths = ["a.toml", "b.toml"].map(|name| dir.join(name));
     paths.iter().for_each(|path| fs::write(path, profile).unwrap());
@@ -340,8 +319,7 @@ fn a_changed_file_of_any_point_is_named() {
     let (file, out, output) = small("inputs", &axes, "");
     output.well();
     fs::write(&paths[1], format!("{profile}\n# another\n")).unwrap();
-    let output = vcoop(&file, &out, &["--quiet"]);
-    output.fails(2, &[&names[1]]);
+    vcoop(&file, &out, &["--quiet"]).fails(2, &[&names[1]]);
 }
 
 #[test]

@@ -34,11 +34,21 @@ fn assert_balanced(text: &str) {
     assert_eq!(open, Vec::<&str>::new());
 }
 
+fn page(document: &Document) -> String {
+    let page = render_html(document);
+    assert_balanced(&page);
+    page
+}
+
+/// The charts whose id begins so.
+fn of<'c>(charts: &'c [Chart], id: &str) -> Vec<&'c Chart> {
+    charts.iter().filter(|chart| chart.id.starts_with(id)).collect()
+}
+
 #[test]
 fn everything_is_there_and_nothing_comes_from_elsewhere() {
     let document = measured("");
-    let page = render_html(&document);
-    assert_balanced(&page);
+    let page = page(&document);
     for id in [
         "verdict",
         "slower",
@@ -163,7 +173,7 @@ fn simulated_lies_beside_measured_in_the_same_chart() {
     let labels = ["vanilla, kvm", "vanilla, sim", "dynamic, kvm", "dynamic, sim"];
     let slots = [Slot::Series(0), Slot::Simulated(0), Slot::Series(2), Slot::Simulated(2)];
     for (kind, from) in [("slower-guest-rt", 0), ("quantiles-guest-rt", 0), ("cost", 2)] {
-        let own: Vec<&Chart> = charts.iter().filter(|c| c.id.starts_with(kind)).collect();
+        let own = of(&charts, kind);
         assert_eq!(own.len(), 1, "{kind}");
         let keys = own[0].legend.iter();
         let (found, colours): (Vec<&str>, Vec<Slot>) =
@@ -171,9 +181,8 @@ fn simulated_lies_beside_measured_in_the_same_chart() {
         assert_eq!((&found[..], &colours[..]), (&labels[from..], &slots[from..]), "{kind}");
     }
     // The measured time of both has nothing to do with each other.
-    assert_eq!(charts.iter().filter(|c| c.id.starts_with("time-guest-rt")).count(), 2);
-    let page = render_html(&on_two_backends());
-    assert_balanced(&page);
+    assert_eq!(of(&charts, "time-guest-rt").len(), 2);
+    let page = page(&on_two_backends());
     assert!(page.contains("pale or hollow is simulated") && page.contains("class=\"dt hole\""));
     assert!(!render_html(&measured("")).contains("or hollow is simulated"));
 }
@@ -185,8 +194,7 @@ fn hostile_names_stay_text() {
     let json = document.to_json();
     for name in ["dynamic", "guest.rt", "small", "desktop", "hog", "Everything"] {
         let hostile: Document = serde_json::from_str(&json.replace(name, evil)).unwrap();
-        let page = render_html(&hostile);
-        assert_balanced(&page);
+        let page = page(&hostile);
         assert!(!page.contains("<img") && !page.contains("<script>alert"), "{name}");
         let scripts = page.matches("<script").count();
         assert_eq!(scripts, page.matches("class=\"zoom-data\"").count() + 2, "{name}");
@@ -201,12 +209,10 @@ fn hostile_names_stay_text() {
 #[test]
 fn a_matrix_gets_a_heat_map_and_charts_that_can_be_compared() {
     let document = measured("[matrix]\n\"load.hog.count\" = [1, 2, 3]\n");
-    let page = render_html(&document);
-    assert_balanced(&page);
+    let page = page(&document);
     assert!(page.contains("<section id=\"matrix\""));
     let charts = charts_of(&document);
-    let cells: Vec<&Chart> =
-        charts.iter().filter(|c| c.id.starts_with("slower-guest-rt")).collect();
+    let cells = of(&charts, "slower-guest-rt");
     assert_eq!(cells.len(), 3);
     for chart in &cells {
         assert_eq!((chart.x.min, chart.x.max), (cells[0].x.min, cells[0].x.max));
@@ -221,8 +227,7 @@ fn a_matrix_gets_a_heat_map_and_charts_that_can_be_compared() {
         ..one
     };
     let charts = charts_of(&one);
-    let cells: Vec<&Chart> =
-        charts.iter().filter(|c| c.id.starts_with("slower-guest-rt")).collect();
+    let cells = of(&charts, "slower-guest-rt");
     assert_eq!(cells.len(), 1);
     let labels: Vec<&str> = cells[0].legend.iter().map(|key| key.label.as_str()).collect();
     assert_eq!(labels, ["pcpus 2", "pcpus 3"]);
@@ -231,7 +236,7 @@ fn a_matrix_gets_a_heat_map_and_charts_that_can_be_compared() {
 #[test]
 fn tails_fall_from_all_samples_and_pass_through_the_quantiles() {
     let document = measured("");
-    for chart in charts_of(&document).iter().filter(|c| c.id.starts_with("slower-")) {
+    for chart in of(&charts_of(&document), "slower-") {
         let (mut lines, mut dots) = (Vec::new(), Vec::new());
         for layer in &chart.layers {
             match layer {
@@ -260,7 +265,7 @@ fn tails_fall_from_all_samples_and_pass_through_the_quantiles() {
 fn the_parts_of_every_bar_add_up() {
     let document = measured("");
     let charts = charts_of(&document);
-    let stacks: Vec<&Chart> = charts.iter().filter(|c| c.id.starts_with("parts-")).collect();
+    let stacks = of(&charts, "parts-");
     assert_eq!(stacks.len(), 2);
     for chart in stacks {
         assert!(chart.caption.contains('%'), "{}", chart.caption);
@@ -307,8 +312,7 @@ fn an_old_result_without_detail_still_gives_a_page() {
             series.detail = None;
         }
     }
-    let page = render_html(&document);
-    assert_balanced(&page);
+    let page = page(&document);
     assert!(page.contains("<section id=\"quantiles\"") && page.contains("<section id=\"latency\""));
 }
 
@@ -328,8 +332,7 @@ fn vcpus_in_use_are_drawn_by_time() {
         assert!((sum * 12.0 - (55.0 * 4.0 + 65.0)).abs() < 0.01, "{:?}", series.used);
         assert_eq!(series.changes.iter().sum::<f64>(), 1.0);
     }
-    let page = render_html(&document);
-    assert_balanced(&page);
+    let page = page(&document);
     assert!(page.contains("wide: vCPUs in use") && page.contains("wide prefers 1 vCPUs"));
     assert!(measured("").in_use.is_empty(), "nobody keeps off any");
 }

@@ -27,7 +27,11 @@ const SMALL: &str = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\
 const BUILD: &str = "0.1.0 (0123456789ab)";
 
 fn job(text: &str) -> Job {
-    let sweep = Sweep::parse("s.toml", text).unwrap_or_else(|e| panic!("{e}"));
+    job_of("s.toml", text)
+}
+
+fn job_of(file: &str, text: &str) -> Job {
+    let sweep = Sweep::parse(file, text).unwrap_or_else(|e| panic!("{e}"));
     Job::new(sweep).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -38,6 +42,7 @@ fn refused(text: &str) -> String {
 fn folder(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweeps-{name}"));
     let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
     dir
 }
 
@@ -98,7 +103,6 @@ fn what_a_killed_sweep_leaves_is_made_whole_by_the_next() {
     let (job, whole, dir) = (job(SMALL), folder("unkilled"), folder("killed"));
     sweep(&job, &whole, 2, u32::MAX);
     // Killed before its manifest had its name.
-    fs::create_dir(&dir).unwrap();
     fs::write(dir.join(".manifest.json.part"), "{").unwrap();
     assert!(sweep(&job, &dir, 1, 5).interrupted);
     // Killed with the last point of a part in the journal, before the part was written. The journal of a part says
@@ -299,7 +303,6 @@ fn folders_of_anything_else_are_refused_and_left_alone() {
     fs::write(dir.join("manifest.json"), &manifest).unwrap();
     assert!(bytes(&dir) == before);
     let foreign = folder("foreign");
-    fs::create_dir_all(&foreign).unwrap();
     fs::write(foreign.join("thesis.tex"), "precious").unwrap();
     assert!(why(open(SMALL, &foreign)).contains("thesis.tex"));
     assert_eq!(bytes(&foreign).len(), 1);
@@ -316,7 +319,6 @@ fn why(result: Result<Dataset, DatasetError>) -> String {
 fn of_two_starters_one_writes() {
     let (dir, job) = (folder("starters"), job(SMALL));
     // The first starter has the folder before it has any file.
-    fs::create_dir_all(&dir).unwrap();
     let lock = fs::File::open(&dir).unwrap();
     lock.lock().unwrap();
     assert!(why(Dataset::open(&dir, &job, BUILD)).contains("another process"));
@@ -337,7 +339,6 @@ fn of_two_starters_one_writes() {
 /// folder has all of them.
 fn of_files(name: &str) -> (PathBuf, Job) {
     let dir = folder(name);
-    fs::create_dir_all(&dir).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (from, to) in [
         ("captures/build-serve.txt.gz", "a.gz"),
@@ -366,8 +367,7 @@ fn of_files(name: &str) -> (PathBuf, Job) {
         at("q.toml")
     );
     fs::write(dir.join("s.toml"), &text).unwrap();
-    let sweep = Sweep::parse(&at("s.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
-    let job = Job::new(sweep).unwrap_or_else(|e| panic!("{e}"));
+    let job = job_of(&at("s.toml"), &text);
     (dir, job)
 }
 
@@ -443,8 +443,6 @@ fn sweeps_that_ship_and_the_one_in_the_docs_hold() {
     texts.push(block.unwrap().to_owned());
     let file = root.join("sweeps/s.toml");
     for text in texts {
-        let name = file.to_str().unwrap();
-        let sweep = Sweep::parse(name, &text).unwrap_or_else(|e| panic!("{e}"));
-        assert!(Job::new(sweep).unwrap_or_else(|e| panic!("{e}")).points() > 1);
+        assert!(job_of(file.to_str().unwrap(), &text).points() > 1);
     }
 }

@@ -51,7 +51,7 @@ fn a_full_disk_leaves_no_half_file_and_spares_the_old_one() {
 
 #[test]
 fn out_writes_everything_and_spares_other_results() {
-    let dir = folder("out");
+    let dir = folder("out").join("new");
     let path = dir.to_str().unwrap();
     short(&["--out", path]).well();
     let result = json(dir.join("result.json"));
@@ -84,7 +84,6 @@ fn a_result_that_cannot_be_kept_is_printed() {
 #[test]
 fn out_spares_files_of_others() {
     let dir = folder("foreign");
-    fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("plan.json"), "mine").unwrap();
     short(&["--out", dir.to_str().unwrap()]).fails(2, &[]);
     assert_eq!(fs::read_to_string(dir.join("plan.json")).unwrap(), "mine");
@@ -93,7 +92,6 @@ fn out_spares_files_of_others() {
 #[test]
 fn out_spares_any_file_of_others_unless_it_is_forced() {
     let dir = folder("thesis");
-    fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("thesis.tex"), "mine").unwrap();
     let path = dir.to_str().unwrap();
     short(&["--out", path]).fails(2, &["`thesis.tex` and no result.json", "remedy: "]);
@@ -143,7 +141,6 @@ fn a_report_is_drawn_again_from_its_result() {
 #[test]
 fn results_of_another_version_are_refused() {
     let dir = folder("report-version");
-    fs::create_dir_all(&dir).unwrap();
     let path = dir.to_str().unwrap();
     let refused = |text_of: &str| {
         fs::write(dir.join("result.json"), text_of).unwrap();
@@ -162,7 +159,6 @@ fn results_of_another_version_are_refused() {
 #[test]
 fn printed_results_give_charts_where_they_were_asked_to() {
     let dir = folder("printed");
-    fs::create_dir_all(&dir).unwrap();
     let path = dir.to_str().unwrap();
     let drawn = |extra: &[&str]| {
         let output = short(&[&["--json"], extra].concat()).well();
@@ -199,7 +195,6 @@ fn a_reproduction_leaves_a_report_too() {
 #[test]
 fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
     let dir = folder("metrics");
-    fs::create_dir_all(&dir).unwrap();
     let (file, neighbour) = (dir.join("m.prom"), dir.join("m.part"));
     fs::write(&file, "old").unwrap();
     fs::write(&neighbour, "somebody else's").unwrap();

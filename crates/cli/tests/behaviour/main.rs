@@ -41,6 +41,7 @@ fn short(extra: &[&str]) -> Said {
 fn folder(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
     dir
 }
 
@@ -209,8 +210,7 @@ fn notes_go_to_stderr_and_quiet_silences_them() {
 #[test]
 fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
     let args = ["run", "busy-host", "--duration", "200ms", "--warmup", "20ms", "--repeats", "5"];
-    let output = run(&args).well();
-    let report = output.out;
+    let report = run(&args).well().out;
     assert!(!report.contains('\u{1b}'), "colour belongs to terminals");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
@@ -224,8 +224,7 @@ fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
 
 #[test]
 fn the_matrix_report_fits_too() {
-    let output = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]);
-    let report = output.out;
+    let report = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]).out;
     assert!(report.contains("browser_enabled true, buffer 96 frames"), "{report}");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
@@ -235,8 +234,7 @@ fn the_matrix_report_fits_too() {
 #[test]
 fn the_command_to_repeat_gives_the_same_again() {
     let sets = ["--policy", "vanilla,static", "--set", "policy.static.means=fifo 50"];
-    let first = short(&sets);
-    let report = first.out;
+    let report = short(&sets).out;
     let again = report.lines().find_map(|line| line.strip_prefix("Again: vcoop ")).unwrap();
     let shell = format!("\"$0\" {again}");
     let command = env!("CARGO_BIN_EXE_vcoop");
@@ -337,7 +335,6 @@ fn an_interrupt_shows_what_was_measured() {
 #[test]
 fn an_interrupted_trace_says_how_long_it_is() {
     let dir = folder("interrupted-trace");
-    fs::create_dir_all(&dir).unwrap();
     let file = dir.join("trace.txt");
     let long = ["--text", "--duration", "20000s", "-o", file.to_str().unwrap()];
     let mut child = vcoop(&[&["trace", "busy-host-1"], &long[..]].concat())
@@ -395,8 +392,7 @@ fn schema_completions_man_and_doctor_print_something_sound() {
     let schema = run(&["schema"]).json();
     assert!(schema["$schema"].is_string(), "it names its own dialect");
     for shell in ["bash", "zsh", "fish"] {
-        let output = run(&["completions", shell]);
-        let script = output.out;
+        let script = run(&["completions", shell]).out;
         assert!(script.contains("vcoop") && script.contains("capacity"), "{shell}");
         assert!(!script.contains("keeper"), "{shell} offers a hidden command");
     }
@@ -415,8 +411,7 @@ fn schema_completions_man_and_doctor_print_something_sound() {
 
 #[test]
 fn captures_are_described() {
-    let output = run(&["capture", "builtin:build-serve"]);
-    let report = output.out;
+    let report = run(&["capture", "builtin:build-serve"]).out;
     assert!(report.starts_with("builtin:build-serve: "), "{report}");
     assert!(report.contains("busiest threads"));
 }
@@ -455,8 +450,7 @@ fn how_to_give_a_vm_the_driver_says_what_it_is_called() {
     for (name, says, silent) in
         [("web", "vcoop attach web ", "in them"), ("we b$(x)", renamed, "vcoop attach we_b")]
     {
-        let said = run(&["vms", "--how", name]);
-        let said = said.out;
+        let said = run(&["vms", "--how", name]).out;
         assert!(said.contains(says) && !said.contains(silent), "{said}");
     }
     let unanswered = run(&["vms", "--qmp", "/nonexistent"]);

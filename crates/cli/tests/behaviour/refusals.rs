@@ -27,7 +27,6 @@ fn bounded(args: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn endless_files_are_refused_by_every_reader() {
     let dir = folder("endless");
-    fs::create_dir_all(&dir).unwrap();
     let pipe = dir.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let pipe = pipe.to_str().unwrap();
@@ -90,7 +89,6 @@ fn refused(args: &[&str], why: &str) {
 #[test]
 fn places_for_results_that_are_none_are_refused_before_anything_runs() {
     let dir = folder("places");
-    fs::create_dir_all(&dir).unwrap();
     let sweep = dir.join("sweep.toml");
     let axes = "name = \"s\"\nscenario = \"busy-host-1\"\n[axes]\n\"host.tick_hz\" = [250, 1000]\n";
     fs::write(&sweep, axes).unwrap();
@@ -225,7 +223,6 @@ fn a_series_with_a_damaged_number_is_refused() {
 #[test]
 fn escapes_in_a_scenario_are_shown_and_not_sent() {
     let dir = folder("escapes");
-    fs::create_dir_all(&dir).unwrap();
     let file = dir.join("s.toml");
     run(&["list", "scenarios"]).well();
     let title = "title = \"a\\u001b]0;owned\\u0007b\"";
@@ -298,18 +295,12 @@ fn recording_nothing_is_refused() {
 #[test]
 fn what_is_no_result_is_told_with_the_way_out() {
     let dir = folder("no-result");
-    fs::create_dir_all(&dir).unwrap();
     let dir = dir.to_str().unwrap();
-    let told = |args: &[&str]| {
-        let output = run(args);
-        output.fails(2, &[]);
-        output.err
-    };
-    assert!(told(&["report", "nowhere"]).contains("there is no such folder; name one"));
-    assert!(told(&["report", dir]).contains("has neither result.json nor reproduce.json"));
+    refused(&["report", "nowhere"], "there is no such folder; name one");
+    refused(&["report", dir], "has neither result.json nor reproduce.json");
     fs::write(format!("{dir}/manifest.json"), "{}").unwrap();
-    assert!(told(&["report", dir]).contains("remedy: vcoop map "));
-    assert!(told(&["diff", dir, dir]).contains("remedy: name a result.json"));
-    assert!(told(&["detach"]).contains("vcoop detach --all"));
-    assert!(told(&["conformance"]).contains("--window <FILE>"));
+    refused(&["report", dir], "remedy: vcoop map ");
+    refused(&["diff", dir, dir], "remedy: name a result.json");
+    refused(&["detach"], "vcoop detach --all");
+    refused(&["conformance"], "--window <FILE>");
 }
