@@ -2,7 +2,7 @@
 
 use crate::driver::{HOG, MS, Machine, eevdf, fairs, nice};
 use vcoop_sched::config::{LevelConfig, Topology};
-use vcoop_sched::{CpuId, CpuSet, EntId};
+use vcoop_sched::{CpuId, EntId};
 
 /// Two cores of two threads.
 fn cores() -> LevelConfig {
@@ -29,9 +29,7 @@ fn two_of_one_core_go_apart_once_a_core_has_idled_a_while() {
     let mut m = Machine::new(&cores());
     let two = [0, 1].map(|cpu| m.pinned(nice(0), cpu, HOG));
     m.run_for(50 * MS);
-    for e in two {
-        m.set_cpus(e, CpuSet::EMPTY);
-    }
+    m.unpin(&two);
     // The fourth attempt, at an interval of a millisecond a CPU.
     m.run_for(12 * MS);
     assert_eq!(two.map(|e| cpu(&m, e) / 2), [0, 0]);
@@ -49,9 +47,7 @@ fn nobody_leaves_a_core_that_is_shared_for_want_of_another() {
     let mut m = Machine::new(&cores());
     let two = [0, 1].map(|cpu| m.pinned(nice(0), cpu, HOG));
     let third = m.pinned(nice(0), 2, HOG);
-    for e in two {
-        m.set_cpus(e, CpuSet::EMPTY);
-    }
+    m.unpin(&two);
     m.run_for(200 * MS);
     assert_eq!(two.map(|e| cpu(&m, e)), [0, 1]);
     assert_eq!(cpu(&m, third), 2);
@@ -105,9 +101,7 @@ fn who_runs_goes_to_an_llc_where_fewer_do() {
         let mut m = Machine::new(&LevelConfig { topology, ..cfg });
         let four = [0, 1, 2, 3].map(|cpu| m.pinned(nice(0), cpu, HOG));
         m.run_for(50 * MS);
-        for e in four {
-            m.set_cpus(e, CpuSet::EMPTY);
-        }
+        m.unpin(&four);
         // Each takes four attempts, at an interval of a millisecond a CPU.
         m.run_for(20 * MS);
         let near = |m: &Machine| four.iter().filter(|&&e| cpu(m, e) < 4).count();
@@ -126,9 +120,7 @@ fn a_difference_of_one_between_llcs_is_borne() {
     let mut m = Machine::new(&LevelConfig { topology, ..eevdf(8) });
     let all = [0, 1, 4].map(|cpu| m.pinned(nice(0), cpu, HOG));
     m.run_for(50 * MS);
-    for e in all {
-        m.set_cpus(e, CpuSet::EMPTY);
-    }
+    m.unpin(&all);
     m.run_for(500 * MS);
     assert_eq!(all.map(|e| m.level.stats(e).migrations), [0; 3]);
 }

@@ -47,9 +47,7 @@ fn who_waits_leaves_one_a_tick() {
     m.run_until(5 * MS + 1);
     m.avoid(cpus(&[1]));
     assert_eq!(on(&m, 1), 6);
-    for &e in &six {
-        m.set_cpus(e, CpuSet::EMPTY);
-    }
+    m.unpin(&six);
     assert_eq!(on(&m, 1), 6, "a wider affinity moves nobody");
     for left in (0..6).rev() {
         m.run_for(MS);
@@ -104,9 +102,7 @@ fn no_cpu_balances_with_an_avoided_one() {
     m.avoid(cpus(&[2, 3]));
     let all: Vec<_> = (0..4).map(|_| m.start(attr.clone(), 2, HOG)).collect();
     m.run_for(10 * MS);
-    for &e in &all {
-        m.set_cpus(e, CpuSet::EMPTY);
-    }
+    m.unpin(&all);
     let first = m.now;
     m.run_until(first + MS - 1);
     // Idle CPUs pull at once elsewhere; from here they do not.

@@ -15,9 +15,7 @@ fn beside(hogs: u32, cfg: &LevelConfig) -> (Machine, EntId) {
         m.pinned(nice(0), cpu, HOG);
     }
     m.run_for(1000 * MS);
-    let e = m.add(Attr::anywhere(nice(0)), 0, BRIEF);
-    m.set_cpus(e, CpuSet::one(CpuId(0)));
-    m.wake(e, None);
+    let e = m.pinned(nice(0), 0, BRIEF);
     m.run_for(20 * MS);
     assert!(!m.level.is_queued(e) && !m.level.is_running(e), "it sleeps again");
     m.set_cpus(e, CpuSet::first_n(8));
@@ -40,9 +38,7 @@ fn in_a_busy_llc_nobody_looks_for_an_idle_cpu() {
         m.wake(e, None);
         assert_eq!(m.level.cpu_of(e), CpuId(0));
         // One with more work is fetched.
-        let long = m.add(Attr::anywhere(nice(0)), 0, HOG);
-        m.set_cpus(long, CpuSet::one(CpuId(0)));
-        m.wake(long, None);
+        let long = m.pinned(nice(0), 0, HOG);
         m.run_for(MS);
         m.set_cpus(long, CpuSet::first_n(8));
         m.run_for(18 * MS);
@@ -76,9 +72,7 @@ fn an_idle_cpu_fetches_at_its_own_interval() {
         let mut moved = Vec::new();
         for _ in 0..20 {
             // A second hog comes to CPU 0, which only idle CPUs can change.
-            let hog = m.add(Attr::anywhere(nice(0)), 0, HOG);
-            m.set_cpus(hog, CpuSet::one(CpuId(0)));
-            m.wake(hog, None);
+            let hog = m.pinned(nice(0), 0, HOG);
             m.run_for(MS);
             m.set_cpus(hog, CpuSet::range(0, 2));
             let began = m.now;

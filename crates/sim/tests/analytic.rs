@@ -1,18 +1,20 @@
 //! Small cases whose answers are known without a simulator.
 
 use crate::support::*;
-use vcoop_model::plan::{Act, Dist, GuestTimer, Mode, Phase, PolicyPlan, Program, Room, TaskPlan};
+use vcoop_model::plan::{
+    Act, Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program, Room, TaskPlan,
+};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, Means, WakeBoostConfig};
-use vcoop_sched::config::{EevdfTunables, Fair, GroupConfig, Policy, RtGuard};
+use vcoop_sched::config::{EevdfTunables, Fair, GroupConfig, LevelConfig, Policy};
 
 const RT: Policy = Policy::Fifo(50);
 
 /// Throughput of the closed queue M/M/1//N: N sources with exponential think time `z`, one FIFO
 /// server with exponential service `s`. Probability that the server is idle:
 /// p0 = 1 / sum_k N!/(N-k)! (s/z)^k.
-fn machine_repairman_busy(n: u32, s: f64, z: f64) -> f64 {
+pub(crate) fn machine_repairman_busy(n: u32, s: f64, z: f64) -> f64 {
     let mut term = 1.0;
     let mut sum = 1.0;
     for k in 0..n {
@@ -22,13 +24,22 @@ fn machine_repairman_busy(n: u32, s: f64, z: f64) -> f64 {
     1.0 - 1.0 / sum
 }
 
+/// Gives the tasks to a guest or to the host; the start of their probes' names.
+fn on_level(p: &mut Plan, guest: bool, level: LevelConfig, tasks: Vec<TaskPlan>) -> &'static str {
+    if guest {
+        p.vms = vec![vm("guest", level, tasks)];
+        return "guest";
+    }
+    p.host_tasks = tasks;
+    "host"
+}
+
 #[test]
 fn closed_markov_queue_has_the_textbook_utilisation() {
     for (n, think) in [(4, 400 * US), (10, 900 * US), (10, 4 * MS)] {
-        let mut p = plan(cfs(1), free());
-        p.duration_ns = 60 * S;
         // RT throttling would cap the server.
-        p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
+        let mut p = plan(unguarded(cfs(1)), free());
+        p.duration_ns = 60 * S;
         let exp = |mean| Dist::Exp { mean_ns: mean, max_ns: 100 * mean };
         for i in 0..n {
             let program = cycle(exp(100 * US), exp(think));
@@ -62,9 +73,8 @@ fn rate_monotonic_start_latency_at_the_critical_instant() {
 
 #[test]
 fn round_robin_shares_by_slices() {
-    let mut p = plan(cfs(1), free());
+    let mut p = plan(unguarded(cfs(1)), free());
     p.duration_ns = 9 * S;
-    p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
     for i in 0..3 {
         p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::Rr(1), &[]));
     }
@@ -204,11 +214,7 @@ fn who_is_light_pays_for_its_wake_ups_by_waiting() {
             (0..n).map(|i| task(&format!("h{i}"), hog(), Policy::NORMAL, &[])).collect();
         let probe = cyclictest(1037 * US, w * US / 2);
         tasks.push(task("probe", probe, Policy::NORMAL, &[]));
-        let place = if guest { "guest" } else { "host" };
-        match guest {
-            false => p.host_tasks = tasks,
-            true => p.vms = vec![vm(place, level, tasks)],
-        }
+        let place = on_level(&mut p, guest, level, tasks);
         probe_all(&mut p);
         let r = run(&p);
         let l = latency(&r, &format!("{place}.probe"));
@@ -263,11 +269,7 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
         tasks[1].name = "u".to_owned();
         let level = unguarded(eevdf(1));
         let mut p = plan(level.clone(), costs);
-        let place = if guest { "guest" } else { "host" };
-        match guest {
-            false => p.host_tasks = tasks,
-            true => p.vms = vec![vm(place, level, tasks)],
-        }
+        let place = on_level(&mut p, guest, level, tasks);
         1e9 / scalar(&run(&p), &format!("{place}.t"), "rate")
     };
     let each = 400 + 700 + 300 + 1_100;
@@ -441,11 +443,7 @@ fn a_request_by_the_clock_is_late_only_if_its_end_is() {
             task("urgent", routine(urgent), RT, &[]),
         ];
         let mut p = plan(eevdf(1), free());
-        let place = if guest { "guest" } else { "host" };
-        match guest {
-            false => p.host_tasks = tasks,
-            true => p.vms = vec![vm(place, eevdf(1), tasks)],
-        }
+        let place = on_level(&mut p, guest, eevdf(1), tasks);
         probe_all(&mut p);
         let r = run(&p);
         let l = latency(&r, &format!("{place}.worker"));

@@ -1,5 +1,6 @@
 //! Round trips whose lengths are known without a simulator.
 
+use crate::analytic::machine_repairman_busy;
 use crate::support::*;
 use vcoop_model::plan::{Dist, Ns, Phase, Plan, Program, Target, TaskPlan};
 use vcoop_model::profile::{CState, Costs};
@@ -189,7 +190,7 @@ fn a_server_takes_calls_in_turn() {
 #[test]
 fn many_callers_see_the_textbook_response_time() {
     let (n, s, z) = (6_u32, 100_000.0, 400_000.0);
-    let mut p = plan(cfs(n + 1), free());
+    let mut p = plan(unguarded(cfs(n + 1)), free());
     p.duration_ns = 60 * S;
     let exp = |mean| Dist::Exp { mean_ns: mean, max_ns: 100 * mean };
     let server = Target::Host(n);
@@ -204,14 +205,8 @@ fn many_callers_see_the_textbook_response_time() {
     let program =
         Program::Serve { work: exp(s as Ns), wait: Dist::Const(0), irq_vcpu: 0, section: None };
     p.host_tasks.push(task("server", program, RT, &[n]));
-    p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let r = run(&p);
-    let (mut term, mut sum) = (1.0, 1.0);
-    for k in 0..n {
-        term *= f64::from(n - k) * s / z;
-        sum += term;
-    }
-    let per_s = (1.0 - 1.0 / sum) / s * 1e9;
+    let per_s = machine_repairman_busy(n, s, z) / s * 1e9;
     let served = scalar(&r, "host.server", "served");
     assert!((served / per_s - 1.0).abs() < 0.01, "{served} calls a second, want {per_s}");
 }
@@ -219,13 +214,12 @@ fn many_callers_see_the_textbook_response_time() {
 #[test]
 fn a_call_that_is_out_at_the_end_is_not_forgotten() {
     // A server that never gets the CPU.
-    let mut p = plan(cfs(2), free());
+    let mut p = plan(unguarded(cfs(2)), free());
     p.host_tasks = vec![
         task("ping", ping(10 * MS, Target::Host(1)), RT, &[0]),
         task("server", serve(US), Policy::Idle, &[1]),
         task("hog", hog(), Policy::Fifo(60), &[1]),
     ];
-    p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let l = only(&mut p, "host.ping");
     assert_eq!((l.hist.len(), l.missed), (1, 99));
     assert_eq!(l.max_ns, 990 * MS);

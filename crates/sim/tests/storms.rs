@@ -76,6 +76,12 @@ fn storm(batch: u32, next: Milestone, backends: u32, toolstacks: u32) -> Plan {
     p
 }
 
+/// VMs are there as soon as they are asked for.
+fn at_once(p: &mut Plan) {
+    p.storms[0].toolstack.clear();
+    p.storms[0].devices = 0;
+}
+
 /// When each VM got there, from the begin of the storm, in that order.
 fn times(r: &Recording, kind: MarkKind) -> Vec<Ns> {
     let marks = r.marks.iter().filter(|mark| mark.kind == kind);
@@ -172,8 +178,7 @@ fn a_serial_toolstack_and_a_serial_backend_queue_a_batch() {
 fn closed_boots_at_one_backend_are_as_slow_as_the_backend() {
     // All boot at once with next to no work of their own: the backend is never idle.
     let mut p = storm(N, Milestone::Login, 1, 1);
-    p.storms[0].toolstack.clear();
-    p.storms[0].devices = 0;
+    at_once(&mut p);
     for vm in &mut p.vms[1..] {
         if let Program::Boot { burst, every, .. } = &mut vm.tasks[0].program {
             (*burst, *every) = (Dist::Const(IO), 0);
@@ -187,8 +192,7 @@ fn closed_boots_at_one_backend_are_as_slow_as_the_backend() {
 #[test]
 fn a_gap_and_a_late_begin_are_kept() {
     let mut p = storm(2, Milestone::Start, 1, 1);
-    p.storms[0].toolstack.clear();
-    p.storms[0].devices = 0;
+    at_once(&mut p);
     p.storms[0].gap_ns = 30 * MS;
     p.storms[0].begin_ns = 500 * MS;
     let starts: Vec<Ns> = times(&run(&p), MarkKind::Started).iter().map(|t| t - 480 * MS).collect();
@@ -210,8 +214,7 @@ fn a_vm_that_is_not_there_takes_nothing() {
     // From its start on it has what it wants.
     p.storms[0].begin_ns = p.warmup_ns + p.duration_ns / 2;
     p.storms[0].batch = N;
-    p.storms[0].toolstack.clear();
-    p.storms[0].devices = 0;
+    at_once(&mut p);
     let r = run(&p);
     assert!((scalar(&r, "desktop", "cpu") - f64::from(N) / 2.0).abs() < 1e-9);
 }
@@ -223,8 +226,7 @@ fn messages_wait_for_a_vm_that_is_not_there() {
     let ping = ping(MS, Target::Guest { vm: 1, task: 1 });
     p.host_tasks = vec![task("ping", ping, Policy::Fifo(50), &[31])];
     p.warmup_ns = 0;
-    p.storms[0].toolstack.clear();
-    p.storms[0].devices = 0;
+    at_once(&mut p);
     probe_all(&mut p);
     let r = run(&p);
     let l = latency(&r, "host.ping");
@@ -331,8 +333,7 @@ fn density_counts_the_desktops_that_one_cpu_carries() {
     // two are active at once, and so on: with few they are short, with many they are not.
     let mut p = storm(1, Milestone::Login, 1, 1);
     p.duration_ns = 60 * S;
-    p.storms[0].toolstack.clear();
-    p.storms[0].devices = 0;
+    at_once(&mut p);
     p.storms[0].gap_ns = 9 * S;
     let limit_ns = 40 * MS;
     p.storms[0].density = Some(DensityPlan { limit_ns, score: Score::P95, window_ns: None });

@@ -30,6 +30,13 @@ fn host_polls() -> Virt {
     virt
 }
 
+/// The host polls for as long as it ever does, at each halt.
+fn fixed_poll() -> Virt {
+    let mut virt = host_polls();
+    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
+    virt
+}
+
 fn guest(idle: GuestIdle) -> Virt {
     let mut virt = Virt::default();
     virt.idle.guest = idle;
@@ -78,8 +85,7 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
     // Halts of almost a millisecond: the adaptive poll never begins, the fixed one is lost each time.
     let adaptive = run(&alone(MS, host_polls()));
     assert_eq!(scalar(&adaptive, "g", "halt_poll"), 0.0);
-    let mut virt = host_polls();
-    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
+    let virt = fixed_poll();
     let fixed = run(&alone(MS, virt.clone()));
     assert!((scalar(&fixed, "g", "halt_polls.lost") - 1_000.0).abs() < 2.0);
     let polled = scalar(&fixed, "g", "halt_poll");
@@ -94,9 +100,7 @@ fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
     // A thread of the host runs for half a millisecond, and the vCPU, which is much lighter, wakes meanwhile and waits.
     // The thread goes to sleep ahead of it, and is still on the queue when the vCPU halts: that halt is not polled for.
     let lost = |delay_dequeue: bool| {
-        let mut virt = host_polls();
-        virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
-        let mut p = alone(150 * US, virt);
+        let mut p = alone(150 * US, fixed_poll());
         let HostSched::Linux(host) = &mut p.host.sched else { unreachable!("it is Linux") };
         let Fair::Eevdf(fair) = &mut host.fair else { unreachable!("it is EEVDF") };
         fair.delay_dequeue = delay_dequeue;
@@ -112,9 +116,7 @@ fn the_host_does_not_poll_beside_one_who_sleeps_in_debt() {
 fn the_host_polls_only_once_it_has_handled_what_came_during_the_exit() {
     // The timer of one task fires soon after that of the other: now and then while the host handles the HLT of a vCPU
     // whose next timer that is. It would be seen at the end of the poll only, 200 us later.
-    let mut virt = host_polls();
-    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
-    let mut p = alone(150 * US, virt);
+    let mut p = alone(150 * US, fixed_poll());
     p.duration_ns = 10 * S;
     p.vms[0].tasks.push(task("u", cyclictest(997 * US, 0), Policy::Fifo(40), &[]));
     let worst = latency(&run(&p), "g.t").max_ns;
@@ -145,9 +147,7 @@ fn a_guest_that_polls_by_haltpoll_has_its_host_not_poll() {
 
 #[test]
 fn halts_and_polls_have_their_quantiles() {
-    let mut virt = host_polls();
-    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
-    let mut p = alone(150 * US, virt);
+    let mut p = alone(150 * US, fixed_poll());
     p.duration_ns = 10 * S;
     // A second task with a longer period: some halts end early.
     p.vms[0].tasks.push(task("u", cyclictest(997 * US, 0), Policy::Fifo(40), &[]));

@@ -23,7 +23,7 @@ mod pool;
 mod queue;
 mod quota;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod weight;
 
 use alloc::vec;

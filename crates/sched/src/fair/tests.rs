@@ -25,7 +25,7 @@ fn empty(fair: Fair, tick_ns: Ns, groups: Vec<u64>) -> FairClass {
     FairClass::new(&level(fair, tick_ns, 1, groups))
 }
 
-pub(super) fn level(fair: Fair, tick_ns: Ns, cpus: u32, groups: Vec<u64>) -> LevelConfig {
+pub(crate) fn level(fair: Fair, tick_ns: Ns, cpus: u32, groups: Vec<u64>) -> LevelConfig {
     LevelConfig {
         topology: Topology::flat(cpus),
         tick_ns,

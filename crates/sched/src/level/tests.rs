@@ -2,9 +2,10 @@
 
 use super::Level;
 use crate::config::{
-    Balance, Bandwidth, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, GroupConfig,
-    LevelConfig, Policy, RtGuard, Topology,
+    Bandwidth, CfsTunables, EevdfRelease, EevdfTunables, Fair, GroupConfig, LevelConfig, Policy,
+    RtGuard, Topology,
 };
+use crate::fair::tests::level;
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,20 +13,11 @@ use core::mem::{offset_of, size_of};
 use proptest::prelude::*;
 
 fn config(cpus: u32, eevdf: bool) -> LevelConfig {
-    LevelConfig {
-        topology: Topology::flat(cpus),
-        tick_ns: 1_000_000,
-        fair: if eevdf {
-            Fair::Eevdf(EevdfTunables::for_cpus(cpus))
-        } else {
-            Fair::Cfs(CfsTunables::for_cpus(cpus))
-        },
-        rr_slice_ns: 100_000_000,
-        rt_guard: RtGuard::Off,
-        dl: DlConfig::default(),
-        balance: Balance::default(),
-        groups: vec![GroupConfig::new(1024)],
-    }
+    let fair = match eevdf {
+        true => Fair::Eevdf(EevdfTunables::for_cpus(cpus)),
+        false => Fair::Cfs(CfsTunables::for_cpus(cpus)),
+    };
+    level(fair, 1_000_000, cpus, vec![1024])
 }
 
 fn serve(level: &mut Level, now: u64) {

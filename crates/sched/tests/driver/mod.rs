@@ -127,6 +127,11 @@ impl Machine {
     }
 
     /// Sets the CPUs to keep off.
+    /// Lets them run anywhere.
+    pub fn unpin(&mut self, all: &[EntId]) {
+        all.iter().for_each(|&e| self.set_cpus(e, CpuSet::EMPTY));
+    }
+
     pub fn avoid(&mut self, cpus: CpuSet) {
         self.account();
         self.level.set_avoided(cpus).expect("a CPU is left");
