@@ -487,11 +487,6 @@ impl Credit1 {
         self.cpus[cpu.index()].queue.iter().map(|&e| EntId(e))
     }
 
-    /// Whether `cpu` was kicked and has not scheduled since.
-    pub fn is_kicked(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.index()].kicked
-    }
-
     /// Counters of an entity, without running and waiting that has not ended.
     pub fn stats(&self, e: EntId) -> EntStats {
         self.ents[e.index()].stats
