@@ -1,18 +1,16 @@
 //! A load of the host by `stress-ng`, if installed: a common load generator, instead of the lab's own loop.
-#![allow(
-    unsafe_code,
-    reason = "to end with its thread, and with its worker, takes raw system calls"
-)]
+#![allow(unsafe_code, reason = "to end with its thread takes a call between fork and exec")]
 
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use std::{fs, io};
 
-use crate::environment::find_in_path;
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use vcoop_model::Missing;
 
+use crate::environment::find_in_path;
 use crate::error::{Error, Whom};
 
 /// Name of the program.
@@ -61,10 +59,7 @@ impl Stressor {
             .process_group(0);
         // SAFETY: between fork and exec only prctl, which is async-signal-safe and takes numbers.
         unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            });
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
         let failed =
             |source| Error::Kernel { asked: "exec of stress-ng", whom: whom.clone(), source };
@@ -104,10 +99,8 @@ impl Stressor {
 
 impl Drop for Stressor {
     fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id()) {
-            // SAFETY: takes numbers. The group is the child's own, and the child is not reaped yet.
-            unsafe { libc::kill(-pid, libc::SIGKILL) };
-        }
+        // The group is the child's own, and the child is not reaped yet.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }

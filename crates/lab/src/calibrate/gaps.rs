@@ -1,10 +1,10 @@
 //! Interrupts of the host, seen as gaps in the time of a thread that does nothing but read the clock.
-#![allow(unsafe_code, reason = "membarrier has no safe wrapper")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use rustix::thread::{MembarrierCommand, membarrier};
 use vcoop_model::plan::Ns;
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::tsc::{Clock, tsc};
@@ -212,17 +212,12 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
 
 /// Interrupts every CPU that runs a thread of this process, and waits until they have answered.
 pub(crate) fn interrupt_others() {
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    let _ = membarrier(MembarrierCommand::PrivateExpedited);
 }
 
 /// Whether [`interrupt_others`] works.
 pub(crate) fn can_interrupt_others() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
-}
-
-fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: no memory is passed; an unknown command fails.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 
 #[cfg(test)]

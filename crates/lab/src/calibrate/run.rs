@@ -1,11 +1,11 @@
 //! A calibration from beginning to end.
-#![allow(unsafe_code, reason = "mlockall has no safe wrapper")]
 
 use std::path::Path;
 use std::thread;
 use std::time::SystemTime;
 
 use kvm_ioctls::Kvm;
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use vcoop_model::Missing;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
@@ -180,16 +180,15 @@ struct Locked(bool);
 
 impl Locked {
     fn all() -> Self {
-        // SAFETY: no memory is passed. Refused, it only means that pages may be missing.
-        Self(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0)
+        // Refused, it only means that pages may be missing.
+        Self(mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).is_ok())
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.0 {
-            // SAFETY: no memory is passed.
-            unsafe { libc::munlockall() };
+            let _ = munlockall();
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Findings about what this process may do, by trying it.
-#![allow(unsafe_code, reason = "asks for limits and locks memory")]
 
 use std::thread;
 
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
+use rustix::process::{Resource, getrlimit};
 use vcoop_sched::config::Policy;
 use vcoop_threads::{Attributes, MAY_BE_REALTIME};
 
@@ -33,19 +34,12 @@ fn real_time(root: &Root, facts: &HostFacts) -> Finding {
 
 fn memory() -> Finding {
     const NAME: &str = "locked memory";
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes to `limit` only.
-    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    let limit = match limit.rlim_cur {
-        libc::RLIM_INFINITY => "unlimited".to_owned(),
-        bytes => format!("{} KiB", bytes / 1024),
+    let limit = match getrlimit(Resource::Memlock).current {
+        None => "unlimited".to_owned(),
+        Some(bytes) => format!("{} KiB", bytes / 1024),
     };
-    // SAFETY: no memory is passed; what is locked is unlocked again.
-    let locked = unsafe {
-        let locked = libc::mlockall(libc::MCL_CURRENT) == 0;
-        libc::munlockall();
-        locked
-    };
+    let locked = mlockall(MlockAllFlags::CURRENT).is_ok();
+    let _ = munlockall();
     let evidence = format!("RLIMIT_MEMLOCK {limit}");
     if locked {
         return Finding::ok(NAME, format!("{evidence}; mlockall works"));

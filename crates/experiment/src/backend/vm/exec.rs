@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use vcoop_model::recording::Scalar;
 
 use crate::result::{EXEC, EXEC_METRIC};
@@ -93,10 +94,7 @@ impl Exec {
 impl Drop for Exec {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-                let kill = rustix::process::Signal::KILL;
-                let _ = rustix::process::kill_process_group(group, kill);
-            }
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
     }
