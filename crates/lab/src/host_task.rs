@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use vcoop_guest::program::skip_past;
-use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, Step, TaskPlan};
+use vcoop_model::plan::{Dist, Ns, Phase, Program, Step, TaskPlan};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
@@ -151,8 +151,7 @@ impl HostTask<'_> {
         while !self.common.is_over() {
             for phase in phases {
                 match phase {
-                    Phase::Run { time, mode: Mode::User | Mode::Kernel }
-                    | Phase::Run { time, mode: Mode::PreemptOff | Mode::IrqOff } => {
+                    Phase::Run { time, .. } => {
                         let ns = self.stream.draw(time);
                         self.work(self.rates.iterations(ns));
                     }

@@ -1,10 +1,17 @@
-use vcoop_sched::config::{Bandwidth, EevdfRelease};
+use vcoop_sched::config::{Bandwidth, EevdfRelease, EevdfTunables};
 use vcoop_testing::Tree;
 
 use super::*;
 
 fn read(tree: &Tree, allowed: &[u32], tick: Option<Ns>) -> HostFacts {
     HostFacts::read(tree.root(), allowed, tick)
+}
+
+fn eevdf(files: &[(&str, &str)]) -> EevdfTunables {
+    match read(&Tree::with(files), &[0, 1], None).fair.value {
+        Fair::Eevdf(tunables) => tunables,
+        Fair::Cfs(_) => panic!("{files:?}"),
+    }
 }
 
 /// A two-socket machine as Linux numbers it: the second threads of all cores come last.
@@ -103,11 +110,8 @@ fn a_kernel_with_rt_groups_throttles_beside_its_fair_server() {
 #[test]
 fn slices_and_features_follow_the_release() {
     let of = |release: &str| {
-        let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);
-        match read(&dir, &[0, 1], None).fair.value {
-            Fair::Eevdf(e) => (e.release, e.base_slice_ns, e.preempt_short),
-            Fair::Cfs(_) => panic!("{release}"),
-        }
+        let e = eevdf(&[("proc/sys/kernel/osrelease", release)]);
+        (e.release, e.base_slice_ns, e.preempt_short)
     };
     assert_eq!(of("6.6.9"), (EevdfRelease::V6_6, 1_500_000, false));
     assert_eq!(of("6.11.0-9-generic"), (EevdfRelease::V6_6, 1_500_000, false));
@@ -124,10 +128,7 @@ fn slices_and_features_follow_the_release() {
 
 #[test]
 fn requests_end_in_time_since_7_1_unless_the_feature_is_off() {
-    let hrtick = |files: &[(&str, &str)]| match read(&Tree::with(files), &[0, 1], None).fair.value {
-        Fair::Eevdf(e) => e.hrtick,
-        Fair::Cfs(_) => panic!("{files:?}"),
-    };
+    let hrtick = |files: &[(&str, &str)]| eevdf(files).hrtick;
     let release = |release| ("proc/sys/kernel/osrelease", release);
     let features = |list| ("sys/kernel/debug/sched/features", list);
     assert!(!hrtick(&[release("7.0.12")]) && hrtick(&[release("7.1.0")]));
@@ -137,13 +138,7 @@ fn requests_end_in_time_since_7_1_unless_the_feature_is_off() {
 
 #[test]
 fn stable_updates_changed_what_a_yield_gives_up() {
-    let forfeits = |release: &str| {
-        let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);
-        match read(&dir, &[0, 1], None).fair.value {
-            Fair::Eevdf(e) => e.yield_forfeits,
-            Fair::Cfs(_) => panic!("{release}"),
-        }
-    };
+    let forfeits = |release: &str| eevdf(&[("proc/sys/kernel/osrelease", release)]).yield_forfeits;
     for before in ["6.6.119", "6.8.0-90-generic", "6.12.62", "6.16.12", "6.17.12", "6.18.1"] {
         assert!(!forfeits(before), "{before}");
     }
