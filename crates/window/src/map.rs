@@ -4,11 +4,11 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use vcoop_abi::layout::PAGE_SIZE;
 use vcoop_abi::window::{self, Doorbell, GuestPage, GuestSide, Identity, WindowHeader};
 use vcoop_abi::{Header, HostArea, Status, Word};
@@ -112,26 +112,14 @@ impl Window {
             u64::from(libc::major(meta.dev())) << 32 | u64::from(libc::minor(meta.dev())),
             meta.ino(),
         );
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let map = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                start.cast_signed(),
-            )
-        };
-        if map == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let map = unsafe { mmap(ptr::null_mut(), bytes, access, flags, file, start) }?;
         let Some((map, guard)) =
             NonNull::new(map.cast::<u8>()).zip(Guard::new(map as usize, bytes))
         else {
             // SAFETY: the mapping of above, which is not used any more.
-            unsafe { libc::munmap(map, bytes) };
+            let _ = unsafe { munmap(map, bytes) };
             return Err(io::Error::other("too many windows"));
         };
         let [offered, returned] = [false; 2].map(AtomicBool::new);
@@ -299,7 +287,7 @@ impl Drop for Window {
             }
         }
         // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { munmap(self.map.as_ptr().cast(), self.bytes) };
     }
 }
 

@@ -149,8 +149,8 @@ fn outlive() {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // SAFETY: plain numbers. What fails here only makes the keeper less certain to be in time.
-    unsafe { libc::mlockall(libc::MCL_CURRENT) };
+    // What fails here only makes the keeper less certain to be in time.
+    let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT);
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0);
 }
