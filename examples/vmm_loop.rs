@@ -59,7 +59,7 @@ struct Vcpu {
 
 impl Vcpu {
     fn new(policy: HostPolicy) -> Self {
-        let (guest, host) = (GuestArea::new(), HostArea::new());
+        let (guest, host) = (GuestArea::default(), HostArea::default());
         guest.header.store(Header::OURS.to_word(), Release);
         host.header.store(Header::OURS.to_word(), Release);
         Self {

@@ -136,22 +136,6 @@ impl GuestWords {
 }
 
 impl GuestArea {
-    /// An area of zeroes.
-    pub const fn new() -> Self {
-        Self {
-            header: AtomicU64::new(0),
-            reserved0: [0; 7],
-            intent: AtomicU64::new(0),
-            cs: AtomicU64::new(0),
-            request: AtomicU64::new(0),
-            ack: AtomicU64::new(0),
-            deadline_tsc: AtomicU64::new(0),
-            pong: AtomicU64::new(0),
-            pong_tsc: AtomicU64::new(0),
-            remote: AtomicU64::new(0),
-        }
-    }
-
     /// Host: the words of a boost decision, each read once. Acquire pairs with the guest's release
     /// stores. To decide about a vCPU that is running, call [`fence`](Self::fence) first.
     ///
@@ -192,24 +176,6 @@ impl GuestArea {
 }
 
 impl HostArea {
-    /// An area of zeroes: status disabled, nothing preferred.
-    pub const fn new() -> Self {
-        Self {
-            header: AtomicU64::new(0),
-            reserved0: [0; 7],
-            status: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
-            budget_left_ns: AtomicU64::new(0),
-            steal_ns: AtomicU64::new(0),
-            hints: AtomicU64::new(0),
-            ping: AtomicU64::new(0),
-            tell_idle: AtomicU64::new(0),
-            reserved1: 0,
-            preferred: [const { AtomicU64::new(0) }; PREFERRED_WORDS],
-            reserved2: [0; 4],
-        }
-    }
-
     /// Guest: the status. Acquire pairs with the host's release store.
     pub fn status(&self) -> Status {
         Status::from_word(self.status.load(Ordering::Acquire))

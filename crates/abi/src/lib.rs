@@ -22,7 +22,7 @@
 //!
 //! use vcoop_abi::{BoostRequest, GuestArea, HostArea, Intent, Status, TaskIntent, Word};
 //!
-//! let (guest, host) = (GuestArea::new(), HostArea::new());
+//! let (guest, host) = (GuestArea::default(), HostArea::default());
 //!
 //! // The guest stores words.
 //! let intent = Intent { pending: Some(TaskIntent::fifo(80)), ..Intent::default() };

@@ -147,7 +147,7 @@ fn tainted_values_are_not_printed() {
 
 #[test]
 fn a_guest_reads_in_the_host_area_what_is_there() {
-    let host = HostArea::new();
+    let host = HostArea::default();
     assert!(!host.is_compatible());
     host.header.store(Header::OURS.to_word(), Ordering::Relaxed);
     host.ticket.store(7, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn a_guest_reads_in_the_host_area_what_is_there() {
 
 #[test]
 fn preferred_mask_covers_256_vcpus_and_no_more() {
-    let host = HostArea::new();
+    let host = HostArea::default();
     host.preferred[3].store(1 << 63, Ordering::Relaxed);
     assert!(host.is_preferred(255) && !host.is_preferred(254) && !host.is_preferred(0));
     assert!(host.is_preferred(256), "vCPUs beyond the mask are never asked to stay away");

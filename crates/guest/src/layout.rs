@@ -282,30 +282,6 @@ pub struct VcpuWords {
     reserved: [u64; 1],
 }
 
-impl VcpuWords {
-    /// All zero.
-    pub const fn new() -> Self {
-        Self {
-            next_look: AtomicU64::new(0),
-            fired: AtomicU64::new(0),
-            idle: AtomicU64::new(0),
-            entries: AtomicU64::new(0),
-            attended_until: AtomicU64::new(0),
-            remote_wakes: AtomicU64::new(0),
-            took: AtomicU64::new(0),
-            took_for: AtomicU64::new(0),
-            polls_won: AtomicU64::new(0),
-            polls_lost: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            multicast: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
-            ready: AtomicU64::new(0),
-            pushed: AtomicU64::new(0),
-            reserved: [0; 1],
-        }
-    }
-}
-
 /// Counters of one task; written by the guest.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]

@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn run_stores_checks_and_says_when_to_notify() {
-        let (guest, host) = (GuestArea::new(), HostArea::new());
+        let (guest, host) = (GuestArea::default(), HostArea::default());
         host.status.store(Status::Boosted.to_word(), Ordering::Release);
         host.ticket.store(3, Ordering::Release);
         let mut g = GuestHalf::new();

@@ -147,7 +147,7 @@ mod tests {
 
     /// A registered guest that runs a fair task, and a host that boosts it at 1000.
     fn boosted() -> (Looks, GuestArea) {
-        let area = GuestArea::new();
+        let area = GuestArea::default();
         area.header.store(Header::OURS.to_word(), Ordering::Relaxed);
         let mut looks = Looks::new(LIMITS, 0, &area);
         looks.status(10, Status::Normal);
