@@ -208,7 +208,7 @@ pub fn can_trace() -> Result<(), Missing> {
 pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>), Error> {
     let Run { plan, seed, stop, observer } = run;
     check(plan)?;
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = one_at_a_time();
     let cpus = Cpus::new(plan)?;
     let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
     vcpu::install_handler();

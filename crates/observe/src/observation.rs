@@ -187,11 +187,6 @@ impl Observation {
         Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None, _stay: stay })
     }
 
-    /// The observed VM.
-    pub fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
     /// CPUs that its vCPUs may use.
     pub fn cpus(&self) -> &[u32] {
         &self.cpus

@@ -69,8 +69,7 @@ fn examine_by(
     grace: Duration,
     stop: impl Fn() -> bool,
 ) -> Vec<Examined> {
-    let grace_ns = grace.as_nanos().try_into().unwrap_or(u64::MAX);
-    let limits = Limits { grace_ns, ..Limits::default() };
+    let limits = Limits { grace_ns: ns(grace), ..Limits::default() };
     let vcpu = |(slot, _): (u64, u32)| {
         let (page, host) = (window.guest(slot)?, window.host(slot)?);
         host.ticket.store(0, Ordering::Release);

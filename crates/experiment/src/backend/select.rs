@@ -37,7 +37,7 @@ pub struct Request {
 }
 
 /// Backends, and the plans that each runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Selection {
     /// The plans, scaled if asked for.
     pub plans: Vec<Plan>,
@@ -100,14 +100,7 @@ impl Selection {
 /// The backend that was asked for by name cannot run here, or none of the plans on it.
 pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
     let (plans, fitted) = if request.fit { fitted(plans) } else { (plans, None) };
-    let mut selection = Selection {
-        plans,
-        fitted,
-        backends: Vec::new(),
-        missing: Vec::new(),
-        note: None,
-        cautions: Vec::new(),
-    };
+    let mut selection = Selection { plans, fitted, ..Selection::default() };
     selection.cautions.extend(learning(&selection.plans));
     selection.cautions.extend(bare_locks(&selection.plans));
     selection.cautions.extend(overloaded(&selection.plans));

@@ -134,6 +134,8 @@ impl Policies {
         let governs = virt.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
         let credit1 = class == ClassKind::Credit1;
+        let whose = if class == ClassKind::PowerVm { "PowerVM's" } else { "Linux's" };
+        let needs = "it needs class = \"credit1\" in [host.sched]";
         if let Some(unfit) = pinning.unfit(name, class) {
             return Some(unfit);
         }
@@ -150,16 +152,9 @@ impl Policies {
         } else if credit1 {
             return None;
         } else if matches!(plan, PolicyPlan::RatelimitAuto(_)) {
-            let message = if class == ClassKind::PowerVm {
-                format!("`{name}` sets ratelimits: PowerVM's scheduler has none")
-            } else {
-                format!("`{name}` sets ratelimits: Linux's scheduler has none")
-            };
-            (message, "it needs class = \"credit1\" in [host.sched]")
+            (format!("`{name}` sets ratelimits: {whose} scheduler has none"), needs)
         } else if self.patches.contains_key(name) {
-            let whose = if class == ClassKind::PowerVm { "PowerVM's" } else { "Linux's" };
-            let message = format!("`{name}` patches Xen's scheduler, and this host has {whose}");
-            (message, "it needs class = \"credit1\" in [host.sched]")
+            (format!("`{name}` patches Xen's scheduler, and this host has {whose}"), needs)
         } else {
             return None;
         };
