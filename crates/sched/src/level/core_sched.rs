@@ -24,8 +24,10 @@
 //!
 //! Between the choice and the kick, a sibling still runs what it ran, as in the kernel.
 //!
-//! There are two differences. Entities of one group are compared by their group's virtual time, not by their own.
-//! And if an RT or deadline entity waits because of its cookie, though it is better than the running one, its CPU
+//! There are three differences. Entities of one group are compared by their group's virtual time, not by their own. A
+//! sibling that was asked to schedule before, and keeps what it runs, keeps this choice as well. In Linux it chooses
+//! again, so that equals with different cookies can undo each other's choices, again and again on a core of four
+//! threads. And if an RT or deadline entity waits because of its cookie, though it is better than the running one, its CPU
 //! does not schedule again. Linux does (`push_rt_task`, `push_dl_task`) after the switch, and chooses the same
 //! entity, or undoes a choice between equals.
 
@@ -275,7 +277,7 @@ impl Level {
             if sibling == cpu {
                 own = chosen;
             } else {
-                let stays = self.current(sibling) == chosen;
+                let stays = self.current(sibling) == chosen && !self.is_kicked(sibling);
                 core.cpus[sibling.index()].choice = (!stays).then_some(chosen);
             }
         }
