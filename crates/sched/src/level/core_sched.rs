@@ -27,8 +27,8 @@
 //! There are three differences. Entities of one group are compared by their group's virtual time, not by their own. A
 //! sibling that was asked to schedule before, and keeps what it runs, keeps this choice as well. In Linux it chooses
 //! again, so that equals with different cookies can undo each other's choices, again and again on a core of four
-//! threads. And if an RT or deadline entity waits because of its cookie, though it is better than the running one, its CPU
-//! does not schedule again. Linux does (`push_rt_task`, `push_dl_task`) after the switch, and chooses the same
+//! threads. And if an RT or deadline entity waits because of its cookie, though it is better than the running one, its
+//! CPU does not schedule again. Linux does (`push_rt_task`, `push_dl_task`) after the switch, and chooses the same
 //! entity, or undoes a choice between equals.
 
 use alloc::boxed::Box;
