@@ -7,7 +7,7 @@ use std::path::Path;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Means;
 use vcoop_text::show;
-use vcoop_vmm::{Groups, VcpuThread, Vm};
+use vcoop_vmm::{FairGroup, Level, VcpuThread, Vm};
 
 /// Processes that a note names.
 const NAMED: usize = 3;
@@ -25,13 +25,12 @@ fn nice_in_group(root: &Path, policy: &PolicyPlan, vcpu: &VcpuThread) -> Option<
     if !matches!(policy.means(), Some(Means::Nice(_))) && !policy.repays() {
         return None;
     }
-    let groups = control_groups(root, vcpu.thread.tid);
-    (!groups.is_empty()).then(|| {
-        format!(
-            "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {groups})",
-            vcpu.index,
-        )
-    })
+    let FairGroup::Control(groups) = FairGroup::of(root, vcpu.thread.tid) else { return None };
+    Some(format!(
+        "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {})",
+        vcpu.index,
+        path(&groups)
+    ))
 }
 
 /// A note for a policy that boosts by another scheduling class, if a vCPU competes with other processes in its
@@ -51,8 +50,8 @@ fn others_in_group(
     if !leaves || !policy.boosts() {
         return None;
     }
-    let place = Place::of(root, vcpu.thread.tid)?;
-    let beside = beside(root, &place, pid);
+    let group = FairGroup::of(root, vcpu.thread.tid);
+    let beside = beside(root, &group, pid);
     if beside.is_empty() {
         return None;
     }
@@ -62,10 +61,10 @@ fn others_in_group(
     let more = if names.len() > NAMED { " and others" } else { "" };
     let (named, within) = (
         named.join(", "),
-        match place {
-            Place::Control(groups) => format!("the control group {groups}"),
-            Place::Session(name) => format!("the session {name}"),
-            Place::Top => "the host's top group".to_owned(),
+        match group {
+            FairGroup::Control(groups) => format!("the control group {}", path(&groups)),
+            FairGroup::Session(session) => format!("the session {}", session.name),
+            FairGroup::Top => "the host's top group".to_owned(),
         },
     );
     Some(format!(
@@ -75,51 +74,21 @@ fn others_in_group(
     ))
 }
 
-/// The control groups of a thread that have the CPU controller, as a path.
-fn control_groups(root: &Path, tid: u32) -> String {
-    let groups = Groups::under(root, [tid]).levels();
+/// Control groups as a path.
+fn path(groups: &[Level]) -> String {
     groups.iter().map(|level| &*level.name).collect::<Vec<_>>().join("/")
 }
 
-/// Where a thread competes with others for the CPU time of a fair group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    /// In control groups, as a path.
-    Control(String),
-    /// In a session of `sched_autogroup`.
-    Session(String),
-    /// In no group.
-    Top,
-}
-
-impl Place {
-    fn of(root: &Path, tid: u32) -> Option<Self> {
-        let groups = control_groups(root, tid);
-        if !groups.is_empty() {
-            return Some(Self::Control(groups));
-        }
-        let on = fs::read_to_string(root.join("proc/sys/kernel/sched_autogroup_enabled"));
-        if on.is_ok_and(|on| on.trim() == "1") {
-            // `/autogroup-79 nice 0`
-            let text = fs::read_to_string(root.join(format!("proc/{tid}/autogroup"))).ok()?;
-            return Some(Self::Session(
-                text.split_whitespace().next()?.trim_start_matches('/').to_owned(),
-            ));
-        }
-        Some(Self::Top)
-    }
-}
-
-/// The names of other processes at a place, with their numbers. Without this process, kernel threads, and those that
+/// The names of other processes of a group, with their numbers. Without this process, kernel threads, and those that
 /// have ended.
-fn beside(root: &Path, place: &Place, pid: u32) -> BTreeMap<String, usize> {
+fn beside(root: &Path, group: &FairGroup, pid: u32) -> BTreeMap<String, usize> {
     let mut names = BTreeMap::new();
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for other in pids.filter(|other| *other != pid && *other != std::process::id()) {
         let read = |file: &str| fs::read(root.join(format!("proc/{other}/{file}")));
         let lives = read("cmdline").is_ok_and(|line| !line.is_empty());
-        if lives && Place::of(root, other).as_ref() == Some(place) {
+        if lives && FairGroup::of(root, other) == *group {
             let mut name = String::new();
             let comm = read("comm").unwrap_or_default();
             String::from_utf8_lossy(comm.trim_ascii()).chars().for_each(|c| show(c, &mut name));

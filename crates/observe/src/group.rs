@@ -1,11 +1,11 @@
 //! The groups between which the fair class shares CPUs.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::Path;
-use std::{fs, iter};
 
 use vcoop_sources::trace::Tid;
-use vcoop_vmm::{Groups, Level};
+use vcoop_vmm::{FairGroup, Level};
 
 /// The control groups that a thread is in, the outermost first; or a session of sched_autogroup.
 /// None is empty.
@@ -15,28 +15,15 @@ pub(crate) struct Group(pub(crate) Vec<Level>);
 impl Group {
     /// Groups of a thread; `None`: it is in no group, or has ended.
     pub(crate) fn of(root: &Path, tid: Tid) -> Option<Self> {
-        let groups = Groups::under(root, [tid.cast_unsigned()]);
-        // A control group with the CPU controller takes a thread out of its session.
-        let levels = groups.levels();
-        if !levels.is_empty() {
-            return Some(Self(levels));
+        match FairGroup::of(root, tid.cast_unsigned()) {
+            FairGroup::Control(levels) => Some(Self(levels)),
+            FairGroup::Session(level) => Some(Self(vec![level])),
+            FairGroup::Top => None,
         }
-        let sessions = fs::read_to_string(root.join("proc/sys/kernel/sched_autogroup_enabled"));
-        let on = sessions.is_ok_and(|on| on.trim() == "1");
-        let session = || fs::read_to_string(root.join(format!("proc/{tid}/autogroup"))).ok();
-        on.then(|| Self::session(&session()?))?
-    }
-
-    /// From `/proc/TID/autogroup`: `/autogroup-79 nice 0`.
-    fn session(text: &str) -> Option<Self> {
-        let mut words = text.split_whitespace();
-        let name = words.next()?.trim_start_matches('/');
-        let nice: i32 = words.nth(1)?.parse().ok()?;
-        let weight = (Level::WEIGHT as f64 * 1.25_f64.powi(-nice)) as u64;
-        Some(Self::one(name, weight))
     }
 
     /// A group in no other.
+    #[cfg(test)]
     pub(crate) fn one(name: &str, weight: u64) -> Self {
         Self(vec![Level { name: name.to_owned(), weight, quota: None }])
     }

@@ -8,6 +8,41 @@ use std::path::{Path, PathBuf};
 
 use crate::text;
 
+/// Among whom a thread competes for the CPU time of the fair class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FairGroup {
+    /// Those of the innermost of these control groups, the outermost first.
+    Control(Vec<Level>),
+    /// Those of a session of `sched_autogroup`.
+    Session(Level),
+    /// All that are in no group; or it is not known.
+    Top,
+}
+
+impl FairGroup {
+    /// That of a thread, with `proc` and `sys` below `root`. A control group with the CPU controller takes a thread out
+    /// of its session.
+    pub fn of(root: &Path, tid: u32) -> Self {
+        let levels = Groups::under(root, [tid]).levels();
+        if !levels.is_empty() {
+            return Self::Control(levels);
+        }
+        let read = |file: &str| fs::read_to_string(root.join("proc").join(file)).ok();
+        let on = read("sys/kernel/sched_autogroup_enabled").is_some_and(|on| on.trim() == "1");
+        let session = || session(&read(&format!("{tid}/autogroup"))?);
+        on.then(session).flatten().map_or(Self::Top, Self::Session)
+    }
+}
+
+/// From `/proc/TID/autogroup`: `/autogroup-79 nice 0`.
+fn session(text: &str) -> Option<Level> {
+    let mut words = text.split_whitespace();
+    let name = words.next()?.trim_start_matches('/').to_owned();
+    let nice: i32 = words.nth(1)?.parse().ok()?;
+    let weight = (Level::WEIGHT as f64 * 1.25_f64.powi(-nice)) as u64;
+    Some(Level { name, weight, quota: None })
+}
+
 /// The control groups of the CPU controller that contain all of some threads, for example the vCPUs of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {

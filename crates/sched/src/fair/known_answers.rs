@@ -179,24 +179,25 @@ fn a_delayed_sleeper_that_still_owes_keeps_its_place() {
     }
 }
 
-/// A hog runs for 600 us while P sleeps, which owes it 45 us.
+/// P sleeps and owes 45 us to A, which runs.
+fn asleep_beside_one_hog(release: EevdfRelease) -> FairClass {
+    let mut c = of(release, N);
+    waits(&mut c, A, 0, 1400);
+    runs(&mut c, P, 90, 1400, 1400);
+    sleeps(&mut c, P);
+    c.set_next(CPU, EntId(A));
+    c
+}
+
 #[test]
 fn a_sleep_pays_back_in_the_fair_class_only() {
     for release in [V6_12, V6_15, V6_18_0, V6_18] {
-        let asleep = || {
-            let mut c = of(release, N);
-            waits(&mut c, A, 0, 1400);
-            runs(&mut c, P, 90, 1400, 1400);
-            sleeps(&mut c, P);
-            c.set_next(CPU, EntId(A));
-            c
-        };
-        let mut c = asleep();
+        let mut c = asleep_beside_one_hog(release);
         ran(&mut c, A, 600);
         c.wake_delayed(EntId(P));
         assert_eq!(at(&c, P), (600, 2000), "{release:?}: level with the hog");
         // It becomes a real-time one in its sleep, and comes back much later.
-        let mut c = asleep();
+        let mut c = asleep_beside_one_hog(release);
         c.forget_delayed(EntId(P));
         assert_eq!(c.ses[P as usize].vlag, -45 * US);
         ran(&mut c, A, 600);
@@ -207,22 +208,14 @@ fn a_sleep_pays_back_in_the_fair_class_only() {
 
 #[test]
 fn a_delayed_sleeper_is_held_against_a_mean_that_is_not_up_to_date() {
-    let beside_one_hog = || {
-        let mut c = of(V6_18, N);
-        waits(&mut c, A, 0, 1400);
-        runs(&mut c, P, 90, 1400, 1400);
-        sleeps(&mut c, P);
-        c.set_next(CPU, EntId(A));
-        c
-    };
     // `Level::wake` goes this way: the debt stands, and the hog has run ahead by the time they are compared.
-    let mut c = beside_one_hog();
+    let mut c = asleep_beside_one_hog(V6_18);
     c.wake_delayed(EntId(P));
     ran(&mut c, A, 600);
     assert_eq!(at(&c, P), (90, 1400));
     assert!(preempts(&mut c, A, P));
     // The other way round the debt is forgiven, and the two are level.
-    let mut c = beside_one_hog();
+    let mut c = asleep_beside_one_hog(V6_18);
     ran(&mut c, A, 600);
     c.wake_delayed(EntId(P));
     assert_eq!(at(&c, P), (600, 2000));
