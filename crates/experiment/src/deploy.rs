@@ -313,6 +313,10 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
         let why = "halt_poll_fixed: KVM's polling adapts since Linux 4.3";
         found.simulation_only.push(why.to_owned());
     }
+    if own.charges_steal != before.charges_steal {
+        let why = "paravirt_time_accounting: the guest's kernel is built with it or without";
+        found.simulation_only.push(why.to_owned());
+    }
     if own.spin != before.spin {
         let why = "how vCPUs spin: that is of the guest's kernel, and has no switch for this";
         found.simulation_only.push(why.to_owned());

@@ -56,6 +56,10 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
         let why = "the lab's guests read the host's clock";
         return refuse(format!("clock_skew of VM {}", vm.name), why);
     }
+    if vm.virt.charges_steal {
+        let why = "the lab's guest is no Linux, and has slices by the clock";
+        return refuse(format!("paravirt_time_accounting of VM {}", vm.name), why);
+    }
     if vm.virt != plain {
         return refuse(format!("how VM {} is virtualised", vm.name), "KVM decides it here");
     }

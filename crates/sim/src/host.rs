@@ -310,10 +310,9 @@ impl World<'_> {
         self.watch(vcpu, |page, now| page.off(now, false));
         self.guest_sees_away(vcpu);
         let v = &self.vcpus[vcpu as usize];
-        if !v.halted {
-            let stolen = self.clock.now() - v.off_since;
-            let (vm, cpu) = (v.vm, v.cpu);
-            self.vms[vm as usize].level.stolen(cpu, stolen);
+        let vm = &mut self.vms[v.vm as usize];
+        if !v.halted && !vm.virt.charges_steal {
+            vm.level.stolen(v.cpu, self.clock.now() - v.off_since);
         }
         if self.vcpus[vcpu as usize].wants != 0 {
             self.tend(vcpu);

@@ -429,6 +429,28 @@ fn a_reservation_is_what_a_greedy_thread_gets() {
 }
 
 #[test]
+fn a_guest_without_steal_accounting_charges_its_tasks_for_stolen_time() {
+    // A thread of the host takes the pCPU for every other millisecond.
+    let share = |charges_steal| {
+        let mut p = plan(cfs(1), free());
+        p.duration_ns = 10 * S;
+        p.host_tasks = vec![task("other", cyclictest(2 * MS, MS), RT, &[])];
+        let reserved =
+            Policy::Deadline { runtime_ns: 3 * MS, deadline_ns: 10 * MS, period_ns: 10 * MS };
+        let tasks =
+            vec![task("dl", hog(), reserved, &[]), task("fair", hog(), Policy::NORMAL, &[])];
+        let mut guest = vm("g", unguarded(eevdf(1)), tasks);
+        guest.level.dl.hrtick = true;
+        guest.virt.charges_steal = charges_steal;
+        p.vms = vec![guest];
+        scalar(&run(&p), "g.dl", "throughput")
+    };
+    let (known, charged) = (share(false), share(true));
+    assert!((known - 0.3).abs() < 0.002, "{known}");
+    assert!((charged - 0.15).abs() < 0.002, "{charged}");
+}
+
+#[test]
 fn a_request_by_the_clock_is_late_only_if_its_end_is() {
     // A worker has 10 ms of each 40 ms, and something more urgent takes 3 ms after it has begun.
     let served = |guest: bool, after: u64| {

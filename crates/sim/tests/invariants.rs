@@ -426,6 +426,7 @@ fn disturb(p: &mut Plan, seed: u64) {
     }
     for vm in &mut p.vms {
         let n = vm.level.topology.cpus();
+        vm.virt.charges_steal = seed & 0x400 == 0;
         if seed & 0x40 == 0 && vm.virt.timer.mode != TimerMode::Periodic {
             vm.virt.nohz_full = (1..n).collect();
         }

@@ -36,6 +36,9 @@ pub struct Virt {
     /// fields: the simulator does not derive them from this one.
     #[serde(default)]
     pub dedicated: bool,
+    /// The guest's scheduler charges tasks for stolen time, as kernels without `CONFIG_PARAVIRT_TIME_ACCOUNTING` do.
+    #[serde(default)]
+    pub charges_steal: bool,
 }
 
 /// How a guest's deadlines are kept.

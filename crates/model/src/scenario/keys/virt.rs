@@ -281,6 +281,9 @@ virt_keys! {
     /// spins for a mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an
     /// idle one. Default: true. Linux knows it since 4.10 with spinlocks = "pv", and since 5.18 with all.
     vcpu_is_preempted: bool => |virt, known| virt.spin.preempted_unseen = !*known,
+    /// Whether the guest's scheduler leaves stolen time out of what it charges a task, and out of a vCPU's capacity
+    /// (`CONFIG_PARAVIRT_TIME_ACCOUNTING`; Debian's kernels are built without it). Default: true.
+    paravirt_time_accounting: bool => |virt, on| virt.charges_steal = !*on,
     /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host
     /// had made them leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as
     /// well (`away`, before). It decides for `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`.
