@@ -28,7 +28,11 @@ pub(super) const SPARE_FILES: usize = 64;
 impl Inside {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
         let Target { vm: id, accel, vcpus, plan, timers, shares, notes } = target;
-        // Steps that take long or can fail come before the first boost.
+        // Steps that take long or can fail come before the first boost. What this host lacks is first: no thread is to
+        // blame for it. The thread that delivers timers has a policy only if the vCPUs have one that boosts.
+        if needs_events(&plan.policy) && self.source.is_none() {
+            self.source = Some(Source::open().map_err(Refusal::missing)?);
+        }
         let of_timers = |why: Refusal| why.of("the thread that delivers its timers");
         let timers = timers.map(|(thread, plan)| {
             self.prepare((id.clone(), accel), vec![thread], plan, None).map_err(of_timers)
@@ -247,11 +251,7 @@ impl Inside {
             epoll::add(&self.poll, ends, token, EventFlags::IN | EventFlags::ONESHOT)
                 .map_err(|e| words(&e))?;
         }
-        if vm.plan.policy.boosts() && !elsewhere {
-            let source = match &mut self.source {
-                Some(source) => source,
-                None => self.source.insert(Source::open().map_err(Refusal::missing)?),
-            };
+        if let Some(source) = self.source.as_mut().filter(|_| needs_events(&vm.plan.policy)) {
             source
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
                 .map_err(Refusal::missing)?;
@@ -364,6 +364,11 @@ impl Inside {
 fn is_urgent(captured: &Captured) -> bool {
     let policy = captured.baseline().attributes.to_policy();
     policy.is_rt() || policy.is_deadline()
+}
+
+/// Whether the engine decides when a policy boosts, and has to be told of sleeps and runs.
+fn needs_events(policy: &PolicyPlan) -> bool {
+    policy.boosts() && kernel_rules(policy).is_none()
 }
 
 /// How long a vCPU may run before its policy has to know. A run shorter than its boost may be reported late; it is
