@@ -25,6 +25,12 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// The same headers, as those of another release.
+    #[must_use]
+    pub fn called(&self, release: &str) -> Self {
+        Self { release: release.to_owned(), folder: self.folder.clone() }
+    }
+
     /// The releases of a flavour ([`CLOUD`](crate::CLOUD), [`RT`](crate::RT)) whose headers this host's apt has: the
     /// newest of each of these series (such as `6.1`) and the newest of all, each once, in no order.
     ///

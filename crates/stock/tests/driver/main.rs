@@ -54,6 +54,13 @@ test!("dkms", dkms_builds_installs_and_removes_the_driver, || -> Outcome {
     run("remove");
     assert!(dkms.installed().unwrap().is_empty());
     assert!(!run("status").contains("installed"));
+    // No kernel is too old by its headers alone.
+    for (release, is_built) in [("6.0.19-amd64", false), ("5.19.0", false), ("10.0.1", true)] {
+        let headers = headers.called(release);
+        let built = dkms.run("build", &headers);
+        let refused = built.is_err_and(|why| why.to_string().contains("BUILD_EXCLUSIVE"));
+        assert_eq!(!refused, is_built, "{release}");
+    }
     Ok(())
 });
 
