@@ -131,6 +131,26 @@ fn a_daemon_ends_beside_a_log_that_is_full_and_a_keeper_that_was_stopped() {
 }
 
 #[test]
+fn a_keeper_that_was_stopped_is_named_after_its_daemon_has_died() {
+    let tree = vcoop_testing::Tree::default();
+    tree.put("vcoop.toml", "");
+    let run_dir = tree.path("run");
+    let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
+    let mut daemon = command.env("VCOOP_RUN_DIR", &run_dir).stderr(Stdio::null()).spawn().unwrap();
+    until("it serves", || run_dir.join("control.sock").exists());
+    let restore = || Said::by(vcoop(&["restore"]).env("VCOOP_RUN_DIR", &run_dir));
+    restore().fails(1, &[&format!("at work already, in process {}\n", daemon.id())]);
+    let keeper: u32 = keepers(&daemon).trim().parse().unwrap();
+    send(keeper, Signal::STOP);
+    send(daemon.id(), Signal::KILL);
+    daemon.wait().unwrap();
+    let said = restore();
+    send(keeper, Signal::CONT);
+    said.fails(1, &[&format!("and process {keeper}, which restores"), "remedy: let that go on"]);
+    until("the keeper has ended", || restore().code == Some(0));
+}
+
+#[test]
 fn a_requirement_that_is_not_met_is_exit_code_3() {
     let lab =
         run(&["run", "busy-host-1", "--backend", "kvm", "--duration", "20ms", "--warmup", "1ms"]);

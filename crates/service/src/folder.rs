@@ -18,6 +18,12 @@ pub enum FolderError {
     /// Another process holds the lock.
     #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
     Busy(String, &'static str),
+    /// The process that took the lock has ended, and one that it started still holds it.
+    #[error(
+        "process {0} has ended, and process {1}, which restores what it changed, has not\n  remedy: let that go on \
+         (kill -CONT {1}), or end it (kill -KILL {1}) and try again"
+    )]
+    Inherited(String, u32),
     /// The folder belongs to root, and this process is not root.
     #[error("{} belongs to root\n  remedy: run it as root", .0.display())]
     Roots(PathBuf),
@@ -35,7 +41,7 @@ impl FolderError {
         match self {
             Self::Roots(_) => true,
             Self::Io(_, e) => e.kind() == io::ErrorKind::PermissionDenied,
-            Self::Busy(..) | Self::Untrusted(_) => false,
+            Self::Busy(..) | Self::Inherited(..) | Self::Untrusted(_) => false,
         }
     }
 }
@@ -79,11 +85,41 @@ pub fn lock(dir: &Path, name: &str, remedy: &'static str) -> Result<File, Folder
         let mut pid = String::new();
         let _ = (&mut lock).take(20).read_to_string(&mut pid);
         let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
-        return Err(FolderError::Busy(digits, remedy));
+        let holders = holders(&lock);
+        return Err(match holders.first() {
+            Some(heir) if !holders.iter().any(|pid| is_called(*pid, &digits)) => {
+                FolderError::Inherited(digits, *heir)
+            }
+            _ => FolderError::Busy(digits, remedy),
+        });
     }
     lock.set_len(0).and_then(|()| lock.rewind()).map_err(at)?;
     lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(at)?;
     Ok(lock)
+}
+
+/// Processes that hold the lock of a file, as far as they can be seen: the one that took it, and those that it started.
+fn holders(lock: &File) -> Vec<u32> {
+    let file = |of: &fs::Metadata| (of.dev(), of.ino());
+    let Ok(own) = lock.metadata().map(|of| file(&of)) else { return Vec::new() };
+    let holds = |pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let same = files.filter(|of| fs::metadata(of.path()).is_ok_and(|of| file(&of) == own));
+        let info = |of: fs::DirEntry| {
+            fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", of.file_name().display()))
+        };
+        same.map(info).any(|info| info.is_ok_and(|info| info.contains("FLOCK")))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    pids.filter(holds).collect()
+}
+
+/// Whether a process calls itself by this number: it may be in a PID namespace of its own.
+fn is_called(pid: u32, number: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut lines = status.lines().filter_map(|line| line.strip_prefix("NSpid:"));
+    lines.any(|pids| pids.split_whitespace().last() == Some(number))
 }
 
 /// Takes the lock of an open file; whether it was to be had soon.
