@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
-use vcoop_service::Log;
+use vcoop_service::{Log, write_at_once};
 
 use crate::failure::Failure;
 
@@ -56,7 +56,18 @@ fn shown_in(style: Style, text: &str) -> String {
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let text = shown_in(style(), text);
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// [`print`], but lines that stdout cannot take at once are lost.
+pub(crate) fn print_at_once(text: &str) -> Result<(), Failure> {
+    match write_at_once(io::stdout(), shown_in(style(), text).as_bytes()) {
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
+        written => printed(written),
+    }
+}
+
+fn printed(written: io::Result<()>) -> Result<(), Failure> {
     written.map_err(|e| match e.kind() {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
         _ => Failure::Run(format!("cannot write to stdout: {e}")),

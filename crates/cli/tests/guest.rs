@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Said, Tree as Files, found, send};
+use vcoop_testing::{Said, Tree as Files, found, full_pipe, send, until};
 
 /// A guest with four CPUs. One of its slices has a cpuset already.
 struct Tree(Files);
@@ -69,7 +69,12 @@ impl Tree {
 
     /// A guest that has folded.
     fn folded(&self, args: &str) -> Running {
-        let child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        self.folded_into(Stdio::piped(), args)
+    }
+
+    /// A guest that has folded, and prints into this.
+    fn folded_into(&self, out: impl Into<Stdio>, args: &str) -> Running {
+        let child = self.command(args).stdout(out).stderr(Stdio::piped()).spawn();
         let running = Running(Some(child.unwrap()));
         let give_up = Instant::now() + Duration::from_secs(20);
         for looks in 1.. {
@@ -98,9 +103,10 @@ struct Running(Option<Child>);
 
 impl Running {
     fn end(mut self, signal: Signal) -> Said {
-        let child = self.0.take().unwrap();
+        let child = self.0.as_mut().unwrap();
         send(child.id(), signal);
-        child.wait_with_output().unwrap().into()
+        until("it ends", || child.try_wait().unwrap().is_some());
+        self.0.take().unwrap().wait_with_output().unwrap().into()
     }
 }
 
@@ -151,6 +157,16 @@ fn a_signal_gives_everything_back() {
         tree.assert_given_back();
         assert!(!tree.path("run/guest.journal").exists());
     }
+}
+
+#[test]
+fn a_reader_that_does_not_read_stops_nothing() {
+    let tree = Tree::new();
+    let (_nobody_reads, out) = full_pipe();
+    let running = tree.folded_into(out, "--json --set governor_interval=100ms");
+    let said = running.end(Signal::TERM).well();
+    assert!(said.err.contains("every file has what it had before"), "{said}");
+    tree.assert_given_back();
 }
 
 #[test]

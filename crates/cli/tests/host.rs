@@ -1,12 +1,12 @@
 //! `vcoop doctor` and `vcoop calibrate` on whatever host this is.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
-use vcoop_testing::{Said, Skip, send, until};
+use vcoop_testing::{Said, Skip, full_pipe, send, until};
 
 fn vcoop(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
@@ -115,10 +115,7 @@ fn keepers(daemon: &Child) -> String {
 fn a_daemon_ends_beside_a_log_that_is_full_and_a_keeper_that_was_stopped() {
     let tree = vcoop_testing::Tree::default();
     tree.put("vcoop.toml", "");
-    let (_nobody_reads, mut log) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&log, true).unwrap();
-    while log.write(b"x").is_ok() {}
-    rustix::io::ioctl_fionbio(&log, false).unwrap();
+    let (_nobody_reads, log) = full_pipe();
     let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
     let mut daemon = command.env("VCOOP_RUN_DIR", tree.path("run")).stderr(log).spawn().unwrap();
     let socket = tree.path("run/control.sock");

@@ -1,7 +1,8 @@
-//! File descriptors that run out.
+//! File descriptors that run out, and a pipe without room.
 #![allow(unsafe_code, reason = "unshare has no safe wrapper")]
 
 use std::fs::File;
+use std::io::{PipeReader, PipeWriter, Write as _, pipe};
 use std::thread;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -32,4 +33,17 @@ pub fn without_files<P, R: Send + 'static>(
         (all.len() < MOST).then(|| run(prepared, all))
     });
     alone.join().expect("the thread has ended well")
+}
+
+/// A pipe that takes no more bytes, and blocks who writes: for output that nobody reads.
+///
+/// # Panics
+///
+/// No pipe can be made.
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reads, mut writes) = pipe().expect("a pipe can be made");
+    rustix::io::ioctl_fionbio(&writes, true).expect("a pipe can be non-blocking");
+    while writes.write(b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(&writes, false).expect("a pipe can be blocking");
+    (reads, writes)
 }

@@ -12,7 +12,7 @@
 //! - [`until`] and [`found`], which wait for what comes soon.
 //! - [`Said`], exit code and output of a program that has ended.
 //! - [`awaits_interrupt_handler`], before a program is sent a signal, and [`send`], which does it.
-//! - [`without_files`], for what happens when file descriptors run out.
+//! - [`without_files`], for what happens when file descriptors run out, and [`full_pipe`], when nobody reads.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
@@ -45,7 +45,7 @@ mod tree;
 mod until;
 mod waiting;
 
-pub use files::without_files;
+pub use files::{full_pipe, without_files};
 pub use inventory;
 pub use kept::Kept;
 pub use load::{Trouble, twice};

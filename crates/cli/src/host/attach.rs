@@ -14,7 +14,7 @@ use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
 use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::output::{json, note, print};
+use crate::output::{json, log, print};
 use crate::scenario::length;
 
 /// Time between two checks that the policy is still in force.
@@ -80,25 +80,24 @@ fn unexpected() -> Failure {
     Failure::run("the vcoop that applies policies answered something else than was asked")
 }
 
+/// While the policy is in force: a reader of stderr that does not read must not keep it there.
 fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
     let (name, policy) = (&vm.vm.name, &vm.policy);
     let end = match length {
         Some(length) => format!("for {}", format::time(length.as_nanos() as f64 / 1e3)),
         None => format!("until Ctrl-C or `{}`", about("vcoop detach", name, "")),
     };
-    note(&format!("vcoop: {policy} on {} of {name} {end}", vm.extent()));
+    log(&format!("vcoop: {policy} on {} of {name} {end}", vm.extent()));
     for vcpu in &vm.vcpus {
         if let Some(why) = &vcpu.left_alone {
-            note(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
+            log(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
         }
     }
     for said in &vm.notes {
-        note(&format!("vcoop: {said}"));
+        log(&format!("vcoop: {said}"));
     }
     if let Some(n @ 1..) = unplaced {
-        note(&format!(
-            "vcoop: {n} vCPUs are left alone: their threads are not known (`vcoop vms`)"
-        ));
+        log(&format!("vcoop: {n} vCPUs are left alone: their threads are not known (`vcoop vms`)"));
     }
 }
 

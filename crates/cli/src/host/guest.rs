@@ -21,7 +21,7 @@ use vcoop_service::usual;
 use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
-use crate::output::{log, print};
+use crate::output::{log, print, print_at_once};
 use crate::scenario::time;
 
 /// Longest delay until a signal is handled.
@@ -250,7 +250,7 @@ fn changes(plan: &Plan) -> String {
     plan.changes.iter().map(|change| format!("  {change}\n")).collect()
 }
 
-/// Prints a decision on stdout.
+/// Prints a decision on stdout; it is lost if nobody reads there, so that the governing goes on.
 fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failure> {
     let Decision { elapsed_ns, time, steal_bp, before, after, why } = decision;
     let steal_pct = f64::from(*steal_bp) / 100.0;
@@ -281,7 +281,7 @@ fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failur
             changes: plan.map(written),
         };
         let text = serde_json::to_string(&line).map_err(Failure::run)?;
-        return print(&(text + "\n"));
+        return print_at_once(&(text + "\n"));
     }
     let open = (*elapsed_ns as f64 * before.len() as f64).max(1.0);
     let busy = time.busy_ns as f64 * 100.0 / open;
@@ -294,7 +294,7 @@ fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failur
     };
     let mut text = format!("steal {steal_pct:.1} %, busy {busy:.0} %: {width}; {why}\n");
     text += &plan.as_ref().map(changes).unwrap_or_default();
-    print(&text)
+    print_at_once(&text)
 }
 
 fn summary(numbers: Numbers, steal: Steal) -> String {

@@ -9,7 +9,7 @@ use vcoop_bpf::Scheduler;
 use crate::args::host::ScxArgs;
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
-use crate::output::{note, print};
+use crate::output::{log, print};
 use crate::scenario::time;
 
 /// Time between two checks whether the kernel has ended it.
@@ -27,7 +27,7 @@ fn schedule(length: Option<Duration>, stop: &AtomicBool, quiet: bool) -> Result<
     let scheduler = Scheduler::load().map_err(|why| Failure::Missing(why.to_string()))?;
     let began = Instant::now();
     if !quiet {
-        note(
+        log(
             "vcoop: scx_vcoop schedules this host's fair threads; EEVDF has them again when this ends",
         );
     }

@@ -13,7 +13,9 @@ use serde_json::Value;
 use vcoop_daemon::{Client, Request, Response};
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
-use vcoop_testing::{Kept, Outcome, Said, Skip, Terminal, found, long, send, test, until};
+use vcoop_testing::{
+    Kept, Outcome, Said, Skip, Terminal, found, full_pipe, long, send, test, until,
+};
 use vcoop_threads::{Attributes, run_time};
 
 use crate::vcoop::{Qemu, VCOOP, guest, need_qemu, needs_tracefs};
@@ -162,6 +164,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     is_refused_with_a_reason(&rig);
     is_kept_by_who_applied_it(&rig);
     is_detached(&rig);
+    is_taken_back_though_nobody_reads(&rig);
     is_applied_by_keys(&rig);
     // No journal, socket or process is left.
     rig.wait("only the lock is left", PATIENCE, || {
@@ -240,6 +243,15 @@ fn is_detached(rig: &Rig) {
     rig.run(&["detach", rig.name()]).well();
     assert_eq!(rig.has(), BEFORE);
     assert_eq!(end(child).0["end"], "detached");
+}
+
+fn is_taken_back_though_nobody_reads(rig: &Rig) {
+    let (_nobody_reads, log) = full_pipe();
+    let mut command = rig.vcoop(&["attach", rig.name(), "--policy", "static", "--for", "500ms"]);
+    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    rig.wait("static", PATIENCE, || rig.is_boosted());
+    rig.wait("taken back", PATIENCE, || rig.has() == BEFORE);
+    assert!(child.wait().unwrap().success());
 }
 
 fn is_applied_by_keys(rig: &Rig) {

@@ -78,7 +78,7 @@ impl Lending {
 /// Writes a line to stderr.
 macro_rules! say {
     ($($line:tt)*) => {
-        write_at_once(io::stderr(), format!("vcoop keeper: {}\n", format_args!($($line)*)).as_bytes())
+        _ = write_at_once(io::stderr(), format!("vcoop keeper: {}\n", format_args!($($line)*)).as_bytes())
     };
 }
 
