@@ -211,6 +211,7 @@ fn decisions_are_objects_and_numbers_a_page() {
     assert!(has("vcoop_guest_cpus 4.0") && has("vcoop_guest_refusals_total 0"), "{page}");
     assert!(!has("vcoop_guest_decisions_total 0") && page.ends_with("# EOF\n"), "{page}");
     let said = running.end(Signal::TERM);
+    assert!(!socket.exists(), "nobody listens");
     let lines: Vec<Value> =
         said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let first = &lines[0];

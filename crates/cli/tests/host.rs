@@ -77,6 +77,8 @@ fn what_a_reload_of_the_daemon_does_not_change_is_said() {
     }
     send(daemon.id(), Signal::TERM);
     assert!(daemon.wait().unwrap().success());
+    let left = fs::read_dir(&run_dir).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["lock"], "no socket is left");
 }
 
 /// Also if nobody reads the log.

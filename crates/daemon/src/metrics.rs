@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use vcoop_service::metrics::{self, Listen};
+use vcoop_service::metrics::{self, Listen, Served};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
@@ -165,7 +165,7 @@ fn in_seconds((labels, ns): Value) -> Value {
     (labels, ns / NS)
 }
 
-/// Serves metrics of what `status` says at each request, until the process ends.
+/// Serves metrics of what `status` says at each request.
 ///
 /// # Errors
 ///
@@ -173,7 +173,7 @@ fn in_seconds((labels, ns): Value) -> Value {
 pub(crate) fn serve(
     listen: &Listen,
     status: impl Fn() -> Result<Status, Refusal> + Send + Sync + 'static,
-) -> io::Result<()> {
+) -> io::Result<Served> {
     metrics::serve(listen, move || text(status().map_err(io::Error::other)?))
 }
 

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Ns;
-use vcoop_service::metrics::Listen;
+use vcoop_service::metrics::{Listen, Served};
 use vcoop_service::{FolderError, accepted, bind};
 use vcoop_text::about;
 use vcoop_threads::Peer;
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     engine: Engine,
     proc: Proc,
     /// Serves windows to VMMs, if configured.
-    windows: OnceLock<Server>,
+    windows: Mutex<Option<Server>>,
     /// Whether windows in memory of guests are used.
     guest_memory: AtomicBool,
     /// Held while a policy is applied or taken back, so that `owners` agrees with what is in force. `scx_vcoop` is
@@ -117,12 +117,12 @@ impl Service {
         self.shared.engine.end_of()
     }
 
-    /// Serves metrics as long as the process lives.
+    /// Serves metrics until what is returned is dropped.
     ///
     /// # Errors
     ///
     /// The listening socket cannot be made.
-    pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
+    pub fn serve_metrics(&self, listen: &Listen) -> io::Result<Served> {
         let shared = self.shared.clone();
         metrics::serve(listen, move || shared.engine.status(None))
     }
@@ -139,8 +139,7 @@ impl Service {
             std::os::unix::fs::chown(&windows.socket, None, Some(group))?;
             fs::set_permissions(&windows.socket, fs::Permissions::from_mode(0o660))?;
         }
-        // Asked for once.
-        let _ = self.shared.windows.set(server);
+        *self.shared.windows() = Some(server);
         self.shared.guest_memory.store(windows.guest_memory, Ordering::Relaxed);
         Ok(())
     }
@@ -221,6 +220,8 @@ impl Drop for Service {
             let _ = thread.join();
         }
         self.shared.engine.end();
+        // Clients that are still connected, and those of metrics, have the rest.
+        drop(self.shared.windows().take());
     }
 }
 
@@ -278,7 +279,7 @@ impl Shared {
         Self {
             engine,
             proc: Proc::default(),
-            windows: OnceLock::new(),
+            windows: Mutex::default(),
             guest_memory: AtomicBool::new(false),
             changing: Mutex::default(),
             owners: Mutex::default(),
@@ -291,6 +292,10 @@ impl Shared {
 
     fn change(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Option<Server>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn owners(&self) -> MutexGuard<'_, BTreeMap<VmId, Owner>> {
@@ -437,7 +442,7 @@ impl Shared {
             )));
         }
         let none = || policy::no_driver(&vm.name, policy);
-        let offer = self.windows.get().and_then(|server| server.offer(pid));
+        let offer = self.windows().as_ref().and_then(|server| server.offer(pid));
         let (window, address, bell) = match offer {
             Some(Offer { window, bell }) => {
                 let address = vcoop_window::address(pid, &window).ok().flatten();

@@ -3,11 +3,13 @@
 //! Every request is answered with the same page, whatever was asked, and within a time limit.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,8 +56,25 @@ pub fn text(page: impl Collector) -> String {
     text
 }
 
-/// Serves a page until the process ends. `page` makes its [`text`] for each request; if that fails, the connection is
-/// closed.
+/// A page that is served until this is dropped. The file of its Unix socket goes with it.
+#[derive(Debug)]
+#[must_use = "it is served until this is dropped"]
+pub struct Served {
+    listener: OwnedFd,
+    file: Option<PathBuf>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Ends the wait for clients. Nobody waits for those that are being answered.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.file.iter().for_each(|file| drop(fs::remove_file(file)));
+    }
+}
+
+/// Serves a page. `page` makes its [`text`] for each request; if that fails, the connection is closed.
 ///
 /// # Errors
 ///
@@ -63,31 +82,38 @@ pub fn text(page: impl Collector) -> String {
 pub fn serve(
     listen: &Listen,
     page: impl Fn() -> io::Result<String> + Send + Sync + 'static,
-) -> io::Result<()> {
+) -> io::Result<Served> {
     let named = thread::Builder::new().name("metrics".to_owned());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let stopped = move || stopped.load(Ordering::Acquire);
     match listen {
         Listen::Tcp(address) => {
-            let listener = TcpListener::bind(address)?;
-            named.spawn(move || greet_all(listener.incoming(), &page))?;
+            let socket = TcpListener::bind(address)?;
+            let listener = socket.try_clone()?.into();
+            named.spawn(move || greet_all(socket.incoming(), &stopped, &page))?;
+            Ok(Served { listener, file: None, stop })
         }
         Listen::Unix(path) => {
-            let listener = bind(path)?;
-            named.spawn(move || greet_all(listener.incoming(), &page))?;
+            let socket = bind(path)?;
+            let listener = socket.try_clone()?.into();
+            named.spawn(move || greet_all(socket.incoming(), &stopped, &page))?;
+            Ok(Served { listener, file: Some(path.clone()), stop })
         }
     }
-    Ok(())
 }
 
 /// Answers clients beside each other: one that asks for nothing does not keep others waiting.
 fn greet_all<S: AsFd + Send>(
     clients: impl Iterator<Item = io::Result<S>>,
+    stopped: &impl Fn() -> bool,
     page: &(impl Fn() -> io::Result<String> + Sync),
 ) where
     for<'a> &'a S: Read + Write,
 {
     let busy = &AtomicUsize::new(0);
     thread::scope(|scope| {
-        for client in clients.filter_map(accepted) {
+        for client in clients.take_while(|_| !stopped()).filter_map(accepted) {
             let beside = busy.fetch_add(1, Ordering::AcqRel) < MOST_BESIDE;
             let greet = move || {
                 greet(&client, page);
@@ -175,9 +201,10 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::{self, Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
     use std::thread;
 
     use super::{Listen, MOST_BESIDE, PATIENCE, serve};
@@ -186,7 +213,7 @@ mod tests {
     fn who_asks_for_nothing_does_not_keep_others_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.sock");
-        serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
+        let _page = serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
         let connect = || UnixStream::connect(&path).unwrap();
         let _silent: Vec<UnixStream> = (0..MOST_BESIDE).map(|_| connect()).collect();
         let mut other = connect();
@@ -198,10 +225,23 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_is_dropped_is_served_no_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.sock");
+        let (held, ended) = mpsc::channel();
+        let text = move || held.send(()).map(|()| "# EOF\n".to_owned()).map_err(io::Error::other);
+        let page = serve(&Listen::Unix(path.clone()), text).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(page);
+        assert!(!path.exists());
+        assert_eq!(ended.recv_timeout(30 * PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
     fn who_asks_a_byte_at_a_time_does_not_keep_others_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.sock");
-        serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
+        let _page = serve(&Listen::Unix(path.clone()), || Ok("# EOF\n".to_owned())).unwrap();
         let mut slow = UnixStream::connect(&path).unwrap();
         slow.write_all(b"G").unwrap();
         let answered = AtomicBool::new(false);

@@ -18,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 use vcoop_daemon::{Config, Follower, Place, Service, config};
 use vcoop_experiment::format;
 use vcoop_service::Log;
+use vcoop_service::metrics::Listen;
 
 use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
@@ -46,10 +47,11 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     service
         .serve_windows(windows)
         .map_err(|e| Failure::Run(format!("{}: {e}", windows.socket.display())))?;
-    if let Some(listen) = &config.metrics {
+    let serve = |listen: &Listen| {
         let failed = |e| Failure::Run(format!("metrics on {listen}: {e}"));
-        service.serve_metrics(listen).map_err(failed)?;
-    }
+        service.serve_metrics(listen).map_err(failed)
+    };
+    let _metrics = config.metrics.as_ref().map(serve).transpose()?;
     tracing::info!("{} with {}", vcoop_build_id::BUILD, rules(&config));
     let mut follower = Follower::new(&service, config.clone());
     follower.look();

@@ -15,7 +15,7 @@ use vcoop_guest_governor::{
     By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
     Undone, cpus, pinned, restore, settings,
 };
-use vcoop_service::metrics::{self, Listen};
+use vcoop_service::metrics::{self, Listen, Served};
 use vcoop_service::usual;
 
 use crate::args::host::{ByArg, GuestArgs};
@@ -107,9 +107,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         check_affinities(&threads, args.dry_run, &tell)?;
     }
     let page = Arc::new(Mutex::new(fold.numbers()));
-    if let Some(path) = &args.metrics {
-        serve(path, &page)?;
-    }
+    let _metrics = args.metrics.as_ref().map(|path| serve(path, &page)).transpose()?;
     let every = Duration::from_nanos(config.interval_ns);
     let head = heading(&fold, governor, every);
     if args.dry_run && !args.json {
@@ -207,7 +205,7 @@ fn affinities(threads: &[Pinned]) -> String {
     )
 }
 
-fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<(), Failure> {
+fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<Served, Failure> {
     let page = page.clone();
     let text = move || -> io::Result<String> {
         Ok(metrics::text(*page.lock().unwrap_or_else(PoisonError::into_inner)))
