@@ -14,7 +14,7 @@ use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::duration;
 use vcoop_policy::config::Ns;
 use vcoop_service::metrics::Listen;
-use vcoop_vmm::Vm;
+use vcoop_vmm::{Vm, Vmm};
 
 use crate::place::Place;
 use crate::policy::{self, Wrong};
@@ -154,6 +154,25 @@ impl Config {
         let poll = file.engine.map(|keys| busy_poll(&keys.busy_poll));
         let busy_poll_ns = poll.transpose().map_err(of_file)?.unwrap_or_default();
         Ok(Self { rules, metrics, windows, busy_poll_ns })
+    }
+
+    /// What looks like a mistake, in words: a `vmm` that fits none that vcoop knows. It is no error, because a rule can
+    /// name the executable of any other.
+    pub fn doubts(&self) -> Vec<String> {
+        let known = Vmm::KNOWN.map(|vmm| vmm.to_string().to_lowercase());
+        let doubt = |(number, rule): (usize, &Rule)| {
+            let pattern = rule.vmm.as_ref()?;
+            let fits = known.iter().any(|name| pattern.matches(name));
+            let near = || nearest(pattern.as_str(), "they are", &known);
+            (!fits).then(|| {
+                format!(
+                    "rule {number}: vmm = \"{pattern}\" fits no VMM that vcoop knows by name, only other programs of \
+                     this name; {}",
+                    near()
+                )
+            })
+        };
+        (1..).zip(&self.rules).filter_map(doubt).collect()
     }
 
     /// The rule of a VM, and its number from 1.
@@ -336,6 +355,20 @@ mod tests {
         assert_eq!(["[windows]\n", "[windows]\nguest_memory = true\n"].map(of), [false, true]);
         let polls = Config::parse("vcoop.toml", "[engine]\nbusy_poll = \"200us\"\n").unwrap();
         assert_eq!(polls.busy_poll_ns, 200_000);
+    }
+
+    #[test]
+    fn a_vmm_that_is_not_known_is_doubted() {
+        let doubts = |vmm: &str| {
+            let rule = format!("[[rule]]\nvmm = \"{vmm}\"\npolicy = \"static\"\n");
+            Config::parse("vcoop.toml", &rule).unwrap().doubts()
+        };
+        for vmm in ["qemu", "QEMU", "cloud*", "crosvm", "*"] {
+            assert_eq!(doubts(vmm), [""; 0], "{vmm}");
+        }
+        let [doubt] = &*doubts("qmeu") else { panic!("one") };
+        assert!(doubt.starts_with("rule 1: vmm = \"qmeu\" fits no VMM"), "{doubt}");
+        assert!(doubt.contains("did you mean `qemu`? they are: qemu, cloud hypervisor"), "{doubt}");
     }
 
     #[test]

@@ -121,6 +121,19 @@ pub enum Vmm {
     Other(String),
 }
 
+impl Vmm {
+    /// All with a name of their own.
+    pub const KNOWN: [Self; 7] = [
+        Self::Qemu,
+        Self::CloudHypervisor,
+        Self::Firecracker,
+        Self::Crosvm,
+        Self::Kvmtool,
+        Self::StratoVirt,
+        Self::Vcoop,
+    ];
+}
+
 impl fmt::Display for Vmm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -23,6 +23,7 @@ use vcoop_service::metrics::Listen;
 use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
 use crate::host::living;
+use crate::output::{note, print};
 
 /// Time between two checks for signals and VMs.
 const LOOK: Duration = Duration::from_millis(250);
@@ -33,7 +34,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     if args.check {
         let absent = args.config.is_none() && !Path::new(config::USUAL).exists();
         let what = if absent { format!("there is no {}: ", config::USUAL) } else { String::new() };
-        return crate::output::print(&format!("{what}{}, nothing wrong\n", rules(&config)));
+        let doubts = config.doubts();
+        doubts.iter().for_each(|doubt| note(&format!("vcoop: {doubt}")));
+        let nothing = if doubts.is_empty() { "nothing wrong" } else { "nothing else wrong" };
+        return print(&format!("{what}{}, {nothing}\n", rules(&config)));
     }
     log();
     let [end, reload] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
@@ -52,7 +56,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         service.serve_metrics(listen).map_err(failed)
     };
     let _metrics = config.metrics.as_ref().map(serve).transpose()?;
+    let doubt =
+        |config: &Config| config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     tracing::info!("{} with {}", vcoop_build_id::BUILD, rules(&config));
+    doubt(&config);
     let mut follower = Follower::new(&service, config.clone());
     follower.look();
     tell(&[NotifyState::Ready]);
@@ -62,6 +69,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
             match read(args) {
                 Ok(new) => {
                     tracing::info!("{}, read again", rules(&new));
+                    doubt(&new);
                     if (&new.metrics, &new.windows) != (&config.metrics, &config.windows) {
                         tracing::warn!("[metrics] and [windows] stay as they were until a restart");
                     }
