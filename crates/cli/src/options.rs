@@ -1,9 +1,12 @@
 //! Options that several commands have.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
+use vcoop_experiment::backend::{Backend as _, Kvm};
 use vcoop_experiment::result::Limits;
 
+use crate::failure::Failure;
 use crate::output::style_of_notes;
 
 /// What a policy may cost the host and others: the same everywhere.
@@ -68,6 +71,18 @@ pub(crate) struct Calibration {
         hide_env_values = true
     )]
     pub(crate) file: Option<PathBuf>,
+}
+
+/// A failure of a command that was to measure on this host. It may have the options `--backend` and `--fit`.
+pub(crate) fn unmeasured(why: impl Display, [backend, fit]: [bool; 2]) -> Failure {
+    let mut text = why.to_string();
+    if backend {
+        text += "; or simulate it: --backend sim";
+    }
+    if fit && Kvm.available().is_ok() {
+        text += "; or scale it down in proportion: --fit";
+    }
+    Failure::Missing(text)
 }
 
 /// What `run` and `reproduce` share.

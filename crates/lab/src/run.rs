@@ -192,7 +192,7 @@ pub fn can_trace() -> Result<(), Missing> {
         Some(why) => Err(Missing {
             what: format!("a live trace needs tracefs: {why}"),
             remedy: "as root: unshare -m sh -c 'mount -t tracefs nodev /sys/kernel/tracing && \
-                     vcoop trace ...', or --backend sim"
+                     vcoop trace ...'"
                 .to_owned(),
         }),
     }
@@ -361,10 +361,7 @@ impl Cpus {
                     "the scenario's host has {wanted} pCPUs, and this one has {}",
                     real.len()
                 ),
-                remedy:
-                    "simulate it (--backend sim), scale it down in proportion (--fit), or shrink \
-                         it (--set host.pcpus=N)"
-                        .to_owned(),
+                remedy: "lower its host.pcpus".to_owned(),
             }));
         }
         let injector =

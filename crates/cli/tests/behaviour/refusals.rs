@@ -257,6 +257,26 @@ fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
 }
 
 #[test]
+fn a_remedy_names_options_that_the_command_has() {
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/busy-host-1.toml");
+    let big = folder("big").join("big.toml");
+    let text = fs::read_to_string(scenario).unwrap();
+    fs::write(&big, text.replace("\npcpus = 2\n", "\npcpus = 1000\n")).unwrap();
+    let big = big.to_str().unwrap();
+    // Where there is no KVM, a smaller host is no remedy.
+    let fits = File::open("/dev/kvm").is_ok();
+    for (args, simulates, fits) in [
+        (&["run", big, "--backend", "kvm"][..], true, fits),
+        (&["explain", big, "--backend", "kvm"], true, false),
+        (&["validate", big], false, fits),
+    ] {
+        let said = run(args);
+        let named = ["--backend sim", "--fit", "--set"].map(|option| said.err.contains(option));
+        assert_eq!((said.code, named), (Some(3), [simulates, fits, false]), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn determinism_of_live_runs_is_refused_before_anything_is_said_of_them() {
     // Where there is no KVM, that is said instead.
     let (code, why) = match File::open("/dev/kvm") {

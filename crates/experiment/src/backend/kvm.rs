@@ -14,13 +14,11 @@ use crate::xen_on_linux::xen_on_linux;
 #[derive(Clone, Copy, Debug)]
 pub struct Kvm;
 
-/// The remedy for a plan that the lab cannot run as it is.
+/// The remedy for a plan that the lab cannot run as it is. Commands add those of their options.
 fn remedy(plan: &Plan) -> String {
-    let simulate = "use --backend sim, which simulates the host the scenario describes";
-    match xen_on_linux(plan) {
-        Some(_) => format!("{simulate}, or --fit, with which this host stands in for Xen's"),
-        None => simulate.to_owned(),
-    }
+    let stands_in = "let this host stand in for Xen's: vcoop run --fit";
+    let remedy = xen_on_linux(plan).map_or("change what it asks for", |_| stands_in);
+    remedy.to_owned()
 }
 
 impl Backend for Kvm {
