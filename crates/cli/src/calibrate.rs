@@ -79,7 +79,8 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     line(args.quiet, "");
     let found = found.map_err(failure)?;
     let toml = found.profile.to_toml();
-    if args.json {
+    // The file is written also if stdout has no reader.
+    let printed = if args.json {
         let document = Document {
             schema: "vcoop.calibration/1",
             version: env!("CARGO_PKG_VERSION"),
@@ -87,10 +88,10 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             calibration: &found,
             profile_toml: toml.clone(),
         };
-        print(&json(&document)?)?;
+        print(&json(&document)?)
     } else {
-        print(&table(&found))?;
-    }
+        print(&table(&found))
+    };
     if !found.complete {
         if let Some(path) = &args.output {
             note(&format!(
@@ -106,7 +107,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if !args.quiet {
         notes(&found, args);
     }
-    Ok(())
+    printed
 }
 
 fn failure(error: Error) -> Failure {

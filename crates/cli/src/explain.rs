@@ -13,7 +13,7 @@ use vcoop_report::explain::explain;
 use crate::failure::{Failure, ended};
 use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Common, Single, unmeasured};
-use crate::output::{json, note, print, style};
+use crate::output::{json, note, print_at_end, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
@@ -96,6 +96,6 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let look: Option<vcoop_report::explain::Look<'_>> = if live { None } else { Some(&mut look) };
     let found = explain(&result, &measured.runs[0], &plan, probe, args.worst, look)
         .map_err(Failure::run)?;
-    print(&if args.common.json { json(&found)? } else { found.render(style()) })?;
-    ended(failure, stopped())
+    let text = if args.common.json { json(&found)? } else { found.render(style()) };
+    print_at_end(&text, ended(failure, stopped()))
 }

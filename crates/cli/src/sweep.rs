@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::folder::named;
 use crate::interrupt::stop_flag;
 use crate::options::{Calibration, least};
-use crate::output::{self, note, print};
+use crate::output::{self, note, print_at_end};
 use crate::progress::Progress;
 use crate::scenario::{jobs, named_text, refuse};
 
@@ -99,8 +99,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     }
     let job = Job::new(sweep).map_err(refuse)?;
     if args.dry_run {
-        print(&outline(&job))?;
-        return would_fail(&job);
+        return print_at_end(&outline(&job), would_fail(&job));
     }
     let Some(out) = &args.out else {
         return Err(Failure::usage("--out DIR is missing: a sweep's result is a folder"));
@@ -146,19 +145,19 @@ fn report(
     tally: Tally,
 ) -> Result<(), Failure> {
     let failed = tally.failed;
-    print(&if args.json {
-        json(job, out, outcome, tally)?
-    } else {
-        words(job, out, outcome, &tally)
-    })?;
-    match (outcome.interrupted, failed) {
+    let text = match args.json {
+        true => json(job, out, outcome, tally)?,
+        false => words(job, out, outcome, &tally),
+    };
+    let end = match (outcome.interrupted, failed) {
         (true, _) => Err(Failure::Interrupted),
         (false, 0) => Ok(()),
         (false, failed) => Err(Failure::Points(format!(
             "{failed} of {} points failed: their rows say why in the column `error`",
             job.points()
         ))),
-    }
+    };
+    print_at_end(&text, end)
 }
 
 fn first_line(text: &str) -> &str {

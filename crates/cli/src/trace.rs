@@ -18,7 +18,7 @@ use crate::failure::{Failure, ended};
 use crate::folder::{cannot_write, place, write};
 use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Calibration, Single, unmeasured};
-use crate::output::{note, print, style};
+use crate::output::{note, print_at_end, style};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;
 
@@ -107,6 +107,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     };
     let (_, failure) = ran.map_err(Failure::run)?;
     let time = |ns: Ns| format::time(ns as f64 / 1e3);
+    let end = ended(failure, stopped());
     if let Some(path) = &args.output {
         let (from, to) = (time(window.0), time(window.1));
         let traced = match closed {
@@ -124,9 +125,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         );
         let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)";
         let hint = if args.text { String::new() } else { style().wrap(hint, 2) };
-        print(&(style().wrap(&line, 2) + &hint))?;
+        return print_at_end(&(style().wrap(&line, 2) + &hint), end);
     }
-    ended(failure, stopped())
+    end
 }
 
 /// Destination of text.

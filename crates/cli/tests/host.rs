@@ -182,6 +182,20 @@ fn a_calibrated_profile_is_one_the_simulator_takes() {
 }
 
 #[test]
+fn a_profile_is_written_also_if_nobody_can_be_told() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("untold.toml");
+    let _ = fs::remove_file(&path);
+    let args = ["calibrate", "--quick", "--host-only", "--noise", "100ms", "-o"];
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let said = Said::by(vcoop(&args).arg(&path).stdout(full));
+    if skipped(&said) {
+        return;
+    }
+    said.fails(1, &["cannot write to stdout"]);
+    assert!(fs::read_to_string(path).unwrap().contains("measured by vcoop calibrate"));
+}
+
+#[test]
 fn an_interrupted_calibration_writes_no_profile() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("interrupted.toml");
     let _ = fs::remove_file(&path);

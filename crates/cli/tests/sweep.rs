@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::pipe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -329,6 +330,11 @@ fn points_that_fail_end_with_a_code_of_their_own_and_a_dry_run_finds_them() {
     let (file, out, output) = small("failing", axes, "");
     output.fails(5, &["1 of 4 points failed"]);
     vcoop(&file, &out, &["--dry-run"]).fails(5, &["1 of 4 points looked at would fail"]);
+    // Also if nobody reads stdout.
+    for (option, says) in [("--quiet", "points failed"), ("--dry-run", "would fail")] {
+        let (_, closed) = pipe().unwrap();
+        Said::by(sweep(&file, &out, &[option]).stdout(closed)).fails(5, &[says]);
+    }
 }
 
 #[test]

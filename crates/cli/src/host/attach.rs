@@ -14,7 +14,7 @@ use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
 use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::output::{json, log, print};
+use crate::output::{json, log, print, print_at_end};
 use crate::scenario::length;
 
 /// Time between two checks that the policy is still in force.
@@ -196,13 +196,16 @@ pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
         return Err(Failure::run("no policy is applied to any VM"));
     };
     let Response::Status(status) = response else { return Err(unexpected()) };
+    // What one VM or stdout refuses is no reason to leave the others with their policies.
+    let (mut text, mut end) = (String::new(), Ok(()));
     for vm in chosen(&status.vms, args.vm.as_deref())? {
-        let detached = living::ask_owner(&Request::Detach { vm: vm.clone() })?;
-        if let Some(Response::Detached(last)) = detached {
-            print(&summary(&last, ""))?;
+        match living::ask_owner(&Request::Detach { vm: vm.clone() }) {
+            Ok(Some(Response::Detached(last))) => text += &summary(&last, ""),
+            Ok(_) => {}
+            Err(why) => end = end.and(Err(why)),
         }
     }
-    Ok(())
+    print_at_end(&text, end)
 }
 
 /// The VMs to detach, of those with a policy: that with a name or a process id, or all.
@@ -233,13 +236,15 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
         "nothing was left changed".clone_into(&mut text);
     }
     if !text.is_empty() {
-        print(&(text + "\n"))?;
+        text.push('\n');
     }
-    if left.failed.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::run("some threads do not have what they had; they stay in the journal"))
-    }
+    let end = match left.failed.is_empty() {
+        true => Ok(()),
+        false => {
+            Err(Failure::run("some threads do not have what they had; they stay in the journal"))
+        }
+    };
+    print_at_end(&text, end)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use vcoop_service::usual;
 use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
-use crate::output::{log, print, print_at_once};
+use crate::output::{log, print, print_at_end, print_at_once};
 use crate::scenario::time;
 
 /// Longest delay until a signal is handled.
@@ -146,12 +146,11 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
 /// Restores what a killed process left changed.
 fn undo(args: &GuestArgs, roots: &Roots) -> Result<(), Failure> {
     let undone = restore(&usual(), roots).map_err(failure)?;
-    let lines = said(&undone);
-    if lines.is_empty() && !args.quiet {
-        print("nothing was left changed\n")?;
+    let mut text: String = said(&undone).iter().map(|line| format!("{line}\n")).collect();
+    if text.is_empty() && !args.quiet {
+        text = "nothing was left changed\n".to_owned();
     }
-    lines.iter().try_for_each(|line| print(&format!("{line}\n")))?;
-    ended(&undone)
+    print_at_end(&text, ended(&undone))
 }
 
 /// Waits for the next evaluation; `false` if the command ends before.
