@@ -26,6 +26,8 @@ pub(crate) const VALIDATION: &str = "validation.json";
 pub(crate) const REPRODUCTION: &str = "reproduce.json";
 /// Name of the page as text.
 pub(crate) const TEXT: &str = "report.txt";
+/// Name of the trace in a folder of `observe --out`.
+pub(crate) const TRACE: &str = "trace.perfetto";
 const PLAN: &str = "plan.json";
 const SCENARIO: &str = "scenario.toml";
 
@@ -217,6 +219,7 @@ fn is_half(name: &str) -> bool {
         REPORT,
         REPRODUCTION,
         VALIDATION,
+        TRACE,
         "compare.txt",
         "latency.hlog",
     ];

@@ -1,8 +1,7 @@
 //! `vcoop observe`: measures how long a running VM waits, and for which threads.
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -32,14 +31,11 @@ use vcoop_vmm::Vm;
 
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, named, write};
+use crate::folder::{Folder, TRACE, named, write};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::scenario::{length, refuse};
-
-/// Name of the trace in the folder.
-const TRACE: &str = "trace.perfetto";
 
 /// The policy's name if none is applied.
 const AS_IS: &str = "as-is";
@@ -60,10 +56,9 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let unknown = policies.err();
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &subject.name, args.force)).transpose()?;
-    let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
     let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
-    let mut observation = start(subject).map_err(missing)?;
+    let observation = start(subject).map_err(missing)?;
     if !args.quiet {
         let (name, cpus) = (&vm.name, vcoop_threads::cpu_list(observation.cpus()));
         let time = format::time(length as f64 / 1e3);
@@ -72,28 +67,27 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
 
     let slices = if folder.is_some() { SLICES } else { 0 };
     plan.slices = slices;
-    let mut nobody = Nobody;
-    let observer: &mut dyn Observer = match &mut trace {
-        Some(trace) => trace,
-        None => &mut nobody,
-    };
     let stopped = || stop.load(Ordering::Relaxed);
-    observation.begin(Slicing { slices, duration_ns: length });
-    let (began, length) = (Instant::now(), Duration::from_nanos(length));
     let mut there = true;
-    while let Some(left) = length.checked_sub(began.elapsed())
-        && there
-        && !stopped()
-    {
-        thread::sleep(left.min(Observation::LOOK));
-        observation.poll(observer);
-        there = observation.is_there();
-    }
-    let seen = observation.end(observer).map_err(Failure::run)?;
-    // This thread may use all its CPUs again: the code below reads them.
-    drop(observation);
-    let traced = trace.map(Trace::finish).transpose();
-    let traced = traced.map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")));
+    let observe = |observer: &mut dyn Observer| {
+        // Dropped with this: the thread may use all its CPUs again, which the code below reads.
+        let mut observation = observation;
+        observation.begin(Slicing { slices, duration_ns: length });
+        let (began, length) = (Instant::now(), Duration::from_nanos(length));
+        while let Some(left) = length.checked_sub(began.elapsed())
+            && there
+            && !stopped()
+        {
+            thread::sleep(left.min(Observation::LOOK));
+            observation.poll(observer);
+            there = observation.is_there();
+        }
+        observation.end(observer)
+    };
+    let (seen, traced) = match &folder {
+        Some(folder) => traced(folder.path(), length, observe)?,
+        None => (observe(&mut Nobody).map_err(Failure::run)?, Ok(())),
+    };
 
     let complete = there && !stopped();
     // The actual duration, not the requested one.
@@ -250,12 +244,24 @@ fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failur
     Ok((text, plan))
 }
 
-/// The file of the trace in a folder.
-fn trace(dir: &Path, length: Ns) -> Result<Trace<BufWriter<File>>, Failure> {
-    let path = dir.join(TRACE);
-    let file = File::create(&path)
-        .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
-    Ok(Trace::new(BufWriter::new(file), 0, (0, length)))
+/// Observes with a trace in a folder. Returns what was observed, and whether the trace could be written.
+fn traced<E: Display>(
+    dir: &Path,
+    length: Ns,
+    observe: impl FnOnce(&mut dyn Observer) -> Result<Observed, E>,
+) -> Result<(Observed, Result<(), Failure>), Failure> {
+    let mut seen = None;
+    let written = write(&dir.join(TRACE), |file| {
+        let mut trace = Trace::new(BufWriter::new(file), 0, (0, length));
+        let observed = observe(&mut trace);
+        let failed = observed.as_ref().err().map(ToString::to_string);
+        seen = Some(observed);
+        failed.map_or_else(|| trace.finish().map(drop), |why| Err(io::Error::other(why)))
+    });
+    match seen {
+        Some(seen) => Ok((seen.map_err(Failure::run)?, written)),
+        None => Err(written.expect_err("who does not write does not observe")),
+    }
 }
 
 /// The command that repeats the observation.

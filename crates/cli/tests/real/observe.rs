@@ -13,7 +13,7 @@ use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::cooperate::{Daemon, doorbell, driver};
 use crate::rush::stopped;
-use crate::vcoop::{VCOOP, guest, vcoop};
+use crate::vcoop::{VCOOP, guest, needs_tracefs, vcoop};
 
 const SHORT: Duration = Duration::from_secs(10);
 
@@ -183,8 +183,14 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
 test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome {
     let vm = guest(&Options { name: "left".to_owned(), ..Options::default() })?;
     let out = std::env::temp_dir().join(format!("vcoop-{}-observe", std::process::id()));
+    needs_tracefs()?;
+    // What could not begin leaves nothing behind that is taken for somebody else's.
+    let (pid, mut blind) = (vm.pid().to_string(), Command::new("unshare"));
+    let umount = "umount -a -t tracefs,debugfs && exec \"$0\" observe \"$1\" --out \"$2\"";
+    blind.args(["-m", "sh", "-c", umount, VCOOP, &pid]).arg(&out);
+    Said::by(&mut blind).fails(3, &["remedy: mount -t tracefs"]);
     let mut command = Command::new(VCOOP);
-    command.args(["observe", &vm.pid().to_string(), "--for", "1h", "--out"]).arg(&out);
+    command.args(["observe", &pid, "--for", "1h", "--out"]).arg(&out);
     let child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
     awaits_interrupt_handler(child.id());
