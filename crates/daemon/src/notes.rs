@@ -7,24 +7,33 @@ use std::path::Path;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Means;
 use vcoop_text::show;
-use vcoop_vmm::{FairGroup, Level, VcpuThread, Vm};
+use vcoop_vmm::{FairGroup, Level, VcpuThread, Vm, rations_real_time};
 
 /// Processes that a note names.
 const NAMED: usize = 3;
 
-/// Notes about a policy that is to be applied to a VM.
-pub fn notes(vm: &Vm, policy: &PolicyPlan) -> Vec<String> {
-    let root = Path::new("/");
-    let Some(vcpu) = vm.vcpus.first() else { return Vec::new() };
-    let nice = nice_in_group(root, policy, vcpu);
-    nice.into_iter().chain(others_in_group(root, policy, vm.pid, vcpu)).collect()
+/// Notes about policies that are to be applied to a VM, one after the other.
+pub fn notes(vm: &Vm, policies: &[&PolicyPlan]) -> Vec<String> {
+    let vcpu = vm.vcpus.first();
+    vcpu.map_or_else(Vec::new, |vcpu| notes_under(Path::new("/"), policies, vm.pid, vcpu))
+}
+
+/// As [`notes`], with `proc` and `sys` below `root`.
+fn notes_under(root: &Path, policies: &[&PolicyPlan], pid: u32, vcpu: &VcpuThread) -> Vec<String> {
+    let sets_nice = |of: &PolicyPlan| matches!(of.means(), Some(Means::Nice(_))) || of.repays();
+    let leaves = |of: &PolicyPlan| {
+        let above =
+            matches!(of.means(), Some(Means::Fifo(_) | Means::Rr(_) | Means::Deadline { .. }));
+        above && of.boosts()
+    };
+    let any = |is: fn(&PolicyPlan) -> bool| policies.iter().any(|of| is(of));
+    let nice = any(sets_nice).then(|| nice_in_group(root, vcpu));
+    let others = any(leaves).then(|| others_in_group(root, pid, vcpu));
+    nice.into_iter().chain(others).flatten().collect()
 }
 
 /// A note for a policy that sets a nice value, if the vCPUs are in control groups: it counts within a group only.
-fn nice_in_group(root: &Path, policy: &PolicyPlan, vcpu: &VcpuThread) -> Option<String> {
-    if !matches!(policy.means(), Some(Means::Nice(_))) && !policy.repays() {
-        return None;
-    }
+fn nice_in_group(root: &Path, vcpu: &VcpuThread) -> Option<String> {
     let FairGroup::Control(groups) = FairGroup::of(root, vcpu.thread.tid) else { return None };
     Some(format!(
         "nice values, which this policy sets, count only between threads of one control group (vCPU {}: {})",
@@ -39,17 +48,7 @@ fn nice_in_group(root: &Path, policy: &PolicyPlan, vcpu: &VcpuThread) -> Option<
 /// When a boost ends, the vCPU waits for the turn of its group, which has one weight for all of them, and in the group
 /// it stands behind the others: a thread that leaves the fair class in its sleep keeps its debt to them. In a group of
 /// its own it has the group's turn for itself, and owes nobody there.
-fn others_in_group(
-    root: &Path,
-    policy: &PolicyPlan,
-    pid: u32,
-    vcpu: &VcpuThread,
-) -> Option<String> {
-    let leaves =
-        matches!(policy.means(), Some(Means::Fifo(_) | Means::Rr(_) | Means::Deadline { .. }));
-    if !leaves || !policy.boosts() {
-        return None;
-    }
+fn others_in_group(root: &Path, pid: u32, vcpu: &VcpuThread) -> Option<String> {
     let group = FairGroup::of(root, vcpu.thread.tid);
     let beside = beside(root, &group, pid);
     if beside.is_empty() {
@@ -67,10 +66,15 @@ fn others_in_group(
             FairGroup::Top => "the host's top group".to_owned(),
         },
     );
+    let but = if rations_real_time(root) {
+        ". The kernel refuses real-time boosts in it until its cpu.rt_runtime_us is not 0"
+    } else {
+        ""
+    };
     Some(format!(
         "the VM shares {within} with {named}{more}: boosts can cost it CPU time while these want its CPUs, because \
          after a boost a vCPU stands behind them. A control group of the VM's own, as libvirt and `systemd-run \
-         --scope -p CPUWeight=100` make it, prevents that"
+         --scope -p CPUWeight=100` make it, prevents that{but}"
     ))
 }
 
@@ -104,7 +108,7 @@ mod tests {
     use vcoop_testing::Tree;
     use vcoop_vmm::{Source, Thread, VcpuThread};
 
-    use super::{nice_in_group, others_in_group};
+    use super::notes_under;
     use crate::policy::policy;
 
     fn vcpu(tid: u32) -> VcpuThread {
@@ -136,13 +140,27 @@ mod tests {
         }
     }
 
+    /// The notes with this text about these policies with these settings, for a VM with one vCPU.
+    fn notes(tree: &Tree, tid: u32, policies: &[(&str, &[&str])], text: &str) -> Vec<String> {
+        let plans: Vec<_> = policies.iter().map(|(name, sets)| planned(name, sets)).collect();
+        let plans: Vec<_> = plans.iter().collect();
+        let mut notes = notes_under(tree.root(), &plans, tid, &vcpu(tid));
+        notes.retain(|note| note.contains(text));
+        notes
+    }
+
+    /// The note about other processes, if there is one.
+    fn others(tree: &Tree, tid: u32, name: &str, sets: &[&str]) -> Option<String> {
+        notes(tree, tid, &[(name, sets)], "the VM shares ").pop()
+    }
+
     #[test]
     fn nice_values_within_a_control_group_are_told() {
         let tree = tree(&["machine.slice", "machine.slice/web", "machine.slice/web/vcpu0"]);
         process(&tree, 7, "CPU 0/KVM", "machine.slice/web/vcpu0");
         process(&tree, 8, "CPU 0/KVM", "");
         let note = |tid, policy: &str, set: &str| {
-            nice_in_group(tree.root(), &planned(policy, &[set]), &vcpu(tid))
+            notes(&tree, tid, &[(policy, &[set])], "nice values").pop()
         };
         let told = note(7, "static", "means=\"nice -20\"").unwrap();
         assert!(told.contains("(vCPU 0: machine.slice/web/vcpu0)"), "{told}");
@@ -161,11 +179,12 @@ mod tests {
         }
         process(&tree, 30, "far", "");
         process(&tree, 8, "qemu", "user.slice/web");
-        let note = |tid, name: &str, sets: &[&str]| {
-            others_in_group(tree.root(), &planned(name, sets), tid, &vcpu(tid))
-        };
+        let note = |tid, name: &str, sets: &[&str]| others(&tree, tid, name, sets);
         let told = note(7, "wake-boost", &[]).unwrap();
         assert!(told.contains("group user.slice with cc1, make, ninja and others:"), "{told}");
+        assert!(told.ends_with("prevents that"), "{told}");
+        let several = [("static", &[][..]), ("wake-boost", &[]), ("wake-boost", &["run=\"1ms\""])];
+        assert_eq!(notes(&tree, 7, &several, "the VM shares "), [told], "it is said once");
         assert_eq!(note(8, "wake-boost", &[]), None, "it has one of its own");
         for (name, sets) in [
             ("static", &[][..]),
@@ -174,6 +193,23 @@ mod tests {
         ] {
             assert_eq!(note(7, name, sets), None, "{name} {sets:?} leaves no class, or for good");
         }
+    }
+
+    /// Groups of version 1 of a kernel with RT group scheduling.
+    #[test]
+    fn what_a_group_of_its_own_needs_is_told() {
+        let tree = Tree::default();
+        for file in ["cpu.rt_runtime_us", "web/cpu.rt_runtime_us"] {
+            tree.put(&format!("sys/fs/cgroup/cpu/{file}"), "0");
+        }
+        tree.put("sys/fs/cgroup/cpu/web/cpu.shares", "1024");
+        for (pid, comm) in [(7, "qemu"), (20, "make")] {
+            process(&tree, pid, comm, "");
+            tree.put(&format!("proc/{pid}/cgroup"), "1:cpu:/web\n0::/");
+        }
+        let told = others(&tree, 7, "wake-boost", &[]).unwrap();
+        assert!(told.contains("the control group web with make:"), "{told}");
+        assert!(told.contains("until its cpu.rt_runtime_us is not 0"), "{told}");
     }
 
     #[test]
@@ -185,8 +221,7 @@ mod tests {
             process(&tree, pid, comm, "");
             tree.put(&format!("proc/{pid}/autogroup"), &format!("/autogroup-{session} nice 0"));
         }
-        let note =
-            || others_in_group(tree.root(), &planned("wake-boost", &[]), 7, &vcpu(7)).unwrap();
+        let note = || others(&tree, 7, "wake-boost", &[]).unwrap();
         assert!(note().contains("shares the host's top group with far, make:"), "{}", note());
         tree.put("proc/sys/kernel/sched_autogroup_enabled", "1");
         assert!(note().contains("shares the session autogroup-1 with make:"), "{}", note());

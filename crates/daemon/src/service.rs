@@ -423,7 +423,7 @@ impl Shared {
         let shares =
             if policy::needs_driver(&plan) { Some(self.shares(vm, policy)?) } else { None };
         let timers = policy::timers(vm, &plan).map_err(|e| e.why)?;
-        let (id, vcpus, notes) = (VmId::of(vm), vm.vcpus.clone(), notes(vm, &plan.policy));
+        let (id, vcpus, notes) = (VmId::of(vm), vm.vcpus.clone(), notes(vm, &[&plan.policy]));
         let plan = Box::new(plan);
         Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares, notes })
     }

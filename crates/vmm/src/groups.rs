@@ -191,6 +191,12 @@ fn shared(groups: &[impl AsRef<Path>]) -> Option<&Path> {
 /// Possible mounts of the CPU controller: version 1, alone or with `cpuacct`, or version 2.
 const MOUNTS: [&str; 3] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup"];
 
+/// Whether each control group of this host has to be given CPU time for real-time threads before it may have any: on
+/// version 1 with RT group scheduling.
+pub fn rations_real_time(root: &Path) -> bool {
+    MOUNTS.iter().any(|mount| root.join(mount).join("cpu.rt_runtime_us").exists())
+}
+
 /// The control group of a thread's CPU controller, relative to the root of its mount.
 fn group(root: &Path, tid: u32) -> Option<PathBuf> {
     let groups = fs::read(root.join(format!("proc/{tid}/cgroup"))).ok()?;

@@ -37,6 +37,6 @@ pub mod qmp;
 mod text;
 mod vm;
 
-pub use groups::{CpuMax, FairGroup, Groups, Level};
+pub use groups::{CpuMax, FairGroup, Groups, Level, rations_real_time};
 pub use proc::{Passed, Proc, Scan};
 pub use vm::{Accel, OtherThread, Role, Source, Sources, Thread, VcpuThread, Vm, Vmm};

@@ -60,10 +60,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let owner = Owner::connect_or_be(args.quiet)?;
-    let mut said: Vec<String> =
-        plans.iter().flat_map(|plan| vcoop_daemon::notes(&found, &plan.policy)).collect();
-    said.sort();
-    said.dedup();
+    let policies: Vec<&PolicyPlan> = plans.iter().map(|plan| &plan.policy).collect();
+    let said = vcoop_daemon::notes(&found, &policies);
     let (id, sets) = (VmId::of(&found), args.sets.clone());
     let applies = Applier { owner, vm: id, sets, in_force: false, engine_ns: None };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
