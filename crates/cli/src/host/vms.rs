@@ -67,7 +67,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     }
     let mut vms: Vec<Vm> = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
     for (of, vm) in scan.vms.iter().zip(&mut vms) {
-        notes.extend(apply(policies.as_deref(), &VmId::of(of), vm));
+        apply(policies.as_deref(), &VmId::of(of), vm, &mut notes);
         notes.extend(foreign_realtime(vm));
     }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
@@ -276,8 +276,8 @@ fn driver_of(pid: u32) -> Option<GuestDriver> {
     Some(GuestDriver { abi: header.abi, vcpus: window.online().len(), slots: window.slots() })
 }
 
-/// What vcoop does with a VM, if it is known which VMs have policies. Returns a note about vCPUs that it leaves alone.
-fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) -> Option<Note> {
+/// What vcoop does with a VM, if it is known which VMs have policies. Adds notes about its policy.
+fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm, notes: &mut Vec<Note>) {
     let in_force = policies.and_then(|vms| vms.iter().find(|vm| vm.vm == *id));
     vm.policy = in_force.map(|status| status.policy.clone());
     vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
@@ -292,8 +292,9 @@ fn apply(policies: Option<&[VmStatus]>, id: &VmId, vm: &mut Vm) -> Option<Note> 
             vcpu.thread.realtime_by = Some("vcoop");
         }
     }
-    let (policy, alone) = (vm.policy.as_ref()?, left_alone(&in_force?.vcpus)?);
-    Some(Note { pid: Some(vm.pid), evidence: format!("{policy}: {alone}"), remedy: None })
+    let Some(VmStatus { policy, vcpus, notes: said, .. }) = in_force else { return };
+    let note = |of| Note { pid: Some(vm.pid), evidence: format!("{policy}: {of}"), remedy: None };
+    notes.extend(left_alone(vcpus).into_iter().chain(said.iter().cloned()).map(note));
 }
 
 /// vCPUs that another program made real-time.
@@ -358,7 +359,8 @@ mod tests {
         };
         let vcpus = vec![vcpu(0, None), vcpu(1, Some("somebody else made it SCHED_FIFO 2"))];
         let policy = "wake-boost".to_owned();
-        let status = VmStatus { vm: id.clone(), policy, vcpus, ..VmStatus::default() };
+        let notes = vec!["the VM shares the host's top group".to_owned()];
+        let status = VmStatus { vm: id.clone(), policy, vcpus, notes, ..VmStatus::default() };
         let realtime = |index| Vcpu {
             index,
             tid: 70 + index,
@@ -369,9 +371,11 @@ mod tests {
         };
         let vcpus = [0, 1].map(realtime).into();
         let mut vm = Vm { name: id.name.clone(), pid: 7, start_ticks: 1, vcpus, ..Vm::default() };
-        let note = apply(Some(&[status]), &id, &mut vm).unwrap();
+        let mut notes = Vec::new();
+        apply(Some(&[status]), &id, &mut vm, &mut notes);
+        let notes: Vec<_> = notes.iter().map(|note| &*note.evidence).collect();
         let alone = "wake-boost: 1 left alone (vCPU 1: somebody else made it SCHED_FIFO 2)";
-        assert_eq!(note.evidence, alone);
+        assert_eq!(notes, [alone, "wake-boost: the VM shares the host's top group"]);
         let by = [0, 1].map(|at: usize| vm.vcpus[at].thread.realtime_by);
         assert_eq!(by, [Some("vcoop"), Some("unknown")]);
         assert_eq!(
