@@ -1,10 +1,11 @@
 //! A terminal in which a test reads a program's screen and presses keys.
 
+use std::cmp::Ordering;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::Skip;
+use crate::{Skip, found, until};
 
 /// A terminal in tmux for one test. Dropping it ends it.
 #[derive(Debug)]
@@ -47,6 +48,28 @@ impl Terminal {
 
     fn shows(&self) -> String {
         self.tmux(&["capture-pane", "-p"]).expect("tmux goes on")
+    }
+
+    /// In a program with a list, presses up and down until the line of this text is the one in reverse video.
+    pub fn chooses(&self, text: &str) {
+        let look = || {
+            let shown = self.tmux(&["capture-pane", "-p", "-e"]).expect("tmux goes on");
+            let line = |is: &dyn Fn(&str) -> bool| shown.lines().position(is);
+            let is_reverse = |line: &str| line.contains("[7m") || line.contains(";7m");
+            line(&is_reverse).zip(line(&|line| line.contains(text)))
+        };
+        found(format!("{text} is chosen"), || {
+            let (chosen, wanted) = look()?;
+            let key = match wanted.cmp(&chosen) {
+                Ordering::Equal => return Some(()),
+                Ordering::Less => "Up",
+                Ordering::Greater => "Down",
+            };
+            self.presses(key);
+            // A key that is not handled yet would count twice.
+            until("it is handled", || look().is_some_and(|(now, _)| now != chosen));
+            None
+        });
     }
 
     /// The state of alternate screen and cursor: `1 0`.

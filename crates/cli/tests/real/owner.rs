@@ -27,7 +27,7 @@ const BEFORE: Policy = Policy::Normal { nice: 3, slice_ns: None };
 /// The guest of the tests here while none of them has it.
 static OWNED: Kept<StockVm> = Kept::new();
 
-/// Its name, which no VM of another run on this host has. `vcoop top` shows it first.
+/// Its name, which no VM of another run on this host has.
 fn name_of_vm() -> String {
     format!("applied{}", std::process::id())
 }
@@ -260,6 +260,7 @@ fn is_applied_by_keys(rig: &Rig) {
     let told = |what: &str| format!("{}: {what}", rig.name());
     terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms; echo ENDED $?"));
     terminal.waits_for("d: detach");
+    terminal.chooses(rig.name());
     terminal.presses("s");
     terminal.waits_for(&told("static"));
     assert!(rig.is_boosted());
@@ -276,6 +277,7 @@ fn is_applied_by_keys(rig: &Rig) {
     // By the end of the terminal.
     terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms"));
     terminal.waits_for("d: detach");
+    terminal.chooses(rig.name());
     terminal.presses("s");
     terminal.waits_for(&told("static"));
     drop(terminal);
