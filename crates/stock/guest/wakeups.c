@@ -1,7 +1,7 @@
 /*
  * wakeups POLICY US HOGS SECONDS [WEIGHT MAX MEMBERS OTHER]: works US microseconds every 8.3 ms beside HOGS loops, and
  * prints how much later than due it ran: number of wake-ups, mean, median, 90th and 99th percentile and maximum in
- * microseconds.
+ * microseconds; and in how many of a hundred wake-ups it was on a CPU with two of the loops.
  * POLICY: "other", "slice" (300 us) or "nice" (-5).
  * HOGS: a number; "1d" is one with a reservation of 3 ms in 9.7 ms (SCHED_DEADLINE).
  * WEIGHT: it is in a control group with this cpu.weight and the cpu.max MAX, of which MEMBERS of the loops are as well;
@@ -9,11 +9,14 @@
  *
  * It reads no clock while it works: where a thread reads its own CPU time, the kernel accounts for it.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +42,15 @@ static int by_value(const void *a, const void *b)
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
+}
+
+static int loops_beside(const volatile int *cpus, int count)
+{
+	int own = sched_getcpu(), beside = 0;
+
+	for (int i = 0; i < count; i++)
+		beside += cpus[i] == own;
+	return beside;
 }
 
 static void set(const struct attributes *attributes)
@@ -109,9 +121,11 @@ int main(int argc, char **argv)
 	};
 	pid_t hogs[MOST_HOGS];
 	uint64_t began, turns, due, woke, end, sum = 0;
-	int count, n = 0;
+	int count, n = 0, beside_two = 0;
+	/* The CPU of each loop, which the loop writes. */
+	volatile int *cpus = mmap(NULL, sizeof(*cpus) * MOST_HOGS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	if ((argc != 5 && argc != 9) || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
+	if (cpus == MAP_FAILED || (argc != 5 && argc != 9) || (count = atoi(argv[3])) < 0 || count > MOST_HOGS)
 		return 2;
 	began = now_ns();
 	turn(CALIBRATION);
@@ -120,8 +134,10 @@ int main(int argc, char **argv)
 		hogs[i] = fork();
 		if (hogs[i] == 0 && strchr(argv[3], 'd'))
 			set(&reserved);
-		while (hogs[i] == 0)
+		while (hogs[i] == 0) {
+			cpus[i] = sched_getcpu();
 			turn(1000);
+		}
 	}
 	if (argc == 9)
 		into_groups(argv + 5, hogs, count);
@@ -141,6 +157,7 @@ int main(int argc, char **argv)
 		woke = now_ns();
 		late[n] = woke - due;
 		sum += late[n++];
+		beside_two += loops_beside(cpus, count) == 2;
 		turn(turns);
 		/* As cyclictest, it leaves out what was overdue when it woke up. */
 		do
@@ -154,7 +171,7 @@ int main(int argc, char **argv)
 	if (n == 0)
 		return 1;
 	qsort(late, n, sizeof(*late), by_value);
-	printf("%d %.1f %.1f %.1f %.1f %.1f\n", n, sum / 1e3 / n, late[n / 2] / 1e3, late[n * 9 / 10] / 1e3,
-	       late[n * 99 / 100] / 1e3, late[n - 1] / 1e3);
+	printf("%d %.1f %.1f %.1f %.1f %.1f %.1f\n", n, sum / 1e3 / n, late[n / 2] / 1e3, late[n * 9 / 10] / 1e3,
+	       late[n * 99 / 100] / 1e3, late[n - 1] / 1e3, 100.0 * beside_two / n);
 	return 0;
 }

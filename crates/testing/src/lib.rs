@@ -15,6 +15,7 @@
 //! - [`without_files`], for what happens when file descriptors run out, and [`full_pipe`], when nobody reads.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
+//! - [`PLACEMENTS`], where Linux puts threads that may move.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
 //! - [`metric_names`], the metrics that a text names.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
@@ -34,6 +35,7 @@ mod kept;
 mod load;
 mod metrics;
 mod native;
+mod placement;
 mod random;
 pub mod rig;
 mod said;
@@ -51,6 +53,7 @@ pub use kept::Kept;
 pub use load::{Trouble, twice};
 pub use metrics::metric_names;
 pub use native::Native;
+pub use placement::{PLACEMENTS, Placement};
 pub use random::random;
 pub use said::Said;
 pub use signal::{awaits_interrupt_handler, send};

@@ -16,6 +16,8 @@ mod observe;
 #[cfg(target_os = "linux")]
 mod owner;
 #[cfg(target_os = "linux")]
+mod placement;
+#[cfg(target_os = "linux")]
 mod rush;
 #[cfg(target_os = "linux")]
 mod vcoop;
