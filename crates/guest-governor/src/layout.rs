@@ -116,7 +116,7 @@ impl Layout {
             .map(|core| core.iter().copied().filter(|cpu| !offline.contains(cpu)).collect())
             .filter(|core: &Vec<u32>| !core.is_empty())
             .collect();
-        expected != now.cores || &self.shared - offline != now.shared
+        expected != now.cores
     }
 }
 
