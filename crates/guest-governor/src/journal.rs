@@ -206,6 +206,9 @@ mod tests {
         journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::Instead)).unwrap();
         let (_, ours) = journal.contents.targets().pop().unwrap();
         assert_eq!(["0-3", "", "0-1"].map(|now| ours.is_mine(now)), [true, false, false]);
+        // A refusal leaves it at that.
+        journal.make(&[emptied()], |_| Err(io::ErrorKind::PermissionDenied)).unwrap();
+        assert_eq!(journal.contents.targets().pop().unwrap().1, ours);
         journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::So)).unwrap();
         assert!(journal.contents.is_empty());
     }

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_is_no_line_of_a_cpu_is_left_out() {
         let text = "cpu0 1 0 0 0 0 0 0 1\ncpu0 9 9 9 9 9 9 9 9\ncpu1 1 2 3\ncpux 1 1 1 1 1 1 1 1\n\
-                    cpu99999 1 1 1 1 1 1 1 1\ncpu2 -1 1 1 1 1 1 1 1\n\ncpu 5 5 5 5 5 5 5 5 5\n\
+                    cpu8192 1 1 1 1 1 1 1 1\ncpu2 -1 1 1 1 1 1 1 1\n\ncpu 5 5 5 5 5 5 5 5 5\n\
                     cpu4 99999999999999999999 1 1 1 1 1 1 1\ncpu5 1 1 1 1 1 1 1 1";
         let stat = Stat::parse(text.as_bytes());
         assert_eq!(stat.cpus.into_iter().collect::<Vec<_>>(), [(0, counters(1, 1, 0))]);

@@ -94,3 +94,25 @@ pub(crate) fn why(
         (None, _) => format!("{level}: one core less"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use vcoop_policy::govern::{GovernorConfig, Kind};
+
+    use super::Steal;
+
+    #[test]
+    fn counted_steal_that_may_be_a_rounding_error_is_not_certain() {
+        let config =
+            GovernorConfig { high_bp: 500, low_bp: 100, ..GovernorConfig::new(Kind::Proportional) };
+        for (counted_bp, sure_bp, level) in [
+            (501, 501, "steal is above 5 %"),
+            (501, 500, "steal is not above 5 % for certain"),
+            (500, 101, "steal is between 1 % and 5 %"),
+            (101, 100, "steal is not above 1 % for certain"),
+            (100, 100, "steal is not above 1 %"),
+        ] {
+            assert_eq!(Steal { counted_bp, sure_bp }.level(&config), level);
+        }
+    }
+}

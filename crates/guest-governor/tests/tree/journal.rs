@@ -20,7 +20,7 @@ fn put_journal(tree: &Tree, text: &str, mode: u32) {
 #[test]
 fn what_a_killed_process_left_is_undone_once() {
     let mut tree = Tree::new(4, 1);
-    tree.cgroup("gone.slice", "");
+    ["back.slice", "gone.slice", "new.slice"].iter().for_each(|slice| tree.cgroup(slice, ""));
     let mut fold = tree.fold(By::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     // As `kill -9`: nothing is dropped, and the kernel releases the lock.
@@ -30,9 +30,15 @@ fn what_a_killed_process_left_is_undone_once() {
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1");
     fs::remove_dir_all(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
+    // One in place of another, and one that has its old content already.
+    tree.cgroup("other.slice", "1");
+    fs::remove_dir_all(tree.path("sys/fs/cgroup/new.slice")).unwrap();
+    fs::rename(tree.path("sys/fs/cgroup/other.slice"), tree.path("sys/fs/cgroup/new.slice"))
+        .unwrap();
+    tree.cgroup("back.slice", "");
     let undone = restore(&tree.run_dir(), &tree.roots()).unwrap();
     assert_eq!(undone.restored, ["system.slice/cpuset.cpus"]);
-    assert_eq!(undone.gone, ["gone.slice/cpuset.cpus"]);
+    assert_eq!(undone.gone, ["gone.slice/cpuset.cpus", "new.slice/cpuset.cpus"]);
     assert_eq!(undone.foreign, ["user.slice/cpuset.cpus has \"0-1\", which is not ours"]);
     tree.assert_cpus([("system.slice", ""), ("user.slice", "0-1")]);
     assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
@@ -54,7 +60,7 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
         ("{", "EOF"),
         (&journal.replace("system.slice", "../../x"), "no name of a cgroup"),
         (&journal.replace("\"cpus\":[]", "\"cpus\":[0]"), "CPU 0 is never taken offline"),
-        (&journal.replace("\"cpus\":[]", "\"cpus\":[99999]"), "never taken offline"),
+        (&journal.replace("\"cpus\":[]", "\"cpus\":[8192]"), "never taken offline"),
         (&journal.replace("journal/1", "journal/2"), "does not read"),
     ] {
         put(strange);
@@ -65,6 +71,8 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
     put_journal(&tree, &journal, 0o622);
     let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
     assert!(why.contains("others can write it"), "{why}");
+    refuse(&tree, "run/guest.journal");
+    assert!(matches!(restore(&tree.run_dir(), &tree.roots()), Err(FoldError::Io { .. })));
 }
 
 #[test]
@@ -138,16 +146,26 @@ fn what_is_ours_stays_so_after_a_change_that_was_refused() {
 fn cpus_that_are_brought_back_are_waited_for() {
     let effective = "sys/fs/cgroup/cpuset.cpus.effective";
     let (mut tree, mut fold) = Tree::folded(4, By::Hotplug);
-    tree.put(effective, "0-2");
-    let path = tree.path(effective);
-    let kernel = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(60));
-        fs::write(path.with_extension("new"), "0-3\n").unwrap();
-        fs::rename(path.with_extension("new"), path).unwrap();
-    });
-    fold.undo().unwrap();
-    assert_eq!(cpus::show(&Layout::read(&tree.roots()).unwrap().all()), "0-3");
-    kernel.join().unwrap();
+    // By a wider look, and by the end.
+    for ends in [false, true] {
+        tree.put("sys/devices/system/cpu/online", "0-2");
+        tree.put(effective, "0-2");
+        let path = tree.path(effective);
+        let kernel = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(60));
+            fs::write(path.with_extension("new"), "0-3\n").unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        });
+        if ends {
+            fold.undo().unwrap();
+        } else {
+            tree.decide(&mut fold, 50, 0);
+        }
+        tree.put("sys/devices/system/cpu/online", "0-3");
+        assert_eq!(cpus::show(&Layout::read(&tree.roots()).unwrap().all()), "0-3");
+        kernel.join().unwrap();
+        tree.decide(&mut fold, 50, 20);
+    }
     // Not for ever.
     tree.put(effective, "0-2");
     let began = Instant::now();
@@ -170,4 +188,27 @@ fn a_panic_undoes_everything() {
     });
     assert!(died.join().is_err());
     assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn a_controller_that_others_use_by_the_end_stays_enabled() {
+    let control = "sys/fs/cgroup/cgroup.subtree_control";
+    for (file, content) in [
+        ("cpuset.cpus", "1"),
+        ("cpuset.cpus.partition", "isolated"),
+        ("cpuset.mems", "0"),
+        ("cgroup.subtree_control", "cpuset"),
+    ] {
+        let mut tree = Tree::new(4, 1);
+        tree.put(control, "cpu");
+        let mut fold = tree.fold(By::Cpuset, step());
+        tree.decide(&mut fold, 50, 20);
+        // The kernel's state after that.
+        tree.put(control, "cpuset cpu");
+        tree.put(&format!("sys/fs/cgroup/user.slice/{file}"), content);
+        let foreign = fold.undo().unwrap().foreign;
+        let keeps = "cgroup.subtree_control keeps cpuset, which others use by now";
+        assert!(foreign.iter().any(|line| line == keeps), "{file}: {foreign:?}");
+        assert_eq!(tree.get(control), "cpuset cpu\n");
+    }
 }

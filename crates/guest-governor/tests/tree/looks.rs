@@ -23,7 +23,8 @@ fn a_late_look_is_followed_by_a_whole_interval() {
     tree.now += SECOND;
     tree.steal[3] += 1;
     tree.stat();
-    assert!(!fold.look(|| tree.now).unwrap().decision.unwrap().is_change());
+    let decision = fold.look(|| tree.now).unwrap().decision.unwrap();
+    assert!(!decision.is_change() && decision.why.ends_with("for certain"), "{}", decision.why);
     tree.now += ms(1);
     tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
     tree.stat();
@@ -146,6 +147,8 @@ fn what_cannot_be_read_is_given_back_later() {
     fs::remove_file(tree.path(file)).unwrap();
     fs::create_dir(tree.path(file)).unwrap();
     tree.decide(&mut fold, 50, 3);
+    let undone = fold.undo().unwrap();
+    assert_eq!((undone.failed.len(), undone.gone.len()), (1, 0), "{undone:?}");
     fs::remove_dir(tree.path(file)).unwrap();
     tree.put(file, "0");
     assert_eq!(fold.undo().unwrap().restored, ["cpu3/online"]);

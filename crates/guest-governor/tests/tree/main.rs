@@ -158,6 +158,7 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
     tree.cgroup("own.slice", "4-7");
     let before = tree.files();
     let mut fold = tree.fold(By::Cpuset, step());
+    assert_eq!((fold.numbers().width, fold.numbers().cpus), (8, 8));
     // No steal: nothing is touched.
     assert!(!tree.decide(&mut fold, 50, 0).is_change());
     assert_eq!(tree.files(), before);
@@ -170,6 +171,7 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
         (2000, "steal is above 5 %: one core less")
     );
     assert_eq!(decision.time.busy_ns, 8 * 500_000_000);
+    assert_eq!((fold.numbers().steal_ratio, fold.numbers().width), (0.2, 6));
     tree.assert_cpus([("system.slice", "0-5"), ("own.slice", "4-5")]);
     // Between the thresholds all stays; a cgroup that is new follows.
     tree.cgroup("machine.slice", "");
@@ -206,6 +208,19 @@ fn the_proportional_governor_folds_at_once() {
     assert_eq!((decision.after.len(), decision.steal_bp), (4, 5000));
     assert_eq!(decision.why, "steal is above 5 %");
     assert_eq!(tree.cpus_of("user.slice"), "0-3\n");
+    for (busy, steal, used, why) in [
+        (100, 0, "0-3", "steal is not above 2 %"),
+        (100, 0, "0-4", "steal is not above 2 %: tries one core more"),
+        (80, 20, "0-3", "steal came back with one core more"),
+        (100, 0, "0-3", "steal is not above 2 %"),
+        (100, 0, "0-3", "steal is not above 2 %"),
+        (100, 0, "0-3", "steal is not above 2 %"),
+        (100, 0, "0-4", "steal is not above 2 %: tries one core more"),
+        (100, 0, "0-7", "steal is not above 2 % with one core more: uses all"),
+    ] {
+        let decision = tree.decide(&mut fold, busy, steal);
+        assert_eq!((cpus::show(&decision.after).as_str(), &*decision.why), (used, why));
+    }
 }
 
 #[test]
@@ -214,7 +229,14 @@ fn what_others_set_meanwhile_stays() {
     assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "1");
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.partition", "root");
+    // They are left alone, so their CPUs are not what keeps the guest wide.
+    tree.cgroup("own.slice", "3");
+    tree.cgroup("odd.slice", "nonsense");
     let look = tree.look(&mut fold, 50, 20);
+    assert_eq!(cpus::show(&look.decision.as_ref().unwrap().after), "1");
+    assert_eq!((fold.numbers().refusals, tree.cpus_of("odd.slice").as_str()), (0, "nonsense\n"));
+    // A later process must not take for its own what others may set from now on.
+    assert!(!tree.path("run/guest.journal").exists());
     let said = |text: &str| look.notes.iter().any(|note| note.contains(text));
     assert!(said("system.slice/cpuset.cpus was set by somebody else to 1: left alone"), "{look:?}");
     assert!(said("user.slice/cpuset.cpus was set by somebody else"), "{look:?}");
@@ -297,8 +319,12 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
     );
     assert_eq!(online(&tree), "1000010");
     assert_eq!(cpus::show(&look.decision.unwrap().after), "0-1,6");
+    // Wider again, by a core.
+    tree.online("0-1,6");
+    tree.decide(&mut fold, 50, 0);
+    assert_eq!(online(&tree), "1110010");
     drop(fold);
-    assert_eq!(tree.get("sys/devices/system/cpu/cpu3/online"), "1\n");
+    assert_eq!(tree.get("sys/devices/system/cpu/cpu5/online"), "1\n");
     tree.online("0-7");
     assert_eq!(tree.files(), before);
 }
@@ -315,6 +341,8 @@ fn other_cpus_start_it_anew() {
         (cpus::show(&decision.after), decision.why.as_str()),
         ("0-3".into(), "the guest's CPUs have changed")
     );
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "")]);
+    assert_eq!((fold.numbers().width, fold.numbers().cpus), (4, 4));
     let decision = tree.decide(&mut fold, 50, 20);
     assert_eq!(cpus::show(&decision.after), "0-2");
     assert_eq!((decision.elapsed_ns, decision.time.busy_ns), (1_000_000_000, 4 * 500_000_000));
@@ -356,14 +384,11 @@ fn the_controller_is_enabled_only_where_it_is_not() {
     let mut fold = tree.fold(By::Cpuset, step());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpu\n");
     assert_eq!(fold.plan(&fold.layout().all()).unwrap().changes, []);
+    // A cgroup that goes as it is written to is no refusal.
+    fs::create_dir(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
     assert_eq!(tree.look(&mut fold, 50, 20).notes, Vec::<String>::new());
+    assert_eq!(fold.numbers().refusals, 0);
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
-    // The kernel's state after that. Another program uses the controller by the end.
-    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
-    tree.put("sys/fs/cgroup/user.slice/cpuset.mems", "0");
-    let undone = fold.undo().unwrap();
-    assert_eq!(undone.foreign, ["cgroup.subtree_control keeps cpuset, which others use by now"]);
-    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpuset cpu\n");
 }
 
 #[test]
@@ -385,8 +410,14 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
     assert_eq!(said(tree.look(&mut fold, 50, 3)), 0);
     // Nothing of what was there before is believed any more: the controller is ours now.
-    assert_eq!(fold.undo().unwrap().foreign, Vec::<String>::new());
-    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "-cpuset\n");
+    let control = "sys/fs/cgroup/cgroup.subtree_control";
+    looks::refuse(&tree, control);
+    let undone = fold.undo().unwrap();
+    assert_eq!((undone.failed.len(), undone.foreign.len()), (1, 0), "{undone:?}");
+    fs::remove_file(tree.path(control)).unwrap();
+    tree.put(control, "cpuset cpu");
+    assert_eq!(fold.undo().unwrap().restored, ["cgroup.subtree_control"]);
+    assert_eq!(tree.get(control), "-cpuset\n");
 }
 
 #[test]
@@ -397,6 +428,7 @@ fn a_controller_that_nobody_needs_stays_disabled() {
     let mut fold = tree.fold(By::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     tree.put(control, "cpu");
+    ["system.slice", "user.slice"].iter().for_each(|slice| tree.cgroup(slice, ""));
     tree.decide(&mut fold, 50, 0);
     assert_eq!(tree.get(control), "cpu\n");
     // Another program enables it now, for a reason of its own.

@@ -101,6 +101,12 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
         matches!(&why, FoldError::Missing { .. }) && why.to_string().contains("remedy"),
         "{why}"
     );
+    tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset");
+    fs::remove_file(tree.path("sys/fs/cgroup/cgroup.subtree_control")).unwrap();
+    assert!(new(&tree, By::Cpuset).is_ok(), "a dry run writes nothing");
+    let mode = Mode::Apply(tree.journal().unwrap());
+    let applied = Fold::new(tree.roots(), By::Cpuset, step(), mode, || tree.now);
+    assert!(matches!(applied.unwrap_err(), FoldError::Missing { .. }));
     tree.put("sys/devices/system/cpu/isolated", "0-3");
     assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
     tree.put("sys/devices/system/cpu/online", "nonsense");
@@ -159,6 +165,8 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     let layout = Layout::read(&tree.roots()).unwrap();
     let tids = |by| pinned(&tree.roots(), by, &layout).iter().map(|p| p.tid).collect::<Vec<_>>();
     assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
+    tree.put("proc/sys/kernel/osrelease", "6.2.0");
+    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "it is the first that keeps them");
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
     assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
     // A CPU that all threads lack was not excluded by a thread.
