@@ -198,10 +198,13 @@ mod tests {
     #[test]
     fn no_refill_never_recovers_and_full_refill_never_empties() {
         let mut b = Bucket::new(Budget { burst_ns: 10, refill_ppm: 0 }, 0);
+        assert_eq!((b.has(10), b.has(11)), (true, false));
         assert_eq!(b.take(100), 10);
         assert_eq!((b.time_until(5), b.time_until(0)), (None, Some(0)));
-        let b = Bucket::new(Budget { burst_ns: 10, refill_ppm: 1_000_000 }, 0);
+        let mut b = Bucket::new(Budget { burst_ns: 10, refill_ppm: 1_000_000 }, 0);
         assert_eq!(b.time_to_empty(), None);
+        b.charge(10);
+        assert_eq!(b.time_to_empty(), Some(0), "it has nothing to begin with");
     }
 
     #[test]

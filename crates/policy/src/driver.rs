@@ -8,7 +8,6 @@
 //! The order of one call, which is what [the crate](crate) asks of a driver:
 //!
 //! 1. The policy is called once, with the time of the [`Port`].
-//! 2. Its actions take effect in their order. An interrupt that is to be injected is made visible
 //! 2. Its actions take effect in their order. An interrupt that is to be injected is made visible ([`Port::fire`])
 //!    after the ticket and the status, and before the thread is boosted: the boost takes several microseconds on a real
 //!    host, in which a running vCPU takes the interrupt.

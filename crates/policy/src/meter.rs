@@ -239,7 +239,9 @@ mod tests {
         assert!((500_000..520_000).contains(&left), "{left}");
         // A vCPU that is boosted already begins no new boost, however little is left.
         m.settle(now + left, &mut vm);
+        let level = vm.level();
         assert_eq!(m.start(now + left, &mut vm), Ok(()));
+        assert_eq!(vm.level(), level, "nor another lease");
     }
 
     #[test]

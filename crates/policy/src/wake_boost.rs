@@ -28,7 +28,7 @@ pub struct WakeBoost {
     config: WakeBoostConfig,
     control: Control,
     attached: bool,
-    /// End of the current run; `None` while halted or not boosted.
+    /// End of the current or the last run; `None` while halted.
     run_end: Option<Ns>,
 }
 
@@ -87,9 +87,6 @@ impl WakeBoost {
         }
         if self.control.lost_timer(now, out) {
             self.timer(now, vm, out);
-        }
-        if !self.control.is_boosted() {
-            self.run_end = None;
         }
         self.control.arm(now, self.run_end, vm, out);
     }

@@ -1,7 +1,7 @@
 //! What the driver's core does to a port, call by call.
 
 use vcoop_abi::{GuestWords, Status};
-use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns};
+use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, Injection, VmShared};
@@ -123,6 +123,7 @@ fn an_interrupt_is_visible_after_what_is_said_of_it_and_before_its_boost() {
         Call::Words,
     ];
     assert_eq!(vcpu.done(), boost);
+    assert_eq!(vcpu.driver.policy().boosted_at(100_000), 100_000);
     // It is boosted already, and has its time.
     driver::inject(&mut vcpu, Injection::Timer, false).unwrap();
     assert_eq!(vcpu.done(), [Call::Ticket(2), Call::Fire]);
@@ -185,6 +186,29 @@ fn a_timer_that_never_came_is_given_up_at_the_next_event() {
         assert_eq!(done.contains(&Call::Arm(None)), is_lost, "{done:?}");
         assert_eq!(done.contains(&Call::Set(Policy::NORMAL)), is_lost, "{done:?}");
         assert_eq!(vcpu.driver.policy().is_throttled(), is_lost);
+    }
+}
+
+#[test]
+fn a_run_ends_at_the_next_event_if_its_timer_never_came() {
+    let config = WakeBoostConfig {
+        means: MEANS,
+        run_ns: 500_000,
+        vcpu_budget: BUDGET,
+        vm_budget: VM,
+        boost_on_injection: false,
+        repay: false,
+        rest_slice_ns: None,
+    };
+    for (now, is_lost) in [(1_499_999, false), (1_500_000, true)] {
+        let mut vcpu = Vcpu::new(HostPolicy::wake_boost(config, 0), Policy::NORMAL);
+        driver::start(&mut vcpu, false).unwrap();
+        driver::halt(&mut vcpu, true).unwrap();
+        driver::halt(&mut vcpu, false).unwrap();
+        vcpu.done();
+        vcpu.now = now;
+        driver::exit(&mut vcpu).unwrap();
+        assert_eq!(vcpu.done().contains(&Call::Set(Policy::NORMAL)), is_lost, "{now}");
     }
 }
 

@@ -14,6 +14,7 @@ use crate::vm_shared::VmShared;
 const MEANS: Means = Means::Rr(8);
 const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
 const VM: Budget = Budget { burst_ns: 1_000_000_000, refill_ppm: 0 };
+const LONG: Budget = Budget { burst_ns: 50_000_000, refill_ppm: 0 };
 const CONFIG: DynamicConfig = DynamicConfig::new(MEANS, BUDGET, VM);
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);
@@ -137,6 +138,8 @@ fn request_is_read_at_exits_without_a_recheck_and_sampled_with_one() {
     assert!(out.contains(&Action::Boost(MEANS)) && !out.contains(&Action::Recheck));
     assert_eq!(rig.status_after(20, Event::Exit(QUIET)), Status::Normal);
     assert!(rig.on(30, Event::Sampled(asks())).contains(&Action::Recheck));
+    assert_eq!(rig.status_after(31, Event::Recheck(QUIET)), Status::Normal);
+    assert_eq!(rig.d.control.stats().raced, 1);
 }
 
 #[test]
@@ -152,19 +155,36 @@ fn facts_count_without_a_request() {
         let words = GuestWords::new(intent, cs, BoostRequest::None, 0);
         assert_eq!(Rig::new().status_after(10, Event::Exit(words)), Status::Boosted);
     }
+    for words in
+        [asks(), section(1), GuestWords::new(cases[0].0, cases[2].1, BoostRequest::Boost, 0)]
+    {
+        let mut rig = Rig::with(DynamicConfig { boost_on_request: false, ..CONFIG });
+        assert_eq!(rig.status_after(10, Event::Exit(words)), Status::Normal);
+    }
 }
 
 #[test]
 fn sections_boost_until_they_are_too_long_and_new_ones_start_anew() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(DynamicConfig { vcpu_budget: LONG, ..CONFIG });
     assert_eq!(rig.status_after(0, Event::Exit(section(1))), Status::Boosted);
     assert_eq!(rig.status_after(2_999_999, Event::Exit(section(1))), Status::Boosted);
     assert!(
         rig.on(3_000_000, Event::Exit(section(1))).contains(&Action::Denied(Reason::LongSection))
     );
     assert_eq!(rig.d.control.status(), Status::Normal);
+    assert_eq!(
+        *rig.on(3_000_001, Event::Exit(section(1))),
+        [Action::Denied(Reason::LongSection)],
+        "it goes on"
+    );
     // Another one: seen as such although the host saw no gap.
-    assert_eq!(rig.status_after(3_000_001, Event::Exit(section(2))), Status::Boosted);
+    assert_eq!(rig.status_after(3_000_002, Event::Exit(section(2))), Status::Boosted);
+    // Another one with the same number, after a gap, and one of another driver.
+    rig.on(6_000_000, Event::Exit(QUIET));
+    assert_eq!(rig.status_after(6_000_002, Event::Exit(section(2))), Status::Boosted);
+    rig.on(6_000_003, Event::Registered(false));
+    rig.on(6_000_004, Event::Registered(true));
+    assert_eq!(rig.status_after(9_000_002, Event::Exit(section(2))), Status::Boosted);
 }
 
 #[test]
@@ -178,11 +198,11 @@ fn a_long_section_does_not_cancel_a_pending_interrupt() {
 
 #[test]
 fn a_section_is_bounded_without_any_exit() {
-    let long = Budget { burst_ns: 50_000_000, refill_ppm: 0 };
-    let mut rig = Rig::with(DynamicConfig { vcpu_budget: long, ..CONFIG });
+    let mut rig = Rig::with(DynamicConfig { vcpu_budget: LONG, ..CONFIG });
     let out = rig.on(0, Event::Exit(section(1)));
     assert!(out.contains(&Action::ArmTimer(3_000_000)), "{:?}", &*out);
-    assert!(rig.on(3_000_000, Event::Timer).contains(&Action::Recheck));
+    assert!(!rig.on(2_999_999, Event::Timer).contains(&Action::Recheck), "too early");
+    assert_eq!(*rig.on(3_000_000, Event::Timer), [Action::Recheck, Action::ArmTimer(50_000_000)]);
     assert_eq!(rig.status_after(3_000_000, Event::Recheck(section(1))), Status::Normal);
     assert_eq!(rig.d.control.stats().raced, 0);
 }
@@ -208,6 +228,19 @@ fn halted_time_is_free_and_the_wake_is_urgent() {
     assert_eq!(rig.status_after(1_000_001_000, Event::Exit(words)), Status::Boosted);
     assert_eq!(rig.status_after(1_000_002_000, Event::Exit(QUIET)), Status::Normal);
     assert_eq!(rig.d.control.stats().boosted_ns, 2_000);
+
+    // What ends the boost ends the wait for the reason.
+    rig.on(2_000_000_000, Event::Halted(QUIET));
+    rig.on(2_000_000_000, Event::Woken);
+    rig.on(2_000_000_000, Event::Baseline { outranks: true });
+    rig.on(2_000_000_000, Event::Baseline { outranks: false });
+    assert_eq!(rig.status_after(2_000_000_000, Event::Exit(words)), Status::Normal);
+    // A thread that comes is awake, also if the one before it slept.
+    rig.on(3_000_000_000, Event::Halted(QUIET));
+    rig.on(3_000_000_000, Event::Attached(false));
+    rig.on(3_000_000_000, Event::Attached(true));
+    assert_eq!(rig.status_after(3_000_000_000, INJECT), Status::Boosted);
+    assert_eq!(rig.d.control.boosted_at(3_000_001_000), 3_000);
 }
 
 #[test]
@@ -314,6 +347,18 @@ fn nonsense_that_ends_a_boost_wipes_no_strike_out() {
         let boosts = greedy(&mut rig, now + 20_000, now + 1_000_000_000);
         assert_eq!(boosts.len(), 1, "{boosts:?}");
     }
+}
+
+#[test]
+fn a_boost_that_is_the_longest_allowed_is_throttled_and_is_a_strike() {
+    let full = Budget { burst_ns: 50_000_000, refill_ppm: 1_000_000 };
+    let mut rig =
+        Rig::with(DynamicConfig { vcpu_budget: full, longest_boost_ns: Some(1_000_000), ..CONFIG });
+    let boosts = greedy(&mut rig, 0, 1_000_000_000);
+    let PolicyStats { throttles, too_long, by_vm, .. } = rig.d.control.stats();
+    assert_eq!((throttles, too_long, by_vm), (boosts.len() as u64, boosts.len() as u64, 0));
+    let gaps: Vec<Ns> = boosts.windows(2).map(|w| w[1].0 - w[0].0 - w[0].1).collect();
+    assert!(gaps[5] >= 20_000_000 && gaps[6] >= 80_000_000, "{gaps:?}");
 }
 
 #[test]
