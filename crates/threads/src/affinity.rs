@@ -34,11 +34,27 @@ pub fn affinity(tid: i32) -> Result<Vec<u32>, Error> {
     if rc != 0 {
         return Err(Error::last_os("sched_getaffinity"));
     }
+    Ok(cpus_of(mask))
+}
+
+/// The CPUs of a mask, ascending.
+fn cpus_of(mask: Mask) -> Vec<u32> {
     let some = (0..).zip(mask).filter(|(_, word)| *word != 0);
     let cpus = |(n, word): (u32, u64)| {
         (0..u64::BITS).filter(move |bit| word >> bit & 1 != 0).map(move |bit| n * u64::BITS + bit)
     };
-    Ok(some.flat_map(cpus).collect())
+    some.flat_map(cpus).collect()
+}
+
+/// The mask of these CPUs, without those beyond its end.
+fn mask_of(cpus: &[u32]) -> Mask {
+    let mut mask: Mask = [0; _];
+    for cpu in cpus {
+        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    mask
 }
 
 /// Formats CPUs as the kernel lists them: `0-3,7`.
@@ -79,12 +95,7 @@ pub fn parse_cpu_list(text: &str) -> Option<BTreeSet<u32>> {
 ///
 /// [`Error`], also if none of the CPUs exists.
 pub fn set_affinity(tid: i32, cpus: &[u32]) -> Result<(), Error> {
-    let mut mask: Mask = [0; _];
-    for cpu in cpus {
-        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
-            *word |= 1 << (cpu % 64);
-        }
-    }
+    let mask = mask_of(cpus);
     // SAFETY: the kernel reads at most the mask's size.
     let rc = unsafe { libc::sched_setaffinity(tid, size_of::<Mask>(), mask.as_ptr().cast()) };
     if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setaffinity")) }
@@ -139,7 +150,8 @@ mod tests {
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
     use super::{
-        MOST_CPUS, Stay, affinity, apart_from, cpu_list, parse_cpu_list as parse, set_affinity,
+        MOST_CPUS, Stay, affinity, apart_from, cpu_list, cpus_of, mask_of, parse_cpu_list as parse,
+        pin, set_affinity,
     };
 
     #[test]
@@ -176,6 +188,15 @@ mod tests {
         }
     }
 
+    /// This host may have fewer than the first word of a mask has.
+    #[test]
+    fn masks_have_as_many_cpus_as_linux_can_have() {
+        let cpus = [0, 1, 63, 64, 130, MOST_CPUS - 1];
+        let mask = mask_of(&cpus);
+        assert_eq!((mask[0], mask[1], mask[2]), (1 << 63 | 3, 1, 4));
+        assert_eq!(cpus_of(mask), cpus);
+    }
+
     #[test]
     fn who_stayed_goes_back() {
         std::thread::spawn(|| {
@@ -183,6 +204,7 @@ mod tests {
             let stay = Stay::on(&before[..1]);
             assert_eq!(affinity(0).unwrap(), before[..1]);
             drop(stay);
+            pin(&[]).unwrap();
             assert_eq!(affinity(0).unwrap(), before);
         })
         .join()

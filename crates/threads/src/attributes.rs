@@ -300,6 +300,10 @@ mod tests {
             own.set(0).unwrap();
             let runtime = if knows_slices() { 700_000 } else { 0 };
             assert_eq!(Attributes::get(0).unwrap().runtime, runtime);
+            // What a deadline thread has is no slice.
+            let slice = default_slice().unwrap_or_default();
+            let deadline = Attributes::of(libc::SCHED_DEADLINE, 0, 0, slice);
+            assert_eq!(deadline.as_got(), deadline);
         })
         .join()
         .unwrap();

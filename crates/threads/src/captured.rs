@@ -218,7 +218,7 @@ fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
 mod tests {
     use std::os::fd::AsRawFd as _;
 
-    use super::{Captured, Restored, nice};
+    use super::{Captured, Restored, nice, set_nice};
     use crate::{Attributes, affinity, set_affinity};
     use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
@@ -284,6 +284,19 @@ mod tests {
                     assert_eq!(has(tid), before, "{policy} from {means:?}");
                 }
             }
+            thread.end();
+        }
+    }
+
+    #[test]
+    fn a_nice_value_that_somebody_has_set_becomes_what_the_thread_had() {
+        for policy in [Policy::NORMAL, Policy::Fifo(1)] {
+            let thread = Waiting::start();
+            Attributes::from_policy(&policy).set(thread.tid).unwrap();
+            let mut captured = Captured::of(thread.tid).unwrap();
+            set_nice(thread.tid, 9).unwrap();
+            captured.renice(9);
+            assert_eq!(captured.baseline(), Captured::of(thread.tid).unwrap().baseline());
             thread.end();
         }
     }

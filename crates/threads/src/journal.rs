@@ -246,8 +246,9 @@ impl Journal {
 
     /// Replaces the file.
     fn write(&mut self) -> Result<(), JournalError> {
+        fs::rename(self.written()?, &self.path).map_err(io_error(&self.path))?;
         self.stale = false;
-        fs::rename(self.written()?, &self.path).map_err(io_error(&self.path))
+        Ok(())
     }
 
     /// Writes a temporary file beside the journal's.

@@ -87,7 +87,19 @@ fn a_baseline_that_has_changed_is_written_again() {
         journal.replace(&other);
         journal.settle().unwrap();
         assert_eq!(journal.contents().threads[&tids[0]].nice, 7);
-        assert_eq!(read(dir.root()).unwrap().contents().threads[&tids[0]].nice, 7);
+        let read_nice = || read(dir.root()).unwrap().contents().threads[&tids[0]].nice;
+        assert_eq!(read_nice(), 7);
+        // Also if that fails at first.
+        journal.replace(&Baseline { nice: 9, ..other });
+        fs::remove_dir_all(dir.root()).unwrap();
+        assert!(matches!(journal.settle(), Err(JournalError::Io { .. })));
+        fs::create_dir(dir.root()).unwrap();
+        journal.settle().unwrap();
+        assert_eq!(read_nice(), 9);
+        // What has not changed is not written.
+        fs::remove_dir_all(dir.root()).unwrap();
+        journal.record([&captured]).unwrap();
+        journal.settle().unwrap();
     });
 }
 
