@@ -94,6 +94,8 @@ mod tests {
         // Also in the next epoch, until that has one that is as good.
         clock.sample(tsc(12_000_000_000), 12_000_900_000);
         assert_eq!(clock.time_of(tsc(12_500_000_000)), Some(12_500_015_000));
+        clock.sample(tsc(12_600_000_000), 12_600_010_000);
+        assert_eq!(clock.time_of(tsc(12_700_000_000)), Some(12_700_010_000));
         // A TSC that was set back: two epochs later nothing of it is left.
         clock.sample(7, 23_000_000_000);
         clock.sample(7 + 2_000_000, 23_001_000_000);

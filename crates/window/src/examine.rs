@@ -178,6 +178,11 @@ mod tests {
     /// Examines a window whose guest has one vCPU; `guest` is called between any two looks. The clock is the test's: on
     /// this host's clock a guest that does not get its CPU in time would break a rule.
     fn examined(guest: impl Fn(&Window)) -> Examined {
+        examined_until(guest, |_| false)
+    }
+
+    /// The same, until `stop` says so.
+    fn examined_until(guest: impl Fn(&Window), stop: impl Fn(&Window) -> bool) -> Examined {
         let _one = crate::registered();
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();
@@ -198,8 +203,11 @@ mod tests {
             now
         };
         let (time, grace) = (Duration::from_millis(600), Duration::from_millis(50));
-        let mut found = examine_by(next, &window, time, grace, || false);
+        // As another host has left it.
+        window.host(0).unwrap().ticket.store(9, Ordering::Release);
+        let mut found = examine_by(next, &window, time, grace, || stop(&own));
         assert!(!window.is_in_use());
+        assert_eq!(window.host(0).unwrap().ticket(), 0);
         found.remove(0)
     }
 
@@ -267,6 +275,13 @@ mod tests {
         let first =
             [(100, normal), (120, boosted), (220, normal), (240, boosted), (340, throttled)];
         assert_eq!(all[1..6], first);
+    }
+
+    #[test]
+    fn a_guest_that_is_boosted_when_it_is_stopped_is_so_no_more() {
+        let is_boosted = |own: &Window| own.host(0).unwrap().status() == Status::Boosted;
+        let found = examined_until(honest, is_boosted);
+        assert!(found.boosts == 1 && found.report.is_conforming(), "{found:?}");
     }
 
     #[test]

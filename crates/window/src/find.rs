@@ -282,9 +282,10 @@ mod tests {
 
     #[test]
     fn only_shared_writable_files_are_looked_at() {
-        let line = "7f00-ffff00 rw-s 00001000 00:19 42  /dev/shm/a b (deleted)";
+        let line = "7f00-ffff00 rw-s 00001000 fd:19 42  /dev/shm/a b (deleted)";
         let (start, end, offset) = (0x7f00, 0xff_ff00, 0x1000);
-        let found = Mapping { range: "7f00-ffff00", start, end, file: (0x19, 42), offset };
+        let found =
+            Mapping { range: "7f00-ffff00", start, end, file: (0xfd_0000_0019, 42), offset };
         assert_eq!(Mapping::parse(line), Some(found));
         for line in [
             "7f00-ffff00 rw-p 00000000 00:19 42 /x",
@@ -338,6 +339,8 @@ mod tests {
         assert_eq!(address(me, &all).unwrap(), Some(at(&all)));
         assert_eq!(address(me, &other).unwrap(), Some(at(&other)));
         assert_eq!(address(1, &window).unwrap_or(None), None);
+        drop(all);
+        assert_eq!(address(me, &window).unwrap(), Some(at(&window)));
     }
 
     #[test]

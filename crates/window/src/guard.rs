@@ -131,14 +131,17 @@ mod tests {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, which stays.
         let map = unsafe {
-            libc::mmap(ptr::null_mut(), 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(ptr::null_mut(), 8192, rights, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         assert_ne!(map, libc::MAP_FAILED);
+        // The window behind it is not concerned.
+        let _other = Guard::new(map as usize + 4096, 4096);
         drop(Guard::new(map as usize, 4096));
-        // SAFETY: the child does nothing but to read of its mapping, and ends.
+        // SAFETY: the child does nothing but to read of its mapping, and ends, at the latest by an alarm.
         let child = unsafe {
             let child = libc::fork();
             if child == 0 {
+                libc::alarm(10);
                 ptr::read_volatile(map.cast::<u8>());
                 libc::_exit(0);
             }

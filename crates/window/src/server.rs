@@ -149,7 +149,7 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
         lock(all).retain(|_, connection| connection.lives());
         // The VMs of a process without a number here are not found here either.
         let Ok(Peer { pid: Some(pid), user }) = Peer::of(&stream) else { continue };
-        if there_is_room(&lock(all), user)
+        if has_room(lock(all).values().map(|connection| connection.user), user)
             && let Ok(connection) = serve(stream, pid.get(), user)
         {
             lock(all).insert(pid.get(), connection);
@@ -157,13 +157,10 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
     }
 }
 
-fn there_is_room(all: &BTreeMap<u32, Connection>, user: u32) -> bool {
-    has_room(all.len(), all.values().filter(|connection| connection.user == user).count())
-}
-
-/// Whether a user with `of_user` connections may have one more, when there are `all` connections.
-fn has_room(all: usize, of_user: usize) -> bool {
-    all < MOST && (all < MOST - RESERVED || of_user < RESERVED)
+/// Whether a user may have one more connection, when `users` have one each.
+fn has_room(users: impl ExactSizeIterator<Item = u32>, user: u32) -> bool {
+    let all = users.len();
+    all < MOST && (all < MOST - RESERVED || users.filter(|one| *one == user).count() < RESERVED)
 }
 
 /// Gives a client its window and its doorbell.
@@ -257,7 +254,7 @@ mod tests {
             }
         };
         offer.window.host(5).unwrap().ticket.store(3, Ordering::Release);
-        assert_eq!(guest.host(5).unwrap().ticket(), 3);
+        assert!(guest.has_host() && guest.host(5).unwrap().ticket() == 3);
         rustix::io::write(files.next().unwrap(), &1_u64.to_ne_bytes()).unwrap();
         let mut rung = [0; 8];
         assert_eq!(rustix::io::read(&*offer.bell, &mut rung).unwrap(), 8);
@@ -289,8 +286,14 @@ mod tests {
 
     #[test]
     fn one_user_leaves_room_for_others() {
-        let most = (0..).find(|all| !has_room(*all, *all)).unwrap();
+        // A user that takes all that it gets, and others with so many.
+        let has_room = |greedy, others| {
+            let users = [vec![1; greedy], vec![2; others]].concat();
+            [1, 2].map(|user| has_room(users.iter().copied(), user))
+        };
+        let most = (0..).find(|greedy| !has_room(*greedy, 0)[0]).unwrap();
         assert_eq!(most, MOST - RESERVED);
-        assert!((most..MOST).all(|all| has_room(all, all - most)) && !has_room(MOST, 0));
+        assert!((0..RESERVED).all(|others| has_room(most, others) == [false, true]));
+        assert_eq!(has_room(most, RESERVED), [false; 2]);
     }
 }
