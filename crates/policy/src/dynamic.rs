@@ -212,11 +212,6 @@ impl Dynamic {
         self.config.boost_receiver
     }
 
-    /// Last ticket published.
-    pub fn ticket(&self) -> u64 {
-        self.ticket
-    }
-
     fn is_disabled(&self) -> bool {
         self.control.status() == Status::Disabled
     }
