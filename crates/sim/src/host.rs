@@ -311,7 +311,7 @@ impl World<'_> {
         self.guest_sees_away(vcpu);
         let v = &self.vcpus[vcpu as usize];
         let vm = &mut self.vms[v.vm as usize];
-        if !v.halted && !vm.virt.charges_steal {
+        if !v.halted && !vm.charges_steal {
             vm.level.stolen(v.cpu, self.clock.now() - v.off_since);
         }
         if self.vcpus[vcpu as usize].wants != 0 {

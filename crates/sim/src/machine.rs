@@ -454,6 +454,8 @@ pub(crate) struct Vm {
     pub(crate) times_interrupts: bool,
     /// It has full-nohz vCPUs.
     pub(crate) nohz: bool,
+    /// Its scheduler charges tasks for stolen time.
+    pub(crate) charges_steal: bool,
     pub(crate) level: Level,
     /// Locks, IPIs, and how its vCPUs spin.
     pub(crate) sync: VmSync,

@@ -333,6 +333,7 @@ impl<'p> Setup<'p> {
             spins: vm.tasks.iter().any(|task| task.program.may_spin()),
             times_interrupts,
             nohz: !vm.virt.nohz_full.is_empty(),
+            charges_steal: vm.virt.charges_steal,
             birth: NONE,
             halts: (vm.virt.idle.host_polls_in_force().max_ns > 0).then(HaltTimes::new),
         });

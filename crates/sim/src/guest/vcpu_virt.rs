@@ -81,8 +81,6 @@ pub(crate) struct VmVirt {
     /// MWAIT: idle states of every depth, not only the first.
     pub(crate) mwait: bool,
     pub(crate) host_polls: bool,
-    /// Its scheduler charges tasks for stolen time.
-    pub(crate) charges_steal: bool,
 }
 
 impl VmVirt {
@@ -157,7 +155,6 @@ impl VmVirt {
             },
             mwait: virt.idle.guest == GuestIdle::Mwait,
             host_polls: virt.idle.host_polls_in_force().max_ns > 0,
-            charges_steal: virt.charges_steal,
         }
     }
 }
