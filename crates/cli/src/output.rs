@@ -59,7 +59,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// [`print`], but lines that stdout cannot take at once are lost.
+/// [`print()`], but lines that stdout cannot take at once are lost.
 pub(crate) fn print_at_once(text: &str) -> Result<(), Failure> {
     match write_at_once(io::stdout(), shown_in(style(), text).as_bytes()) {
         Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),

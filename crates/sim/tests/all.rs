@@ -11,6 +11,7 @@ mod invariants;
 mod ipis;
 mod locks;
 mod pinning;
+mod placement;
 mod pool;
 mod ratelimit;
 mod receivers;
