@@ -27,7 +27,7 @@ use crate::keeper::{Keeper, Program};
 use crate::place::Place;
 use crate::policy::policy;
 use crate::port::Due;
-use crate::protocol::{Refusal, Request, VmId, VmStatus};
+use crate::protocol::{Request, VmId, VmStatus};
 
 /// A keeper that does nothing until its owner ends.
 pub(crate) fn idle(_: &Path) -> Command {
@@ -333,23 +333,6 @@ fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let last = rig.detach(number).unwrap();
     assert_eq!(boosted(&last), [false, false]);
     assert!(rig.vms.is_empty());
-}
-
-#[test]
-fn what_this_host_lacks_is_no_fault_of_a_thread() {
-    let Err(lacks) = vcoop_sources::Source::open() else {
-        return Skip::because("tracefs is mounted").tell();
-    };
-    let mut rig = Rig::new();
-    let (vcpu, main) = (Waiting::start(), Waiting::start());
-    let Target { mut vcpus, plan, .. } = under(main.tid, "wake-boost", &[]);
-    let timers = vcpus.pop().map(|thread| (thread, plan));
-    for timers in [None, timers] {
-        let of = Target { timers, ..under(vcpu.tid, "wake-boost", &[]) };
-        assert_eq!(rig.attach(of).unwrap_err(), Refusal::missing(&lacks));
-    }
-    assert!(rig.vms.is_empty() && rig.journal.contents().threads.is_empty());
-    [vcpu, main].into_iter().for_each(Waiting::end);
 }
 
 #[test]
