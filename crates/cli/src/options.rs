@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use vcoop_experiment::backend::{Backend as _, Kvm};
 use vcoop_experiment::result::Limits;
+use vcoop_model::plan::Plan;
 
 use crate::failure::Failure;
 use crate::output::style_of_notes;
+use crate::scenario::cpus;
 
 /// What a policy may cost the host and others: the same everywhere.
 #[derive(Debug, clap::Args)]
@@ -73,7 +75,12 @@ pub(crate) struct Calibration {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// A failure of a command that was to measure on this host. It may have the options `--backend` and `--fit`.
+/// Whether scaling these down would help: their host has more pCPUs than this one.
+pub(crate) fn too_large(plans: &[Plan]) -> bool {
+    plans.iter().any(|plan| plan.host.sched.cpus() as usize > cpus())
+}
+
+/// A failure of a command that was to measure on this host. It may have the option `--backend`, and `--fit` may help.
 pub(crate) fn unmeasured(why: impl Display, [backend, fit]: [bool; 2]) -> Failure {
     let mut text = why.to_string();
     if backend {

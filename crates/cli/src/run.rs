@@ -26,7 +26,7 @@ use crate::fail_if::{conditions, fail_if};
 use crate::failure::{Failure, ended};
 use crate::folder::{self, Folder};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Common, MayCost, unmeasured};
+use crate::options::{BackendArg, Common, MayCost, too_large, unmeasured};
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, choose, cpus, jobs, parse, refuse, say_losses, source};
@@ -261,7 +261,8 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
         BackendArg::Kvm => Choice::Kvm,
     };
     let request = Request { choice, fit: args.fit };
-    select(request, plans).map_err(|why| unmeasured(why, [true, !args.fit]))
+    let fit = !args.fit && too_large(&plans);
+    select(request, plans).map_err(|why| unmeasured(why, [true, fit]))
 }
 
 /// The measurements, and the error of a failed run beside them.
