@@ -12,7 +12,7 @@ use vcoop_report::explain::explain;
 
 use crate::failure::{Failure, ended};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Common, Single, unmeasured};
+use crate::options::{BackendArg, Common, SIMULATE, Single, unmeasured};
 use crate::output::{json, note, print_at_end, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     };
     let request = Request { choice, fit: false };
     let selection =
-        select(request, vec![plan.clone()]).map_err(|why| unmeasured(why, [true, false]))?;
+        select(request, vec![plan.clone()]).map_err(|why| unmeasured(why, [SIMULATE]))?;
     let columns = selection.columns();
     if !args.common.quiet {
         let hosts = columns.iter().filter_map(|column| column.backend.host(&plan));

@@ -75,19 +75,28 @@ pub(crate) struct Calibration {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// Whether scaling these down would help: their host has more pCPUs than this one.
+/// A remedy where a command has the option `--backend`.
+pub(crate) const SIMULATE: &str = "simulate it: --backend sim";
+
+/// Whether the option `--fit` would help: the host of these has more pCPUs than this one.
 pub(crate) fn too_large(plans: &[Plan]) -> bool {
     plans.iter().any(|plan| plan.host.sched.cpus() as usize > cpus())
 }
 
-/// A failure of a command that was to measure on this host. It may have the option `--backend`, and `--fit` may help.
-pub(crate) fn unmeasured(why: impl Display, [backend, fit]: [bool; 2]) -> Failure {
+/// A remedy where the option `--fit` would help on a host that can measure.
+pub(crate) fn scale(helps: bool) -> Option<&'static str> {
+    (helps && Kvm.available().is_ok()).then_some("scale it down in proportion: --fit")
+}
+
+/// A failure of a command that was to measure on this host, with the remedies that its options are.
+pub(crate) fn unmeasured(
+    why: impl Display,
+    remedies: impl IntoIterator<Item = &'static str>,
+) -> Failure {
     let mut text = why.to_string();
-    if backend {
-        text += "; or simulate it: --backend sim";
-    }
-    if fit && Kvm.available().is_ok() {
-        text += "; or scale it down in proportion: --fit";
+    for remedy in remedies {
+        text += "; or ";
+        text += remedy;
     }
     Failure::Missing(text)
 }

@@ -145,10 +145,8 @@ fn report(
     tally: Tally,
 ) -> Result<(), Failure> {
     let failed = tally.failed;
-    let text = match args.json {
-        true => json(job, out, outcome, tally)?,
-        false => words(job, out, outcome, &tally),
-    };
+    let text =
+        if args.json { json(job, out, outcome, tally)? } else { words(job, out, outcome, &tally) };
     let end = match (outcome.interrupted, failed) {
         (true, _) => Err(Failure::Interrupted),
         (false, 0) => Ok(()),

@@ -17,7 +17,7 @@ use vcoop_report::text_trace::TextTrace;
 use crate::failure::{Failure, ended};
 use crate::folder::{cannot_write, place, write};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Calibration, Single, unmeasured};
+use crate::options::{BackendArg, Calibration, SIMULATE, Single, unmeasured};
 use crate::output::{note, print_at_end, style};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         BackendArg::Auto | BackendArg::Sim => &Sim,
         BackendArg::Kvm => &Kvm,
     };
-    let missing = |why: Unavailable| unmeasured(why, [true, false]);
+    let missing = |why: Unavailable| unmeasured(why, [SIMULATE]);
     backend.check(&plan).map_err(missing)?;
     if backend.is_live() {
         vcoop_lab::can_trace().map_err(missing)?;

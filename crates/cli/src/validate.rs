@@ -13,7 +13,7 @@ use vcoop_report::{Style, render_validation, render_validation_html};
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
-use crate::options::{Common, too_large, unmeasured};
+use crate::options::{Common, scale, too_large, unmeasured};
 use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, parse, source};
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
             let request = Request { choice, fit: args.fit };
             select(request, plans).map_err(|why| {
                 let why = format!("{} cannot be measured here: {why}", scenario.name);
-                unmeasured(why, [false, fit])
+                unmeasured(why, scale(fit))
             })
         };
         let selection = on(Choice::Auto, plans.clone())?;

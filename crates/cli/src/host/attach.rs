@@ -238,11 +238,10 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
     if !text.is_empty() {
         text.push('\n');
     }
-    let end = match left.failed.is_empty() {
-        true => Ok(()),
-        false => {
-            Err(Failure::run("some threads do not have what they had; they stay in the journal"))
-        }
+    let end = if left.failed.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::run("some threads do not have what they had; they stay in the journal"))
     };
     print_at_end(&text, end)
 }
