@@ -85,8 +85,9 @@ fn a_periodic_thread_is_beside_two_loops_for_as_long_as_in_linux() {
             let mut places = Places { at, since: 0, beside_two: 0 };
             vcoop_sim::run(Run::new(&plan, 1).watched(&mut places)).unwrap();
             let share = places.beside_two as f64 / (RUN_S * 10_000_000) as f64;
-            let told =
-                format!("{fair}, {loops} loops, {work_us} us: {share:.0} %, not {low} to {high}");
+            let told = format!(
+                "{fair}, {loops} loops, {work_us} us: {share:.0} %, and {low} to {high} % in Linux"
+            );
             println!("{told}");
             assert!((low - off(of)..=high + off(of)).contains(&share), "{told}");
         }

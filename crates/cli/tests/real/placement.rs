@@ -32,7 +32,8 @@ fn as_measured(series: &str, measured: fn(&Placement) -> [f64; 2]) -> Outcome {
             let line = format!("wakeups other {work_us} {loops} {seconds}");
             let said = vm.run(&line, Duration::from_secs(60)).unwrap().stdout;
             let beside_two: f64 = said.split_whitespace().last().unwrap().parse().unwrap();
-            let told = format!("{work_us} us, {loops} loops: {beside_two} %, not {low} to {high}");
+            let told =
+                format!("{work_us} us, {loops} loops: {beside_two} %, before {low} to {high} %");
             println!("{told}");
             let near = (low - OFF..=high + OFF).contains(&beside_two);
             if near { Ok(()) } else { Err(told.into()) }
