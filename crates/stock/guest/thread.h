@@ -1,4 +1,4 @@
-/* What programs for guests need of sched_setattr(2), whose structure not every libc has, and of the clock. */
+/* What programs for guests need of sched_setattr(2), whose structure not every libc has, and of clocks. */
 #include <stdint.h>
 #include <time.h>
 
@@ -13,10 +13,22 @@ struct attributes {
 	uint64_t period_ns;
 };
 
-static uint64_t now_ns(void)
+static inline uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
+	clock_gettime(clock, &now);
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+static inline uint64_t now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+static inline void sleep_until(uint64_t ns)
+{
+	const struct timespec at = { ns / 1000000000, ns % 1000000000 };
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }

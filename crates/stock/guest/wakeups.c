@@ -10,7 +10,6 @@
  * It reads no clock while it works: where a thread reads its own CPU time, the kernel accounts for it.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,11 +17,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "group.h"
 #include "thread.h"
 
 #define PERIOD_NS 8300000ULL
@@ -59,47 +58,9 @@ static void set(const struct attributes *attributes)
 		perror("sched_setattr");
 }
 
-static void put(const char *folder, const char *file, const char *value)
-{
-	char path[64];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/sys/fs/cgroup/%s/%s", folder, file);
-	f = fopen(path, "w");
-	if (!f || fputs(value, f) < 0 || fclose(f) != 0) {
-		perror(path);
-		exit(1);
-	}
-}
-
-static void join(const char *name, pid_t pid)
-{
-	char text[16];
-
-	snprintf(text, sizeof(text), "%d", pid);
-	put(name, "cgroup.procs", text);
-}
-
-static void make_group(const char *name, const char *weight, const char *max)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/sys/fs/cgroup/%s", name);
-	if (mkdir(path, 0755) != 0 && errno != EEXIST) {
-		perror(path);
-		exit(1);
-	}
-	put(name, "cpu.weight", weight);
-	put(name, "cpu.max", max);
-}
-
 /* The two groups; the process joins the first, and the loops after the first so many the second. */
 static void into_groups(char **groups, const pid_t *hogs, int count)
 {
-	FILE *f = fopen("/sys/fs/cgroup/cgroup.subtree_control", "w");
-
-	if (!f || fputs("+cpu", f) < 0 || fclose(f) != 0)
-		perror("cgroup.subtree_control");
 	make_group("own", groups[0], groups[1]);
 	make_group("other", groups[3], "max");
 	join("own", getpid());
@@ -151,9 +112,7 @@ int main(int argc, char **argv)
 	due = now_ns() + 200000000;
 	end = due + (uint64_t)(atof(argv[4]) * 1e9);
 	while (due < end && n < MOST_WAKEUPS) {
-		struct timespec at = { due / 1000000000, due % 1000000000 };
-
-		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+		sleep_until(due);
 		woke = now_ns();
 		late[n] = woke - due;
 		sum += late[n++];

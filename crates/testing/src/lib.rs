@@ -15,7 +15,7 @@
 //! - [`without_files`], for what happens when file descriptors run out, and [`full_pipe`], when nobody reads.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
-//! - [`PLACEMENTS`], where Linux puts threads that may move.
+//! - [`PLACEMENTS`], where Linux puts threads that may move, and [`GROUP_SHARES`], what it gives groups on a CPU.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
 //! - [`metric_names`], the metrics that a text names.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
@@ -39,6 +39,7 @@ mod placement;
 mod random;
 pub mod rig;
 mod said;
+mod shares;
 mod signal;
 pub mod tasks;
 mod terminal;
@@ -56,6 +57,7 @@ pub use native::Native;
 pub use placement::{PLACEMENTS, Placement};
 pub use random::random;
 pub use said::Said;
+pub use shares::{GROUP_SHARES, GroupShare};
 pub use signal::{awaits_interrupt_handler, send};
 pub use terminal::Terminal;
 pub use threads::{assert_no_thread, drop_cap_sys_nice};
