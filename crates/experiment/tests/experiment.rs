@@ -64,7 +64,7 @@ fn one_repeat_has_values_but_no_intervals() {
 
 #[test]
 fn the_interval_of_a_share_ends_at_all_of_it() {
-    let sets = ["duration=300ms", "repeats=2"];
+    let sets = ["duration=400ms", "repeats=2"];
     let document = run(&plans("busy-host", &sets, &["wake-boost"]), &Sim, 2);
     let cpu = document.scalars().find(|s| (&*s.key.probe, &*s.key.metric) == ("host", "cpu"));
     let [lo, hi] = cpu.unwrap().value_ci95.unwrap();

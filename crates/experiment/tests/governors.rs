@@ -75,22 +75,24 @@ fn cpu_work_without_locks_loses_nothing_and_nobody_folds_alone() {
             got(r) + scalar(r, other, "throughput")
         };
         for policy in &policies[1..] {
-            let r = run(&plans, policy, beside);
-            let ratio = got(&r) / got(&vanilla);
-            // Of two that use `proportional`, one can stay wide and folded the other, to whom 2 % go, and 3 % while it
-            // looks for that.
-            let least = if *policy == "proportional" && beside == "true" { 0.96 } else { 0.99 };
-            assert!(ratio > least, "{class}, {policy}, neighbour {beside}: {ratio}");
-            assert!(all(&r) / all(&vanilla) > 0.99, "{class}, {policy}: of both VMs");
+            // Of two VMs one can stay wide and the other folded. Which of them has up to 3 % of the other depends on
+            // the seed.
+            let seeds = if beside == "true" { 1..=4 } else { 1..=1 };
+            let runs: Vec<_> = seeds.map(|seed| run_seed(&plans, policy, beside, seed)).collect();
+            let mean = |of: &dyn Fn(&Recording) -> f64| {
+                runs.iter().map(of).sum::<f64>() / runs.len() as f64
+            };
+            let ratio = mean(&got) / got(&vanilla);
+            assert!(ratio > 0.99, "{class}, {policy}, neighbour {beside}: {ratio}");
+            assert!(mean(&all) / all(&vanilla) > 0.99, "{class}, {policy}: of both VMs");
+            let r = &runs[0];
             if beside == "false" {
-                assert_eq!(scalar(&r, "work", "vcpus_used"), 16.0, "{policy}");
-                assert_eq!(scalar(&r, "work", "mask_changes"), 0.0, "{policy}");
+                assert_eq!(scalar(r, "work", "vcpus_used"), 16.0, "{policy}");
+                assert_eq!(scalar(r, "work", "mask_changes"), 0.0, "{policy}");
             } else {
                 // 120 intervals of `step`'s in a minute are its most; the others come to rest.
                 // Runs scatter: 36 was seen where the mean is 20.
-                let of = |r: &Recording| scalar(r, "work", "mask_changes");
-                let more = (2..=4).map(|seed| of(&run_seed(&plans, policy, beside, seed)));
-                let changes = (of(&r) + more.sum::<f64>()) / 4.0;
+                let changes = mean(&|r| scalar(r, "work", "mask_changes"));
                 let most = if *policy == "step" { 61.0 } else { 30.0 };
                 assert!(changes <= most, "{policy}: {changes} changes a minute");
             }

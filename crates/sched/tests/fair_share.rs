@@ -5,6 +5,7 @@ use vcoop_sched::config::{
     Bandwidth, EevdfRelease, Fair, GroupConfig, LevelConfig, Policy, RtGuard, Topology,
 };
 use vcoop_sched::{Attr, CpuId, CpuSet};
+use vcoop_testing::{GROUP_SHARES, GroupShare};
 
 #[test]
 fn nice_weights_on_one_cpu() {
@@ -218,4 +219,43 @@ fn stolen_time_is_not_charged() {
     assert_eq!(m.exec(a), 200 * US);
     m.run_for(100 * US);
     assert_eq!(m.exec(a), 300 * US);
+}
+
+/// A loop's share of CPU 1 beside that of another group, while a thread of its group works and sleeps on CPU 0.
+#[test]
+fn a_sleeper_weighs_in_its_group_on_other_cpus_as_measured_in_linux() {
+    for mut cfg in fairs(2) {
+        let measured: fn(&GroupShare) -> [f64; 2] = match cfg.fair {
+            Fair::Cfs(_) => |of| of.linux_6_1,
+            Fair::Eevdf(t) if t.release == EevdfRelease::V6_12 => |of| of.linux_6_12,
+            Fair::Eevdf(t) if t.release == EevdfRelease::V7_3 => |of| of.linux_7_3,
+            Fair::Eevdf(_) => continue,
+        };
+        cfg.tick_ns = 4 * MS;
+        cfg.groups = [1024, 1024].map(GroupConfig::new).to_vec();
+        for of in &GROUP_SHARES {
+            let mut m = Machine::new(&cfg);
+            let on =
+                |cpu, g| Attr { policy: nice(0), cpus: CpuSet::one(CpuId(cpu)), group: Some(g) };
+            let (run, sleep) = (u64::from(of.on_ms) * MS, u64::from(of.off_ms) * MS);
+            let worker = m.start(on(0, 0), 0, Work { run, sleep });
+            let own = m.start(on(1, 0), 1, HOG);
+            m.start(on(1, 1), 1, HOG);
+            for _ in 0..8000 * MS / (run + sleep) {
+                m.run_for(run - US);
+                if of.leaves {
+                    m.set_policy(worker, Policy::Fifo(1));
+                }
+                m.run_for(sleep + US);
+                if of.leaves {
+                    m.set_policy(worker, nice(0));
+                }
+            }
+            let share = m.exec(own) as f64 * 100.0 / m.now as f64;
+            let [low, high] = measured(of);
+            let told = format!("{of:?}: {share:.1}, and {low} to {high} in Linux");
+            println!("{told}");
+            assert!((low - GroupShare::OFF..=high + GroupShare::OFF).contains(&share), "{told}");
+        }
+    }
 }

@@ -84,7 +84,9 @@ fn what_has_no_effect_changes_no_number() {
     for fair in ["cfs", "eevdf"] {
         let set = format!("host.sched.fair={fair}");
         let before = run(&(BUSY.to_owned() + &vanilla), &[&set], 1);
-        for (what, more, sets) in &table {
+        // Under CFS a sleeper's credit is the same virtual time whatever the weights are.
+        let of_all = if fair == "cfs" { &table[1..] } else { &table[..] };
+        for (what, more, sets) in of_all {
             let after = run(&(BUSY.to_owned() + more), &[&[set.as_str()], *sets].concat(), 1);
             assert_eq!(changes(&before, &after), [""; 0], "{fair}: {what}");
         }

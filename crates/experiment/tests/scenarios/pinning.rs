@@ -6,10 +6,13 @@ use super::{latencies, run, scalars};
 #[test]
 fn pcpus_of_ones_own_are_best_for_a_busy_guest_and_boosts_for_an_idle_one() {
     let d = run("pinning", &["duration=2s", "repeats=5"], &[]);
-    // Over both, then the guest that computes and the one that does not.
-    let best: Vec<_> = d.verdicts.iter().map(|v| (v.cells, v.best.as_deref())).collect();
-    assert_eq!(best[1..], [(0, Some("isolated")), (0, Some("dynamic"))], "{:?}", d.verdicts);
-    assert_eq!(best[0].0, 2);
+    // Over both, then the guest that computes and the one that does not. Of the former, about one wake-up in a hundred
+    // waits for the host's job, so that its p99 decides nothing.
+    assert_eq!(d.verdicts.iter().map(|v| v.cells).collect::<Vec<_>>(), [2, 0, 0]);
+    assert_eq!(d.verdicts[2].best.as_deref(), Some("dynamic"), "{:?}", d.verdicts);
+    let mean = |policy: &str| latencies(&d, "guest.cyclictest/1", policy)[0].mean.unwrap();
+    let [vanilla, isolated, dynamic] = ["vanilla", "isolated", "dynamic"].map(mean);
+    assert!(isolated < dynamic && dynamic < vanilla / 2.0, "{vanilla} {isolated} {dynamic}");
     let job = |policy: &str| scalars(&d, "host.job", "throughput", policy);
     let (vanilla, isolated, dynamic) = (job("vanilla"), job("isolated"), job("dynamic"));
     assert!(isolated[0] > 0.95 * vanilla[0] && isolated[1] < 0.6 * vanilla[1]);

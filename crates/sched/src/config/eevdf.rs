@@ -66,6 +66,8 @@ pub(crate) struct Rules {
     /// An entity that a directed yield favours, or a group of which an entity went to sleep, is picked if it is
     /// eligible; else the hint is ignored (`PICK_BUDDY`, 6.14).
     pub(crate) picks_buddy: bool,
+    /// A queue tells its group of its load at most once a millisecond (6.7).
+    pub(crate) tells_rarely: bool,
     /// Threads of all groups compete in one queue for each CPU, with weights that follow from those of their groups.
     pub(crate) flat: bool,
 }
@@ -95,10 +97,16 @@ impl EevdfRelease {
             hrtick: false,
             short_goes_next: false,
             picks_buddy: false,
+            tells_rarely: false,
             flat: false,
         };
-        const V6_12: Rules =
-            Rules { slices: true, delay_dequeue: true, keeps_deadline: true, ..V6_6 };
+        const V6_12: Rules = Rules {
+            slices: true,
+            delay_dequeue: true,
+            keeps_deadline: true,
+            tells_rarely: true,
+            ..V6_6
+        };
         const V6_15: Rules = Rules { base_slice_ns: 700_000, picks_buddy: true, ..V6_12 };
         const V6_18_0: Rules = Rules { quantum: true, ..V6_15 };
         const V6_18: Rules = Rules {

@@ -61,6 +61,7 @@ impl FairClass {
     /// is relative.
     pub(crate) fn leave_asleep(&mut self, e: EntId) {
         let s = self.se_of(e);
+        self.take_load(e);
         let (r, Fair::Cfs(c)) = (self.ses[s].rq, self.kind) else { return };
         if r != NONE && !self.ses[s].relative {
             self.place_cfs(r as usize, s, Enqueue::Wakeup, &c);

@@ -9,14 +9,7 @@ impl FairClass {
         for r in 0..self.rqs.len() {
             self.check_queue(r);
         }
-        for (g, group) in self.groups.iter().enumerate() {
-            let of = |rq: &&super::queue::Rq| rq.group == g as u32;
-            for rq in self.rqs.iter().filter(of) {
-                assert_eq!(rq.load, group.on[rq.cpu as usize].queued, "load of group {g}");
-            }
-            let load: u64 = group.on.iter().map(|on| on.queued).sum();
-            assert_eq!(load, group.load.queued, "load of group {g} on all CPUs");
-        }
+        self.check_loads();
         self.check_quotas();
     }
 
@@ -40,7 +33,11 @@ impl FairClass {
         let ses = || all.iter().map(|&s| &self.ses[s as usize]);
         assert!(ses().all(|se| se.on_rq && se.rq == r as u32 && !se.relative), "state on a queue");
         assert_eq!(all.len() as u32, rq.nr, "entities on the queue");
-        assert_eq!(ses().map(|se| se.weight).sum::<u64>(), rq.load, "load of the queue");
+        if self.flat {
+            self.check_members(r);
+        } else {
+            assert_eq!(ses().map(|se| se.weight).sum::<u64>(), rq.load, "load of the queue");
+        }
         assert_eq!(ses().filter(|se| se.custom).count() as u32, rq.customs, "custom slices");
         let counts = |se: &&super::queue::Se| se.on_rq && !(self.flat && se.owns != NONE);
         let on = self.ses.iter().filter(counts).filter(|se| se.rq == r as u32).count();

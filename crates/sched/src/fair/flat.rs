@@ -78,7 +78,6 @@ impl FairClass {
         if waits {
             self.heap_out(r, s);
         }
-        self.sub_load(r, old);
         let rescale = |v: i64| (i128::from(v) * i128::from(old) / i128::from(new)) as i64;
         let se = &mut self.ses[s];
         if se.is_protected() {
@@ -87,7 +86,6 @@ impl FairClass {
         se.vruntime = avg - rescale(lag);
         se.deadline = avg + rescale(se.deadline - avg);
         se.weight = new;
-        self.add_load(r, new);
         if waits {
             self.heap_in(r, s);
         }
@@ -96,15 +94,11 @@ impl FairClass {
 
     /// A task has another nice value.
     pub(super) fn own_weight_changed(&mut self, s: usize, old: u64) {
-        if !self.ses[s].on_rq {
-            return;
+        self.reweigh_average(s, old, self.ses[s].own);
+        if self.ses[s].on_rq {
+            self.change_load(self.own_queue(s) as usize, old, self.ses[s].own);
+            self.renew_flat(s);
         }
-        let r = self.own_queue(s) as usize;
-        if self.rqs[r].se != NONE {
-            self.sub_load(r, old);
-            self.add_load(r, self.ses[s].own);
-        }
-        self.renew_flat(s);
     }
 
     /// Sets the weight of a group's entity.
@@ -112,10 +106,9 @@ impl FairClass {
         let se = &mut self.ses[g];
         let old = core::mem::replace(&mut se.weight, new);
         let (on_rq, above) = (se.on_rq, se.rq as usize);
-        // The root queue has the load of its tasks.
-        if on_rq && self.rqs[above].se != NONE {
-            self.sub_load(above, old);
-            self.add_load(above, new);
+        self.reweigh_average(g, old, new);
+        if on_rq {
+            self.change_load(above, old, new);
         }
     }
 
@@ -126,7 +119,7 @@ impl FairClass {
             self.held.push(e);
             return;
         }
-        self.join_groups(s, cpu);
+        self.join_groups(s, cpu, how);
         let weight = self.effective_weight(s);
         if weight != self.ses[s].weight {
             self.reweight(s, weight);
@@ -136,18 +129,25 @@ impl FairClass {
     }
 
     /// Counts a task that is about to be queued in its groups.
-    fn join_groups(&mut self, s: usize, cpu: CpuId) {
+    fn join_groups(&mut self, s: usize, cpu: CpuId, how: Enqueue) {
         let e = EntId(self.ses[s].ent);
         let (mut r, mut part, mut joins) = (self.rq_for(e, cpu), self.ses[s].own, true);
+        self.attach(s, r, how);
         while self.rqs[r].se != NONE {
             if joins {
                 self.rqs[r].nr += 1;
-                self.add_load(r, part);
+                self.change_load(r, 0, part);
             }
             self.update_group_weight(r);
             let g = self.rqs[r].se as usize;
-            joins = !core::mem::replace(&mut self.ses[g].on_rq, true);
+            joins = !self.ses[g].on_rq;
+            if joins {
+                self.set_on_rq(g, true);
+            }
             (part, r) = (self.ses[g].weight, self.ses[g].rq as usize);
+        }
+        if joins {
+            self.change_load(r, 0, part);
         }
         self.count_awake(s, true);
     }
@@ -160,7 +160,8 @@ impl FairClass {
         let (mut r, mut part) = (self.own_queue(s) as usize, self.ses[s].own);
         while left && self.rqs[r].se != NONE {
             self.rqs[r].nr -= 1;
-            self.sub_load(r, part);
+            self.change_load(r, part, 0);
+            self.tell(r);
             let rq = &self.rqs[r];
             if rq.nr > 0 {
                 return self.update_group_weights(r);
@@ -169,8 +170,11 @@ impl FairClass {
             if self.quotas {
                 self.give_back(rq.group, rq.cpu);
             }
-            self.ses[g].on_rq = false;
+            self.set_on_rq(g, false);
             (part, r) = (self.ses[g].weight, self.ses[g].rq as usize);
+        }
+        if left {
+            self.change_load(r, part, 0);
         }
     }
 
@@ -179,8 +183,7 @@ impl FairClass {
         let mut group = self.tasks[self.ses[s].ent as usize].group;
         while self.flat && group != NONE {
             let of = &mut self.groups[group as usize];
-            let others = of.awake.queued - u64::from(!wakes);
-            of.awake.set(self.clock, others + u64::from(wakes));
+            of.count_awake(self.clock, wakes);
             group = of.parent;
         }
     }
@@ -242,16 +245,23 @@ impl FairClass {
         back
     }
 
-    /// Panics if a count of a group's queue is wrong, or a held task is queued.
-    pub(super) fn check_flat(&self, r: usize) {
-        let rq = &self.rqs[r];
-        assert!(rq.heap.nodes().is_empty() && rq.curr == NONE, "a group's queue orders nothing");
+    /// Panics if the load of a queue is wrong: on it are the tasks that belong to it, and the groups directly below.
+    pub(super) fn check_members(&self, r: usize) -> u32 {
         let tasks = self.tasks.iter().map(|task| task.se as usize);
         let tasks = tasks.filter(|&s| self.ses[s].on_rq && self.own_queue(s) == r as u32);
         let groups = self.ses.iter().filter(|se| se.owns != NONE && se.on_rq && se.rq == r as u32);
         let parts = tasks.map(|s| self.ses[s].own).chain(groups.map(|se| se.weight));
         let (nr, load) = parts.fold((0, 0), |(nr, load), part| (nr + 1, load + part));
-        assert_eq!((rq.nr, rq.load), (nr, load), "entities and load of a group");
+        assert_eq!(self.rqs[r].load, load, "load of queue {r}");
+        nr
+    }
+
+    /// Panics if a count of a group's queue is wrong, or a held task is queued.
+    pub(super) fn check_flat(&self, r: usize) {
+        let rq = &self.rqs[r];
+        assert!(rq.heap.nodes().is_empty() && rq.curr == NONE, "a group's queue orders nothing");
+        let nr = self.check_members(r);
+        assert_eq!(rq.nr, nr, "entities of a group");
         assert_eq!(self.ses[rq.se as usize].on_rq, nr > 0, "a busy group counts in the one above");
         let awake = |task: &&super::Task| {
             let se = &self.ses[task.se as usize];
@@ -259,7 +269,7 @@ impl FairClass {
             se.on_rq && !se.delayed && self.groups_of(EntId(se.ent)).any(of)
         };
         let awake = self.tasks.iter().filter(awake).count();
-        assert_eq!(self.groups[rq.group as usize].awake.queued, awake as u64, "awake in a group");
+        assert_eq!(self.groups[rq.group as usize].awake, awake as u64, "awake in a group");
         for &e in &self.held {
             let se = &self.ses[self.se_of(e)];
             assert!(!se.on_rq && self.is_held(e, CpuId(se.rq)), "{e} is held");
@@ -370,7 +380,7 @@ mod tests {
         ] {
             let mut c = class(2, &[1024], &vec![Some(0); tasks.len()]);
             for (e, &cpu) in (0..).zip(tasks) {
-                c.enqueue(CpuId(cpu), EntId(e), Enqueue::Wakeup);
+                c.enqueue(CpuId(cpu), EntId(e), Enqueue::Initial);
             }
             let runs = |cpu| tasks.iter().position(|&on| on == cpu).map(|e| EntId(e as u32));
             let runs = [0, 1].map(|cpu| (CpuId(cpu), runs(cpu)));

@@ -8,18 +8,16 @@
 //! weight on a CPU = weight * load on that CPU / (load on that CPU + average load on the others)
 //! ```
 //!
-//! The load on that CPU is what is queued there, or its average if this is more. Averages forget half in 33 ms, as
-//! the kernel's do (PELT). The kernel's are not updated for up to a millisecond, and for longer on idle CPUs; these
-//! always are. The weight follows when the group's load on that CPU changes, and at each tick there. A change on
-//! one CPU therefore reaches the others a tick later.
+//! The load on that CPU is what is queued there, or its average if this is more ([`load`](super::load)). The weight
+//! follows when the group's load on that CPU changes, and at each tick there. A change on one CPU therefore reaches the
+//! others a tick later. A group of which nothing is queued on a CPU keeps the weight that it had there.
 //!
 //! In Linux 7.3 the weight counts [several times](Group::concurrency), and entities of groups are not queued
 //! ([`flat`](super::flat)).
 
 use alloc::boxed::Box;
-use alloc::vec;
-use alloc::vec::Vec;
 
+use super::load::{Average, rounded};
 use super::pool::Pool;
 use super::queue::Rq;
 use super::{FairClass, weight};
@@ -28,22 +26,21 @@ use crate::class::{Dequeue, Enqueue};
 use crate::config::{GroupConfig, Ns};
 use crate::heap::NONE;
 
-/// Half-life of an average: 32 periods of 1024 * 1024 ns (`LOAD_AVG_PERIOD`).
-const HALF_LIFE: f64 = (32 << 20) as f64;
+/// Bits of a group's weight on a CPU.
+const WEIGHT_BITS: u32 = 12;
 
 /// A group of the level.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     /// Weight of the whole.
     pub(crate) weight: u64,
-    /// Weight of its entities on all CPUs.
-    pub(crate) load: Load,
-    /// The same for each CPU.
-    pub(crate) on: Vec<Load>,
-    /// Its entities that are awake, if all groups share a queue.
-    pub(super) awake: Load,
-    /// Their average, as of when it last changed by more than 1/64.
-    awake_told: f64,
+    /// The sum of what its queues have told.
+    pub(super) told: u64,
+    /// Its entities that are awake, if all groups share a queue, and the average.
+    pub(super) awake: u64,
+    awake_average: Average,
+    /// The latter as of when it last changed by more than 1/64, with [`SHIFT`](weight::SHIFT) fraction bits.
+    awake_told: u64,
     /// Its quota.
     pub(super) quota: Option<Box<Pool>>,
     /// The group around it, or [`NONE`].
@@ -54,10 +51,10 @@ impl Group {
     pub(crate) fn new(of: GroupConfig, cpus: usize) -> Self {
         Self {
             weight: of.weight << weight::SHIFT,
-            load: Load::default(),
-            on: vec![Load::default(); cpus],
-            awake: Load::default(),
-            awake_told: 0.0,
+            told: 0,
+            awake: 0,
+            awake_average: Average::default(),
+            awake_told: 0,
             quota: of.quota.map(|quota| Box::new(Pool::new(quota, cpus))),
             parent: of.parent.map_or(NONE, u32::from),
         }
@@ -69,57 +66,29 @@ impl Group {
         self.quota.as_ref().is_some_and(|pool| pool.holds(cpu))
     }
 
-    /// Sets the load on `cpu`.
-    #[inline]
-    pub(super) fn set_load(&mut self, now: Ns, cpu: u32, load: u64) {
-        let on = &mut self.on[cpu as usize];
-        let all = self.load.queued - on.queued + load;
-        on.set(now, load);
-        self.load.set(now, all);
+    /// An entity wakes up or goes to sleep.
+    pub(super) fn count_awake(&mut self, now: Ns, wakes: bool) {
+        self.awake_average.advance(now, self.awake);
+        self.awake = if wakes { self.awake + 1 } else { self.awake - 1 };
     }
 
     /// How many times it has its weight, if all groups share a queue: once for each entity that is awake on average,
-    /// but at most once for each CPU (`cgroup_mode` "concur"). Averages are rounded down, and the other CPUs see one
-    /// change only after 1/64. So one that grows stops short of a whole number.
-    pub(super) fn concurrency(&mut self, now: Ns) -> u64 {
-        let awake = self.awake.average(now);
-        if (awake - self.awake_told).abs() > self.awake_told / 64.0 {
+    /// but at most once for each of `cpus` (`cgroup_mode` "concur"). Averages are rounded down, and the other CPUs see
+    /// one change only after 1/64. So one that grows stops short of a whole number.
+    fn concurrency(&mut self, now: Ns, cpus: usize) -> u64 {
+        let awake = self.awake_average.fine(now, self.awake);
+        if awake.abs_diff(self.awake_told) > self.awake_told / 64 {
             self.awake_told = awake;
         }
-        (self.awake_told as u64).clamp(1, self.on.len() as u64)
-    }
-
-    /// The part of `whole`, its weight, that it has on `cpu`.
-    fn weight_on(&self, now: Ns, cpu: u32, whole: u64) -> u64 {
-        let on = &self.on[cpu as usize];
-        let average = on.average(now);
-        let here = average.max(on.queued as f64);
-        let others = (self.load.average(now) - average).max(0.0);
-        let part = (whole as f64 * here / (here + others).max(1.0)) as u64;
-        part.max(weight::MIN_GROUP << weight::SHIFT).min(whole)
+        (self.awake_told >> weight::SHIFT).clamp(1, cpus as u64)
     }
 }
 
-/// Load that is queued, and its average.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Load {
-    pub(crate) queued: u64,
-    /// The average at `since`.
-    average: f64,
-    since: Ns,
-}
-
-impl Load {
-    /// All loads follow the same rule, so the average of a sum is the sum of the averages.
-    fn average(&self, now: Ns) -> f64 {
-        let queued = self.queued as f64;
-        let kept = libm::exp2(-(now.saturating_sub(self.since) as f64) / HALF_LIFE);
-        queued + (self.average - queued) * kept
-    }
-
-    pub(super) fn set(&mut self, now: Ns, queued: u64) {
-        *self = Self { queued, average: self.average(now), since: now };
-    }
+/// The part of a group's `weight` for a queue with this load, if that of its queues on other CPUs is `others`. It is
+/// rounded, so that it stays the same while loads do.
+fn weight_here(weight: u64, here: u64, others: u64) -> u64 {
+    let part = weight::share(weight, here, here + others);
+    rounded(part, WEIGHT_BITS).max(weight::MIN_GROUP << weight::SHIFT).min(weight)
 }
 
 impl FairClass {
@@ -133,7 +102,7 @@ impl FairClass {
             };
             let r = self.rqs.len();
             let g = self.new_se(NONE, r as u32);
-            self.ses[g].rq = above as u32;
+            (self.ses[g].rq, self.ses[g].counts_in) = (above as u32, above as u32);
             self.rqs.push(Rq::new(cpu.0, g as u32, group, self.rqs[above].depth + 1));
             self.group_rq[at] = r as u32;
         }
@@ -179,14 +148,19 @@ impl FairClass {
     /// Updates the weight of the group's entity on the CPU of its queue `r`.
     #[inline]
     pub(super) fn update_group_weight(&mut self, r: usize) {
+        self.tell(r);
         let rq = &self.rqs[r];
         if rq.nr == 0 {
             return;
         }
-        let (g, cpu) = (rq.se as usize, rq.cpu);
+        let (g, now) = (rq.se as usize, self.clock);
         let group = &mut self.groups[rq.group as usize];
-        let times = if self.flat { group.concurrency(self.clock) } else { 1 };
-        let new = group.weight_on(self.clock, cpu, group.weight * times);
+        let times = if self.flat { group.concurrency(now, self.cpus) } else { 1 };
+        let mut new = group.weight * times;
+        if self.tracks {
+            let others = group.told - rq.told;
+            new = weight_here(new, rq.load.max(self.average_load(r)), others);
+        }
         if new != self.ses[g].weight {
             if self.flat { self.set_share(g, new) } else { self.reweight(g, new) }
         }
@@ -228,6 +202,7 @@ impl FairClass {
     pub(super) fn dequeue_groups(&mut self, mut r: usize, how: Dequeue, leaves_turn: bool) {
         let (mut leaves, mut favoured) = (true, false);
         while self.rqs[r].se != NONE {
+            self.tell(r);
             let rq = &self.rqs[r];
             let (g, empty) = (rq.se as usize, rq.nr == 0);
             if leaves && empty && self.quotas {
@@ -268,30 +243,50 @@ impl FairClass {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::level;
     use super::*;
+    use crate::EntId;
+    use crate::class::Class;
+    use crate::config::{CfsTunables, Fair, Ns, Policy};
 
     #[test]
     fn a_weight_goes_where_the_load_is_and_follows_within_its_half_life() {
-        let one = 1024 << weight::SHIFT;
-        let half_life = HALF_LIFE as Ns;
-        let mut group = Group::new(GroupConfig::new(1024), 4);
-        let parts = |group: &Group, now, cpu| group.weight_on(now, cpu, one) >> weight::SHIFT;
+        const HALF_LIFE: Ns = 32 << 20;
+        let cfg = level(Fair::Cfs(CfsTunables::for_cpus(4)), 1_000_000, 4, [1024].into());
+        let mut c = FairClass::new(&cfg);
+        (0..2).for_each(|e| c.add(EntId(e), Policy::NORMAL, Some(0)));
+        let weight = |c: &mut FairClass, now, cpu| {
+            c.clock = now;
+            (0..c.rqs.len()).for_each(|r| c.tell(r));
+            let r = c.group_queue(0, CpuId(cpu));
+            c.update_group_weight(r);
+            c.check();
+            c.ses[c.rqs[r].se as usize].weight as f64 / 1024.0
+        };
+        // What another CPU told may be 1/64 off.
+        let near = |found: f64, expected: f64| {
+            assert!((found - expected).abs() <= expected / 64.0, "{found}");
+        };
         // Alone, it has all of it at once.
-        group.set_load(0, 0, one);
-        assert_eq!(parts(&group, 0, 0), 1024);
+        c.enqueue(CpuId(0), EntId(0), Enqueue::Wakeup);
+        near(weight(&mut c, 0, 0), 1024.0);
         // Another CPU's average counts, not what is queued there just now.
-        let later = 100 * half_life;
-        group.set_load(later, 1, one);
-        assert_eq!(parts(&group, later, 1), 512);
-        assert_eq!(parts(&group, later, 0), 1024, "CPU 1 has no past");
-        let (a, b) = (later + half_life, later + 2 * half_life);
-        assert_eq!([parts(&group, a, 0), parts(&group, b, 0)], [682, 585]);
-        // A queue that has emptied is forgotten by halves.
-        group.set_load(2 * later, 0, 0);
-        assert_eq!(parts(&group, 2 * later, 1), 512);
-        assert_eq!(parts(&group, 2 * later + half_life, 1), 682);
-        assert_eq!(parts(&group, 3 * later, 1), 1024);
-        // Nothing anywhere has ever been: the least there is.
-        assert_eq!(parts(&Group::new(GroupConfig::new(1024), 4), later, 2), weight::MIN_GROUP);
+        let later = 100 * HALF_LIFE;
+        c.clock = later;
+        c.enqueue(CpuId(1), EntId(1), Enqueue::Wakeup);
+        near(weight(&mut c, later, 1), 512.0);
+        near(weight(&mut c, later, 0), 1024.0);
+        near(weight(&mut c, later + HALF_LIFE, 0), 682.7);
+        near(weight(&mut c, later + 2 * HALF_LIFE, 0), 585.1);
+        // What sleeps is forgotten by halves, and what moves away at once.
+        c.clock = 2 * later;
+        c.dequeue(CpuId(0), EntId(0), Dequeue::Sleep);
+        near(weight(&mut c, 2 * later, 1), 512.0);
+        near(weight(&mut c, 2 * later + HALF_LIFE, 1), 682.7);
+        c.enqueue(CpuId(2), EntId(0), Enqueue::Wakeup);
+        near(weight(&mut c, 2 * later + HALF_LIFE, 2), 512.0);
+        near(weight(&mut c, 2 * later + HALF_LIFE, 1), 682.7);
+        c.dequeue(CpuId(2), EntId(0), Dequeue::Save);
+        near(weight(&mut c, 2 * later + HALF_LIFE, 1), 1024.0);
     }
 }

@@ -9,7 +9,8 @@
 //! virtual time runs 512 times as fast as the clock, which leaves months of simulated time.
 //!
 //! [`cfs`] and [`eevdf`] have the differences between the two schedulers, [`queue`] how entities get on and off queues,
-//! [`group`] the weight of groups, and [`flat`] the queue that groups share since Linux 7.3.
+//! [`load`] averages by which CPUs are compared, [`group`] the weight of groups, and [`flat`] the queue that groups
+//! share since Linux 7.3.
 
 mod cfs;
 mod check;
@@ -18,6 +19,7 @@ mod flat;
 mod group;
 #[cfg(test)]
 mod known_answers;
+mod load;
 mod penalty;
 mod pool;
 mod queue;
@@ -57,7 +59,7 @@ pub(crate) struct FairClass {
     ses: Vec<Se>,
     tasks: Vec<Task>,
     kind: Fair,
-    /// The time; used for averages of groups.
+    /// The time of averages.
     pub(crate) clock: Ns,
     /// Heap position of each Se; [`NONE`] if it is not in a heap.
     pos: Vec<u32>,
@@ -73,6 +75,13 @@ pub(crate) struct FairClass {
     /// `group * cpus + cpu` to queue, [`NONE`] until needed.
     group_rq: Vec<u32>,
     cpus: usize,
+    /// Whether there are CPUs to compare by average loads.
+    tracks: bool,
+    /// How long a queue waits before it tells its group again, and when all queues last told.
+    tells_after: Ns,
+    all_told_at: Ns,
+    /// The last turn that was given ([`Self::take_turn`]).
+    turns: u64,
     /// Of each CPU, if directed yields have a penalty.
     penalties: Vec<penalty::Past>,
 }
@@ -99,6 +108,13 @@ impl FairClass {
             held: Vec::new(),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
+            tracks: cpus > 1,
+            tells_after: match cfg.fair {
+                Fair::Eevdf(t) if t.release.rules().tells_rarely => 1_000_000,
+                _ => 0,
+            },
+            all_told_at: 0,
+            turns: 0,
             penalties: match cfg.fair {
                 Fair::Eevdf(t) if t.yield_penalty => vec![penalty::Past::default(); cpus],
                 _ => Vec::new(),
@@ -219,25 +235,6 @@ impl FairClass {
         }
     }
 
-    /// Weight of everything on the root queue of `cpu`.
-    #[inline]
-    pub(crate) fn load(&self, cpu: CpuId) -> u64 {
-        self.rqs[cpu.index()].load
-    }
-
-    /// What the entity adds to the load of its CPU: its weight, times its groups' shares there (`task_h_load`).
-    pub(crate) fn load_of(&self, e: EntId) -> u64 {
-        let s = self.se_of(e);
-        let (mut load, mut part, mut r) = (self.ses[s].own, self.ses[s].own, self.own_queue(s));
-        while let Some(rq) = self.rqs.get(r as usize).filter(|rq| rq.se != NONE) {
-            let of = rq.load.max(part);
-            let group = &self.ses[rq.se as usize];
-            (part, r) = (group.weight, group.rq);
-            load = weight::share(load, part, of);
-        }
-        load
-    }
-
     /// Runnable entities on `cpu`, without delayed sleepers.
     pub(crate) fn tasks(&self, cpu: CpuId) -> u32 {
         self.rqs[cpu.index()].tasks
@@ -336,6 +333,10 @@ impl FairClass {
     #[inline]
     fn make_current(&mut self, cpu: CpuId, e: EntId, picked: bool) {
         let mut s = self.se_of(e);
+        self.take_turn(s);
+        if picked {
+            self.tell_up(self.own_queue(s) as usize);
+        }
         self.set_se(self.ses[s].rq as usize, s, picked);
         while let Some(g) = self.above(s) {
             let r = self.ses[g].rq as usize;
@@ -366,16 +367,23 @@ impl Class for FairClass {
         let r = self.rq_for(e, cpu);
         self.ses[s].rq = r as u32;
         self.rqs[cpu.index()].tasks += u32::from(!self.is_held(e, cpu));
+        self.attach(s, r, how);
         self.enqueue_se(r, s, how);
         self.enqueue_groups(r);
     }
 
     fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool {
-        if self.flat && self.forget_held(e) {
-            return true;
+        let s = self.se_of(e);
+        let mut left = self.flat && self.forget_held(e);
+        if !left {
+            self.rqs[cpu.index()].tasks -= u32::from(!self.is_held(e, cpu));
+            left = self.dequeue_se_up(s, how);
         }
-        self.rqs[cpu.index()].tasks -= u32::from(!self.is_held(e, cpu));
-        self.dequeue_se_up(self.se_of(e), how)
+        if how != Dequeue::Sleep && self.ses[s].counts_in != NONE {
+            self.detach(s);
+            self.tell_up(self.own_queue(s) as usize);
+        }
+        left
     }
 
     #[inline]

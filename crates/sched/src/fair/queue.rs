@@ -1,9 +1,13 @@
 //! Fair entities and their queues, and how entities get on and off them.
 
+use alloc::vec::Vec;
+
+use super::load::Average;
 use super::{FairClass, weight};
-use crate::class::{Dequeue, Enqueue};
+use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{Fair, Ns};
 use crate::heap::{Heap, NONE};
+use crate::{CpuId, EntId};
 
 /// A schedulable entity of the fair class: a task, or a group on one CPU. Its first cache line has what charging and
 /// picking use.
@@ -44,6 +48,12 @@ pub(crate) struct Se {
     pub(crate) vlag: i64,
     /// A task's weight among those of its group: that of its nice value.
     pub(crate) own: u64,
+    /// The average of `on_rq`.
+    pub(crate) average: Average,
+    /// See [`FairClass::by_turn`].
+    pub(crate) turn: u64,
+    /// The queue whose average load it counts in, also while it sleeps, or [`NONE`].
+    pub(crate) counts_in: u32,
 }
 
 impl Se {
@@ -56,6 +66,7 @@ impl Se {
             rq: NONE,
             owns,
             ent,
+            counts_in: NONE,
             ..Self::default()
         }
     }
@@ -94,8 +105,13 @@ pub(crate) struct Rq {
     pub(crate) sum_wv: i128,
     /// EEVDF: sum over the heap of `weight`.
     pub(crate) sum_w: u64,
-    /// Weight of all on the queue, with the current.
+    /// Weight of all on the queue, with the current. On a root queue that groups share, they and not their tasks count.
     pub(crate) load: u64,
+    /// The average of `load`.
+    pub(crate) average: Average,
+    /// What its group has been told of the average, and when.
+    pub(crate) told: u64,
+    pub(crate) told_at: Ns,
     /// The group's entity on the queue above; [`NONE`] if this is a root queue.
     pub(crate) se: u32,
     /// Its group.
@@ -133,7 +149,7 @@ impl FairClass {
     }
 
     /// Makes a waiting entity the next buddy of its queue, and its groups the next buddies of theirs.
-    pub(crate) fn favour(&mut self, e: crate::EntId) {
+    pub(crate) fn favour(&mut self, e: EntId) {
         let eevdf = self.is_eevdf();
         self.on_each_queue(self.se_of(e), |rq, s| {
             // A group that runs has its turn already; under CFS it is the one that yields, and goes on for this one.
@@ -185,25 +201,6 @@ impl FairClass {
         }
     }
 
-    /// Changes the weight on the queue and the load of its group.
-    #[inline]
-    pub(super) fn add_load(&mut self, r: usize, w: u64) {
-        let rq = &mut self.rqs[r];
-        rq.load += w;
-        if rq.group != NONE {
-            self.groups[rq.group as usize].set_load(self.clock, rq.cpu, rq.load);
-        }
-    }
-
-    #[inline]
-    pub(super) fn sub_load(&mut self, r: usize, w: u64) {
-        let rq = &mut self.rqs[r];
-        rq.load -= w;
-        if rq.group != NONE {
-            self.groups[rq.group as usize].set_load(self.clock, rq.cpu, rq.load);
-        }
-    }
-
     /// Puts an entity on a queue, to wait.
     #[inline]
     pub(super) fn enqueue_se(&mut self, r: usize, s: usize, how: Enqueue) {
@@ -212,10 +209,12 @@ impl FairClass {
             Fair::Cfs(c) => self.place_cfs(r, s, how, &c),
             Fair::Eevdf(t) => self.place_eevdf(r, s, how, &t),
         }
-        self.add_load(r, self.ses[s].weight);
+        if !self.flat {
+            self.change_load(r, 0, self.ses[s].weight);
+        }
         self.rqs[r].nr += 1;
         self.rqs[r].customs += u32::from(self.ses[s].custom);
-        self.ses[s].on_rq = true;
+        self.set_on_rq(s, true);
         self.heap_in(r, s);
         self.update_min_vruntime(r);
     }
@@ -272,10 +271,12 @@ impl FairClass {
             self.heap_out(r, s);
         }
         self.forget_buddy(r, s);
-        self.ses[s].on_rq = false;
+        self.set_on_rq(s, false);
         self.rqs[r].nr -= 1;
         self.rqs[r].customs -= u32::from(self.ses[s].custom);
-        self.sub_load(r, self.ses[s].weight);
+        if !self.flat {
+            self.change_load(r, self.ses[s].weight, 0);
+        }
         self.update_min_vruntime(r);
         true
     }
@@ -356,12 +357,14 @@ impl FairClass {
         let old = self.ses[s].weight;
         let on_rq = self.ses[s].on_rq;
         let r = self.ses[s].rq as usize;
+        if !self.flat {
+            self.reweigh_average(s, old, new);
+            if on_rq {
+                self.change_load(r, old, new);
+            }
+        }
         let Fair::Eevdf(t) = self.kind else {
             self.ses[s].weight = new;
-            if on_rq {
-                self.sub_load(r, old);
-                self.add_load(r, new);
-            }
             return;
         };
         let is_curr = on_rq && self.rqs[r].curr == s as u32;
@@ -377,7 +380,6 @@ impl FairClass {
             se.deadline -= se.vruntime;
             se.relative = true;
             self.rqs[r].nr -= 1;
-            self.sub_load(r, old);
         }
         self.ses[s].weight = new;
         let rescale = |v: i64| (i128::from(v) * i128::from(old) / i128::from(new)) as i64;
@@ -391,7 +393,6 @@ impl FairClass {
             if let Some(ns) = protected_for {
                 self.ses[s].protect = self.ses[s].vruntime + rescale(ns);
             }
-            self.add_load(r, new);
             if !is_curr {
                 self.heap_in(r, s);
             }
@@ -409,5 +410,66 @@ impl FairClass {
         }
         se.custom = custom.is_some();
         se.slice = custom.unwrap_or(self.base_slice);
+    }
+
+    /// A delayed sleeper works off the rest of its negative lag on another CPU.
+    pub(crate) fn move_delayed(&mut self, e: EntId, to: CpuId) {
+        let s = self.se_of(e);
+        self.detach(s);
+        self.dequeue_se_up(s, Dequeue::Save);
+        self.enqueue(to, e, Enqueue::Restore);
+        self.rqs[to.index()].tasks -= 1;
+        self.count_awake(s, false);
+        self.ses[s].delayed = true;
+    }
+
+    /// A task is the last to be moved away from its CPU: it came onto the queue, was picked, or was passed over.
+    #[inline]
+    pub(crate) fn take_turn(&mut self, s: usize) {
+        if self.tracks {
+            self.turns += 1;
+            self.ses[s].turn = self.turns;
+        }
+    }
+
+    /// The entities that wait on `cpu`, also delayed sleepers if so wanted, in the order in which balancing looks at
+    /// them: what ran last comes last.
+    pub(crate) fn by_turn(&self, cpu: CpuId, delayed: bool) -> Vec<EntId> {
+        let mut waiting = Vec::new();
+        self.any_task(cpu.index(), &mut |se, runs| {
+            if !runs && (delayed || !se.delayed) {
+                waiting.push(EntId(se.ent));
+            }
+            false
+        });
+        waiting.sort_unstable_by_key(|&e| self.turn(e));
+        waiting
+    }
+
+    #[inline]
+    fn turn(&self, e: EntId) -> u64 {
+        self.ses[self.se_of(e)].turn
+    }
+
+    /// The first of them that satisfies `fits`.
+    pub(crate) fn first_by_turn(
+        &self,
+        cpu: CpuId,
+        mut fits: impl FnMut(EntId) -> bool,
+    ) -> Option<EntId> {
+        let mut first: Option<(u64, EntId)> = None;
+        self.any_queued(cpu, |e| {
+            let turn = self.turn(e);
+            if first.is_none_or(|(least, _)| turn < least) && fits(e) {
+                first = Some((turn, e));
+            }
+            false
+        });
+        first.map(|(_, e)| e)
+    }
+
+    /// Balancing has looked at a waiting entity, and left it.
+    pub(crate) fn pass_over(&mut self, e: EntId) {
+        self.take_turn(self.se_of(e));
     }
 }

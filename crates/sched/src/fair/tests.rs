@@ -81,7 +81,7 @@ pub(super) fn put(c: &mut FairClass, e: u32, vruntime: i64, deadline: i64) {
     c.rqs[0].nr += 1;
     c.rqs[0].tasks += 1;
     c.rqs[0].customs += u32::from(c.ses[s].custom);
-    c.add_load(0, w);
+    c.change_load(0, 0, w);
     c.heap_in(0, s);
 }
 

@@ -103,7 +103,7 @@ impl Level {
         let own = runs(cpu.0 / n);
         let (least, llc) =
             (0..self.topology().llcs).map(|llc| (runs(llc).runnable(), llc)).min()?;
-        let spare = !own.is_overloaded() && least + 1 < own.runnable();
+        let spare = !own.is_crowded() && least + 1 < own.runnable();
         spare.then_some((llc * n, (llc + 1) * n))
     }
 

@@ -61,6 +61,7 @@ impl Level {
         if offline == self.offline {
             return Ok(());
         }
+        self.fair.clock = now;
         self.offline = offline;
         if all.without(&offline).without(&self.avoided).is_empty() {
             // Only avoided CPUs are left: the mask has no meaning any more.

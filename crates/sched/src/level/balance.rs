@@ -11,14 +11,14 @@
 //!
 //! The second walks over the idle CPUs, and the last over all CPUs, at intervals that grow with their number. The
 //! rules of the last are those of `update_sd_lb_stats`, `sched_balance_find_src_group` and `calculate_imbalance` of
-//! `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not idle. Loads are those queued at that moment; the
-//! kernel's are averages.
+//! `kernel/sched/fair.c` (5.10 to 6.18) for a CPU that is not idle, and entities are looked at in the order of
+//! `detach_tasks`. Loads are averages ([`crate::fair`]).
 
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::Level;
 use crate::config::{ClassId, Ns};
-use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId};
 
 /// Capacity of a CPU that fair entities have to themselves.
@@ -54,12 +54,30 @@ pub(super) struct Domain {
     failed: u32,
 }
 
+/// What should move to a CPU (`calculate_imbalance`): load, if the CPU is used up as well, so that loads are as on
+/// average; else within an LLC half of the difference in entities, and between LLCs what fills it.
+#[derive(Clone, Copy, Debug)]
+enum Imbalance {
+    Load(u64),
+    /// Out of [`FULL`] for each CPU.
+    Utilisation(u64),
+    Entities(u64),
+}
+
+impl Imbalance {
+    fn amount(self) -> u64 {
+        let (Self::Load(n) | Self::Utilisation(n) | Self::Entities(n)) = self;
+        n
+    }
+}
+
 /// State of a CPU, or of all CPUs of an LLC that take part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
     cpus: u32,
-    /// Capacity that RT, deadline entities and steal leave, and the fair load.
+    /// Capacity that RT, deadline entities and steal leave, the part that fair entities use, and the fair load.
     capacity: u64,
+    util: u64,
     load: u64,
     /// Runnable entities, and how many of these are fair.
     runnable: u32,
@@ -76,13 +94,29 @@ impl Group {
         self.runnable
     }
 
-    pub(super) fn is_overloaded(&self) -> bool {
+    pub(super) fn is_crowded(&self) -> bool {
         self.runnable > self.cpus
+    }
+
+    /// Whether its entities leave some of its capacity.
+    fn has_room(&self, pct: u64) -> bool {
+        self.capacity * 100 > self.util * pct
+    }
+
+    /// Whether it has more entities than CPUs, and they use up its capacity (`group_is_overloaded`).
+    fn is_overloaded(&self, pct: u64) -> bool {
+        self.is_crowded() && self.capacity * 100 < self.util * pct
+    }
+
+    /// Whether it could take more (`group_has_capacity`).
+    fn has_spare(&self, pct: u64) -> bool {
+        self.runnable < self.cpus || self.has_room(pct)
     }
 
     fn add(&mut self, other: Self) {
         self.cpus += other.cpus;
         self.capacity += other.capacity;
+        self.util += other.util;
         self.load += other.load;
         self.runnable += other.runnable;
         self.fair += other.fair;
@@ -130,15 +164,8 @@ impl Level {
         let mut left = &mut seen[..n];
         while let Some(best) = (0..left.len()).max_by_key(|&i| (left[i].0, usize::MAX - i)) {
             let src = left[best].1;
-            let mut found = None;
-            self.fair.any_queued(src, |e| {
-                let ok = self.may_use(e, cpu) && !self.is_hot(now, e, cpu);
-                if ok {
-                    found = Some(e);
-                }
-                ok
-            });
-            if let Some(e) = found {
+            let fits = |e| self.may_use(e, cpu) && !self.is_hot(now, e, cpu);
+            if let Some(e) = self.fair.first_by_turn(src, fits) {
                 self.transfer(now, e, cpu);
                 return true;
             }
@@ -264,20 +291,18 @@ impl Level {
 
     /// Moves a waiting entity of `cpu` to one of the CPUs in `due`, on an idle core if there is one. True if it did.
     fn hand_over(&mut self, now: Ns, cpu: CpuId, d: usize, due: &CpuSet, span: (u32, u32)) -> bool {
-        let (mut found, mut hot, mut looked) = (None, None, 0);
-        self.fair.any_queued(cpu, |e| {
-            looked += 1;
-            let to = self.best_idle(e, cpu, due, span);
-            if let Some(to) = to {
+        let (mut found, mut hot) = (None, None);
+        for e in self.fair.by_turn(cpu, false).into_iter().take(MAX_MOVES) {
+            if let Some(to) = self.best_idle(e, cpu, due, span) {
                 let failed = self.cpus[to.index()].domains[d].failed;
                 if failed > NICE_TRIES || !self.is_cache_hot(now, e) {
                     found = Some((e, to));
-                } else {
-                    hot = Some(to);
+                    break;
                 }
+                hot = Some(to);
             }
-            found.is_some() || looked == MAX_MOVES
-        });
+            self.fair.pass_over(e);
+        }
         let Some(by) = found.map(|(_, to)| to).or(hot) else { return false };
         let domain = &mut self.cpus[by.index()].domains[d];
         let failed = if found.is_some() { 0 } else { domain.failed + 1 };
@@ -327,32 +352,43 @@ impl Level {
             pinned.insert(src);
         };
         let failed = self.cpus[cpu.index()].domains[d].failed;
-        let mut moves = [EntId(NONE); MAX_MOVES];
-        let (mut n, mut looked, mut left) = (0, 0, imbalance);
-        self.fair.any_queued(src, |e| {
-            looked += 1;
+        let mut moves = Vec::new();
+        let mut left = imbalance.amount();
+        let delayed = matches!(imbalance, Imbalance::Load(_)) && !self.fair.has_quotas();
+        for e in self.fair.by_turn(src, delayed).into_iter().take(MAX_MOVES) {
             let hot = failed <= NICE_TRIES && self.is_hot(now, e, cpu);
-            let load = self.fair.load_of(e);
             // With each failed attempt larger entities than the imbalance may move. Otherwise a CPU
             // that has one entity more than the others would keep it for ever.
-            if self.may_use(e, cpu) && !hot && load >> failed.min(8) <= left {
-                moves[n] = e;
-                n += 1;
-                left = left.saturating_sub(load);
+            let (size, tries) = match imbalance {
+                Imbalance::Load(_) => (self.fair.load_of(e).max(1), failed.min(63)),
+                Imbalance::Utilisation(_) => (self.fair.part_of(e, FULL), failed.min(63)),
+                Imbalance::Entities(_) => (1, 0),
+            };
+            if self.may_use(e, cpu) && !hot && size >> tries <= left {
+                moves.push(e);
+                left = left.saturating_sub(size);
+                if left == 0 {
+                    break;
+                }
+            } else {
+                self.fair.pass_over(e);
             }
-            left == 0 || n == MAX_MOVES || looked == MAX_MOVES
-        });
-        for &e in &moves[..n] {
-            self.transfer(now, e, cpu);
+        }
+        for &e in &moves {
+            if self.fair.is_delayed(e) {
+                self.transfer_delayed(now, e, cpu);
+            } else {
+                self.transfer(now, e, cpu);
+            }
         }
         let failed = &mut self.cpus[cpu.index()].domains[d].failed;
-        *failed = if n == 0 { *failed + 1 } else { 0 };
+        *failed = if moves.is_empty() { *failed + 1 } else { 0 };
         false
     }
 
-    /// The busiest CPU of the busiest group of domain `d`, without the CPUs in `pinned`, and how much load would
-    /// balance that group with the one of `cpu`. The groups are the CPUs of the LLC, or the LLCs.
-    fn busiest(&self, cpu: CpuId, d: usize, pinned: &CpuSet) -> Option<(CpuId, u64)> {
+    /// The busiest CPU of the busiest group of domain `d`, without the CPUs in `pinned`, and what would balance that
+    /// group with the one of `cpu`. The groups are the CPUs of the LLC, or the LLCs.
+    fn busiest(&self, cpu: CpuId, d: usize, pinned: &CpuSet) -> Option<(CpuId, Imbalance)> {
         let (span, (lo, hi)) = match d {
             0 => (1, self.llc(cpu)),
             _ => (self.llc_cpus, (0, self.cpus.len() as u32)),
@@ -374,32 +410,41 @@ impl Level {
         }
         // Round the domain from the next one on: among equals each CPU begins with another.
         let others = (own + span..hi).chain(lo..own).step_by(span as usize);
+        let pct = u64::from(self.cfg.balance.imbalance_pct);
         let (mut all, mut busiest, mut at) = (local, Group::default(), own);
         for first in others {
             let group = self.group(first, span, pinned);
             all.add(group);
-            if group.is_overloaded() && group.average() > busiest.average() {
+            if group.is_overloaded(pct) && group.average() > busiest.average() {
                 (busiest, at) = (group, first);
             }
         }
-        let (most, mean, here) = (busiest.average(), all.average(), local.average());
-        if most <= here || here >= mean {
+        if at == own {
             return None;
         }
-        let pct = u64::from(self.cfg.balance.imbalance_pct);
-        if local.is_overloaded() && most * 100 <= pct * here {
-            return None;
-        }
-        // Neither end should cross the mean. That counts groups that are not overloaded as well, so it may be above
-        // `most`.
-        let take = (mean - here) * local.capacity;
-        let give = if most > mean { (most - mean) * busiest.capacity } else { take };
-        let imbalance = take.min(give) / FULL;
+        let imbalance = if !local.has_spare(pct) {
+            let (most, mean, here) = (busiest.average(), all.average(), local.average());
+            if most <= here || here >= mean {
+                return None;
+            }
+            if local.is_overloaded(pct) && most * 100 <= pct * here {
+                return None;
+            }
+            // Neither end should cross the mean. That counts groups that are not overloaded as well, so it may be
+            // above `most`.
+            let take = (mean - here) * local.capacity;
+            let give = if most > mean { (most - mean) * busiest.capacity } else { take };
+            Imbalance::Load(take.min(give) / FULL)
+        } else if d == 0 {
+            Imbalance::Entities(u64::from(busiest.runnable.saturating_sub(local.runnable) / 2))
+        } else {
+            Imbalance::Utilisation(local.capacity.saturating_sub(local.util))
+        };
         let crowded = (at..at + span).filter(takes_part).map(CpuId);
         let crowded = crowded.filter(|&c| self.sets.crowded.contains(c) && !pinned.contains(c));
         // The first of equals.
         let src = crowded.max_by_key(|&c| (self.scaled_load(c), Reverse(c.0)));
-        src.filter(|_| imbalance > 0).map(|c| (c, imbalance))
+        src.filter(|_| imbalance.amount() > 0).map(|c| (c, imbalance))
     }
 
     /// State of `span` CPUs from `first` on, without some.
@@ -411,6 +456,7 @@ impl Level {
                 sum.add(Group {
                     cpus: 1,
                     capacity: c.capacity,
+                    util: c.util,
                     load: self.fair.load(cpu),
                     runnable: c.nr_fair + c.nr_rt + c.nr_dl,
                     fair: c.nr_fair,

@@ -34,6 +34,7 @@ impl Level {
         if old == policy && !renewed {
             return Ok(());
         }
+        self.fair.clock = now;
         if policy.is_deadline() {
             if self.ents[e.index()].state == State::Running {
                 self.charge(now, self.ents[e.index()].cpu);
@@ -247,6 +248,7 @@ impl Level {
         if class == ClassId::Dl && !everywhere && !self.dl.may_confine() {
             return Err(Refusal::Affinity);
         }
+        self.fair.clock = now;
         self.fair.forget_delayed(e);
         let allowed = mask.len();
         self.masks[e.index()] = mask;

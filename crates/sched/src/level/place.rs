@@ -74,7 +74,7 @@ impl Level {
     }
 
     /// The waker's CPU or the previous one: the one that is idle or, if the waker is about to sleep, has no other
-    /// entity; else the less loaded.
+    /// entity; else the one with less average load if the entity were there (`wake_affine_weight`).
     fn wake_affine(&self, e: EntId, waker: CpuId, prev: CpuId, sync: bool) -> CpuId {
         let near = self.llc(waker) == self.llc(prev);
         let (waker_idle, prev_idle) = (self.is_idle(waker), self.is_idle(prev));
@@ -89,10 +89,12 @@ impl Level {
         }
         let leaves = self.current(waker).filter(|&by| sync && self.class(by) == ClassId::Fair);
         let leaves = leaves.map_or(0, |by| self.fair.load_of(by));
-        let left = self.fair.load(waker).saturating_sub(leaves);
+        let Some(left) = self.fair.load(waker).checked_sub(leaves) else { return waker };
         let bias = 100 + u64::from(self.cfg.balance.imbalance_pct.saturating_sub(100)) / 2;
-        let here = (left + self.fair.load_of(e)) * 100;
-        let there = self.fair.load(prev) * bias;
+        // Asleep, it still counts where it ran.
+        let own = self.fair.load_of(e);
+        let here = (left + own) * 100;
+        let there = self.fair.load(prev).saturating_sub(own) * bias + u64::from(sync);
         // Compared per capacity, without dividing.
         let (cap_here, cap_there) = (self.capacity(waker), self.capacity(prev));
         let less =

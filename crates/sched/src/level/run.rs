@@ -29,6 +29,7 @@ impl Level {
         if self.ents[e.index()].state != State::Blocked {
             return None;
         }
+        self.fair.clock = now;
         if self.fair.is_delayed(e) {
             // It is still on its queue and goes on there, as in the kernel. Whether its debt is paid depends on the
             // times of the others as of the last charge, so the current one is charged afterwards.
@@ -163,6 +164,7 @@ impl Level {
     pub fn tick(&mut self, now: Ns, cpu: CpuId) {
         let Some(e) = self.current(cpu) else { return };
         self.charge(now, cpu);
+        self.fair.tell_all();
         match self.class(e) {
             ClassId::Fair if self.fair.tick(cpu, e) || self.tick_for_core(cpu, e) => {
                 self.kick(cpu, false);
@@ -357,11 +359,23 @@ impl Level {
         let from = self.ents[e.index()].cpu;
         self.charge_for(now, from, self.class(e));
         self.charge_between(now, to);
+        if self.class(e) == ClassId::Fair {
+            self.fair.take_load(e);
+        }
         self.deactivate(e, Dequeue::Save);
         self.moved(e, from, to);
         self.activate(now, e, to, Enqueue::Restore);
         self.ask_quota(now, to, e);
         self.check_preempt(to, e);
+    }
+
+    /// Moves a sleeper that is still queued to another CPU's queue.
+    pub(super) fn transfer_delayed(&mut self, now: Ns, e: EntId, to: CpuId) {
+        let from = self.ents[e.index()].cpu;
+        self.charge_between(now, from);
+        self.charge_between(now, to);
+        self.fair.move_delayed(e, to);
+        self.moved(e, from, to);
     }
 
     /// The current entity goes back to wait on its queue.
