@@ -195,6 +195,21 @@ fn a_poll_that_is_a_little_longer_takes_the_whole_cpu_as_published() {
     assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
 }
 
+/// A timer's lateness and a multicast are sums of costs. The other tables of this file are not met, or take longer.
+#[test]
+fn a_timer_and_a_multicast_of_the_mailing_lists_are_met_within_a_factor_of_two() {
+    let file = "../../published/series/mailing-lists.toml";
+    let text = std::fs::read_to_string(file).unwrap();
+    let publication = Publication::parse(file, &text).unwrap();
+    let ids = ["vmentry-advance-2019", "avic-2020-ipi"].map(str::to_owned);
+    let selection = Selection::new(&[publication], &ids).unwrap();
+    let sets = ["duration=100ms", "repeats=1"].map(|set| Set::parse(set).unwrap());
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
+    let all = run(&selection, &setup, 2);
+    assert_eq!(all.cells.len(), 2);
+    assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
+}
+
 /// What the page says of these gains: yields by IPIs gain the more, the fewer VMs there are, and the penalty next to
 /// nothing.
 #[test]
