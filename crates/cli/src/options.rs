@@ -3,13 +3,12 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use vcoop_experiment::backend::{Backend as _, Kvm};
+use vcoop_experiment::backend::{Choice, Request, select};
 use vcoop_experiment::result::Limits;
 use vcoop_model::plan::Plan;
 
 use crate::failure::Failure;
 use crate::output::style_of_notes;
-use crate::scenario::cpus;
 
 /// What a policy may cost the host and others: the same everywhere.
 #[derive(Debug, clap::Args)]
@@ -78,14 +77,10 @@ pub(crate) struct Calibration {
 /// A remedy where a command has the option `--backend`.
 pub(crate) const SIMULATE: &str = "simulate it: --backend sim";
 
-/// Whether the option `--fit` would help: the host of these has more pCPUs than this one.
-pub(crate) fn too_large(plans: &[Plan]) -> bool {
-    plans.iter().any(|plan| plan.host.sched.cpus() as usize > cpus())
-}
-
-/// A remedy where the option `--fit` would help on a host that can measure.
-pub(crate) fn scale(helps: bool) -> Option<&'static str> {
-    (helps && Kvm.available().is_ok()).then_some("scale it down in proportion: --fit")
+/// A remedy where the option `--fit` lets this host measure these plans.
+pub(crate) fn fit(plans: Vec<Plan>) -> Option<&'static str> {
+    let fitted = select(Request { choice: Choice::Kvm, fit: true }, plans);
+    fitted.is_ok().then_some("fit it to this host: --fit")
 }
 
 /// A failure of a command that was to measure on this host, with the remedies that its options are.

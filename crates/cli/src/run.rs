@@ -27,7 +27,7 @@ use crate::fail_if::{conditions, fail_if};
 use crate::failure::{Failure, ended};
 use crate::folder::{self, Folder};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Common, MayCost, SIMULATE, scale, too_large, unmeasured};
+use crate::options::{BackendArg, Common, MayCost, SIMULATE, fit, unmeasured};
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, choose, cpus, jobs, parse, refuse, say_losses, source};
@@ -262,8 +262,8 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
         BackendArg::Kvm => Choice::Kvm,
     };
     let request = Request { choice, fit: args.fit };
-    let fit = !args.fit && too_large(&plans);
-    select(request, plans).map_err(|why| unmeasured(why, iter::once(SIMULATE).chain(scale(fit))))
+    let remedies = || iter::once(SIMULATE).chain(fit(plans.clone()));
+    select(request, plans.clone()).map_err(|why| unmeasured(why, remedies()))
 }
 
 /// The measurements, and the error of a failed run beside them.

@@ -13,7 +13,7 @@ use vcoop_report::{Style, render_validation, render_validation_html};
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
-use crate::options::{Common, scale, too_large, unmeasured};
+use crate::options::{Common, fit, unmeasured};
 use crate::output::{json, note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, parse, source};
@@ -54,18 +54,17 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let mut documents: Vec<Document> = Vec::new();
     for (i, scenario) in scenarios.iter().enumerate() {
         let plans = scenario.plans(None).map_err(crate::scenario::refuse)?;
-        let fit = !args.fit && too_large(&plans);
-        let on = |choice, plans| {
+        let on = |choice| {
             let request = Request { choice, fit: args.fit };
-            select(request, plans).map_err(|why| {
+            select(request, plans.clone()).map_err(|why| {
                 let why = format!("{} cannot be measured here: {why}", scenario.name);
-                unmeasured(why, scale(fit))
+                unmeasured(why, fit(plans.clone()))
             })
         };
-        let selection = on(Choice::Auto, plans.clone())?;
+        let selection = on(Choice::Auto)?;
         if !selection.is_live() {
             // The alternative is of no use here; the note says what is missing, and the remedy.
-            on(Choice::Kvm, plans)?;
+            on(Choice::Kvm)?;
         }
         if !args.common.quiet {
             note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));

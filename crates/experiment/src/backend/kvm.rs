@@ -8,18 +8,10 @@ use vcoop_model::run::Run;
 
 use super::{Backend, Unavailable};
 use crate::result::Note;
-use crate::xen_on_linux::xen_on_linux;
 
 /// Real vCPUs on `/dev/kvm`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kvm;
-
-/// The remedy for a plan that the lab cannot run as it is. Commands add those of their options.
-fn remedy(plan: &Plan) -> String {
-    let stands_in = "let this host stand in for Xen's: vcoop run --fit";
-    let remedy = xen_on_linux(plan).map_or("change what it asks for", |_| stands_in);
-    remedy.to_owned()
-}
 
 impl Backend for Kvm {
     fn name(&self) -> &'static str {
@@ -44,7 +36,8 @@ impl Backend for Kvm {
                 vcoop_lab::Error::Missing(missing) => {
                     (missing.what.clone(), missing.remedy.clone())
                 }
-                other => (other.to_string(), remedy(plan)),
+                // Commands add the remedies that their options are.
+                other => (other.to_string(), "change what it asks for".to_owned()),
             };
             Unavailable { what: format!("backend kvm cannot run {}: {why}", plan.scenario), remedy }
         })
