@@ -59,6 +59,8 @@ pub(crate) struct Control {
     means: Means,
     /// The guest takes part: status changes are published.
     published: bool,
+    /// The policy may change the thread: it pays for boosts even if the guest takes its page away.
+    governs: bool,
     status: Status,
     halted: bool,
     outranked: bool,
@@ -108,6 +110,7 @@ impl Control {
         Self {
             means,
             published,
+            governs: false,
             status: Status::Disabled,
             halted: false,
             outranked: false,
@@ -143,11 +146,12 @@ impl Control {
 
     /// What the thread has while it is not boosted.
     pub(crate) fn rest(&self) -> Rest {
-        if self.status == Status::Disabled {
-            return Rest::default();
+        let pays = self.governs && self.status != Status::Throttled;
+        let repay = self.repay.as_ref().filter(|_| pays);
+        Rest {
+            levels: repay.map_or(0, |(repay, _)| repay.levels()),
+            slice_ns: self.rest_slice_ns.filter(|_| self.status != Status::Disabled),
         }
-        let repay = self.repay.as_ref().filter(|_| self.status != Status::Throttled);
-        Rest { levels: repay.map_or(0, |(repay, _)| repay.levels()), slice_ns: self.rest_slice_ns }
     }
 
     pub(crate) fn budget_left(&self, now: Ns) -> Ns {
@@ -177,8 +181,18 @@ impl Control {
         self.meter.settle(now, &mut vm.bucket);
     }
 
-    pub(crate) fn set_enabled(&mut self, now: Ns, on: bool, vm: &mut VmShared, out: &mut Actions) {
-        match (self.status, on) {
+    /// `governs`: the policy may change the thread. `takes_part`: the guest takes part, where it has to.
+    pub(crate) fn set_enabled(
+        &mut self,
+        now: Ns,
+        governs: bool,
+        takes_part: bool,
+        vm: &mut VmShared,
+        out: &mut Actions,
+    ) {
+        let before = self.rest();
+        self.governs = governs;
+        match (self.status, governs && takes_part) {
             (Status::Disabled, true) => {
                 self.learns_until.get_or_insert(now.saturating_add(LEARNING_NS));
                 if self.recovery(now, vm) == Some(0) {
@@ -186,21 +200,16 @@ impl Control {
                 }
                 let throttled = self.latched.is_some();
                 self.set(if throttled { Status::Throttled } else { Status::Normal }, out);
-                if self.rest() != Rest::default() {
-                    out.push(Action::Rest(self.rest()));
-                }
             }
             (Status::Disabled, false) | (_, true) => {}
             (_, false) => {
-                if self.rest() != Rest::default() {
-                    out.push(Action::Rest(Rest::default()));
-                }
                 self.restore(Status::Disabled, vm, out);
                 if self.timer.take().is_some() {
                     out.push(Action::CancelTimer);
                 }
             }
         }
+        self.rests(before, out);
     }
 
     /// What the thread did since the last account. Expects settled accounts.
@@ -208,7 +217,7 @@ impl Control {
         let boosted = self.meter.boosted_ns();
         let Some((repay, last)) = &mut self.repay else { return };
         let boosted = boosted.saturating_sub(core::mem::replace(last, boosted));
-        if self.status == Status::Disabled {
+        if !self.governs {
             return;
         }
         let before = repay.levels();

@@ -217,12 +217,12 @@ impl Dynamic {
     }
 
     fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
-        let on = self.attached && self.registered && vm.is_on();
-        if on && self.is_disabled() {
+        let governs = self.attached && vm.is_on();
+        if governs && self.registered && self.is_disabled() {
             // Interrupts that were injected while the guest's hooks were off will never be acknowledged.
             self.acked = self.ticket;
         }
-        self.control.set_enabled(now, on, vm, out);
+        self.control.set_enabled(now, governs, self.registered, vm, out);
     }
 
     /// An interrupt that is a reason is about to become visible to the guest.

@@ -103,7 +103,7 @@ impl WakeBoost {
     }
 
     fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
-        self.control.set_enabled(now, self.attached && vm.is_on(), vm, out);
+        self.control.set_enabled(now, self.attached && vm.is_on(), true, vm, out);
     }
 
     /// Its boost.

@@ -8,6 +8,8 @@ use super::Dynamic;
 use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{Budget, DynamicConfig, Means, Ns};
 use crate::event::{Event, Injection};
+use crate::govern::CpuTime;
+use crate::repay::ACCOUNT_NS;
 use crate::stats::PolicyStats;
 use crate::vm_shared::VmShared;
 
@@ -470,6 +472,40 @@ fn a_thread_rests_with_its_slice_for_as_long_as_the_policy_is_on() {
     let out = rig.on(20, Event::Registered(false));
     assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
     assert_eq!(rig.d.control.rest(), Rest::default());
+}
+
+/// A guest that takes part only while it is boosted, beside two CPU loops.
+#[test]
+fn who_takes_its_page_away_pays_for_its_boosts() {
+    let vm_budget = Budget { burst_ns: VM.burst_ns, refill_ppm: 1_000_000 };
+    let mut rig = Rig::unregistered(DynamicConfig { repay: true, vm_budget, ..CONFIG });
+    let cycle = ACCOUNT_NS / 8;
+    let (mut since, mut ran, mut boosts) = (CpuTime::default(), 0, 0);
+    for n in 0..800 {
+        let now = n * cycle;
+        rig.on(now, Event::Registered(true));
+        let boosted = rig.status_after(now, INJECT) == Status::Boosted;
+        let boosted_ns = if boosted { 2_900_000 } else { 0 };
+        rig.on(now + boosted_ns, Event::Registered(false));
+        let weight = 0.8f64.powi(rig.d.control.rest().levels.into());
+        let rested_ns = (cycle - boosted_ns) as f64 * weight / (weight + 2.0);
+        let busy_ns = boosted_ns + rested_ns as Ns;
+        let time = CpuTime { busy_ns, steal_ns: cycle - busy_ns };
+        since = [since, time].into_iter().sum();
+        if n >= 400 {
+            ran += busy_ns;
+            boosts += u64::from(boosted);
+        }
+        if n % 8 == 7 {
+            rig.on(now + cycle, Event::Ran(core::mem::take(&mut since)));
+        }
+    }
+    assert_eq!(boosts, 400);
+    let due = 400 * cycle / 3;
+    assert!(ran.abs_diff(due) < due / 20, "{ran} ns of {due}");
+    rig.vm.set_vm(false);
+    let out = rig.on(800 * cycle, Event::Enable);
+    assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
 }
 
 #[test]
