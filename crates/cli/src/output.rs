@@ -1,11 +1,11 @@
 //! stdout has only the result; everything else goes to stderr.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Stdout, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
-use vcoop_service::{Log, write_at_once};
+use vcoop_service::{Log, WholeLines};
 
 use crate::failure::Failure;
 
@@ -60,11 +60,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// [`print()`], but lines that stdout cannot take at once are lost.
-pub(crate) fn print_at_once(text: &str) -> Result<(), Failure> {
-    match write_at_once(io::stdout(), shown_in(style(), text).as_bytes()) {
-        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
-        written => printed(written),
-    }
+pub(crate) fn print_at_once(text: &str, to: &mut WholeLines<Stdout>) -> Result<(), Failure> {
+    printed(to.put(shown_in(style(), text).as_bytes()))
 }
 
 fn printed(written: io::Result<()>) -> Result<(), Failure> {

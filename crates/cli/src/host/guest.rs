@@ -1,6 +1,6 @@
 //! `vcoop guest`: changes how many of its vCPUs this guest uses.
 
-use std::io;
+use std::io::{self, Stdout};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use vcoop_guest_governor::{
     Undone, cpus, pinned, restore, settings,
 };
 use vcoop_service::metrics::{self, Listen, Served};
-use vcoop_service::usual;
+use vcoop_service::{WholeLines, usual};
 
 use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
@@ -120,6 +120,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let until = length.map(|ns| began + Duration::from_nanos(ns));
     let mut next = began + every;
     let mut steal = Steal::default();
+    let mut decisions = WholeLines::new(io::stdout());
     while wait(next, until, stop) {
         let Look { decision, notes } = fold.look(Instant::now).map_err(failure)?;
         notes.iter().for_each(|line| tell(line));
@@ -128,7 +129,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
             steal.sum_bp += u64::from(decision.steal_bp);
             steal.most_bp = steal.most_bp.max(decision.steal_bp);
             if args.verbose || decision.is_change() {
-                show(&fold, &decision, args)?;
+                show(&fold, &decision, args, &mut decisions)?;
             }
         }
         next = fold.next_look(next, Instant::now());
@@ -248,7 +249,12 @@ fn changes(plan: &Plan) -> String {
 }
 
 /// Prints a decision on stdout; it is lost if nobody reads there, so that the governing goes on.
-fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failure> {
+fn show(
+    fold: &Fold,
+    decision: &Decision,
+    args: &GuestArgs,
+    to: &mut WholeLines<Stdout>,
+) -> Result<(), Failure> {
     let Decision { elapsed_ns, time, steal_bp, before, after, why } = decision;
     let steal_pct = f64::from(*steal_bp) / 100.0;
     let dry = args.dry_run && decision.is_change();
@@ -278,7 +284,7 @@ fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failur
             changes: plan.map(written),
         };
         let text = serde_json::to_string(&line).map_err(Failure::run)?;
-        return print_at_once(&(text + "\n"));
+        return print_at_once(&(text + "\n"), to);
     }
     let open = (*elapsed_ns as f64 * before.len() as f64).max(1.0);
     let busy = time.busy_ns as f64 * 100.0 / open;
@@ -291,7 +297,7 @@ fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failur
     };
     let mut text = format!("steal {steal_pct:.1} %, busy {busy:.0} %: {width}; {why}\n");
     text += &plan.as_ref().map(changes).unwrap_or_default();
-    print_at_once(&text)
+    print_at_once(&text, to)
 }
 
 fn summary(numbers: Numbers, steal: Steal) -> String {
