@@ -303,6 +303,12 @@ mod tests {
             repay.on(CpuTime { busy_ns: due, steal_ns: ACCOUNT_NS - due }, 0, false);
         }
         assert_eq!(repay.free.others(), others, "what it ran at its full weight is no lesson");
+        let seen = repay.seen.others();
+        repay.on(half, 0, false);
+        assert_eq!((repay.seen.others(), repay.free.others()), (seen, others));
+        // Nor is it one if it ran boosted only: others still wait.
+        repay.on(half, ACCOUNT_NS / 2, true);
+        assert_eq!(repay.debt, super::MOST_DEBT_NS);
         assert!(repay.debt > super::MOST_DEBT_NS * 9 / 10, "{}", repay.debt);
         // No other thread is left.
         (0..60).for_each(|_| _ = repay.on(CpuTime { busy_ns: ACCOUNT_NS, steal_ns: 0 }, 0, false));

@@ -497,6 +497,20 @@ fn step_counts_vcpus_that_there_are() {
 }
 
 /// A kernel counts in ticks of 10 ms. Of a guest that is all but idle, one of them is most of what it wanted.
+/// A grain, and one for each whole root of the number of the other vCPUs.
+#[test]
+fn counts_that_may_be_off_are_no_pressure() {
+    let pressure = |vcpus, steal_ns| {
+        let cpus = vec![Some(CpuTime { busy_ns: 0, steal_ns }); vcpus];
+        Seen { grain_ns: 720, ..seen(&cpus) }.pressure_bp(vcpus as u32)
+    };
+    // 8 x 270 and 9 x 240 are three grains; half of twice as much is sure.
+    for (vcpus, steal_ns) in [(1, 720), (8, 270), (9, 240)] {
+        let of = [steal_ns, 2 * steal_ns].map(|ns| pressure(vcpus, ns));
+        assert_eq!(of, [0, 5_000], "{vcpus}");
+    }
+}
+
 #[test]
 fn a_tick_of_steal_is_no_contention() {
     const TICK: Ns = 10_000_000;
@@ -570,6 +584,12 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
     let alike = Member { weight: None, ..busy };
     assert_eq!(of([alike, alike], 8 * S), (true, 4 * S));
     assert_eq!(of([alike, Member { folds: false, ..alike }], 8 * S), (false, 8 * S));
+    let weighs = Member { weight: Some(8 * 1024), folds: false, ..busy };
+    assert_eq!(
+        of([alike, weighs], 8 * S),
+        (true, 4 * S),
+        "a VM by its weight, whether it folds or not"
+    );
     let idle = Member { used: CpuTime::default(), folds: false, ..alike };
     assert!(!of([alike, idle], 8 * S).0, "all of it is there");
     assert_eq!(of([Member { folds: false, ..alike }, alike], 8 * S), (true, 4 * S));

@@ -82,6 +82,12 @@ fn bounds_that_contradict_each_other_are_brought_in_order() {
         rig.feed_all(i, 80);
         assert_eq!(rig.policy.limit_ns(), RATELIMIT_FLOOR_NS, "{i:?}");
     }
+    // A run that is brief does not end a brief phase.
+    let mut rig = Rig::new(RatelimitConfig { busy_ns: 50 * US, ..CONFIG }, MS);
+    for _ in 0..20 {
+        rig.feed(Interval { blocks: 20, run_ns: 20 * 100 * US, short: 0 });
+    }
+    assert_eq!((rig.policy.phase(), rig.policy.changes()), (Phase::Brief, 2));
     // The least gives way to the most, and a rate that is not calm is not pressed either.
     let config = RatelimitConfig { min_ns: 9 * MS, calm_per_s: 900, ..CONFIG };
     let mut rig = Rig::new(config, MS);
@@ -140,7 +146,9 @@ fn little_evidence_waits_for_more() {
 #[test]
 fn protection_covers_runs_and_does_not_follow_small_changes() {
     let brief = |mean: Ns| Interval { blocks: 20, run_ns: 20 * mean, short: 0 };
-    for (mean, limit) in [(10 * US, 100), (51 * US, 200), (100 * US, 200), (101 * US, 400)] {
+    for (mean, limit) in
+        [(10 * US, 100), (51 * US, 200), (100 * US, 200), (101 * US, 400), (200 * US, 400)]
+    {
         let mut rig = Rig::new(CONFIG, MS);
         rig.feed_all(brief(mean), 9);
         assert_eq!(rig.policy.limit_ns() / US, limit);
@@ -150,8 +158,11 @@ fn protection_covers_runs_and_does_not_follow_small_changes() {
     for mean in [40 * US, 190 * US, 60 * US] {
         assert_eq!(rig.feed(brief(mean)), None, "within a factor of two");
     }
+    assert_eq!(rig.feed(COMPUTING), None, "one odd interval");
     // Brief until its mean run is `busy`, and covered: 2 x 900 us is 3.2 ms.
     assert_eq!(rig.feed_all(brief(900 * US), 5), [400, 800, 1600, 3200, 3200]);
+    assert_eq!(rig.feed_all(brief(10 * US), 4), [800, 200, 100, 100]);
+    rig.feed_all(brief(900 * US), 5);
     rig.feed_all(brief(1000 * US), 2);
     assert_eq!(rig.policy.phase(), Phase::Free);
 }

@@ -85,7 +85,7 @@ pub struct Proportional {
     roomy: bool,
     /// CPU time a second at full width, in nanoseconds.
     had: Ns,
-    /// Intervals until the next try, and the value that they start from.
+    /// Intervals until the next try, and the value that they start from, which is never less.
     hold: u32,
     next_hold: u32,
     /// Cores that the next narrowing takes; also those that a failed one gives back.
@@ -190,7 +190,7 @@ impl Proportional {
             }
             State::Measuring => self.measured(rate, saturated),
             State::Folded if crowded => {
-                self.used = self.with_room(rate).max(self.used + 1).min(self.cores.all);
+                self.used = self.with_room(rate).max(self.used + 1);
                 self.narrowest = self.used;
                 self.least = self.used;
                 self.settle();
@@ -296,14 +296,14 @@ impl Proportional {
         self.cores.holding(u64::try_from(wanted).unwrap_or(u64::MAX), 1_000_000_000)
     }
 
-    /// Narrower by the share of time that was stolen.
+    /// Narrower by the share of time that was stolen, of which there is some.
     fn fold(&mut self, now: CpuTime) {
         let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
-        let less = u128::from(self.used) * u128::from(now.steal_ns) / wanted.max(1);
+        let less = u128::from(self.used) * u128::from(now.steal_ns) / wanted;
         let used = self.used - u32::try_from(less).unwrap_or(0).min(self.used);
         self.used = used.max(self.narrowest);
         self.settle();
-        self.hold = self.hold.max(self.next_hold);
+        self.hold = self.next_hold;
     }
 
     /// Wider by what was lost, and not narrower again.
@@ -311,7 +311,7 @@ impl Proportional {
         let wanted = u128::from(self.used) * u128::from(self.had);
         let used = wanted.div_ceil(u128::from(rate.max(1)));
         let used = u32::try_from(used).unwrap_or(u32::MAX);
-        self.used = used.max(self.used + 1).min(self.cores.all);
+        self.used = used.min(self.cores.all);
         self.narrowest = self.used;
         self.settle();
         self.fail();

@@ -20,10 +20,10 @@ fn look(g: &mut Governor, busy_pct: u64, steal_pct: u64) -> (u32, State) {
 fn states_are_as_the_table_says() {
     let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
     let mut look = |busy_pct, steal_pct| look(&mut g, busy_pct, steal_pct);
-    assert_eq!(look(96, 4), (8, State::Open), "under the threshold");
+    assert_eq!(look(95, 5), (8, State::Open), "not above the threshold");
     assert_eq!(look(50, 50), (4, State::Folded));
     assert_eq!(look(97, 3), (4, State::Folded), "between the thresholds: hold");
-    assert_eq!(look(100, 0), (5, State::Trying));
+    assert_eq!(look(98, 2), (5, State::Trying), "not above the lower one");
     assert_eq!(look(80, 20), (4, State::Folded), "still contended");
     assert_eq!(look(70, 30), (4, State::Folded), "partly the CPU time of another width");
     assert_eq!(look(70, 30), (6, State::Folded), "it loses: 2.8 of 4 CPUs");
@@ -59,6 +59,42 @@ fn a_guest_that_is_crowded_gets_room_and_keeps_it() {
         // Enough for its tasks, and nothing that it could do without.
         assert_eq!(look(50, 10), (5, State::Folded));
     }
+}
+
+/// 2.4 CPUs of eight, of which four leave room.
+#[test]
+fn a_guest_that_does_less_than_it_did_has_lost_nothing() {
+    let folded = || {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+        assert_eq!(look(&mut g, 30, 10), (6, State::Folded));
+        assert_eq!(look(&mut g, 40, 1), (6, State::Folded));
+        g
+    };
+    let mut g = folded();
+    assert_eq!(look(&mut g, 30, 1), (6, State::Folded), "1.8 CPUs, and not saturated");
+    // Steal that is too little to fold for begins the hold anew.
+    let mut g = folded();
+    assert_eq!([look(&mut g, 40, 6), look(&mut g, 40, 0)], [(6, State::Folded); 2]);
+    assert_eq!(look(&mut g, 40, 0), (7, State::Trying));
+    // Had it been held back, 3.6 CPUs at full width would show a loss.
+    let mut g = folded();
+    for _ in 0..30 {
+        assert_eq!(look(&mut g, 40, 1), (6, State::Folded));
+    }
+    assert_eq!([look(&mut g, 40, 0), look(&mut g, 45, 15)], [(8, State::Measuring); 2]);
+    assert_eq!(look(&mut g, 45, 15), (6, State::Folded));
+}
+
+/// The only vCPU in use is alone on its core: a core would be enough for what it does, and not this one.
+#[test]
+fn a_crowded_core_that_lacks_a_vcpu_is_widened_as_well() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 4, 2);
+    let mut look = |busy_pct, steal_pct| {
+        let time = Some(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
+        g.on(&seen(&[time, None, time, time]));
+        g.width()
+    };
+    assert_eq!([look(10, 30), look(60, 0), look(85, 0)], [2, 2, 4]);
 }
 
 /// Folding costs CPU time at any width where each thread has its own share.
