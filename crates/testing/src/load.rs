@@ -44,12 +44,13 @@ pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outc
     let Some(first) = once()? else { return Ok(()) };
     eprintln!("once more: {first}");
     let Some(second) = once()? else { return Ok(()) };
-    let others = before.by_others().0;
+    let others = before.by_competitors();
     assert!(others > MOST_BY_OTHERS, "{first}; then {second}");
     let percent = 100.0 * others;
     let reason = format!("others used {percent:.0} % of this host: {first}; then {second}");
     Err(Skip::because(reason))
 }
 
-/// Maximum share of the host's CPU time that others may have used if a failure is to count: half a CPU of four.
+/// Maximum share of the host's CPU time that others of usual priority may have used if a failure is to count: half a CPU
+/// of four.
 const MOST_BY_OTHERS: f64 = 0.125;

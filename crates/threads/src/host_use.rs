@@ -9,6 +9,7 @@ use crate::Ns;
 pub struct HostUse {
     all: f64,
     busy: f64,
+    niced: f64,
     /// CPU time of this process, its children, and their descendants.
     own: f64,
     cpus: usize,
@@ -17,14 +18,26 @@ pub struct HostUse {
 impl HostUse {
     /// Values as of now.
     pub fn now() -> Self {
-        let Host { all, busy, cpus } = Host::now();
-        Self { all, busy, own: family(std::process::id()), cpus }
+        let Host { all, busy, niced, cpus } = Host::now();
+        Self { all, busy, niced, own: family(std::process::id()), cpus }
     }
 
     /// CPU time of others since then: as a part of the host's CPU time, and as a number of CPUs. Includes the time of
     /// ended children that were not waited for.
     pub fn by_others(&self) -> (f64, f64) {
         self.by_others_until(&Self::now())
+    }
+
+    /// As the part of [`Self::by_others`], without those of lower priority than this process, if this one has the usual
+    /// priority: they use what is left.
+    pub fn by_competitors(&self) -> f64 {
+        let now = Self::now();
+        if nice() <= 0.0 { self.by_competitors_until(&now) } else { self.by_others_until(&now).0 }
+    }
+
+    fn by_competitors_until(&self, now: &Self) -> f64 {
+        let busy = now.busy - (now.niced - self.niced);
+        self.by_others_until(&Self { busy, ..*now }).0
     }
 
     fn by_others_until(&self, now: &Self) -> (f64, f64) {
@@ -45,6 +58,8 @@ struct Host {
     all: f64,
     /// Not idle; includes stolen time.
     busy: f64,
+    /// In user space, at a nice value above 0.
+    niced: f64,
     cpus: usize,
 }
 
@@ -59,23 +74,33 @@ impl Host {
         // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in the first two.
         let all: f64 = cpus.iter().take(8).sum();
         let idle: f64 = cpus.iter().skip(3).take(2).sum();
+        let niced = cpus.get(1).copied().unwrap_or_default();
         let cpus = lines.take_while(|line| line.starts_with("cpu")).count();
-        Self { all, busy: all - idle, cpus }
+        Self { all, busy: all - idle, niced, cpus }
     }
+}
+
+/// `/proc/PID/stat` from its third field on, which follows the name.
+fn stat(pid: u32) -> Vec<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    ticks(stat.rsplit(')').next().unwrap_or_default())
+}
+
+/// The nice value of this process.
+fn nice() -> f64 {
+    stat(std::process::id()).get(16).copied().unwrap_or_default()
 }
 
 /// CPU time of a process and all its descendants.
 fn family(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // utime, stime, cutime, cstime: fields 14 to 17, of which two end with the name.
-    let stat = ticks(stat.rsplit(')').next().unwrap_or_default());
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children: f64 = threads
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>())
         .map(family)
         .sum();
-    stat.iter().skip(11).take(4).sum::<f64>() + children
+    // utime, stime, cutime, cstime.
+    stat(pid).iter().skip(11).take(4).sum::<f64>() + children
 }
 
 /// The numbers in a line; other words count as 0.
@@ -92,21 +117,23 @@ mod tests {
 
     #[test]
     fn what_this_process_does_not_use_others_do() {
-        let before = HostUse { all: 1_000.0, busy: 300.0, own: 50.0, cpus: 4 };
-        let after = HostUse { all: 1_400.0, busy: 500.0, own: 130.0, cpus: 4 };
+        let before = HostUse { all: 1_000.0, busy: 300.0, niced: 0.0, own: 50.0, cpus: 4 };
+        let after = HostUse { all: 1_400.0, busy: 500.0, niced: 0.0, own: 130.0, cpus: 4 };
         assert_eq!(before.by_others_until(&after), (0.3, 1.2));
         assert_eq!(
             before.by_others_until(&HostUse { own: 90.0, busy: 300.0, ..after }),
             (0.0, 0.0)
         );
         assert_eq!(before.by_others_until(&before), (0.0, 0.0));
+        assert_eq!(before.by_competitors_until(&HostUse { niced: 80.0, ..after }), 0.1);
+        assert_eq!(before.by_competitors_until(&HostUse { niced: 300.0, ..after }), 0.0);
     }
 
     #[test]
     fn a_cpu_is_busy_unless_it_is_idle_or_waits_for_io() {
         let stat = "cpu  10 20 30 400 50 6 7 8 9 9\ncpu0 1 2\ncpu1 3 4\nintr 5 6\ncpu2 7\n";
-        let Host { all, busy, cpus } = Host::parse(stat);
-        assert_eq!((all, busy, cpus), (531.0, 81.0, 2));
+        let Host { all, busy, niced, cpus } = Host::parse(stat);
+        assert_eq!((all, busy, niced, cpus), (531.0, 81.0, 20.0, 2));
         let host = Host::now();
         let ns = host_busy_ns() as f64;
         assert!((host.busy * 1e7..=host.all * 1e7).contains(&ns), "{ns} of {} ticks", host.busy);
