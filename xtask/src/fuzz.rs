@@ -37,6 +37,10 @@ pub(crate) struct Args {
     /// Time of each target, in seconds
     #[arg(long, default_value_t = 20)]
     seconds: u32,
+
+    /// Builds the targets, and does not run them
+    #[arg(long)]
+    only_build: bool,
 }
 
 /// The fuzz targets: one per file of the folder.
@@ -67,6 +71,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .env("RUSTC_WORKSPACE_WRAPPER", Path::new("fuzz/rustc").canonicalize()?)
         .status()?;
     ensure!(built.success(), "the fuzz targets cannot be built");
+    if args.only_build {
+        return Ok(());
+    }
 
     // Cargo puts examples into a folder beside this program.
     let own = std::env::current_exe()?;

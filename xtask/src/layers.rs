@@ -6,6 +6,9 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
 
 /// A Python environment with readers of our file formats by other authors.
 const READERS: &str = "target/foreign/bin/python";
@@ -100,6 +103,8 @@ pub(crate) enum Outcome {
 /// A layer: a command, and its requirements.
 pub(crate) struct Layer {
     pub(crate) name: String,
+    /// It measures nothing and has no time limit, as compilers do: it may run beside another layer, at low priority.
+    builds: bool,
     needs: fn() -> Result<(), String>,
     command: Vec<String>,
     env: Vec<(&'static str, OsString)>,
@@ -124,6 +129,22 @@ pub(crate) fn build() -> String {
     format!("build {} {what}", workspace())
 }
 
+/// The layer of a KVM host in a box.
+pub(crate) const BOX: &str = "box";
+
+/// A chore of this program that only builds.
+fn builds(name: &str, chore: &str) -> Layer {
+    let own = std::env::current_exe().expect("this program has a path");
+    let mut layer = Layer { builds: true, ..Layer::new(name, chore) };
+    layer.command.insert(0, own.to_string_lossy().into_owned());
+    layer
+}
+
+/// The lints, as a layer.
+pub(crate) fn lint() -> Layer {
+    builds("lint", "lint")
+}
+
 /// All layers, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
     // Tests run in their crates' folders.
@@ -144,10 +165,11 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             ..test("real-vm", "--test qemu --test vms --test real --test driver -- --ignored")
         },
         // A real KVM host, emulated, and stock guests under KVM in it.
-        Layer { needs: kvm_host, ..test("box", "--test kvm_host -- --ignored") },
+        Layer { needs: kvm_host, ..test(BOX, "--test kvm_host -- --ignored") },
+        Layer { needs: fuzz_tools, ..builds("fuzz-build", "fuzz --only-build") },
         // A short campaign; `cargo xtask fuzz` runs longer ones.
         Layer {
-            needs: || tool("c++", &["--version"], "apt-get install g++"),
+            needs: fuzz_tools,
             command: [&own.to_string_lossy(), "fuzz", "--seconds=2"].map(str::to_owned).to_vec(),
             ..Layer::new("fuzz", "")
         },
@@ -197,11 +219,57 @@ pub(crate) fn chosen(
     Ok(all.into_iter().filter(|layer| names.contains(&layer.name) != others).collect())
 }
 
+/// A layer, and whether what it needs is here.
+pub(crate) type Prepared = (Layer, Result<(), String>);
+
+/// Name of a layer, seconds that it took, and how it ended.
+pub(crate) type Ran = (String, u64, Outcome);
+
+/// Runs layers one after the other. Those that only build run at low priority beside the box, which waits most of its
+/// time for what happens in it.
+pub(crate) fn run(layers: Vec<Prepared>) -> Vec<Ran> {
+    let is_box = |layer: &Layer| layer.name == BOX;
+    let waits = layers.iter().any(|(layer, prepared)| is_box(layer) && prepared.is_ok());
+    let (mut builds, others): (Vec<_>, Vec<_>) =
+        layers.into_iter().partition(|(layer, _)| waits && layer.builds);
+    for (layer, _) in &mut builds {
+        layer.command.splice(0..0, ["nice", "-n", "19"].map(str::to_owned));
+    }
+    let mut builds = Some(builds);
+    let one = |layer: Prepared| {
+        let beside = if is_box(&layer.0) { builds.take() } else { None };
+        run_beside(layer, beside.unwrap_or_default())
+    };
+    others.into_iter().flat_map(one).collect()
+}
+
+/// Runs a layer, and others beside it from its first line on: cargo, which starts it, would wait for their builds.
+fn run_beside(layer: Prepared, others: Vec<Prepared>) -> Vec<Ran> {
+    let one = |(layer, prepared): Prepared, speaks: &mut dyn FnMut()| {
+        let start = Instant::now();
+        let outcome = layer.run(prepared, speaks);
+        (layer.name, start.elapsed().as_secs(), outcome)
+    };
+    let (says, said) = mpsc::channel();
+    thread::scope(|s| {
+        let others = s.spawn(move || {
+            // An error: it has ended without a line.
+            let _ = said.recv();
+            others.into_iter().map(|layer| one(layer, &mut || ())).collect::<Vec<_>>()
+        });
+        let ran = one(layer, &mut || says.send(()).unwrap_or_default());
+        drop(says);
+        let others = others.join().expect("layers do not panic");
+        std::iter::once(ran).chain(others).collect()
+    })
+}
+
 impl Layer {
     /// A layer without requirements. `command` is split at spaces.
     fn new(name: &str, command: &str) -> Self {
         Self {
             name: name.to_owned(),
+            builds: false,
             needs: || Ok(()),
             command: command.split(' ').map(str::to_owned).collect(),
             env: Vec::new(),
@@ -217,20 +285,20 @@ impl Layer {
         (self.needs)()
     }
 
-    /// Runs the layer if `prepared` is `Ok`; passes its output on as it comes.
-    pub(crate) fn run(&self, prepared: Result<(), String>) -> Outcome {
+    /// Runs the layer if `prepared` is `Ok`; passes its output on as it comes, and calls `speaks` for each line.
+    fn run(&self, prepared: Result<(), String>, speaks: &mut dyn FnMut()) -> Outcome {
         println!("\n== {}: {}", self.name, self.command.join(" "));
         if let Err(why) = prepared {
             println!("skipped: {why}");
             return Outcome::Skipped(why);
         }
-        Outcome::Ran(self.execute().unwrap_or_else(|error| {
+        Outcome::Ran(self.execute(speaks).unwrap_or_else(|error| {
             eprintln!("{}: {error}", self.name);
             Tally { failed: 1, ..Tally::default() }
         }))
     }
 
-    fn execute(&self) -> std::io::Result<Tally> {
+    fn execute(&self, speaks: &mut dyn FnMut()) -> std::io::Result<Tally> {
         let mut child = Command::new(&self.command[0])
             .args(&self.command[1..])
             .envs(self.env.iter().map(|(key, value)| (key, value)))
@@ -242,6 +310,7 @@ impl Layer {
             for line in BufReader::new(stdout).lines() {
                 let line = line?;
                 println!("{line}");
+                speaks();
                 tally.read(&line);
             }
         }
@@ -287,6 +356,10 @@ pub(crate) fn bpf_tools() -> Result<(), String> {
     tool("clang", &["--version"], "apt-get install clang")?;
     let headers = ["--exists", "libelf", "zlib"];
     tool("pkg-config", &headers, "apt-get install libelf-dev zlib1g-dev pkg-config")
+}
+
+fn fuzz_tools() -> Result<(), String> {
+    tool("c++", &["--version"], "apt-get install g++")
 }
 
 fn miri_tools() -> Result<(), String> {
@@ -339,7 +412,7 @@ fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layer, Tally, chosen};
+    use super::{BOX, Layer, Outcome, Tally, chosen, run};
 
     #[test]
     fn layers_are_named_or_left_out() {
@@ -353,6 +426,37 @@ mod tests {
         assert_eq!(of(false, &["c", "a"]).unwrap(), "ac");
         assert_eq!(of(true, &["b"]).unwrap(), "ac");
         assert_eq!(of(false, &["d"]).unwrap_err(), "no layer `d`; there are a, b, c");
+    }
+
+    #[test]
+    fn builds_run_beside_the_box_where_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let shell = |name: &str, script: String| Layer {
+            command: ["sh", "-c", &script].map(str::to_owned).into(),
+            ..Layer::new(name, "")
+        };
+        let of = |has_box: bool| {
+            let wait = "for i in $(seq 300); do [ -e file ] && exit; sleep 0.1; done; exit 1";
+            let layers = vec![
+                Layer { builds: true, ..shell("build", format!("touch {path}/file")) },
+                shell("a", format!("[ -e {path}/file ] || echo test result: 3 passed")),
+                shell(BOX, format!("cd {path}; echo running; {wait}")),
+                Layer::new("b", "true"),
+            ];
+            let prepared = |layer: Layer| {
+                let missing = layer.name == BOX && !has_box;
+                (layer, if missing { Err("nothing".to_owned()) } else { Ok(()) })
+            };
+            let ran = run(layers.into_iter().map(prepared).collect());
+            let end = |(name, _, outcome)| match outcome {
+                Outcome::Ran(tally) => format!("{name} {} {}", tally.passed, tally.failed),
+                Outcome::Skipped(why) => format!("{name} {why}"),
+            };
+            ran.into_iter().map(end).collect::<Vec<_>>()
+        };
+        assert_eq!(of(true), ["a 3 0", "box 1 0", "build 1 0", "b 1 0"]);
+        assert_eq!(of(false), ["build 1 0", "a 1 0", "box nothing", "b 1 0"]);
     }
 
     fn read(lines: &[&str]) -> Tally {

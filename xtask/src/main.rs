@@ -31,7 +31,7 @@ enum Chore {
     },
     /// Format check, clippy with warnings denied, docs build, house rules
     Lint,
-    /// `lint`, then `test`
+    /// `lint` and `test`
     Ci,
     Fuzz(fuzz::Args),
     #[cfg(target_os = "linux")]
@@ -55,7 +55,10 @@ fn main() -> ExitCode {
             }
         }
         Chore::Lint => lint().map(done),
-        Chore::Ci => lint().and_then(|()| test(layers::all(Path::new(".")))).map(done),
+        Chore::Ci => {
+            let tests = layers::all(Path::new("."));
+            test(std::iter::once(layers::lint()).chain(tests).collect()).map(done)
+        }
         Chore::Fuzz(args) => fuzz::run(&args).map(done),
         #[cfg(target_os = "linux")]
         Chore::Demo(args) => unless_missing(demo::run(&args)),
@@ -97,12 +100,7 @@ fn test(layers: Vec<Layer>) -> anyhow::Result<()> {
         prepared.join().expect("needs do not panic")
     });
     let built = start.elapsed().as_secs();
-    let run = |(layer, prepared): (Layer, _)| {
-        let start = Instant::now();
-        let outcome = layer.run(prepared);
-        (layer.name, start.elapsed().as_secs(), outcome)
-    };
-    let results: Vec<_> = layers.into_iter().zip(prepared).map(run).collect();
+    let results = layers::run(layers.into_iter().zip(prepared).collect());
     println!("\n{:<15} {built:>4} s", "build");
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, seconds, outcome) in &results {
