@@ -187,6 +187,8 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 		return 0;
 	bpf_spin_lock(&vm->lock);
 	vm->called = greater(vm->called, now);
+	/* Or the verifier follows all rules twice: for `now`, and for what was there. */
+	JOIN;
 	on_event(&v->policy, &vm->bucket, vm->called, event, &v->words);
 	v->rechecks = event == TIMER && v->policy.step.rechecks;
 	/* One that sleeps boosted has what it needs. */
