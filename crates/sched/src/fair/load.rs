@@ -199,7 +199,7 @@ impl FairClass {
     /// (`update_blocked_averages`), and one of them for those that are idle.
     #[inline]
     pub(crate) fn tell_all(&mut self) {
-        if self.clock - self.all_told_at >= HALF_LIFE * PERIOD << UNIT {
+        if self.clock - self.all_told_at >= (HALF_LIFE * PERIOD) << UNIT {
             self.all_told_at = self.clock;
             (self.cpus..self.rqs.len()).for_each(|r| self.tell(r));
         }
