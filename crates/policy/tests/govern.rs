@@ -496,7 +496,6 @@ fn step_counts_vcpus_that_there_are() {
     assert_eq!([width(S / 20), width(S / 19)], [4, 2]);
 }
 
-/// A kernel counts in ticks of 10 ms. Of a guest that is all but idle, one of them is most of what it wanted.
 /// A grain, and one for each whole root of the number of the other vCPUs.
 #[test]
 fn counts_that_may_be_off_are_no_pressure() {
@@ -511,6 +510,7 @@ fn counts_that_may_be_off_are_no_pressure() {
     }
 }
 
+/// A kernel counts in ticks of 10 ms. Of a guest that is all but idle, one of them is most of what it wanted.
 #[test]
 fn a_tick_of_steal_is_no_contention() {
     const TICK: Ns = 10_000_000;

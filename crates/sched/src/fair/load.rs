@@ -7,9 +7,11 @@
 //! the sleeper wakes up elsewhere. Entities that move take their average along ([`FairClass::attach`]).
 //!
 //! Between two changes of what is on a queue its average follows in closed form, so nothing is updated by ticks, and no
-//! average is ever out of date. All averages of a level have one clock, which makes the average of a sum the sum of the
-//! averages. The kernel has a clock for each CPU, which stands still in time that is stolen from the CPU; it updates
-//! averages of idle CPUs every 32 ms, and sums over CPUs at most once a millisecond.
+//! queue's average is ever out of date. All averages of a level have one clock. The kernel has a clock for each CPU,
+//! which stands still in time that is stolen from the CPU.
+//!
+//! A group has no average of its own, but the sum of what its queues last told of theirs ([`FairClass::tell`]). As in the
+//! kernel that sum is out of date: a queue tells when something happens on it, and an idle one every 34 ms.
 //!
 //! The entity of a group is on its queue while one of the group is. If an entity of the group moves, the group's
 //! entities on both CPUs get what is likely to be theirs afterwards (`update_tg_cfs_load`).
