@@ -8,9 +8,10 @@
 //! weight on a CPU = weight * load on that CPU / (load on that CPU + average load on the others)
 //! ```
 //!
-//! The load on that CPU is what is queued there, or its average if this is more ([`load`](super::load)). The weight
-//! follows when the group's load on that CPU changes, and at each tick there. A change on one CPU therefore reaches the
-//! others a tick later. A group of which nothing is queued on a CPU keeps the weight that it had there.
+//! The load on that CPU is what is queued there, or its average if this is more ([`load`](super::load)). That on the
+//! others is what they last told. The weight follows when the group's load on that CPU changes, and at each tick there.
+//! A change on one CPU therefore reaches the others a tick later, or later still if it is not told at once. A group of
+//! which nothing is queued on a CPU keeps the weight that it had there.
 //!
 //! In Linux 7.3 the weight counts [several times](Group::concurrency), and entities of groups are not queued
 //! ([`flat`](super::flat)).
