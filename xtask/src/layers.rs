@@ -132,17 +132,17 @@ pub(crate) fn build() -> String {
 /// The layer of a KVM host in a box.
 pub(crate) const BOX: &str = "box";
 
-/// A chore of this program that only builds.
-fn builds(name: &str, chore: &str) -> Layer {
+/// A chore of this program, as a layer.
+fn chore(name: &str, chore: &str) -> Layer {
     let own = std::env::current_exe().expect("this program has a path");
-    let mut layer = Layer { builds: true, ..Layer::new(name, chore) };
+    let mut layer = Layer::new(name, chore);
     layer.command.insert(0, own.to_string_lossy().into_owned());
     layer
 }
 
 /// The lints, as a layer.
 pub(crate) fn lint() -> Layer {
-    builds("lint", "lint")
+    Layer { builds: true, ..chore("lint", "lint") }
 }
 
 /// All layers, fastest feedback first. `root` is the workspace's folder.
@@ -151,7 +151,6 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
     let root = &std::path::absolute(root).expect("the current folder is known");
     let workspace = workspace();
     let test = |name, args| Layer::new(name, &format!("cargo test {workspace} {args}"));
-    let own = std::env::current_exe().expect("this program has a path");
     vec![
         test("workspace", "--no-fail-fast"),
         test("benches", "--bench credit1"),
@@ -166,13 +165,9 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         },
         // A real KVM host, emulated, and stock guests under KVM in it.
         Layer { needs: kvm_host, ..test(BOX, "--test kvm_host -- --ignored") },
-        Layer { needs: fuzz_tools, ..builds("fuzz-build", "fuzz --only-build") },
+        Layer { needs: fuzz_tools, builds: true, ..chore("fuzz-build", "fuzz --only-build") },
         // A short campaign; `cargo xtask fuzz` runs longer ones.
-        Layer {
-            needs: fuzz_tools,
-            command: [&own.to_string_lossy(), "fuzz", "--seconds=2"].map(str::to_owned).to_vec(),
-            ..Layer::new("fuzz", "")
-        },
+        Layer { needs: fuzz_tools, ..chore("fuzz", "fuzz --seconds=2") },
         // Only unit tests of these crates: the searches in their other tests would take the interpreter hours. The
         // page's memory model is tested by loom, in one of the workspace's tests.
         Layer {

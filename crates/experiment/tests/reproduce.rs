@@ -164,12 +164,21 @@ fn a_cell_can_be_of_a_task_of_all_vms() {
     assert!(setup_of(file, &text.replace("*.hackbench", "*.hackbenches"), &[]).is_err());
 }
 
-/// One repeat of all tables of a file in `published/series/`.
-fn series(name: &str) -> Reproduction {
+/// The tables of a file in `published/series/` that have these names; without names, all.
+fn tables(name: &str, ids: &[&str], sets: &[&str]) -> Reproduction {
     let file = format!("../../published/series/{name}.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let (selection, setup) = setup_of(&file, &text, &["repeats=1"]).unwrap();
+    let publication = Publication::parse(&file, &text).unwrap();
+    let ids: Vec<_> = ids.iter().map(|&id| id.to_owned()).collect();
+    let selection = Selection::new(&[publication], &ids).unwrap();
+    let sets: Vec<_> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
     run(&selection, &setup, 2)
+}
+
+/// One repeat of all tables of a file.
+fn series(name: &str) -> Reproduction {
+    tables(name, &[], &["repeats=1"])
 }
 
 /// Nothing was adjusted for these tables: they say how far the simulator may be off.
@@ -183,13 +192,7 @@ fn tables_of_other_patch_series_are_met_within_a_factor_of_two() {
 /// Whether a poll ends in time depends on lengths alone, and most of the rest is the guest's own work.
 #[test]
 fn a_poll_that_is_a_little_longer_takes_the_whole_cpu_as_published() {
-    let file = "../../published/series/locks-and-polling.toml";
-    let text = std::fs::read_to_string(file).unwrap();
-    let publication = Publication::parse(file, &text).unwrap();
-    let ids = ["halt-poll-2018", "halt-poll-2018-polling"].map(str::to_owned);
-    let selection = Selection::new(&[publication], &ids).unwrap();
-    let setup = Setup::new(&selection, &[], &NoCaptures).unwrap();
-    let all = run(&selection, &setup, 2);
+    let all = tables("locks-and-polling", &["halt-poll-2018", "halt-poll-2018-polling"], &[]);
     let ratios: Vec<f64> = all.cells.iter().map(|cell| cell.ratio.unwrap()).collect();
     assert_eq!(ratios.len(), 2);
     assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
@@ -198,14 +201,8 @@ fn a_poll_that_is_a_little_longer_takes_the_whole_cpu_as_published() {
 /// A timer's lateness and a multicast are sums of costs. The other tables of this file are not met, or take longer.
 #[test]
 fn a_timer_and_a_multicast_of_the_mailing_lists_are_met_within_a_factor_of_two() {
-    let file = "../../published/series/mailing-lists.toml";
-    let text = std::fs::read_to_string(file).unwrap();
-    let publication = Publication::parse(file, &text).unwrap();
-    let ids = ["vmentry-advance-2019", "avic-2020-ipi"].map(str::to_owned);
-    let selection = Selection::new(&[publication], &ids).unwrap();
-    let sets = ["duration=100ms", "repeats=1"].map(|set| Set::parse(set).unwrap());
-    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
-    let all = run(&selection, &setup, 2);
+    let sets = ["duration=100ms", "repeats=1"];
+    let all = tables("mailing-lists", &["vmentry-advance-2019", "avic-2020-ipi"], &sets);
     assert_eq!(all.cells.len(), 2);
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }

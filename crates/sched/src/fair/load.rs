@@ -148,27 +148,20 @@ impl FairClass {
         se.on_rq = on_rq;
     }
 
-    /// Brings the average of a queue up to date.
-    #[inline]
-    fn advance_queue(&mut self, r: usize) {
-        let rq = &mut self.rqs[r];
-        rq.average.advance(self.clock, rq.load);
-    }
-
     /// Changes the weight on the queue.
     #[inline]
     pub(super) fn change_load(&mut self, r: usize, old: u64, new: u64) {
-        if self.tracks {
-            self.advance_queue(r);
-        }
         let rq = &mut self.rqs[r];
+        if self.tracks {
+            rq.average.advance(self.clock, rq.load);
+        }
         rq.load = rq.load - old + new;
     }
 
     /// Replaces a part of the sum of a queue.
     fn change_sum(&mut self, r: usize, old: u64, new: u64) {
-        self.advance_queue(r);
         let rq = &mut self.rqs[r];
+        rq.average.advance(self.clock, rq.load);
         // Sums are rounded at different times, so that a part can exceed the sum slightly.
         rq.average.sum = (rq.average.sum + new).saturating_sub(old);
     }
@@ -238,6 +231,7 @@ impl FairClass {
     }
 
     fn attach_anew(&mut self, s: usize, mut r: usize, how: Enqueue) {
+        // The CPU where it was tells its group later.
         self.detach(s);
         if how == Enqueue::Initial {
             // It counts in full until it is known.
@@ -257,8 +251,8 @@ impl FairClass {
         }
     }
 
-    /// A task counts no more in the average of the queue where it was. It moves, leaves the class, or ends.
-    pub(super) fn detach(&mut self, s: usize) {
+    /// A task counts no more in the average of the queue where it was.
+    fn detach(&mut self, s: usize) {
         let r = core::mem::replace(&mut self.ses[s].counts_in, NONE);
         if r == NONE {
             return;
@@ -278,7 +272,7 @@ impl FairClass {
         }
     }
 
-    /// A waiting task is about to move, or a sleeping one to leave the class.
+    /// A task is about to move from where it waits, leaves the class, or ends.
     pub(crate) fn take_load(&mut self, e: EntId) {
         let s = self.se_of(e);
         let r = self.ses[s].counts_in;
@@ -316,7 +310,9 @@ impl FairClass {
     pub(crate) fn load_of(&self, e: EntId) -> u64 {
         let s = self.se_of(e);
         let (mut load, mut r) = (self.load_in_queue(s), self.ses[s].counts_in);
-        while let Some(g) = self.rqs.get(r as usize).and_then(|_| self.group_entity(r as usize)) {
+        while r != NONE
+            && let Some(g) = self.group_entity(r as usize)
+        {
             let of = self.average_load(r as usize) + 1;
             load = weight::share(load, self.load_in_queue(g), of);
             r = self.ses[g].counts_in;

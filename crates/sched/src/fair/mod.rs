@@ -379,9 +379,8 @@ impl Class for FairClass {
             self.rqs[cpu.index()].tasks -= u32::from(!self.is_held(e, cpu));
             left = self.dequeue_se_up(s, how);
         }
-        if how != Dequeue::Sleep && self.ses[s].counts_in != NONE {
-            self.detach(s);
-            self.tell_up(self.own_queue(s) as usize);
+        if how != Dequeue::Sleep {
+            self.take_load(e);
         }
         left
     }

@@ -415,7 +415,7 @@ impl FairClass {
     /// A delayed sleeper works off the rest of its negative lag on another CPU.
     pub(crate) fn move_delayed(&mut self, e: EntId, to: CpuId) {
         let s = self.se_of(e);
-        self.detach(s);
+        self.take_load(e);
         self.dequeue_se_up(s, Dequeue::Save);
         self.enqueue(to, e, Enqueue::Restore);
         self.rqs[to.index()].tasks -= 1;
