@@ -45,7 +45,7 @@ static int set_slice(const char *text, const struct kernel_param *kp)
 
 static const struct kernel_param_ops slice_ops = { .set = set_slice, .get = param_get_uint };
 module_param_cb(urgent_slice_us, &slice_ops, &urgent_slice_us, 0644);
-MODULE_PARM_DESC(urgent_slice_us, "fair tasks that have asked for a slice of at most this are urgent (default: 0, none)");
+MODULE_PARM_DESC(urgent_slice_us, "fair tasks that have requested a slice of at most this many us are urgent (default: 0, none)");
 
 #ifdef CONFIG_CGROUPS
 static struct cgroup __rcu *urgent_cgroup;

@@ -24,7 +24,7 @@ MODULE_PARM_DESC(phys, "window at a physical address: ADDRESS,BYTES (a virtio-pm
 
 static char *pci;
 module_param(pci, charp, 0444);
-MODULE_PARM_DESC(pci, "which ivshmem device, where there are several: 0000:00:04.0");
+MODULE_PARM_DESC(pci, "PCI address of the ivshmem device, if there are several: 0000:00:04.0");
 
 struct vcoop_window vcoop_window;
 
@@ -65,7 +65,7 @@ static int get_preferred(char *buffer, const struct kernel_param *kp)
 
 static const struct kernel_param_ops preferred_ops = { .get = get_preferred };
 module_param_cb(preferred, &preferred_ops, NULL, 0444);
-MODULE_PARM_DESC(preferred, "read only: the CPUs that the host would like this guest to use");
+MODULE_PARM_DESC(preferred, "read only: the CPUs that the host prefers this guest to use");
 
 /* Memory that holds something else is somebody else's. */
 static bool is_ours(u64 word)

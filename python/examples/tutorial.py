@@ -62,7 +62,7 @@ result.plot("host.hog", metric="throughput").savefig("work.svg")
 # ## A sweep
 #
 # Does it hold beside more loads, and for a task that runs less often? A sweep runs the scenario at each point of its
-# axes. It writes a folder of Parquet files; the same call goes on where an earlier one was stopped.
+# axes. It writes a folder of Parquet files; the same call resumes a sweep that was stopped.
 
 # %%
 Path("study.toml").write_text("""

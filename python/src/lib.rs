@@ -30,13 +30,13 @@ pyo3::create_exception!(
     vcoop,
     ScenarioError,
     pyo3::exceptions::PyValueError,
-    "A scenario, a sweep or an override that cannot be; the message has line, column and help."
+    "A scenario, a sweep or an override is wrong. The message has line, column and help."
 );
 pyo3::create_exception!(
     vcoop,
     FolderError,
     pyo3::exceptions::PyValueError,
-    "A folder that is not this sweep's; nothing in it was changed."
+    "The folder is not this sweep's. Nothing in it was changed."
 );
 
 /// How often a long call looks for Ctrl-C.

@@ -6,7 +6,7 @@ import os
 
 
 class MissingError(RuntimeError):
-    """A package, a cluster or another facility that is needed is not there; the message has the remedy."""
+    """A package, a cluster or another facility is missing. The message has the remedy."""
 
 
 MissingError.__module__ = "vcoop"

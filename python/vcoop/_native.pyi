@@ -7,10 +7,10 @@ VERSION: str
 BUILD: str
 
 class ScenarioError(ValueError):
-    """A scenario, a sweep or an override that cannot be; the message has line, column and help."""
+    """A scenario, a sweep or an override is wrong. The message has line, column and help."""
 
 class FolderError(ValueError):
-    """A folder that is not this sweep's; nothing in it was changed."""
+    """The folder is not this sweep's. Nothing in it was changed."""
 
 def builtin(name: str) -> str | None: ...
 def scenarios() -> list[str]: ...

@@ -93,11 +93,11 @@ def run(
 
     Args:
         scenario: Path of a scenario file, or name of a built-in one (`vcoop.scenarios()`).
-        policies: Policies to compare instead of the scenario's, the baseline among them.
+        policies: Policies to compare instead of the scenario's, including the baseline.
         set: Fields to change, by path: ``{"host.pcpus": 8, "vm.guest.task.cyclictest.interval": "1ms"}``.
         may_cost: What the best policy may cost others, as ``--may-cost`` has it:
             ``{"p99": "2x", "work": "0.9x"}``.
-        jobs: Threads. They change the time that a run takes, and no number. Default: one a CPU.
+        jobs: Number of threads. Results do not depend on it. Default: one for each CPU.
         **overrides: Fields at the top level: ``duration="1s"``, ``warmup="100ms"``, ``repeats=10``,
             ``seed=2``. Times are texts with a unit.
 
@@ -129,7 +129,7 @@ class Result:
 
     @property
     def series(self) -> list[dict[str, Any]]:
-        """Every series as the document has it: one a (backend, cell, policy, probe, metric).
+        """Every series as the document has it: one for each (backend, cell, policy, probe, metric).
 
         Numbers have the unit that ``unit`` names; ``..._ci95`` are pairs. A latency's ``detail`` has its
         distribution: ``count`` samples of at most ``le_us`` microseconds, in lists of equal length.
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def verdicts(self) -> list[str]:
-        """The verdict in words, one text a cell of the matrix: the best policy, and what it costs."""
+        """The verdict in words, a text for each cell of the matrix: the best policy, and what it costs."""
         return [verdict["text"] for verdict in self.document["verdicts"]]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Result:
         ``ratio_p999``                                 ``_hi``
         =============================================  ==========================================
 
-        ``None`` where there is no such number, as a quantile with fewer than ten samples beyond it.
+        A number that does not exist is ``None``, such as a quantile with fewer than ten samples beyond it.
         """
         return [self._row(series) for series in self.series]
 
@@ -190,24 +190,24 @@ class Result:
         return row | {"ratio": ratio, "ratio_lo": low, "ratio_hi": high, "ratio_of": of}
 
     def to_arrow(self) -> pyarrow.Table:
-        """`rows()` as an Arrow table: one row a series, one column a key. Needs ``vcoop[arrow]``."""
+        """`rows()` as an Arrow table: a row for each series, a column for each key. Needs ``vcoop[arrow]``."""
         return need("pyarrow", "arrow").Table.from_pylist(self.rows())  # type: ignore[attr-defined]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows()` as a pandas frame: one row a series, one column a key. Needs ``vcoop[pandas]``."""
+        """`rows()` as a pandas frame: a row for each series, a column for each key. Needs ``vcoop[pandas]``."""
         return need("pandas", "pandas").DataFrame(self.rows())  # type: ignore[attr-defined]
 
     def to_polars(self) -> polars.DataFrame:
-        """`rows()` as a polars frame: one row a series, one column a key. Needs ``vcoop[polars]``."""
+        """`rows()` as a polars frame: a row for each series, a column for each key. Needs ``vcoop[polars]``."""
         frame = need("polars", "polars").DataFrame  # type: ignore[attr-defined]
         return frame(self.rows(), infer_schema_length=None)
 
     def plot(self, probe: str | None = None, metric: str = "latency") -> Figure:
         """Draw the policies beside each other, in the colours of the HTML report.
 
-        Needs ``vcoop[plot]``. A latency gets two axes: the share of samples that are later than so many
-        microseconds, down to ten samples, and mean and quantiles with their 95 % intervals over repeats.
-        Any other metric gets one: the values with their intervals, in its own unit. A matrix has a row of
+        Needs ``vcoop[plot]``. A latency gets two axes: the share of samples that are later than a
+        time, down to ten samples, and mean and quantiles with their 95 % intervals over repeats. Any other
+        metric gets one: the values with their intervals, in its own unit. A matrix has a row of
         axes for each cell, up to eight.
 
         Args:

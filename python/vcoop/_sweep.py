@@ -33,11 +33,11 @@ class SweepResult:
     out: Path
     """Folder with ``manifest.json`` and ``part-*.parquet``."""
     points: int
-    """Points in it."""
+    """Number of points in the folder."""
     failed: int
     """Points of this call that failed: their single row has an ``error``."""
     failure: tuple[int, str] | None
-    """First of them, and why."""
+    """The first failed point, and the reason."""
 
     def _parts(self) -> list[str]:
         return sorted(str(path) for path in self.out.glob("part-*.parquet"))
@@ -67,7 +67,7 @@ class SweepResult:
         metric: str = "latency",
         where: Mapping[str, object] | None = None,
     ) -> Figure:
-        """Draw a number over an axis of the sweep, a line a policy with its 95 % interval as a band.
+        """Draw a number over an axis of the sweep: a line for each policy, its 95 % interval as a band.
 
         Needs ``vcoop[plot]`` and ``vcoop[arrow]``. Colours are those of the HTML report.
 
@@ -108,9 +108,9 @@ def sweep(
         file: A sweep file (docs: "Sweeps").
         out: Folder of the results. A folder of anything else is refused, never overwritten.
         engine: ``"local"``: threads of this machine; ``"ray"``: an existing Ray cluster.
-        jobs: local: threads. Default: one a CPU.
+        jobs: local: number of threads. Default: one for each CPU.
         address: ray: address of the cluster. Default: what Ray finds (``RAY_ADDRESS``).
-        progress: Called with points done and points there are, after each point.
+        progress: Called after each point, with the number of finished points and of all points.
         batch_seconds: ray: seconds of work in one task, by the cost measured so far.
 
     Returns:
@@ -120,7 +120,7 @@ def sweep(
         ScenarioError: The sweep or its scenario is wrong; the message says where.
         FolderError: ``out`` is not this sweep's.
         MissingError: Ray, or its cluster, is not there. What was done before is kept.
-        KeyboardInterrupt: At Ctrl-C; points that ended are kept, the same call goes on.
+        KeyboardInterrupt: At Ctrl-C. Finished points are kept, and the same call resumes the sweep.
     """
     path = Path(file)
     made = _native.Sweep(str(path), _native.read_text(str(path)))

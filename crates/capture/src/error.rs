@@ -12,7 +12,7 @@ pub enum CaptureError {
     #[error("cannot open: {}", vcoop_model::file::said(.0))]
     Open(#[source] io::Error),
     /// Reading or decompressing failed in the middle.
-    #[error("cannot read on after {lines} lines: {source}")]
+    #[error("cannot read beyond {lines} lines: {source}")]
     Read {
         /// Number of lines read before.
         lines: u64,

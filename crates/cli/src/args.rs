@@ -142,7 +142,7 @@ pub(crate) enum Command {
     Conformance(ConformanceArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
     Attach(AttachArgs),
-    /// Take a policy back from a running VM.
+    /// Remove the policy from a running VM.
     Detach(DetachArgs),
     /// Undo what a killed vcoop left changed. It can be repeated.
     Restore(RestoreArgs),

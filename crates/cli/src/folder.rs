@@ -175,7 +175,9 @@ pub(crate) fn named(option: &str, path: &Path) -> Result<(), Failure> {
     if path != "-" {
         return Ok(());
     }
-    Err(Failure::usage(format!("{option}-: output has to have a name; ./- is one")))
+    Err(Failure::usage(format!(
+        "{option}-: give the output a name; for a file called -, write ./-"
+    )))
 }
 
 /// Creates a folder that the user named with `option`.
@@ -184,7 +186,7 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
     let dir_is = |what: &str| format!("{option}{}: {what}", dir.display());
     fs::create_dir_all(dir).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            Failure::usage(dir_is("it is no folder; name one"))
+            Failure::usage(dir_is("it is not a folder; name a folder"))
         }
         _ => Failure::run(dir_is(&format!("cannot make it: {e}"))),
     })?;

@@ -30,9 +30,9 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let dir = &args.dir;
     if !dir.is_dir() {
-        let what = if dir.exists() { "it is no folder" } else { "there is no such folder" };
+        let what = if dir.exists() { "it is not a folder" } else { "there is no such folder" };
         let dir = dir.display();
-        return Err(Failure::usage(format!("{dir}: {what}; name one that --out wrote")));
+        return Err(Failure::usage(format!("{dir}: {what}; name a folder that --out wrote")));
     }
     if let Some(pictures) = &args.svg {
         make("--svg ", pictures)?;
@@ -111,7 +111,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
     match file::bytes(&path, file::MOST_DOCUMENT) {
         Ok(text) => serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|e| Failure::usage(format!("{} is no JSON: {e}", path.display()))),
+            .map_err(|e| Failure::usage(format!("{} is not JSON: {e}", path.display()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => {
             Err(Failure::usage(format!("cannot read {}: {}", path.display(), file::said(&e))))

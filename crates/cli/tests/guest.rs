@@ -150,7 +150,7 @@ fn a_signal_gives_everything_back() {
         let tree = Tree::new();
         let running = tree.folded("--governor proportional --set governor_interval=100ms");
         assert!(tree.path("run/guest.journal").exists());
-        tree.run("--for 1s").fails(1, &["at work already"]);
+        tree.run("--for 1s").fails(1, &["already runs"]);
         let said = running.end(signal).well();
         assert!(said.out.starts_with("steal ") && said.out.contains(": 4 -> "), "{said}");
         assert!(said.err.contains("every file has what it had before"), "{said}");

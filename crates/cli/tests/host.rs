@@ -138,7 +138,7 @@ fn a_keeper_that_was_stopped_is_named_after_its_daemon_has_died() {
     let mut daemon = command.env("VCOOP_RUN_DIR", &run_dir).stderr(Stdio::null()).spawn().unwrap();
     until("it serves", || run_dir.join("control.sock").exists());
     let restore = || Said::by(vcoop(&["restore"]).env("VCOOP_RUN_DIR", &run_dir));
-    restore().fails(1, &[&format!("at work already, in process {}\n", daemon.id())]);
+    restore().fails(1, &[&format!("already runs, in process {}\n", daemon.id())]);
     let keeper: u32 = keepers(&daemon).trim().parse().unwrap();
     send(keeper, Signal::STOP);
     send(daemon.id(), Signal::KILL);

@@ -34,7 +34,7 @@ pub enum FoldError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// Another process folds this guest, with a journal in another folder.
-    #[error("vcoop guest is at work already: it has the lock of {}\n  remedy: {remedy}", .path.display())]
+    #[error("vcoop guest already runs: it has the lock of {}\n  remedy: {remedy}", .path.display())]
     Busy {
         /// What is locked.
         path: PathBuf,

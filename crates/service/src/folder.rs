@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// Another process holds the lock.
-    #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
+    #[error("vcoop already runs, in process {0}\n  remedy: {1}")]
     Busy(String, &'static str),
     /// The process that took the lock has ended, and one that it started still holds it.
     #[error(

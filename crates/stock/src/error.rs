@@ -28,7 +28,7 @@ pub enum StockError {
         source: io::Error,
     },
     /// QEMU ended.
-    #[error("QEMU ended ({status}); its last words:\n{said}")]
+    #[error("QEMU ended ({status}); its last output:\n{said}")]
     Ended {
         /// Its exit status.
         status: ExitStatus,
@@ -36,7 +36,7 @@ pub enum StockError {
         said: String,
     },
     /// The guest was not up in time.
-    #[error("the guest did not come up in {limit:?}; its last words:\n{said}")]
+    #[error("the guest did not come up in {limit:?}; its last output:\n{said}")]
     NotUp {
         /// The time limit.
         limit: Duration,
@@ -60,7 +60,7 @@ pub enum StockError {
         source: io::Error,
     },
     /// The guest's answer is malformed.
-    #[error("{}: this is no answer of a stock guest: {line}", .socket.display())]
+    #[error("{}: this is not an answer of a stock guest: {line}", .socket.display())]
     BadAnswer {
         /// The socket.
         socket: PathBuf,

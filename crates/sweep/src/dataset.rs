@@ -88,7 +88,7 @@ impl Dataset {
         let manifest = Manifest::new(job, build);
         fs::create_dir_all(dir).map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                refused(dir, "is no folder".to_owned(), "Name one")
+                refused(dir, "is not a folder".to_owned(), "Name a folder")
             }
             _ => failed("make", dir, &e),
         })?;

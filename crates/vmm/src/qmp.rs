@@ -29,7 +29,7 @@ pub enum QmpError {
     #[error("no answer in time; QEMU serves one client of a socket at a time")]
     Timeout,
     /// Reading or writing failed, or the peer closed the connection.
-    #[error("the conversation broke off: {0}")]
+    #[error("the connection broke off: {0}")]
     Broken(#[source] io::Error),
     /// The peer sent more than [`limits`] allow.
     #[error("the other end sent more than {limit} bytes in {what}")]
@@ -40,7 +40,7 @@ pub enum QmpError {
         limit: usize,
     },
     /// The peer does not speak QMP.
-    #[error("this is no QMP: {0}")]
+    #[error("this is not QMP: {0}")]
     NotQmp(String),
     /// QEMU refused a command.
     #[error("QEMU refused `{command}`: {reason}")]

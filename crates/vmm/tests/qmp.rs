@@ -83,9 +83,9 @@ fn an_answer_is_read_past_events() {
 #[test]
 fn answers_that_make_no_sense_are_refused() {
     for (n, (line, expected)) in [
-        ("{}", "this is no QMP: neither an answer nor an event"),
-        ("nonsense", "this is no QMP: expected"),
-        (r#"{"return": []}"#, "this is no QMP: vCPUs missing"),
+        ("{}", "this is not QMP: neither an answer nor an event"),
+        ("nonsense", "this is not QMP: expected"),
+        (r#"{"return": []}"#, "this is not QMP: vCPUs missing"),
         (r#"{"return": [{"cpu-index": 0}]}"#, "missing field `thread-id`"),
         (r#"{"return": [{"cpu-index": 0, "thread-id": -1}]}"#, "invalid value"),
         (
@@ -96,7 +96,7 @@ fn answers_that_make_no_sense_are_refused() {
             "{\"error\": {\"class\": \"X\", \"desc\": \"no\\u001b[2J\"}}",
             "QEMU refused `query-cpus-fast`: no\\u{1b}[2J",
         ),
-        (&"[".repeat(10_000), "this is no QMP"),
+        (&"[".repeat(10_000), "this is not QMP"),
     ]
     .into_iter()
     .enumerate()

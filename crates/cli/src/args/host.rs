@@ -6,9 +6,8 @@ use crate::options::{Calibration, MayCost};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct VmsArgs {
-    /// Instead of the table, say how the guest of this VM gets vcoop's driver: what to add to the
-    /// command line of QEMU or to libvirt's XML, and what to load in the guest. Any name will do for a
-    /// VM that does not run yet
+    /// Instead of the table, say how the guest of this VM gets vcoop's driver: what to add to the command line of QEMU
+    /// or to libvirt's XML, and what to load in the guest. For a VM that does not run yet, any name is accepted
     #[arg(
         long,
         value_name = "NAME",
@@ -70,7 +69,7 @@ pub(crate) struct ConformanceArgs {
     /// How long, with a unit: 500ms, 10s. Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", default_value = "5s")]
     pub(crate) time: String,
-    /// How long the guest may take to react. A vCPU that waits for a CPU cannot
+    /// How long the guest may take to react. A vCPU does not react while it waits for a CPU
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pub(crate) grace: String,
     /// Print one JSON document on stdout, and nothing else there
@@ -91,7 +90,7 @@ pub(crate) struct AttachArgs {
     /// Change a setting of the policy: policy.wake-boost.run=1ms, policy.static.means="nice -10"
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Take it back after this time, with a unit: 500ms, 10s
+    /// End the policy after this time, with a unit: 500ms, 10s
     #[arg(long = "for", value_name = "TIME")]
     pub(crate) time: Option<String>,
     /// Print one JSON document on stdout at the end, and nothing else there
@@ -158,7 +157,7 @@ pub(crate) struct CompareArgs {
     pub(crate) exec: Option<String>,
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
-    /// Do not run the thread that measures what others on the host wait (host.probe)
+    /// Do not run the thread that measures how long others on the host wait (host.probe)
     #[arg(long)]
     pub(crate) no_probe: bool,
     /// Write report.html, report.txt, result.json and the data files into this folder
@@ -201,7 +200,7 @@ pub(crate) struct TopArgs {
 pub(crate) enum GovernorArg {
     /// One core at a time, by thresholds of steal, as merged in Linux
     Step,
-    /// As many as steal and CPU time allow; keeps nearly all the CPU time that the guest had
+    /// As many as steal and CPU time allow; the guest keeps 95 % of the CPU time that it had
     Proportional,
     /// Those that the host asks for, which vcoop's driver says: see `vcoop attach --policy host-hint`
     HostHint,
@@ -221,7 +220,7 @@ pub(crate) struct GuestArgs {
     /// What decides how many vCPUs are used
     #[arg(long, value_enum, default_value = "proportional")]
     pub(crate) governor: GovernorArg,
-    /// How the others are kept off
+    /// How tasks are kept off the other vCPUs
     #[arg(long, value_enum, default_value = "cpuset")]
     pub(crate) by: ByArg,
     /// Change a setting of the governor, by its key in scenario files: steal_high=10%,
@@ -237,7 +236,7 @@ pub(crate) struct GuestArgs {
     /// Undo what a killed `vcoop guest` left changed, and end. It can be repeated
     #[arg(long, conflicts_with_all = ["dry_run", "time", "metrics", "json", "verbose"])]
     pub(crate) restore: bool,
-    /// Go on although threads have CPU affinities of their own, which this kernel (before 6.2) forgets
+    /// Continue although threads have set CPU affinities, which this kernel (before 6.2) forgets
     #[arg(long)]
     pub(crate) lose_affinities: bool,
     /// Serve metrics as OpenMetrics text on this Unix socket

@@ -44,7 +44,7 @@ impl Vary {
         let (from, to) = range.split_once("..").ok_or_else(no)?;
         let (path, from, to) = (path.trim(), from.trim(), to.trim());
         if from == to && !from.is_empty() {
-            let help = "nothing is varied: `vcoop run` tells about one value";
+            let help = "nothing is varied; for one value use `vcoop run`";
             return Err(Failure::usage(format!("--vary {text}: both ends are {from}; {help}")));
         }
         if path == RATIO {

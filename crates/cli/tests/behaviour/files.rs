@@ -152,7 +152,7 @@ fn results_of_another_version_are_refused() {
     let newer = refused(r#"{"schema":"vcoop.result/9"}"#);
     assert!(newer.contains("vcoop.result/9") && newer.contains("vcoop.result/1"), "{newer}");
     assert!(refused("[1]").contains("schema none"));
-    assert!(refused("{").contains("is no JSON"));
+    assert!(refused("{").contains("is not JSON"));
     assert!(refused(r#"{"schema":"vcoop.result/1"}"#).contains("missing field"));
 }
 

@@ -101,10 +101,10 @@ fn places_for_results_that_are_none_are_refused_before_anything_runs() {
             &["sweep", file, "--out", out],
             &["man", out],
         ] {
-            refused(args, "is no folder");
+            refused(args, "is not a folder");
         }
     }
-    refused(&["report", file], "it is no folder");
+    refused(&["report", file], "it is not a folder");
     let nowhere = dir.join("nowhere/x");
     let map = ["map", here, "--rows", "a", "--columns", "b"];
     refused(&[&map[..], &["-o", "map.png"]].concat(), "ends in .svg");
@@ -122,7 +122,7 @@ fn places_for_results_that_are_none_are_refused_before_anything_runs() {
         &["report", here, "--svg", "-"],
         &["man", "-"],
     ] {
-        refused(args, "-: output has to have a name; ./- is one");
+        refused(args, "-: give the output a name; for a file called -, write ./-");
     }
     for (out, why) in [
         (format!("{file}/"), "it is a folder"),
@@ -324,7 +324,7 @@ fn recording_nothing_is_refused() {
 fn what_is_no_result_is_told_with_the_way_out() {
     let dir = folder("no-result");
     let dir = dir.to_str().unwrap();
-    refused(&["report", "nowhere"], "there is no such folder; name one");
+    refused(&["report", "nowhere"], "there is no such folder; name a folder");
     refused(&["report", dir], "has neither result.json nor reproduce.json");
     fs::write(format!("{dir}/manifest.json"), "{}").unwrap();
     refused(&["report", dir], "remedy: vcoop map ");

@@ -159,7 +159,7 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     rig.until("grep -q 'CPUs (0-1)' /tmp/vcoop.out");
     rig.loops_are("0-1\n0-1\n");
     let refused = rig.sh("vcoop guest --for 1s 2>&1; echo $?");
-    assert!(refused.contains("at work already") && refused.ends_with("\n1\n"), "{refused}");
+    assert!(refused.contains("already runs") && refused.ends_with("\n1\n"), "{refused}");
     // The controller comes back where it is disabled, as systemd may.
     rig.sh("echo -cpuset >/sys/fs/cgroup/cgroup.subtree_control");
     rig.until("grep -q 'enabled again' /tmp/vcoop.err");

@@ -112,9 +112,9 @@ table! {
         /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary;
         /// the others are constants).
         costs: At<CostsKind> = "drawn",
-        /// Simulated only: whether interrupts and kernel threads take pCPUs at times, as the profile says
-        /// (`celeron-n4500`, `epyc-pvm` and those of `vcoop calibrate` have what some host had while it was idle; the
-        /// others are silent).
+        /// Simulated only: whether interrupts and kernel threads take pCPUs at times, as the profile says.
+        /// `celeron-n4500`, `epyc-pvm` and profiles of `vcoop calibrate` have the noise of a host that was idle; the
+        /// other profiles have none.
         noise: At<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
@@ -125,16 +125,17 @@ table! {
         tick_hz: At<Int<10, 10_000>> = "250",
         /// Kernel preemption.
         preemption: At<Preemption> = "voluntary",
-        /// Longest wake-up latency an idle state may have, as `/dev/cpu_dma_latency` asks it;
-        /// deeper states are not entered, "0us" means polling. Default: no limit.
+        /// Longest exit latency that an idle state may have, as a process requests it by `/dev/cpu_dma_latency`. Deeper
+        /// states are not entered. With "0us" idle pCPUs poll. Default: no limit.
         cpu_dma_latency: Option<At<Time>>,
-        /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep
-        /// it. Timers that are set there fire, and devices interrupt, on a housekeeping pCPU. Default: "none".
+        /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep the tick.
+        /// Timers that are set on them fire on a housekeeping pCPU, which also takes their device interrupts. Default:
+        /// "none".
         nohz_full: Option<At<NohzCpus>>,
-        /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
-        /// that alone: "60%". In a core of more than two threads, the speeds beside one, two and more busy ones:
-        /// "70%, 50%, 40%"; the last one holds for more. Handlers, exits and switches take as long as always.
-        /// Simulated only. Default: 100%.
+        /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of its
+        /// speed on a core alone: "60%". For a core of more than two threads, the speeds beside one, two and more busy
+        /// threads: "70%, 50%, 40%"; the last one also holds for more busy threads. Handlers, exits and switches take
+        /// as long as always. Simulated only. Default: 100%.
         smt_speed: Option<At<Speeds>>,
         /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time. The host's
         /// other threads may run beside each other, but beside no vCPU. Simulated only.
@@ -213,7 +214,7 @@ table! {
         /// Default: no limit.
         cpu_max: Option<At<CpuMax>>,
         /// Linux: each vCPU thread is in a group of its own, of weight 1024, in the VM's group, as libvirt makes them.
-        /// The thread's nice value then counts for nothing, as it is alone there.
+        /// The thread's nice value then has no effect, because the thread is alone in its group.
         vcpu_groups: At<bool> = "false",
         /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
         /// Default: no limit.
@@ -366,8 +367,8 @@ policy_keys! {
     /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
     /// VM's background work gets less.
     repay: bool => BOOSTING,
-    /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
-    /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
+    /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms; 0us: as
+    /// `vcpu_policy` says. With a short slice other fair threads that wake up on its pCPU wait less.
     rest_slice: Time => BOOSTING,
     /// wake-boost: longest boost of a vCPU after a wake-up.
     run: Span1 => &["wake-boost"],
@@ -380,19 +381,19 @@ policy_keys! {
     interval: AtLeast<1_000_000> => &["ratelimit-auto"],
     /// ratelimit-auto: least ratelimit, 0us (off) or 100us to 500ms.
     min_ratelimit: Time => &["ratelimit-auto"],
-    /// ratelimit-auto: largest ratelimit, 100us to 500ms; of it, at most the timeslice.
+    /// ratelimit-auto: largest ratelimit, 100us to 500ms. It is bounded by the timeslice.
     max_ratelimit: Time => &["ratelimit-auto"],
     /// ratelimit-auto: a domain runs briefly if its mean run from wake-up to block is at most this. A wake-up is
     /// short by the same limit.
     brief: Span1 => &["ratelimit-auto"],
-    /// ratelimit-auto: mean run from which on a domain no longer runs briefly.
+    /// ratelimit-auto: a domain does not run briefly any more if its mean run reaches this.
     busy: Span1 => &["ratelimit-auto"],
     /// ratelimit-auto: a domain's ratelimit is lowered from this average number of short wake-ups of others a
     /// second.
     pressed: Int<1, 1_000_000> => &["ratelimit-auto"],
-    /// ratelimit-auto: the ratelimit is raised again if there are at most so many short wake-ups a second.
+    /// ratelimit-auto: the ratelimit is raised again if there are at most this number of short wake-ups a second.
     calm: Int<0, 1_000_000> => &["ratelimit-auto"],
-    /// ratelimit-auto: intervals in a row that must show the same before it counts.
+    /// ratelimit-auto: number of intervals in a row that must show the same phase before it is confirmed.
     confirm: Int<1, 100> => &["ratelimit-auto"],
     /// Every policy: pCPUs that vCPUs may use under it, as `pin` of a VM: one list for all, or one each.
     /// "own": a pCPU that no other vCPU is pinned to, the first of those left. VMs must have no `pin`

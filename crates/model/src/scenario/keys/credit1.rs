@@ -104,8 +104,7 @@ table! {
         version: At<XenVersion> = "current",
         /// Timeslice and accounting period, 1ms to 1s; a third of it is the credit tick.
         timeslice: At<Time> = "30ms",
-        /// How long a vCPU runs before it can be preempted: 0us (off), or 100us to 500ms and at
-        /// most the timeslice.
+        /// How long a vCPU runs before it can be preempted: 0us (off), or 100us to 500ms, and at most the timeslice.
         ratelimit: At<Time> = "1ms",
         /// A vCPU that stopped running so recently is cache-hot and not stolen, up to 100ms.
         migration_delay: At<Time> = "0us",

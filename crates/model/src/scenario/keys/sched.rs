@@ -157,8 +157,8 @@ table! {
         /// request, if it is eligible. False: only its deadline moves, further with each yield. Kernel: true with
         /// eevdf and eevdf-7.3, and in stable updates from 6.6.120, 6.12.63, 6.17.13 and 6.18.2 on; false with the other releases.
         yield_forfeits: Option<At<bool>>,
-        /// EEVDF: a timer ends the running entity's request at its end where others wait, and not the next tick (HRTICK).
-        /// Kernel: true with eevdf-7.3; on x86 since 7.1.
+        /// EEVDF: if others wait, a timer ends the running entity's request when it is used up (HRTICK). False: the
+        /// next tick does. Kernel: true with eevdf-7.3; on x86 since 7.1.
         hrtick: Option<At<bool>>,
         /// EEVDF: a thread that yields to another one of its CPU (`kvm_vcpu_on_spin`, `pv_sched_yield`) gets a penalty
         /// in virtual time, once in 6 ms on each CPU, as posted in December 2025 ("vCPU debooster"). Kernel: none has
@@ -178,14 +178,14 @@ table! {
         /// servers have, and their threads may not be confined to some CPUs. False is Linux's
         /// `sched_rt_runtime_us = -1`.
         dl_admission: At<bool> = "true",
-        /// A timer ends a deadline thread's runtime when it is used up, as with the kernel's feature
-        /// HRTICK_DL, not the next tick. Kernel: true with eevdf-7.3; on x86 since 7.1.
+        /// A timer throttles a deadline thread when its runtime is used up, as with the kernel's feature HRTICK_DL.
+        /// False: the next tick does. Kernel: true with eevdf-7.3; on x86 since 7.1.
         dl_hrtick: Option<At<bool>>,
         /// Balance load on the tick.
         balance_periodic: At<bool> = "true",
         /// Pull when a CPU is about to go idle.
         balance_newidle: At<bool> = "true",
-        /// An entity that ran within this time is cache-hot: not pulled at first.
+        /// An entity that ran within this time is cache-hot, and balancing does not pull it at first.
         migration_cost: At<Time> = "500us",
         /// Busiest must exceed local by this many percent, 117 meaning 17 % more.
         imbalance_pct: At<Int<100, 1000>> = "117",

@@ -15,9 +15,9 @@ table! {
         name: At<Name>,
         /// The VMs: all copies of this one.
         vm: At<String>,
-        /// VMs of a batch.
+        /// Number of VMs in a batch.
         batch: At<Int<1, 1024>> = "1",
-        /// Milestone that all VMs of a batch must have reached before the next batch begins.
+        /// Milestone that all VMs of a batch must reach before the next batch begins.
         next: At<Milestone> = "login",
         /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at
         /// any time.

@@ -137,12 +137,11 @@ choice! {
 
 // KVM as a whole and a hint say several things at once: keys of one of them stand behind them.
 virt_keys! {
-    /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv
-    /// (simulated only). That is apicv = true, exit_fastpath = true, timer = "hv-timer" (an hrtimer where the
-    /// profile's CPU has no preemption timer), timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and
-    /// ipi_shorthand = true. Each can be set by its own key as well. With AMD's AVIC, KVM virtualises IPIs, too:
-    /// add ipi = "posted". What else a guest takes up depends on `hints`: write hints = "shared" for a VM as by
-    /// default. Default: nothing of these.
+    /// Defaults of the host's KVM: `stock` is Linux 6.18 on a CPU with APICv (simulated only). That is apicv = true,
+    /// exit_fastpath = true, timer = "hv-timer" (an hrtimer where the profile's CPU has no preemption timer),
+    /// timer_advance = "adaptive", halt_poll = "200us", ipi = "pv" and ipi_shorthand = true. Each can be set by its own
+    /// key as well. With AMD's AVIC, KVM virtualises IPIs, too: add ipi = "posted". The mechanisms of the guest depend
+    /// on `hints`: write hints = "shared" for a Linux guest with default settings. Default: nothing of these.
     kvm: KvmKind => |virt, kind| kind.apply(virt),
     /// What fires the guest's timer deadlines: `lapic` (what the host's KVM does; in the simulator an
     /// hrtimer), `hrtimer`, `hv-timer` (refused where the profile's CPU has no preemption timer, as AMD's),
@@ -163,9 +162,9 @@ virt_keys! {
     /// vCPUs that have no periodic tick while one task runs there (`nohz_full` of the guest's kernel); one
     /// vCPU has to keep it. Default: "none".
     nohz_full: NohzCpus => |virt, cpus| virt.nohz_full = cpus.0.clone(),
-    /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
+    /// Cycles of the guest's TSC in one cycle of the host's. With TSC scaling it differs from 1. Default: 1.
     tsc_ratio: Factor => |virt, ratio| virt.timer.tsc_ratio_ppm = ratio.ppm,
-    /// Largest difference between the rates of the guest's clock and the host's (simulator). The rate of each VM is
+    /// Simulated only: largest difference between the rates of the guest's clock and the host's. The rate of each VM is
     /// drawn once, evenly. The VM's ticks and the sleeps of its tasks drift by this rate. Crystals differ by some
     /// 20ppm, and NTP steers a guest's clock by at most 500ppm. Default: 0ppm.
     clock_skew: Skew => |virt, skew| virt.timer.skew_ppm = skew.ppm,
@@ -216,8 +215,8 @@ virt_keys! {
     /// Default: never in the simulator; on real vCPUs, and in simulations beside them, as this host's KVM does.
     halt_poll: Time =>
         |virt, time| virt.idle.host_poll = Some(HostPollConfig { max_ns: time.0, ..virt.idle.host_polls() }),
-    /// Host polling: for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of a time that
-    /// adapts to how long halts are. Simulated only. Default: false.
+    /// Host polling: poll for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of for a time that
+    /// adapts to the length of halts. Simulated only. Default: false.
     halt_poll_fixed: bool => |virt, on| virt.idle.set_host_poll(|host| host.fixed = *on),
     /// Host polling: factor by which a vCPU's poll grows. Default: 2.
     halt_poll_grow: Int<0, 1000> => |virt, n| virt.idle.set_host_poll(|host| host.grow = n.get32()),
@@ -242,40 +241,39 @@ virt_keys! {
     /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
     /// native, or as `hints` says.
     tlb_shootdown: Way => |virt, way| virt.ipi.pv_tlb = *way == Way::Pv,
-    /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB
-    /// mode), once for each time that they do: those of guests until Linux 4.13, and since then those that free
-    /// page tables. Default: false.
+    /// Whether a TLB shootdown also interrupts vCPUs that became idle with the address space loaded (lazy TLB mode), at
+    /// most once each time that they become idle. All shootdowns of guests until Linux 4.13 do so, and since then those
+    /// that free page tables. Default: false.
     tlb_shootdown_lazy: bool => |virt, on| virt.ipi.lazy_tlb = *on,
     /// A vCPU that has sent a function call to several vCPUs yields to one that is preempted. Default:
     /// false, or as `hints` says.
     pv_sched_yield: bool => |virt, on| virt.ipi.pv_yield = *on,
-    /// How long a vCPU spins before it exits, to yield to another of the VM; see
-    /// `disable_exits = ["pause"]`. Default: 4096 cycles of the
-    /// profile's time-stamp counter; on AMD's CPUs since Zen, 3000 PAUSEs, each a 32768th of the profile's
-    /// `pv_spin`.
+    /// How long a vCPU spins in a PAUSE loop before it exits and yields to another vCPU of the VM.
+    /// `disable_exits = ["pause"]` switches these exits off. Default: 4096 cycles of the profile's time-stamp counter;
+    /// on AMD's CPUs since Zen, 3000 PAUSEs, each a 32768th of the profile's `pv_spin`.
     ple_window: Span1 => |virt, time| virt.spin.ple_window_ns = Some(time.0),
     /// Factor by which each PAUSE exit makes the window longer, until the vCPU is loaded anew.
     /// Default: 2.
     ple_grow: Int<1, 16> => |virt, times| virt.spin.ple_grow = times.get32(),
-    /// A PAUSE exit yields to a preempted vCPU only if this was preempted in its kernel, as since
-    /// Linux 4.14; false: to any preempted vCPU. Default: true.
+    /// A PAUSE exit yields only to a vCPU that was preempted in its kernel, as since Linux 4.14. False: to any
+    /// preempted vCPU. Default: true.
     yield_in_kernel: bool => |virt, on| virt.spin.candidates.in_kernel = *on,
     /// A PAUSE exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
     /// 5.3. Default: true.
     yield_woken: bool => |virt, on| virt.spin.candidates.woken = *on,
-    /// A vCPU with an interrupt pending counts as in its kernel, as since Linux 5.13; needs posted interrupts, by
-    /// which KVM knows. Default: true.
+    /// A vCPU with a pending interrupt counts as in its kernel, as since Linux 5.13. KVM knows of such interrupts only
+    /// if they are posted. Default: true.
     yield_interrupted: bool => |virt, on| virt.spin.candidates.interrupted = *on,
-    /// A PAUSE exit also yields to the vCPU to which the spinning one has sent an IPI alone in the last 50 ms, unless
-    /// KVM has seen that vCPU end an interrupt since (apicv = false), and no longer to a woken one. If it finds none,
-    /// it yields to any preempted vCPU. As posted in December 2025 ("IPI-aware directed yield"); no kernel has it. IPIs by
-    /// hypercall and virtualised ones are not tracked. Default: false.
+    /// If the spinning vCPU has sent an IPI to one vCPU in the last 50 ms, its PAUSE exit also yields to that vCPU,
+    /// unless KVM has seen that vCPU end an interrupt since (apicv = false). It does not yield to woken vCPUs. If it
+    /// finds no target, it yields to any preempted vCPU. As posted in December 2025 ("IPI-aware directed yield"); no
+    /// kernel has it. IPIs by hypercall and virtualised ones are not tracked. Default: false.
     yield_ipi: bool => |virt, on| virt.spin.candidates.ipi = *on,
     /// A vCPU that releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
     /// 5.4; with spinlocks = "pv" or "pv-ticket". Default: true.
     yield_queue_heads: bool => |virt, on| virt.spin.candidates.queue_heads = *on,
-    /// A hypercall that asks to yield (`pv_sched_yield`, `yield_queue_heads`) does so also where its caller is
-    /// alone on its pCPU, as before Linux 5.13. Default: false.
+    /// A hypercall that requests a yield (`pv_sched_yield`, `yield_queue_heads`) also yields if its caller is alone on
+    /// its pCPU, as before Linux 5.13. Default: false.
     yield_alone: bool => |virt, alone| virt.spin.candidates.not_alone = !*alone,
     /// Whether the guest knows which of its vCPUs are preempted, from the page of steal time. If it does, no task
     /// spins for a mutex or rwsem whose owner is preempted, and a wake-up does not take a preempted vCPU for an
@@ -284,11 +282,11 @@ virt_keys! {
     /// Whether the guest's scheduler leaves stolen time out of what it charges a task, and out of a vCPU's capacity
     /// (`CONFIG_PARAVIRT_TIME_ACCOUNTING`; Debian's kernels are built without it). Default: true.
     paravirt_time_accounting: bool => |virt, on| virt.charges_steal = !*on,
-    /// Which vCPUs the page of steal time calls preempted: those that lost their pCPU when an interrupt of the host
-    /// had made them leave guest mode (`interrupted`, KVM since 5.19), or all that have no pCPU, halted ones as
-    /// well (`away`, before). It decides for `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield`.
-    /// Default: interrupted. In a PowerVM pool Linux goes by cores (`core`): all threads of a core of which one was
-    /// preempted count as preempted, idle ones as well.
+    /// Which vCPUs are flagged as preempted in the steal-time page: those that lost their pCPU when an interrupt of the
+    /// host had made them leave guest mode (`interrupted`, KVM since 5.19), or all vCPUs without a pCPU, including
+    /// halted ones (`away`, older KVM). `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield` use this flag.
+    /// Default: interrupted. In a PowerVM pool Linux goes by cores (`core`): if one thread of a core was preempted, all
+    /// threads of the core count as preempted, including idle ones.
     preempted_flag: Told => |virt, told| virt.spin.told = *told,
     /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
     /// from Linux 4.11 to 5.3. Default: false.
@@ -307,7 +305,7 @@ virt_keys! {
     steal_high: Percent<100> => |virt, share| virt.govern.high_bp = Some(share.ppm / 100),
     /// Governor: steal up to which it unfolds. Default: 2%.
     steal_low: Percent<100> => |virt, share| virt.govern.low_bp = Some(share.ppm / 100),
-    /// Governor: fewest vCPUs in use; in whole cores, and at least one. Default: 1.
+    /// Governor: smallest number of vCPUs in use, rounded to whole cores, and at least one core. Default: 1.
     governor_floor: Int<1, 256> => |virt, n| virt.govern.floor = Some(n.get32()),
     /// proportional: share of its CPU time at full width that the guest keeps while folded.
     /// Default: 95%.

@@ -94,7 +94,7 @@ table! {
     pub(crate) struct Cyclictest {
         /// Period.
         interval: At<Period> = "1ms",
-        /// Each copy's period is longer than the last one's by this (`-d`).
+        /// Each copy's period is longer than the previous copy's by this (`-d`).
         distance: At<Time> = "0us",
         /// Due times: absolute, or counted from the end of the last work.
         mode: At<CyclicMode> = "absolute",
@@ -106,7 +106,7 @@ table! {
 table! {
     /// Uses the CPU all the time.
     pub(crate) struct Hog {
-        /// Share of its time spent in kernel sections.
+        /// Share of its time that it spends in kernel sections.
         kernel: At<Percent<100>> = "0%",
         /// Length of a kernel section.
         section: At<Dist> = "exp 50us",
@@ -125,8 +125,8 @@ table! {
         on: Option<At<Span1>>,
         /// CPU time as a share of the period. Default, without `on`: 50%.
         util: Option<At<Percent<100>>>,
-        /// Periods start at multiples of the period, and one that begins before the work of the one before has ended
-        /// is left out; else each sleep follows the work. With util = "100%" there is no sleep.
+        /// Periods start at multiples of the period. A period that begins before the previous period's work has ended
+        /// is left out. False: a sleep follows the work. With util = "100%" there is no sleep.
         phase_locked: At<bool> = "true",
         /// `on` is time by the clock, as `stress-ng --timeout`, and not CPU time. It comes first in each period. Needs
         /// `phase_locked`.

@@ -10,18 +10,18 @@ use crate::toml_read::value::{Int, choice};
 table! {
     /// A part of each unit of work that is done under a lock.
     pub(crate) struct SectionKeys {
-        /// Lock of the VM that it takes for a part of each call, message, request or step (guests only): workloads of a
-        /// VM that give the same number share it. Default: none.
+        /// Number of the VM's lock that it takes for a part of each call, message, request or step (guests only).
+        /// Workloads of a VM with the same number share the lock. Default: none.
         lock: Option<At<Int<0, 63>>>,
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
-        /// mutex, a mutex of user space over a futex, or a read-write semaphore like Linux's `mmap_lock` to read or to
+        /// mutex, a futex as in mutexes of user space, or a read-write semaphore like Linux's `mmap_lock` to read or to
         /// write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for
         /// a futex and waiting readers sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Dist>>,
-        /// Acquisitions from one flush of the TLBs of all vCPUs that run tasks of this process, under the lock, as by
-        /// munmap, to the next; 0: no flush. Default: 0.
+        /// Every so many acquisitions of the lock, the TLBs of all vCPUs that run tasks of this process are flushed
+        /// under the lock, as by munmap; 0: no flush. Default: 0.
         flush_every: Option<At<Int<0, 1_000_000_000>>>,
     }
 }
@@ -135,7 +135,7 @@ table! {
     pub(crate) struct StepKeys {
         /// How many times the step is repeated in a round.
         times: At<Int<1, 10_000>> = "1",
-        /// The step is done in one of so many rounds.
+        /// The step is done in one of this number of rounds.
         every: At<Int<1, 1_000_000_000>> = "1",
         /// CPU time in user mode, before the lock is taken.
         work: At<Dist> = "0us",
@@ -161,14 +161,14 @@ table! {
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
-        /// mutex, a mutex of user space over a futex, or a read-write semaphore to read or to write. Waiters for a
+        /// mutex, a futex as in mutexes of user space, or a read-write semaphore to read or to write. Waiters for a
         /// mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for a futex and waiting
         /// readers sleep. Holders of all but a spinlock can be preempted.
         lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
         flush_locked: At<bool> = "false",
-        /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this process, to the
-        /// next; 0: none.
+        /// Every so many rounds there is a munmap, which flushes the TLBs of all vCPUs that run tasks of this process;
+        /// 0: none.
         flush_every: At<Int<0, 1_000_000_000>> = "0",
         /// Further parts of the round, in this order, after the above.
         step: Vec<StepKeys>,
