@@ -4,10 +4,10 @@
 //! with a 12-byte signature in `ebx:ecx:edx` of its first leaf; a guest walks the blocks until it
 //! finds [`SIGNATURE`]. So this interface coexists with KVM's and Hyper-V's.
 //!
-//! *Registration* is by an MSR that the VMM handles in user space, one a vCPU. The guest area is a
-//! page of guest memory that the guest chooses. The host area is a page that the *host* chooses,
-//! outside of guest memory, because it must be mapped read-only: the window's address is in CPUID,
-//! and vCPU `n` (by APIC order, as the VMM numbers them) has its page `n`.
+//! *Registration* is by an MSR of each vCPU, which the VMM handles in user space. The guest area is a page of guest
+//! memory that the guest chooses. The host area is a page that the *host* chooses, outside of guest memory, because it
+//! must be mapped read-only: the window's address is in CPUID, and vCPU `n` (by APIC order, as the VMM numbers them)
+//! has its page `n`.
 
 use core::fmt;
 

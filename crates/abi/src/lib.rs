@@ -1,9 +1,9 @@
 //! The shared page between a vcoop guest and its host: words, layout, discovery.
 //!
-//! A vCPU and its host share a *pair* of areas. The guest writes the [`GuestArea`] and the host
-//! reads it; the host writes the [`HostArea`] and the guest reads it. Every fact is one aligned
-//! little-endian 64-bit word with a single writer (but for `remote`), so a reader sees either the old or the new fact
-//! and never a mixture, and no fact needs a lock.
+//! A vCPU and its host share a *pair* of areas. The guest writes the [`GuestArea`] and the host reads it; the host
+//! writes the [`HostArea`] and the guest reads it. Every fact is one aligned little-endian 64-bit word. Every word
+//! except `remote` has a single writer. So a reader sees either the old or the new fact and never a mixture, and no
+//! fact needs a lock.
 //!
 //! * [`words`]: what a word means, and how it is encoded.
 //! * [`layout`]: where a word is.
@@ -44,8 +44,8 @@
 //!
 //! # Ordering
 //!
-//! A boost that lands while the guest decides that it needs none must not survive. Both sides run
-//! the same handshake, mirrored:
+//! A boost may begin at the moment when the guest decides that it needs none. One side must then end the boost. For
+//! this, both sides run the same handshake in mirrored order:
 //!
 //! ```text
 //! guest, leaving its urgent work        host, boosting
@@ -55,10 +55,9 @@
 //!   boosted: notify                       nothing urgent and ack >= ticket: restore
 //! ```
 //!
-//! The two full fences order each side's stores before its own loads. So at least one of the two
-//! sees the other's stores, and whoever sees them ends the boost. With either fence left out
-//! (x86 reorders a store with a later load) both may read the old value, and the boost stays until
-//! its budget is empty. [`GuestArea::fence`] is that fence, on both sides.
+//! The two full fences order each side's stores before its own loads. So at least one of the two sides sees the other's
+//! stores, and ends the boost. Without one of the fences both may read old values, because x86 lets a load pass an
+//! earlier store. The boost then lasts until its budget is empty. [`GuestArea::fence`] is the fence for both sides.
 #![no_std]
 
 pub mod conformance;

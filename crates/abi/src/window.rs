@@ -48,21 +48,21 @@ pub const IVSHMEM_ID: (u16, u16) = (0x1af4, 0x1110);
 /// BAR of an ivshmem device that holds the window.
 pub const IVSHMEM_WINDOW_BAR: u8 = 2;
 
-/// Offset of the doorbell in BAR 0 of an ivshmem device.
+/// Offset of the doorbell in BAR 0 of an ivshmem device, in bytes.
 pub const DOORBELL_REGISTER: u64 = 12;
 
-/// How many vCPUs a window of so many bytes has room for; 0: it is too small for a window.
+/// How many vCPUs a window of `bytes` has room for. 0: `bytes` are too few for a window.
 pub const fn slots(bytes: u64) -> u64 {
     let slots = bytes.saturating_sub(PAGE_SIZE) / (2 * PAGE_SIZE);
     if slots < MOST_SLOTS { slots } else { MOST_SLOTS }
 }
 
-/// Offset of a vCPU's [`GuestPage`].
+/// Offset of a vCPU's [`GuestPage`] in the window, in bytes.
 pub const fn guest_page(vcpu: u64) -> u64 {
     PAGE_SIZE * (1 + 2 * vcpu)
 }
 
-/// Offset of a vCPU's [`HostArea`](crate::HostArea).
+/// Offset of a vCPU's [`HostArea`](crate::HostArea) in the window, in bytes.
 pub const fn host_page(vcpu: u64) -> u64 {
     PAGE_SIZE * (2 + 2 * vcpu)
 }

@@ -1,8 +1,8 @@
 //! How early to fire a guest's timer, so that the guest has its interrupt just when it is due.
 //!
 //! Between the expiry of the host's timer and the VM entry that delivers the interrupt, the host has work to do. A
-//! timer that fires earlier by that time hides it. What is left until the deadline is spun away before the entry, so
-//! that the interrupt never comes early. The advance is learned from how early or late the entries were, as KVM's
+//! timer that fires earlier by this time hides this work. KVM spins until the deadline before the entry, so that the
+//! interrupt never arrives early. The advance is learned from how early or late the entries were, as KVM's
 //! `lapic_timer_advance` does (`arch/x86/kvm/lapic.c`, `adjust_lapic_timer_advance`): it moves by an eighth of the
 //! difference, ignores differences that are noise or have another cause, and returns to its start value where the
 //! result is implausible. A thread in user space that fires the timer needs a larger advance than KVM, and learns by

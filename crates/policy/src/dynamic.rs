@@ -1,5 +1,5 @@
-//! `dynamic`, host half: boost on injection and on the guest's word, across idle, until the guest
-//! says it is done or the budget is empty.
+//! `dynamic`, host half: boost on injection and on the guest's word, across idle, until the guest says that no urgent
+//! work is left, or the budget is empty.
 //!
 //! # Reasons
 //!
@@ -19,8 +19,9 @@
 //!
 //! # The race with the guest's way out
 //!
-//! A guest that finishes looks at the status, sees "normal", and returns to a task that may run for seconds without
-//! another hook. Nothing would end a boost that begins in between. Three rules together exclude that:
+//! When a guest finishes its urgent work, it reads the status, sees "normal", and returns to a task that may run for
+//! seconds without another hook. If a boost began after this read, nothing would end it. Three rules together exclude
+//! that:
 //!
 //! 1. *Ticket before interrupt.* The ticket is published before the interrupt is visible. So the
 //!    handler that takes the interrupt reads that ticket or a later one, and its acknowledgement
@@ -33,15 +34,14 @@
 //!    a host that reads the words of a running vCPU may see a section that is already over, and
 //!    must not boost for it, nor keep a boost for it that the guest may not have seen.
 //!
-//! A guest may read a ticket whose interrupt is not visible yet and acknowledge it with an earlier
-//! interrupt. Then that one interrupt arrives unboosted and the guest asks for a boost in its
-//! handler; nothing stays behind. `tests/race.rs` walks through every interleaving of the two sides,
-//! store buffers included.
+//! A guest may read a ticket whose interrupt is not visible yet and acknowledge it with an earlier interrupt. This
+//! interrupt then arrives at a vCPU without a boost, and the guest requests a boost in its handler. No boost is left
+//! without an end. `tests/race.rs` walks through every interleaving of the two sides, store buffers included.
 //!
 //! # Where the posted v1 patches differ
 //!
-//! What is implemented is what the cover letter of the first dynamic-priority series (December 2023)
-//! means. The code of that series does otherwise in these places.
+//! This is the policy that the cover letter of the first dynamic-priority series (December 2023) describes. The code of
+//! that series differs in these places.
 //!
 //! * Critical sections were announced as a reason. The posted series adds them in its third patch,
 //!   and in its fifth makes them a veto only. Here they are a reason until they are too long.

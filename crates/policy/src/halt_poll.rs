@@ -1,7 +1,7 @@
 //! Polling instead of sleeping: in the host for a vCPU that has halted, and in the guest before it halts.
 //!
-//! Both adapt the poll to how long the waits are: waits that a longer poll would have caught make it grow, waits that
-//! no poll would catch make it shrink.
+//! Both adapt the length of the poll to the length of the waits. The poll grows after a wait that a longer poll would
+//! have covered, and shrinks after a wait that is longer than any poll may be.
 
 use crate::config::{GuestPollConfig, HostPollConfig, Ns};
 

@@ -1,23 +1,22 @@
 //! `ratelimit-auto`: a ratelimit for each domain of a Xen host, from what its vCPUs do.
 //!
-//! The idea is from "Performance of Xen VCPU Scheduling" (Xen wiki, 2013), which had no code for
-//! it: a VM that boots blocks often and needs the CPU for moments, one that computes hardly blocks,
-//! and it matters little whether it runs in many small slices or in a long one.
+//! The idea is from "Performance of Xen VCPU Scheduling" (Xen wiki, 2013), which had no code for it. A VM that boots
+//! blocks often and runs for short times. A VM that computes hardly ever blocks, and loses little if it runs in many
+//! short slices instead of a long one.
 //!
-//! A ratelimit protects whoever *runs*: for that long after a switch nobody preempts it. So a domain's ratelimit is not
-//! about how that domain is served, but about what it does to others:
+//! A ratelimit protects the vCPU that *runs*: nobody preempts it for this time after a switch. So a domain's ratelimit
+//! affects the other domains:
 //!
-//! * protecting a vCPU that computes makes short I/O work of others wait, up to the ratelimit each
-//!   time; not protecting it costs context switches, at most `1 / ratelimit` a second;
-//! * protecting a vCPU that runs briefly keeps nobody waiting for long (it blocks by itself), and
-//!   not protecting it breaks its work in two for nothing.
+//! * if a vCPU that computes is protected, short I/O work of others waits, each time for up to the ratelimit; if it is
+//!   not protected, there are more context switches, at most `1 / ratelimit` per second;
+//! * if a vCPU that runs briefly is protected, nobody waits for long, because it soon blocks by itself; if it is not
+//!   protected, its work is interrupted without a gain.
 //!
-//! So a domain that runs briefly is protected for as long as its runs are, one that computes and is
-//! challenged by short work as little as possible, and one that computes unchallenged as long as
-//! possible.
+//! So a domain that runs briefly is protected for the length of its runs. A domain that computes and is challenged by
+//! short work has the smallest ratelimit. A domain that computes and is not challenged has the largest.
 //!
-//! Challenges are counted in real time, whatever the domain's size: yielding to them costs two
-//! switches each, on however many vCPUs, and those that nobody challenges lose nothing.
+//! Challenges are counted per second, whatever the domain's size. Each costs two switches, on however many vCPUs they
+//! are, and vCPUs that are not challenged lose nothing.
 //!
 //! # Why it does not oscillate
 //!

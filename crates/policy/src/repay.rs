@@ -13,18 +13,19 @@
 //! Nothing has to be known of the others.
 //!
 //! That holds without boosts. Each time that a thread comes back from another class while another thread wakes up,
-//! EEVDF forgives a part of what it has had too much. So a thread that is boosted often has more than its weight gives,
-//! and seems to have fewer competitors. So `W` is learned while there are few boosts, first of all in the
-//! [`LEARNING_NS`] at the begin in which a policy does not boost. What is seen between boosts is a lower bound of `W`,
-//! and a quarter of an upper one.
+//! EEVDF forgives a part of the CPU time that it owes. So a thread that is boosted often has more CPU time than its
+//! weight entitles it to, and seems to have fewer competitors. So `W` is learned while there are few boosts, first of
+//! all in the [`LEARNING_NS`] at the begin in which a policy does not boost. What is seen between boosts is a lower
+//! bound of `W`, and a quarter of an upper one.
 //!
 //! # Bounds
 //!
 //! * A thread that nobody waits for owes nothing: in an interval in which it ran unboosted and did not wait it had no
 //!   competitors, whatever the estimate still remembers. A debt from before is forgotten at the pace of the estimate,
 //!   because those it was owed to are gone; also while the thread is idle.
-//! * A lowered thread waits longer than any other, so levels are at most [`MOST_LEVELS`]. A vCPU whose boosts cost more
-//!   than that pays for stays in debt. The debt is bounded, so that it does not pay for long after its boosts.
+//! * A lowered thread waits longer than any other, so levels are at most [`MOST_LEVELS`]. If a vCPU's boosts cost more
+//!   than these levels repay, it stays in debt. The debt is bounded, so that the vCPU does not pay for long after its
+//!   boosts.
 //! * Most of a fixed-length boost of a vCPU that is awake goes to work that is not urgent. So such a boost gets shorter
 //!   as the debt grows ([`halvings`](Repay::halvings)), and is never refused for it.
 //! * A nice value counts within a cgroup. If a VM has a cgroup of its own, the group's weight decides what the VM gets,

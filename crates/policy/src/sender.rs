@@ -14,9 +14,9 @@
 //! | preempted, host does not boost | by hardware | the host would not act on it |
 //! | preempted, normal | by the host | the request goes with it: [`Event::Asked`](crate::Event::Asked) |
 //!
-//! A sender that lies gains nothing more than it may have anyway: the boost goes to a vCPU of the same VM, and is
-//! charged to that vCPU's budget and to the VM's. What the sender reads may be outdated when the host looks; the host
-//! checks itself whether the receiver runs.
+//! A sender that lies gains nothing beyond its VM's budget: the boost goes to a vCPU of the same VM, and is charged to
+//! that vCPU's budget and to the VM's. What the sender reads may be outdated when the host looks; the host checks
+//! itself whether the receiver runs.
 
 use vcoop_abi::Status;
 

@@ -23,8 +23,10 @@ const WORDS: [u16; 9] = [
 /// The check of one vCPU's guest by a host that samples its page.
 ///
 /// The host reports its own stores before it makes them. A word that changed between two samples counts as stored by
-/// the guest at the second. Stores in between are not seen, nor who stored and how, so only [`Looks::RULES`] are
-/// checked.
+/// the guest at the second sample. Other stores in between are not seen, and neither are the CPU and the instruction
+/// that stored. So only [`Looks::RULES`] are checked.
+///
+/// All times `at` are nanoseconds of one clock that never goes back.
 #[derive(Clone, Debug)]
 pub struct Looks {
     check: GuestCheck,

@@ -8,6 +8,8 @@ use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 ///
 /// A vCPU that has lost its pCPU cannot react. So the guest's rules are checked on a separate clock, which stands still
 /// while the vCPU is [off](Self::off).
+///
+/// All times `at` are nanoseconds of one clock that never goes back.
 #[derive(Clone, Debug)]
 pub struct Watch {
     guest: GuestCheck,

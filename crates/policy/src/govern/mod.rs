@@ -1,13 +1,13 @@
 //! Governors: how many of its vCPUs a guest should use for now.
 //!
-//! When vCPUs of several VMs share pCPUs, a guest that spreads its work over all of its vCPUs has all
-//! of them preempted, locks held and tasks current. With fewer vCPUs in use it switches tasks instead,
-//! which is cheaper and which it can order ("paravirt CPUs", 2025; merged as `cpu_preferred_mask` with
-//! a steal governor). A governor says how many; the guest's scheduler keeps off the others.
+//! If VMs overcommit a host, and a guest spreads its work over all of its vCPUs, the host preempts all of these vCPUs,
+//! also while they hold locks. With fewer vCPUs in use the guest switches tasks instead. A switch of tasks costs less
+//! than a preemption, and the guest decides when it happens ("paravirt CPUs", 2025; merged as `cpu_preferred_mask` with
+//! a steal governor). A governor says how many vCPUs to use. The guest's scheduler keeps tasks off the others.
 //!
-//! All kinds have one interface: once an interval [`Governor::on`] gets what was [`Seen`], and returns a new width if
-//! it changes: the number of vCPUs to use, from 0 up, in whole cores. Governors do not choose *which* vCPUs (NUMA,
-//! caches): they use the lowest, as the merged driver does.
+//! All kinds have one interface. Once per interval [`Governor::on`] gets what was [`Seen`], and returns the new width
+//! if it changes. The width is the number of vCPUs to use, counted from vCPU 0, in whole cores. Governors do not choose
+//! *which* vCPUs (NUMA, caches): they use the lowest, as the merged driver does.
 //!
 //! | kind | goes by | in one interval |
 //! | --- | --- | --- |

@@ -1,9 +1,8 @@
 //! CPUs to avoid: paravirt (later: preferred) CPUs, and CPU hotplug for comparison.
 //!
-//! A guest that shares its pCPUs with others gets more done with fewer vCPUs than with all of them preempted. A
-//! mask, which may change at any time, says which CPUs the guest should avoid for now. These CPUs stay online. The
-//! rules are those of "paravirt CPUs" (RFC PATCH v3, September 2025), which became `cpu_preferred_mask` of Linux.
-//! The latter covers the fair class only:
+//! If the host preempts the vCPUs of a guest, the guest may do more work with fewer vCPUs. A mask, which may change at
+//! any time, says which CPUs the guest should avoid. These CPUs stay online. The rules are those of "paravirt CPUs"
+//! (RFC PATCH v3, September 2025), which became `cpu_preferred_mask` of Linux. The latter covers the fair class only:
 //!
 //! - No wake-up, no new entity and no RT push or pull goes to an avoided CPU. A sleeper that EEVDF keeps queued
 //!   wakes up where it is.

@@ -1,8 +1,8 @@
 //! How waiters for a spinlock of a guest on POWER wait for vCPUs that are preempted (`arch/powerpc/lib/qspinlock.c`).
 //!
-//! A waiter that sees that the vCPU of the lock's holder, or of the waiter before it in line, has no pCPU confers its
-//! time to that vCPU by a hypercall, and spins otherwise. The head of the line hands nothing on: who comes while it has no
-//! pCPU and the lock is free takes the lock.
+//! If the vCPU of the lock's holder, or of the waiter before it in line, has no pCPU, a waiter confers its time to that
+//! vCPU by a hypercall. Otherwise it spins. The lock is not handed to the head of the line: a task that arrives while
+//! the head has no pCPU, and finds the lock free, takes it.
 //!
 //! Left out: newcomers try to take the lock some 30 times before they get in line, and a head that has looked 256 times
 //! in vain stops them.

@@ -5,8 +5,9 @@
 //! each VM  not there -> toolstack's call -> backend's calls -> VMStart -> boot program -> VMLogin
 //! ```
 //!
-//! The builder of a VM is no task: its calls come from beside the toolstack (or the backend, if there is no toolstack),
-//! continue at once with each answer, and cost only what messages cost. The last step, from a guest, is a hypercall.
+//! The caller that builds a VM is not a task. Its calls come from the CPU of the toolstack (or of the backend, if there
+//! is no toolstack). It makes the next call as soon as one is answered, and costs only what messages cost. The last
+//! step, from a guest, is a hypercall.
 
 use std::ops::Range;
 
