@@ -508,6 +508,34 @@ fn who_takes_its_page_away_pays_for_its_boosts() {
     assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
 }
 
+/// A guest that spends its budget, ends its boost in time and asks again, so that it is throttled without a strike, beside
+/// two CPU loops. A throttled vCPU is not lowered: that is what `repay` leaves to it.
+#[test]
+fn who_is_always_throttled_has_its_budget_and_its_share_of_the_rest() {
+    const STEP: Ns = 50_000;
+    let vm_budget = Budget { burst_ns: VM.burst_ns, refill_ppm: 1_000_000 };
+    let mut rig = Rig::with(DynamicConfig { repay: true, vm_budget, ..CONFIG });
+    let (mut since, mut ran) = (CpuTime::default(), 0);
+    for n in 0..10_000_000_000 / STEP {
+        let now = n * STEP;
+        rig.on(now, Event::Timer);
+        let boosted = rig.status_after(now, Event::Exit(asks())) == Status::Boosted;
+        let weight = 0.8f64.powi(rig.d.control.rest().levels.into());
+        let busy_ns = if boosted { STEP } else { (STEP as f64 * weight / (weight + 2.0)) as Ns };
+        since = [since, CpuTime { busy_ns, steal_ns: STEP - busy_ns }].into_iter().sum();
+        ran += if n >= 5_000_000_000 / STEP { busy_ns } else { 0 };
+        if boosted && rig.d.control.budget_left(now) <= 2 * STEP {
+            rig.on(now + STEP - 1, Event::Exit(QUIET));
+        }
+        if (n + 1) % (ACCOUNT_NS / STEP) == 0 {
+            rig.on(now + STEP, Event::Ran(core::mem::take(&mut since)));
+        }
+    }
+    let budget = 5_000_000_000 / 4;
+    let most = budget + (5_000_000_000 - budget) / 3;
+    assert!(ran.abs_diff(most) < most / 100, "{ran} ns of {most}");
+}
+
 #[test]
 fn a_baseline_above_the_means_is_never_lowered() {
     let mut rig = Rig::new();
