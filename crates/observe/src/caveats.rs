@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use vcoop_model::Note;
 use vcoop_model::plan::Ns;
 use vcoop_sources::trace::Tid;
+use vcoop_threads::Stat;
 use vcoop_vmm::Groups;
+
+use crate::subject::Vcpu;
 
 /// A file's text, trimmed.
 fn text(root: &Path, file: &str) -> Option<String> {
@@ -36,6 +39,19 @@ pub(crate) fn of_host(root: &Path) -> Vec<Note> {
         ));
     }
     notes
+}
+
+/// A note about a vCPU whose thread has ended or is stopped.
+pub(crate) fn of_thread(vcpu: &Vcpu) -> Option<Note> {
+    let what = match Stat::open(vcpu.tid) {
+        Ok(stat) if stat.start() == Some(vcpu.start) => {
+            stat.is_stopped().then_some("is stopped, by a signal or a debugger")?
+        }
+        _ => "has ended",
+    };
+    let evidence =
+        format!("the thread of vCPU {} {what}; its time since then counts as halted", vcpu.index);
+    Some(Note::new(evidence, None))
 }
 
 /// A note about a vCPU that was in an uninterruptible sleep for this part of the time, if that is enough for a note.

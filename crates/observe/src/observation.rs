@@ -463,13 +463,7 @@ impl Observation {
             );
             notes.push(Note::new(evidence, Some("vcoop vms says how they become known")));
         }
-        for vcpu in subject.vcpus.iter().filter(|v| !v.is_there()) {
-            let evidence = format!(
-                "the thread of vCPU {} has ended; its time since then counts as halted",
-                vcpu.index
-            );
-            notes.push(Note::new(evidence, None));
-        }
+        notes.extend(subject.vcpus.iter().filter_map(caveats::of_thread));
         let now = subject.vcpus.iter().filter_map(|vcpu| affinity(vcpu.tid).ok()).flatten();
         let new: BTreeSet<u32> = now.filter(|cpu| !self.cpus.contains(cpu)).collect();
         if !new.is_empty() {

@@ -82,12 +82,16 @@ fn subject(vcpus: &[&Worker]) -> Subject {
 }
 
 fn observation(vcpus: &[&Worker]) -> Result<Observation, Skip> {
+    of(subject(vcpus))
+}
+
+fn of(subject: Subject) -> Result<Observation, Skip> {
     let missing = |missing: vcoop_model::Missing| {
         let remedies = ["mount -t tracefs", "--pid=host"];
         assert!(remedies.iter().any(|r| missing.remedy.contains(r)), "{missing}");
         Skip::because(missing)
     };
-    Observation::new(subject(vcpus)).map_err(missing)
+    Observation::new(subject).map_err(missing)
 }
 
 /// A window of this length.
@@ -197,6 +201,24 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "wakeups"), 0.0);
     drop(held);
+    Ok(())
+});
+
+test!("live", a_vcpu_that_is_stopped_does_not_wait_for_a_cpu, || {
+    let mut child = Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
+    let tid = child.id().cast_signed();
+    let stat = Stat::open(tid).unwrap();
+    let vcpu = Vcpu { index: 0, kvm_id: None, tid, start: stat.start().unwrap() };
+    until("it is stopped", || stat.is_stopped());
+    let observed = of(Subject { vcpus: vec![vcpu], ..subject(&[]) })
+        .map(|mut observation| window(&mut observation, Duration::from_millis(300), &mut Nobody));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let observed = observed?;
+    assert_sums(&observed, "web.vcpu0");
+    assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
+    let told = "the thread of vCPU 0 is stopped";
+    assert!(observed.notes.iter().any(|note| note.evidence.starts_with(told)));
     Ok(())
 });
 

@@ -81,9 +81,15 @@ impl Stat {
         fields.nth(18).filter(|_| lives)?.parse().ok()
     }
 
-    /// Whether the thread sleeps, so that it uses no CPU. False for a thread that has ended.
+    /// Whether the thread sleeps or [is stopped](Self::is_stopped), so that it uses no CPU. False for a thread that has
+    /// ended.
     pub fn is_asleep(&self) -> bool {
-        self.read(&mut [0; 1024]).starts_with(['S', 'D'])
+        self.read(&mut [0; 1024]).starts_with(['S', 'D']) || self.is_stopped()
+    }
+
+    /// Whether a signal or a debugger has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        self.read(&mut [0; 1024]).starts_with(['T', 't'])
     }
 
     /// Whether it sleeps uninterruptibly: in a page fault, for I/O, or for a lock of the kernel.
