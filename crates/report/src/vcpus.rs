@@ -7,7 +7,7 @@ use vcoop_experiment::result::{Document, Key, LatencySeries, Note, Params};
 
 use crate::cost::probes_with;
 use crate::parts::largest;
-use crate::style::{Style, Tone, cut, finish};
+use crate::style::{Style, cut, finish, visible};
 
 /// Width of names.
 const NAME: usize = 22;
@@ -15,6 +15,13 @@ const NAME: usize = 22;
 const MOST_NAMES: usize = 5;
 /// A share that is worth a name.
 const LEAST_SHARE: f64 = 0.005;
+
+/// The table's columns.
+const HEADER: [&str; 9] =
+    ["", "running", "halted", "woken", "preempted", "wait mean", "p99", "max", "moves/s"];
+/// Columns that a narrow terminal has no room for; the first is the first to go. The table of latencies has the last
+/// three of them.
+const LEAVE: [usize; 4] = [8, 6, 7, 5];
 
 /// A table of the vCPUs of a cell, a row for each and each policy; empty where none was observed.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
@@ -25,14 +32,12 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     if vcpus.is_empty() {
         return String::new();
     }
-    let header =
-        ["", "running", "halted", "woken", "preempted", "wait mean", "p99", "max", "moves/s"];
-    let mut table = style.table(header);
+    let mut rows = Vec::new();
     let mut instead = String::new();
-    let alone = document.policies.len() < 2;
+    let (alone, several) = (document.policies.len() < 2, vcpus.len() > 1);
     for probe in vcpus {
         if !alone {
-            table.add_row([style.cell(cut(probe, NAME), Tone::Plain)]);
+            rows.push(vec![cut(probe, NAME)]);
         }
         for policy in &document.policies {
             let name =
@@ -58,7 +63,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 let steal = scalar(probe, policy, "steal")?;
                 Some(if all > 0.0 { steal * waited(series) / all } else { 0.0 })
             };
-            table.add_row([
+            rows.push(vec![
                 name.clone(),
                 percent(running),
                 format::maybe(scalar(probe, policy, "halted"), percent),
@@ -71,21 +76,49 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
             ]);
             let series = [woken, preempted].into_iter().flatten();
             if let Some(names) = ran_instead(series) {
-                instead += &style.wrap(&format!("  {}: {names}", name.trim_start()), 4);
+                let whose = match several {
+                    true if !alone => format!("{} under {policy}", cut(probe, NAME)),
+                    _ => name.trim_start().to_owned(),
+                };
+                instead += &style.wrap(&format!("  {whose}: {names}"), 4);
             }
         }
     }
-    let mut out = finish(table, 1);
+    let (mut out, left_out) = fitting(&rows, style);
     out += &style.wrap(
         "  woken and preempted are shares of time spent waiting for a CPU, since a wake-up and since \
          the CPU was lost; mean, p99 and max are of the waits since wake-ups",
         2,
     );
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|column| HEADER[*column]).collect();
+        let names = names.join(", ");
+        out += &style.wrap(&format!("  left out on a terminal as narrow as this: {names}"), 2);
+    }
     if !instead.is_empty() {
         out += "  Ran instead, of the time that was waited:\n";
         out += &instead;
     }
     out + &exits(document, cell, style)
+}
+
+/// A table of these rows with the columns that fit the width, and which are left out.
+fn fitting(rows: &[Vec<String>], style: Style) -> (String, &'static [usize]) {
+    let fits = |line: &str| visible(line).count() <= style.width;
+    let with = |left_out: &'static [usize]| (columns(rows, left_out, style), left_out);
+    let tables = (0..=LEAVE.len()).map(|n| with(&LEAVE[..n]));
+    let narrowest = with(&LEAVE);
+    tables.into_iter().find(|(table, _)| table.lines().all(fits)).unwrap_or(narrowest)
+}
+
+fn columns(rows: &[Vec<String>], left_out: &[usize], style: Style) -> String {
+    let is_shown = |column: &usize| !left_out.contains(column);
+    let shown: Vec<usize> = (0..HEADER.len()).filter(is_shown).collect();
+    let mut table = style.table(shown.iter().map(|column| HEADER[*column]));
+    for row in rows {
+        table.add_row(shown.iter().filter_map(|column| row.get(*column)));
+    }
+    finish(table, 1)
 }
 
 /// Who ran while a vCPU waited, in shares of its waits.

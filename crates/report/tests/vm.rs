@@ -113,6 +113,29 @@ fn long_names_fit() {
 }
 
 #[test]
+fn who_ran_instead_is_told_for_each_vcpu_and_policy() {
+    let mut document = document("web");
+    document.policies.push("dynamic".to_owned());
+    let text = render(&document, Style::default());
+    assert!(text.contains("  web.vcpu1 under as-is: hog 50 %, kworker 25 %\n"), "{text}");
+}
+
+#[test]
+fn the_table_of_vcpus_fits_narrow_terminals() {
+    let alone = document("web");
+    let mut compared = document(&"long-name-".repeat(20));
+    compared.policies.push("dynamic".to_owned());
+    for (document, width) in [(&alone, 60), (&alone, 80), (&compared, 80)] {
+        let text = render(document, Style { width, ..Style::default() });
+        let own = text.lines().skip_while(|line| !line.starts_with("Where"));
+        for line in own.take_while(|line| !line.starts_with("Latency")) {
+            assert!(line.chars().count() <= width, "{line:?} of {width} in\n{text}");
+        }
+        assert!(text.contains("left out on a terminal as narrow as this: moves/s"), "{text}");
+    }
+}
+
+#[test]
 fn the_page_and_the_document_have_it_too() {
     let document = document("web");
     let page = render_html(&document);
