@@ -115,6 +115,14 @@ impl Overrides {
         Ok(overrides)
     }
 
+    /// This command has an option by another name.
+    pub(crate) fn called(mut self, usual: &str, here: &'static str) -> Self {
+        for (_, option) in self.shortcuts.iter_mut().filter(|(_, option)| *option == usual) {
+            *option = here;
+        }
+        self
+    }
+
     /// Errors name the option that the user wrote, for example `--duration`.
     pub(crate) fn refuse(&self, mut diagnostics: Diagnostics) -> Failure {
         for diagnostic in diagnostics.0.iter_mut().filter(|d| d.file == SET) {

@@ -394,9 +394,9 @@ impl Series {
 }
 
 impl Document {
-    /// Whether it is one observation of a VM, with nothing to compare.
+    /// Whether it is one observation of a VM, with nothing to compare. The turns of a comparison have a warm-up.
     pub fn is_observation(&self) -> bool {
-        self.backends == [VM] && self.policies.len() < 2
+        self.backends == [VM] && self.policies.len() < 2 && self.warmup_s == 0.0
     }
 
     /// Latency series, in order.

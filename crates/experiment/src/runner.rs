@@ -14,6 +14,7 @@ use vcoop_threads::HostUse;
 
 use crate::backend::Column;
 use crate::repeat_summary::RepeatSummary;
+use crate::result::VM;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -106,7 +107,7 @@ pub struct Measured {
 
 /// A run that failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{scenario}, policy {policy}, repeat {repeat} (seed {seed}) failed on {backend}: {cause}")]
+#[error("{scenario}, policy {policy}, {}: {cause}", self.turn())]
 pub struct RunError {
     /// Scenario.
     pub scenario: String,
@@ -120,6 +121,17 @@ pub struct RunError {
     pub backend: &'static str,
     /// Why.
     pub cause: String,
+}
+
+impl RunError {
+    fn turn(&self) -> String {
+        let Self { repeat, seed, backend, .. } = self;
+        // A VM that vcoop does not run takes turns in rounds, and nothing is drawn.
+        match *backend {
+            VM => format!("round {}", repeat + 1),
+            _ => format!("repeat {repeat} (seed {seed}) failed on {backend}"),
+        }
+    }
 }
 
 /// The backend whose guests, loads and probes are in this process: all other work of the host counts as others'.
@@ -375,6 +387,16 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 49 * 50);
+    }
+
+    #[test]
+    fn a_failure_names_the_round_of_a_vm_that_vcoop_does_not_run() {
+        let failed = |backend| {
+            let [scenario, policy, cause] = ["web", "static", "it ended"].map(str::to_owned);
+            RunError { scenario, policy, repeat: 0, seed: 7, backend, cause }.to_string()
+        };
+        assert_eq!(failed(VM), "web, policy static, round 1: it ended");
+        assert_eq!(failed(LAB), "web, policy static, repeat 0 (seed 7) failed on kvm: it ended");
     }
 
     #[test]

@@ -93,8 +93,8 @@ fn the_shares_of_a_turn_that_lasted_longer_than_planned_add_up() {
 #[test]
 fn the_length_of_turns_is_what_was_measured() {
     let mut document = document("web");
-    // A comparison has several policies.
-    document.policies.push("dynamic".to_owned());
+    // A comparison, also of one policy, has a warm-up.
+    document.warmup_s = 0.5;
     for (measured_s, says) in [
         (None, "1 round of 4 s after"),
         (Some([4.0, 5.25]), "1 round of 4 to 5.25 s after"),
