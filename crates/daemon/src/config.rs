@@ -103,7 +103,7 @@ struct WindowsKeys {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [engine]")]
 struct EngineKeys {
-    busy_poll: String,
+    busy_poll: toml::Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,14 +144,17 @@ impl Config {
         });
         let windows = match file.windows {
             Some(WindowsKeys { socket, group: name, guest_memory }) => {
-                let socket = socket.unwrap_or_else(|| Windows::default().socket);
+                let socket = socket.map(|path| absolute("windows.socket", path)).transpose();
+                let socket = socket.map_err(of_file)?.unwrap_or(Windows::default().socket);
                 let group = name.as_deref().map(group).transpose().map_err(of_file)?;
                 Windows { socket, group, guest_memory }
             }
             None => Windows::default(),
         };
         let rules = rules.collect::<Result<_, _>>()?;
-        let poll = file.engine.map(|keys| busy_poll(&keys.busy_poll));
+        // Also a number without quotes is told that it has no unit.
+        let text = |value: &toml::Value| value.as_str().map_or(value.to_string(), str::to_owned);
+        let poll = file.engine.map(|keys| busy_poll(&text(&keys.busy_poll)));
         let busy_poll_ns = poll.transpose().map_err(of_file)?.unwrap_or_default();
         Ok(Self { rules, metrics, windows, busy_poll_ns })
     }
@@ -213,9 +216,17 @@ fn group(name: &str) -> Result<u32, Refusal> {
     groups.lines().find_map(number).ok_or_else(unknown)
 }
 
+/// A path that does not depend on the folder of a process: clients have others than the daemon.
+fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, Refusal> {
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(Refusal::usage(format!("{key}: {} is no absolute path", path.display())))
+}
+
 fn listen(text: &str) -> Result<Listen, Refusal> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Listen::Unix(path.into()));
+        return absolute("metrics.listen", path.into()).map(Listen::Unix);
     }
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
@@ -406,9 +417,12 @@ mod tests {
             ("[[rule]]\npolicy = \"static\"\nname = \"\"", "name = \"\": it matches nothing"),
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
             ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
+            ("[windows]\nsocket = \"x.sock\"", "windows.socket: x.sock is no absolute path"),
+            ("[metrics]\nlisten = \"unix:m\"", "metrics.listen: m is no absolute path"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
             ("[engine]\nbusy_poll = \"1s\"", "engine.busy_poll = \"1s\": 10ms is the most"),
             ("[engine]\nbusy_poll = \"200\"", "engine.busy_poll = \"200\": "),
+            ("[engine]\nbusy_poll = 200", "engine.busy_poll = \"200\": "),
         ] {
             let why = Config::parse("vcoop.toml", text).unwrap_err().to_string();
             assert!(why.starts_with("vcoop.toml:") && why.contains(says), "{text}: {why}");
