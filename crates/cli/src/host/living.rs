@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use vcoop_daemon::{Client, Place, PlaceError, Refusal, Request, Response, Service, VmStatus};
 use vcoop_model::Note;
 use vcoop_service::FolderError;
+use vcoop_threads::journal::Journal;
 use vcoop_vmm::{Proc, Scan, Vm};
 
 use crate::failure::Failure;
@@ -120,6 +121,12 @@ pub(crate) fn policies() -> Result<Vec<VmStatus>, Note> {
             Err(Note::new(format!("which policies vcoop applies is not known: {why}"), remedy))
         }
     }
+}
+
+/// Whether an owner and its keeper were killed, and left a journal of the threads that they had changed.
+pub(crate) fn is_something_left() -> bool {
+    let dir = Place::usual();
+    Journal::path_in(&dir).exists() && matches!(connect(&dir), Ok(None))
 }
 
 /// Sends a request to the owner, if there is one.

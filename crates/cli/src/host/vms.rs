@@ -302,7 +302,12 @@ fn foreign_realtime(vm: &Vm) -> Option<Note> {
     let foreign = vm.vcpus.iter().filter(|v| v.thread.realtime_by == Some("unknown"));
     let foreign: Vec<u32> = foreign.map(|v| v.index).collect();
     let evidence = format!("who made vCPU {} real-time is not known", cpu_list(&foreign));
-    (!foreign.is_empty()).then_some(Note { pid: Some(vm.pid), evidence, remedy: None })
+    let remedy = "vcoop restore, if it was a vcoop that was killed: one has left changes";
+    (!foreign.is_empty()).then(|| Note {
+        pid: Some(vm.pid),
+        evidence,
+        remedy: living::is_something_left().then(|| remedy.to_owned()),
+    })
 }
 
 /// Source of the threads of a VM's vCPUs.

@@ -420,6 +420,8 @@ test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
         send(keeper, Signal::KILL);
         rig.wait("nobody owns it", PATIENCE, || is_free(&rig.dir));
         assert!(rig.is_boosted(), "nobody was left to take it back");
+        let shown = rig.run(&["vms"]).well().out;
+        assert!(shown.contains("remedy: vcoop restore"), "{shown}");
         if by_restore {
             let said = rig.run(&["restore"]).well();
             assert!(said.out.contains(&rig.tid.to_string()), "{said}");

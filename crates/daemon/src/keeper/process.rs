@@ -219,7 +219,11 @@ fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
             say!("{why}");
         }
     }
-    say!("the owner has died; {} threads have what they had", held.len());
+    let threads = match held.len() {
+        1 => "1 thread has what it had".to_owned(),
+        n => format!("{n} threads have what they had"),
+    };
+    say!("the owner has died; {threads}");
     // Their files may be all that this process can open, and the journal's threads want some, too.
     drop(held);
     // The journal may have threads that the pipe did not tell of. Mostly there are none.
