@@ -97,14 +97,17 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
 fn applied() -> String {
     let mut text = String::new();
     for one in deploy::builtin() {
-        let only = one.simulation_only.iter().map(|why| format!("simulation only: {why}"));
-        let mut said: Vec<String> = one.lines.iter().cloned().chain(only).collect();
-        if said.is_empty() {
-            said.push("nothing to do".to_owned());
-        }
-        for (i, line) in said.iter().enumerate() {
-            let name = if i == 0 { one.policy.as_str() } else { "" };
+        let mut name = one.policy.as_str();
+        // Whole, so that they can be copied.
+        for line in &one.lines {
             text += &format!("  {name:14}  {line}\n");
+            name = "";
+        }
+        let only = one.simulation_only.iter().map(|why| format!("simulation only: {why}"));
+        let nothing = one.lines.is_empty() && one.simulation_only.is_empty();
+        for said in only.chain(nothing.then(|| "nothing to do".to_owned())) {
+            text += &style().wrap(&format!("  {name:14}  {said}"), 18);
+            name = "";
         }
     }
     text
@@ -134,8 +137,7 @@ const PATCHES: &str =
     "Patches of credit1, which a policy names: base = \"vanilla\", patches = [\"...\"]";
 
 fn section(text: &mut String, heading: &str, rows: Rows) {
-    text.push_str(heading);
-    text.push('\n');
+    text.push_str(&style().wrap(heading, 2));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, about) in rows {
         text.push_str(&style().wrap(&format!("  {name:width$}  {about}"), width + 4));

@@ -1,7 +1,9 @@
 //! `vcoop top`: the VMs of this host and their policies, updated continuously.
 
+use std::array;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::iter;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -166,24 +168,22 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     done
 }
 
-/// The table as plain text.
+/// The table as plain text, each column as wide as its longest text.
 fn table(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "no VM was found on this host\n".to_owned();
     }
-    let line = |cells: [&str; 9]| {
-        let mut text = String::new();
-        for (cell, (_, width)) in cells.iter().zip(COLUMNS) {
-            let width = usize::from(width);
-            text += &format!("{cell:<width$} ");
-        }
+    let heads = COLUMNS.map(|(name, _)| name);
+    let cells = entries.iter().map(|entry| entry.cells.each_ref().map(String::as_str));
+    let lines: Vec<[&str; 9]> = iter::once(heads).chain(cells).collect();
+    let longest = |i: usize| lines.iter().map(|cells| cells[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 9] = array::from_fn(longest);
+    let line = |cells: &[&str; 9]| {
+        let cells = cells.iter().zip(widths);
+        let text: String = cells.map(|(cell, width)| format!("{cell:<width$}  ")).collect();
         text.trim_end().to_owned() + "\n"
     };
-    let mut text = line(COLUMNS.map(|(name, _)| name));
-    for entry in entries {
-        text += &line(entry.cells.each_ref().map(String::as_str));
-    }
-    text
+    lines.iter().map(line).collect()
 }
 
 fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(), Failure> {
@@ -371,5 +371,12 @@ mod tests {
         }
         let text = table(&entries);
         assert!(text.starts_with(COLUMNS[0].0) && text.lines().count() == 2, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        // A long name moves the headings, too.
+        let id = VmId { pid: 7, start_ticks: 1, name: "a-name-of-more-than-20-columns".to_owned() };
+        let long = entry(&id, 12, None, None, Counts::default(), None);
+        let text = table(&[long]);
+        let (head, row) = text.split_once('\n').unwrap();
+        assert_eq!(head.find("vCPU"), row.find("12"), "{text}");
     }
 }
