@@ -18,7 +18,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
 use vcoop_bpf::{Events, Missing, OfVcpu};
 use vcoop_sources::{Source, What};
-use vcoop_threads::clock::{kernel_clock, monotonic};
+use vcoop_threads::clock::{ClockId, kernel_clock, monotonic};
 use vcoop_threads::{Attributes, allowed_cpus, gettid, pin};
 use vcoop_vmm::{Accel, Proc};
 
@@ -28,8 +28,8 @@ const ROUNDS: u32 = 3_000;
 const LISTEN: Duration = Duration::from_secs(5);
 /// Longest time between two checks whether the measurement is over.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// `CLOCK_THREAD_CPUTIME_ID` of Linux.
-const OWN_TIME: i32 = 3;
+/// The CPU time of the calling thread.
+const OWN_TIME: ClockId = ClockId::ThreadCPUTime;
 
 /// A thread that works and sleeps, and says when it is about to.
 struct Sleeper {

@@ -122,9 +122,8 @@ impl HostFacts {
 
 /// This host's facts.
 pub fn host_facts() -> HostFacts {
-    let (allowed, tick) =
-        (vcoop_threads::allowed_cpus().unwrap_or_default(), vcoop_threads::clock::tick_ns());
-    HostFacts::read(Path::new("/"), &allowed, tick)
+    let allowed = vcoop_threads::allowed_cpus().unwrap_or_default();
+    HostFacts::read(Path::new("/"), &allowed, Some(vcoop_threads::clock::tick_ns()))
 }
 
 /// The parent directory of procfs and sysfs.

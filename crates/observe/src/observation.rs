@@ -10,7 +10,7 @@ use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_model::{Missing, Note};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, What};
-use vcoop_threads::clock::kernel_clock;
+use vcoop_threads::clock::{ClockId, kernel_clock};
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
     Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, cpu_list, gettid, run_time,
@@ -104,12 +104,12 @@ struct Window {
 
 /// Now, in clock ticks of user space since boot: a hundred a second.
 fn ticks() -> u64 {
-    kernel_clock(libc::CLOCK_BOOTTIME) / 10_000_000
+    kernel_clock(ClockId::Boottime) / 10_000_000
 }
 
 /// CPU time of the calling thread.
 fn own_cpu_time() -> Ns {
-    kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    kernel_clock(ClockId::ThreadCPUTime)
 }
 
 impl Observation {

@@ -15,7 +15,7 @@ use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
 use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
 use vcoop_testing::rig::scalar_or_zero as scalar;
 use vcoop_testing::{Outcome, Skip, test, twice, until};
-use vcoop_threads::clock::kernel_clock;
+use vcoop_threads::clock::{ClockId, kernel_clock};
 use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ impl Drop for Worker {
 
 /// Computes for so long: what others take of its CPU meanwhile does not count.
 fn spin(time: Duration) {
-    let used = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+    let used = || kernel_clock(ClockId::ThreadCPUTime);
     let end = used() + time.as_nanos() as Ns;
     while used() < end {}
 }

@@ -1,8 +1,9 @@
 //! What a thread had before it was changed, and how to restore it.
-#![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 
 use crate::affinity::{affinity, set_affinity};
 use crate::attributes::Attributes;
@@ -202,21 +203,16 @@ impl Captured {
 ///
 /// [`Error`]: there is no such thread.
 pub fn nice(tid: i32) -> Result<i32, Error> {
-    // SAFETY: plain numbers.
-    let rc = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
-    // The system call itself gives 40 to 1 for -20 to 19, so that errors can be told.
-    if rc < 0 { Err(Error::last_os("getpriority")) } else { Ok(20 - rc as i32) }
+    getpriority_process(Pid::from_raw(tid)).map_err(Error::of("getpriority"))
 }
 
 fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
-    // SAFETY: plain numbers.
-    let rc = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid, nice) };
-    if rc == 0 { Ok(()) } else { Err(Error::last_os("setpriority")) }
+    setpriority_process(Pid::from_raw(tid), nice).map_err(Error::of("setpriority"))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::{Captured, Restored, nice, set_nice};
     use crate::{Attributes, affinity, set_affinity};
@@ -363,10 +359,8 @@ mod tests {
         until("it waits", || captured.is_asleep());
         assert!(!me.is_asleep());
         let ends = |captured: &Captured| {
-            let fd = captured.ends()?.as_raw_fd();
-            let mut fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry.
-            Some(unsafe { libc::poll(&raw mut fd, 1, 0) } > 0)
+            let mut fd = [PollFd::from_borrowed_fd(captured.ends()?, PollFlags::IN)];
+            Some(poll(&mut fd, Some(&Timespec::default())).unwrap() > 0)
         };
         assert!(ends(&captured) != Some(true));
         let mut other = captured.baseline().clone();

@@ -17,6 +17,12 @@ pub struct Error {
 }
 
 impl Error {
+    /// The kernel's refusal of this call.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self { call, source: errno.into() }
+    }
+
     /// The kernel's refusal in errno.
     #[cfg(target_os = "linux")]
     pub(crate) fn last_os(call: &'static str) -> Self {

@@ -135,8 +135,7 @@ impl Journal {
             Ok((meta, bytes, Origin::here()?))
         });
         let (meta, bytes, here) = read.map_err(at)?;
-        // SAFETY: no arguments, cannot fail.
-        if meta.uid() != unsafe { libc::geteuid() } || meta.mode() & 0o022 != 0 {
+        if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
             return Err(JournalError::Untrusted(path.to_owned()));
         }
         let unknown = || JournalError::Unknown(path.to_owned());

@@ -1,7 +1,9 @@
 //! A sleep that another thread can end early.
-#![allow(unsafe_code, reason = "calls futex")]
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::thread::futex::{Flags, wait_bitset, wake};
 
 use crate::Ns;
 use crate::clock::timespec;
@@ -26,18 +28,8 @@ impl Kick {
         let t = timespec(at);
         // Before the kernel compares the count: a kick either sees this or is seen there.
         self.asleep.store(true, Ordering::SeqCst);
-        // SAFETY: the futex word lives as long as the call; the timeout is absolute and read only.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.count.as_ptr(),
-                libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
-                armed,
-                &raw const t,
-                std::ptr::null::<u32>(),
-                libc::FUTEX_BITSET_MATCH_ANY,
-            );
-        }
+        // Of all waits on a futex, those by bits have a timeout that is a time of CLOCK_MONOTONIC.
+        let _ = wait_bitset(&self.count, Flags::PRIVATE, armed, Some(&t), NonZeroU32::MAX);
         self.asleep.store(false, Ordering::SeqCst);
     }
 
@@ -56,15 +48,7 @@ impl Kick {
 
     /// Only the system call of a kick, without counting it.
     pub fn wake_syscall(&self) {
-        // SAFETY: the futex word lives as long as the call.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.count.as_ptr(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                1,
-            );
-        }
+        let _ = wake(&self.count, Flags::PRIVATE, 1);
     }
 }
 

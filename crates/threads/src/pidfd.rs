@@ -1,16 +1,19 @@
 //! File descriptors of threads.
-#![allow(unsafe_code, reason = "pidfd_open has no safe wrapper for threads; poll takes a pointer")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A descriptor of a thread of any process. It becomes readable when the thread ends. Needs Linux 6.9.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// `PIDFD_THREAD` of `linux/pidfd.h`; not in every libc.
-    const THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+    /// `PIDFD_THREAD` of `linux/pidfd.h`.
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 
     /// Opens a thread's descriptor.
     ///
@@ -18,22 +21,15 @@ impl PidFd {
     ///
     /// There is no such thread (`ESRCH`), or this kernel has only descriptors of processes (`EINVAL`).
     pub fn of(tid: i32) -> io::Result<Self> {
-        // SAFETY: plain numbers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, Self::THREAD) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just opened it for us; a descriptor fits an int.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        let tid = Pid::from_raw(tid).ok_or(Errno::SRCH)?;
+        Ok(Self(pidfd_open(tid, Self::THREAD)?))
     }
 
     /// Whether the thread has not ended. A process has ended even if its parent has not waited for it yet.
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which lives for the call; a timeout of 0 does not wait.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        let mut ended = [PollFd::new(&self.0, PollFlags::IN)];
         // If the call fails, the thread counts as alive: a thread that has ended is not restored.
-        ready <= 0
+        !poll(&mut ended, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Operations on the calling thread.
-#![allow(unsafe_code, reason = "gettid and prctl have no safe wrapper")]
+
+use std::num::NonZeroU64;
 
 use crate::Ns;
 
 /// Its number.
 pub fn gettid() -> i32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() }
+    rustix::thread::gettid().as_raw_pid()
 }
 
 /// Sets its timer slack, at least 1 ns (0 would mean the default).
 pub fn set_timer_slack(ns: Ns) {
-    // SAFETY: a plain number; failure leaves the default, which only makes sleeps later.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns.max(1)) };
+    // Failure leaves the default, which only makes sleeps later.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(ns.max(1)));
 }

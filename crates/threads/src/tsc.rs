@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "reads the TSC")]
 
 use crate::Ns;
-use crate::clock::{kernel_clock, monotonic, sleep_until};
+use crate::clock::{ClockId, kernel_clock, monotonic, sleep_until};
 
 /// Reads the TSC.
 pub fn tsc() -> u64 {
@@ -61,7 +61,7 @@ impl Clock {
 /// tenth of a second.
 pub fn measured_khz() -> u32 {
     const NS: Ns = 100_000_000;
-    let raw = || kernel_clock(libc::CLOCK_MONOTONIC_RAW);
+    let raw = || kernel_clock(ClockId::MonotonicRaw);
     // Both clocks, close together: the closest of some tries.
     let both = || {
         let tries = (0..16).map(|_| {

@@ -27,7 +27,7 @@ use vcoop_policy::govern::{CpuTime, GovernorDriver};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
 use vcoop_sources::{Pressure, Source};
-use vcoop_threads::clock::{kernel_clock, monotonic};
+use vcoop_threads::clock::{ClockId, kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_slack};
 use vcoop_vmm::{Accel, VcpuThread};
@@ -638,7 +638,7 @@ impl Inside {
         let now = monotonic();
         Status {
             pid: std::process::id(),
-            engine_cpu_ns: kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID),
+            engine_cpu_ns: kernel_clock(ClockId::ThreadCPUTime),
             events: self.heard.events,
             reaction_sum_ns: self.heard.sum_ns,
             reaction_max_ns: self.heard.max_ns,

@@ -6,7 +6,7 @@ use std::thread;
 
 use vcoop_model::plan::Ns;
 use vcoop_sched::config::Policy;
-use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
+use vcoop_threads::clock::{ClockId, kernel_clock, monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EventFd};
@@ -427,7 +427,7 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
     let about = "clock_nanosleep to a time: how late the thread runs";
     idle_and_busy(b, ["sleep-late", "sleep-late-busy"], about, |out| late.measure(out))?;
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
-    let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+    let own = || kernel_clock(ClockId::ThreadCPUTime);
     let (clock, floor) = (b.clock, b.floor);
     let cycles = |out: &mut Vec<u64>| {
         let until = tsc() + block;
