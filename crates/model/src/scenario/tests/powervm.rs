@@ -102,12 +102,8 @@ fn keys_of_others_are_refused() {
     let fifo = "vcpu_policy = \"fifo 1\"";
     refused("weight = 200", fifo, "fifo", "needs Linux's scheduler, and this host has PowerVM's");
     refused("weight = 200", "apicv = false", "apicv", "needs Linux's scheduler");
-    refused(
-        "weight = 200",
-        "spinlocks = \"pv\"",
-        "pv",
-        "`spinlocks = \"pv\"` needs Linux's scheduler",
-    );
+    let pv = "spinlocks = \"pv\"";
+    refused("weight = 200", pv, "pv", "`spinlocks = \"pv\"` needs Linux's scheduler");
     let locks = |text: &str| plan_of(text).vms.iter().map(|vm| vm.virt.spin.locks).next();
     assert_eq!(locks(POOL), Some(SpinLocks::Confer), "Linux on POWER");
     let native = POOL.replacen("weight = 200", "spinlocks = \"native\"", 1);

@@ -5,17 +5,51 @@ use proptest::prelude::*;
 use super::*;
 use crate::plan::{Program, RogueStep};
 
-/// Replaces `from` in [`SMALL`] and expects one error, under `marked`, with these texts.
+/// Replaces `from` in [`SMALL`] and expects one error, with these texts.
 #[track_caller]
-fn refused(from: &str, to: &str, marked: &str, message: &str, help: &str) {
-    assert!(SMALL.contains(from), "{from}");
-    check(&SMALL.replacen(from, to, 1), marked, message, help);
+fn refused(from: &str, to: &str, message: &str, help: &str) {
+    check_marked(&changed(from, to), message, help);
 }
 
 /// Expects the same of [`SMALL`] with `tail` appended.
 #[track_caller]
-fn refused_tail(tail: &str, marked: &str, message: &str, help: &str) {
-    check(&format!("{SMALL}{tail}"), marked, message, help);
+fn refused_tail(tail: &str, message: &str, help: &str) {
+    check_marked(&format!("{SMALL}{tail}"), message, help);
+}
+
+#[track_caller]
+fn changed(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    SMALL.replacen(from, to, 1)
+}
+
+/// Expects the same with more keys of the host.
+#[track_caller]
+fn host(keys: &str, message: &str, help: &str) {
+    check_marked(&with_host(keys), message, help);
+}
+
+/// Expects the same with other keys of the VM.
+#[track_caller]
+fn vm(keys: &str, message: &str, help: &str) {
+    refused("weight = 2048", keys, message, help);
+}
+
+/// Expects the same with other keys of the task that is `bursty`.
+#[track_caller]
+fn task(keys: &str, message: &str, help: &str) {
+    refused("kind = \"bursty\"", keys, message, help);
+}
+
+fn with_host(keys: &str) -> String {
+    changed("profile = \"celeron-n4500\"", &format!("profile = \"celeron-n4500\"\n{keys}"))
+}
+
+/// Expects one error, with these texts, under what stands between « and ».
+#[track_caller]
+pub(super) fn check_marked(text: &str, message: &str, help: &str) {
+    let marked = text.split(['«', '»']).nth(1).unwrap_or_else(|| panic!("what is wrong in {text}"));
+    check(&text.replace(['«', '»'], ""), marked, message, help);
 }
 
 #[track_caller]
@@ -39,36 +73,25 @@ pub(super) fn check(text: &str, marked: &str, message: &str, help: &str) {
 
 #[test]
 fn interrupts_of_the_host() {
-    let profile = "profile = \"celeron-n4500\"";
-    let with = |more: &str| format!("{profile}\n{more}");
-    let all = with("nohz_full = \"0-63\"");
-    refused(profile, &all.replace("0-63", "0-3"), "\"0-3\"", "keep the time", "leave out one");
-    let device = |keys: &str| with(&format!("[[host.interrupt]]\nname = \"nic\"\n{keys}"));
-    refused(profile, &device("period = \"1ns\"\nwork = \"0us\""), "\"1ns\"", "too often", "1us");
-    let keys = device("period = \"5us\"\nwork = \"5us\"");
-    refused(profile, &keys, "\"5us\"", "longer than the time between", "less than `period`");
-    let keys = device("period = \"1ms\"\ncpus = \"4\"");
-    refused(profile, &keys, "\"4\"", "there is no pCPU 4", "from 0 to 3");
-    refused(profile, &device(""), "[[host.interrupt]]", "missing key `period`", "");
-    let same = device("period = \"1ms\"").replace("nic", "probe");
-    refused(profile, &same, "\"probe\"", "a load has this name", "name of its own");
+    host("nohz_full = «'0-3'»", "keep the time", "leave out one");
+    let device = |keys: &str| format!("[[host.interrupt]]\nname = 'nic'\n{keys}");
+    host(&device("period = «'1ns'»\nwork = '0us'"), "too often", "1us");
+    let keys = device("period = '5us'\nwork = «'5us'»");
+    host(&keys, "longer than the time between", "less than `period`");
+    host(&device("period = '1ms'\ncpus = «'4'»"), "there is no pCPU 4", "from 0 to 3");
+    check(&with_host(&device("")), "[[host.interrupt]]", "missing key `period`", "");
+    let same = device("period = '1ms'").replace("'nic'", "«'probe'»");
+    host(&same, "a load has this name", "name of its own");
 }
 
 #[test]
 fn quotas() {
-    let weight = "weight = 2048";
-    let with = |more: &str| format!("{weight}\n{more}");
-    let no = |value: &str, message: &str| {
-        let quoted = format!("\"{value}\"");
-        refused(weight, &with(&format!("cpu_max = {quoted}")), &quoted, message, "");
-    };
-    no("900us", "too short: Linux takes 1ms");
-    no("2ms/2s", "Linux takes 1ms to 1s");
-    no("half", "duration");
-    let burst = "cpu_max_burst = \"1ms\"";
-    refused(weight, &with(burst), "\"1ms\"", "of a group with `cpu_max`", "take this out");
-    let long = with("cpu_max = \"50ms\"\ncpu_max_burst = \"60ms\"");
-    refused(weight, &long, "\"60ms\"", "longer than the quota", "at most the quota");
+    vm("cpu_max = «'900us'»", "too short: Linux takes 1ms", "");
+    vm("cpu_max = «'2ms/2s'»", "Linux takes 1ms to 1s", "");
+    vm("cpu_max = «'half'»", "duration", "");
+    vm("cpu_max_burst = «'1ms'»", "of a group with `cpu_max`", "take this out");
+    let long = "cpu_max = '50ms'\ncpu_max_burst = «'60ms'»";
+    vm(long, "longer than the quota", "at most the quota");
 }
 
 #[test]
@@ -95,103 +118,81 @@ fn groups_of_the_host() {
 
 #[test]
 fn clocks_and_slack() {
-    let weight = "weight = 2048";
-    let skew = |text: &str| format!("{weight}\nclock_skew = \"{text}\"");
-    refused(weight, &skew("600ppm"), "\"600ppm\"", "by more than 500ppm", "");
-    refused(weight, &skew("20"), "\"20\"", "lacks its `ppm`", "");
-    let urgent = "policy = \"fifo 80\"";
-    let slack = format!("{urgent}\nslack = \"50us\"");
-    refused(urgent, &slack, "\"50us\"", "no timer slack", "take `slack` out");
-    let none = SMALL.replace(urgent, &format!("{urgent}\nslack = \"0us\""));
-    assert!(parse(&none).is_ok(), "that is what it has");
+    vm("clock_skew = «'600ppm'»", "by more than 500ppm", "");
+    vm("clock_skew = «'20'»", "lacks its `ppm`", "");
+    let slack = |text: &str| format!("\"fifo 80\"\nslack = {text}");
+    refused("\"fifo 80\"", &slack("«'50us'»"), "no timer slack", "take `slack` out");
+    assert!(parse(&changed("\"fifo 80\"", &slack("'0us'"))).is_ok(), "that is what it has");
 }
 
 #[test]
 fn a_speed_beside_siblings() {
-    let profile = "profile = \"celeron-n4500\"";
-    let with = |more: &str| format!("{profile}\n{more}");
-    let keys = with("smt_speed = \"60%\"");
-    refused(profile, &keys, "\"60%\"", "one thread each", "threads_per_core = 2");
-    let smt = "topology = { threads_per_core = 2, cores_per_llc = 2 }\n";
-    let keys = with(&format!("{smt}smt_speed = \"5%\""));
-    refused(profile, &keys, "\"5%\"", "ever get done", "at least 10%");
-    let text = SMALL.replacen(profile, &with(&format!("{smt}smt_speed = \"60%\"")), 1);
-    let plan = parse(&text).unwrap().plans(None).unwrap().remove(0);
-    assert_eq!(plan.host.smt_ppm, [600_000]);
-    let keys = with(&format!("{smt}smt_speed = \"60%, 40%\""));
-    refused(profile, &keys, "\"60%, 40%\"", "1 sibling(s), and here are 2", "busy siblings");
-    let smt = "topology = { threads_per_core = 4, cores_per_llc = 1 }\n";
-    let keys = with(&format!("{smt}smt_speed = \"40%, 60%\""));
-    refused(profile, &keys, "\"40%, 60%\"", "faster beside more", "beside one");
-    let keys = with(&format!("{smt}smt_speed = \"60%, 40\""));
-    refused(profile, &keys, "\"60%, 40\"", "`40` lacks its percent sign", "");
-    for (text, speeds) in [("100%", &[][..]), ("100%, 80%", &[1_000_000, 800_000])] {
-        let keys = with(&format!("{smt}smt_speed = \"{text}\""));
-        let plan =
-            parse(&SMALL.replacen(profile, &keys, 1)).unwrap().plans(None).unwrap().remove(0);
-        assert_eq!(plan.host.smt_ppm, speeds, "{text}");
+    host("smt_speed = «'60%'»", "one thread each", "threads_per_core = 2");
+    let on = |topology: &str, speed: &str| format!("topology = {topology}\nsmt_speed = {speed}");
+    let pairs = |speed| on("{ threads_per_core = 2, cores_per_llc = 2 }", speed);
+    host(&pairs("«'5%'»"), "ever get done", "at least 10%");
+    host(&pairs("«'60%, 40%'»"), "1 sibling(s), and here are 2", "busy siblings");
+    let fours = |speed| on("{ threads_per_core = 4, cores_per_llc = 1 }", speed);
+    host(&fours("«'40%, 60%'»"), "faster beside more", "beside one");
+    host(&fours("«'60%, 40'»"), "`40` lacks its percent sign", "");
+    for (keys, speeds) in [
+        (pairs("'60%'"), &[600_000][..]),
+        (fours("'100%'"), &[]),
+        (fours("'100%, 80%'"), &[1_000_000, 800_000]),
+    ] {
+        assert_eq!(plan_of(&with_host(&keys)).host.smt_ppm, speeds, "{keys}");
     }
 }
 
 #[test]
 fn core_scheduling() {
-    let profile = "profile = \"celeron-n4500\"";
-    let with = |more: &str| format!("{profile}\n{more}core_scheduling = \"vm\"");
-    refused(profile, &with(""), "\"vm\"", "one thread each", "threads_per_core = 2");
-    let smt = "topology = { threads_per_core = 2, cores_per_llc = 2 }\n";
-    refused(profile, &with(smt).replace("vm", "vms"), "\"vms\"", "not known", "`vm`?");
-    let text = SMALL.replacen(profile, &with(smt), 1);
-    let plan = parse(&text).unwrap().plans(None).unwrap().remove(0);
+    host("core_scheduling = «'vm'»", "one thread each", "threads_per_core = 2");
+    let with = |word: &str| {
+        let smt = "topology = { threads_per_core = 2, cores_per_llc = 2 }";
+        format!("{smt}\ncore_scheduling = {word}")
+    };
+    host(&with("«'vms'»"), "not known", "`vm`?");
+    let plan = plan_of(&with_host(&with("'vm'")));
     assert_eq!(plan.host.core_scheduling, CoreScheduling::Vm);
 }
 
 #[test]
 fn unknown_keys_and_words() {
-    refused(
-        "repeats = 3",
-        "repeat = 3",
-        "repeat",
-        "unknown key `repeat`",
-        "did you mean `repeats`?",
-    );
-    refused("pin = [", "pins = [", "pins", "unknown key `pins`", "did you mean `pin`?");
-    refused("interval = \"500us\"", "intervl = \"1ms\"", "intervl", "unknown key", "`interval`?");
-    refused("[[vm.device]]", "[[vm.devices]]", "devices", "unknown key", "did you mean `device`?");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"brusty\"");
-    refused(from, to, "\"brusty\"", "there is no kind `brusty`", "did you mean `bursty`?");
-    refused("boost = \"off\"", "boost = \"oof\"", "\"oof\"", "`oof` is not known", "`off`?");
-    refused("base = \"dynamic\"", "base = \"dinamic\"", "\"dinamic\"", "no policy", "`dynamic`?");
-    let tail =
-        "[policy.own]\nbase = \"dinamic\"\n[compare]\npolicy = [\"own\"]\nbaseline = \"own\"\n";
-    refused_tail(tail, "\"dinamic\"", "no policy", "`dynamic`?");
-    let (from, to) = ("celeron-n4500", "celeron-n450");
-    refused(from, to, "\"celeron-n450\"", "there is no profile", "did you mean `celeron-n4500`?");
-    let tail = "[compare]\npolicy = [\"vanilla\", \"dynamc\"]\n";
-    refused_tail(tail, "\"dynamc\"", "there is no policy `dynamc`", "did you mean `dynamic`?");
-    refused("kind = \"bursty\"", "", "[[vm.task]]", "missing key `kind`", "one of cyclictest, hog");
-    refused("title = \"For tests\"", "", "n", "missing key `title`", "a string");
+    refused("repeats = 3", "«repeat» = 3", "unknown key `repeat`", "did you mean `repeats`?");
+    refused("pin = [", "«pins» = [", "unknown key `pins`", "did you mean `pin`?");
+    refused("interval = \"500us\"", "«intervl» = \"1ms\"", "unknown key", "`interval`?");
+    refused("[[vm.device]]", "[[vm.«devices»]]", "unknown key", "did you mean `device`?");
+    task("kind = «'brusty'»", "there is no kind `brusty`", "did you mean `bursty`?");
+    refused("boost = \"off\"", "boost = «\"oof\"»", "`oof` is not known", "`off`?");
+    refused("base = \"dynamic\"", "base = «\"dinamic\"»", "no policy", "`dynamic`?");
+    let tail = "[policy.own]\nbase = «'dinamic'»\n[compare]\npolicy = ['own']\nbaseline = 'own'\n";
+    refused_tail(tail, "no policy", "`dynamic`?");
+    let wrong = "«'celeron-n450'»";
+    refused("\"celeron-n4500\"", wrong, "there is no profile", "did you mean `celeron-n4500`?");
+    let tail = "[compare]\npolicy = [\"vanilla\", «\"dynamc\"»]\n";
+    refused_tail(tail, "there is no policy `dynamc`", "did you mean `dynamic`?");
+    let none = changed("kind = \"bursty\"", "");
+    check(&none, "[[vm.task]]", "missing key `kind`", "one of cyclictest, hog");
+    check(&changed("title = \"For tests\"", ""), "n", "missing key `title`", "a string");
 }
 
 #[test]
 fn the_host_has_no_rogues() {
-    let tail = "[[load]]\nname = \"r\"\nkind = \"rogue\"\n";
-    refused_tail(tail, "\"rogue\"", "there is no kind `rogue` on the host", "kinds: cyclictest");
+    let tail = "[[load]]\nname = \"r\"\nkind = «\"rogue\"»\n";
+    refused_tail(tail, "there is no kind `rogue` on the host", "kinds: cyclictest");
 }
 
 #[test]
 fn programs_of_rogues() {
     let tail = |keys: &str| format!("[[vm.task]]\nname = \"r\"\nkind = \"rogue\"\n{keys}");
-    let check = |keys: &str, marked: &str, message: &str, help: &str| {
-        refused_tail(&tail(keys), marked, message, help);
-    };
-    check("mode = \"program\"\n", "\"program\"", "a program has steps", "add `steps = [...]`");
-    let steps = "steps = [\"ask\", \"work 1ms\"]\n";
-    check(steps, "[\"ask\", \"work 1ms\"]", "steps of its own", "mode = \"program\"");
+    let check = |keys: &str, message: &str, help: &str| refused_tail(&tail(keys), message, help);
+    check("mode = «\"program\"»\n", "a program has steps", "add `steps = [...]`");
+    check("steps = «[\"ask\", \"work 1ms\"]»\n", "steps of its own", "mode = \"program\"");
     let program = |steps: &str| format!("mode = \"program\"\nsteps = {steps}\n");
-    check(&program("[\"ask\"]"), "[\"ask\"]", "take no time", "\"halt 1ms\"");
-    check(&program("[\"aks\"]"), "\"aks\"", "`aks` is no step", "a step like \"ask\"");
-    let many = format!("[{}]", ["\"work 1us\""; 1001].join(","));
-    check(&program(&many), &many, "these are 1001 steps", "at most 1000");
+    check(&program("«[\"ask\"]»"), "take no time", "\"halt 1ms\"");
+    check(&program("[«\"aks\"»]"), "`aks` is no step", "a step like \"ask\"");
+    let many = format!("«[{}]»", ["\"work 1us\""; 1001].join(","));
+    check(&program(&many), "these are 1001 steps", "at most 1000");
     let plan = parse(&format!("{SMALL}{}", tail(&program("[\"ask\", \"halt 2ms\"]"))));
     let plan = plan.unwrap().plans(None).unwrap().remove(0);
     let Program::Rogue { steps } = &plan.vms[0].tasks.last().unwrap().program else { panic!() };
@@ -201,11 +202,11 @@ fn programs_of_rogues() {
 #[test]
 fn calls_that_nobody_would_answer() {
     let tail = |server: &str, more: &str| {
-        format!("[[load]]\nname = \"p\"\nkind = \"ping\"\nserver = \"{server}\"\n{more}")
+        format!("[[load]]\nname = \"p\"\nkind = \"ping\"\nserver = «\"{server}\"»\n{more}")
     };
     let serve = "[[load]]\nname = \"s\"\nkind = \"server\"\n";
     let check = |server: &str, more: &str, message: &str, help: &str| {
-        refused_tail(&tail(server, more), &format!("\"{server}\""), message, help);
+        refused_tail(&tail(server, more), message, help);
     };
     check("host.x", "", "there is no task `host.x` to call", "add a task of kind = \"server\"");
     check("host.t", serve, "there is no task `host.t` to call", "did you mean `host.s`?");
@@ -215,38 +216,29 @@ fn calls_that_nobody_would_answer() {
     check("host.s", &off, "`host.s` is not enabled", "enable both");
     let two = format!("{serve}count = 2\n");
     check("host.s/2", &two, "there is no copy `host.s/2`", "`host.s` has 2");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"bursty\"\nserver = \"host.build\"");
-    refused(from, to, "\"host.build\"", "`host.build` does not serve", "kind = \"server\"");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"server\"\nirq_vcpu = 2");
-    refused(from, to, "2", "there is no vCPU 2", "vCPUs go from 0 to 1");
+    let call = "kind = 'bursty'\nserver = «'host.build'»";
+    task(call, "`host.build` does not serve", "kind = \"server\"");
+    task("kind = 'server'\nirq_vcpu = «2»", "there is no vCPU 2", "vCPUs go from 0 to 1");
 }
 
 #[test]
 fn units() {
-    refused("\"2s\"", "\"2\"", "\"2\"", "`2` has no unit", "a duration with its unit");
-    refused("\"2s\"", "2", "2", "`2` has no unit", "like \"500us\"");
-    refused("\"2s\"", "2.5", "2.5", "`2.5` has no unit", "like \"500us\"");
-    refused("\"2s\"", "\"2 sec\"", "\"2 sec\"", "`sec` is not a unit", "\"500us\"");
-    refused("\"2s\"", "\"1.5ns\"", "\"1.5ns\"", "whole nanoseconds", "");
-    refused("\"exp 1ms\"", "\"exp 5\"", "\"exp 5\"", "`5` has no unit", "exponential");
-    refused("\"nice -20\"", "\"nice\"", "\"nice\"", "is not a means", "\"fifo 1..99\"");
-    let tail = "[policy.dynamic]\nvcpu_refill = \"25\"\n";
-    refused_tail(tail, "\"25\"", "lacks its percent sign", "\"25%\"");
+    refused("\"2s\"", "«\"2\"»", "`2` has no unit", "a duration with its unit");
+    refused("\"2s\"", "«2»", "`2` has no unit", "like \"500us\"");
+    refused("\"2s\"", "«2.5»", "`2.5` has no unit", "like \"500us\"");
+    refused("\"2s\"", "«\"2 sec\"»", "`sec` is not a unit", "\"500us\"");
+    refused("\"2s\"", "«\"1.5ns\"»", "whole nanoseconds", "");
+    refused("\"exp 1ms\"", "«\"exp 5\"»", "`5` has no unit", "exponential");
+    refused("\"nice -20\"", "«\"nice\"»", "is not a means", "\"fifo 1..99\"");
+    refused_tail("[policy.dynamic]\nvcpu_refill = «\"25\"»\n", "lacks its percent sign", "\"25%\"");
 }
 
 #[test]
 fn types() {
-    refused(
-        "vcpus = 2",
-        "vcpus = \"2\"",
-        "\"2\"",
-        "expected an integer, found a string",
-        "1 to 256",
-    );
-    refused("repeats = 3", "repeats = 3.5", "3.5", "found a float", "1 to 10000");
-    let (from, to) = ("profile = \"celeron-n4500\"", "profile = 5");
-    refused(from, to, "5", "expected a string, found an integer", "");
-    refused("weight = 2048", "cooperative = \"yes\"", "\"yes\"", "true or false", "without quotes");
+    refused("vcpus = 2", "vcpus = «\"2\"»", "expected an integer, found a string", "1 to 256");
+    refused("repeats = 3", "repeats = «3.5»", "found a float", "1 to 10000");
+    refused("\"celeron-n4500\"", "«5»", "expected a string, found an integer", "");
+    vm("cooperative = «\"yes\"»", "true or false", "without quotes");
     let small = SMALL.replace("[[load]]\nname = \"build\"", "[load]\nname = \"build\"");
     let small = small.replace("[[load]]\nname = \"probe\"", "[[vm]]\nname = \"probe\"");
     let found = parse(&small).unwrap_err().to_string();
@@ -255,74 +247,60 @@ fn types() {
 
 #[test]
 fn impossible_numbers() {
-    refused("vcpus = 2", "vcpus = 0", "0", "0 is out of range", "from 1 to 256");
-    refused("vcpus = 2", "vcpus = 257", "257", "out of range", "from 1 to 256");
-    refused("repeats = 3", "repeats = 0", "0", "out of range", "from 1 to 10000");
-    refused("\"500us\"", "\"0us\"", "\"0us\"", "it cannot be 0", "");
-    refused("\"500us\"", "\"10ns\"", "\"10ns\"", "at least 1us", "");
-    refused("weight = 2048", "tick_hz = 0", "0", "out of range", "from 10 to 10000");
-    refused("weight = 2048", "weight = 1", "1", "out of range", "from 2 to 262144");
-    let (from, to) = ("profile = \"c", "pcpus = 1025\nprofile = \"c");
-    refused(from, to, "1025", "1025 is out of range", "from 1 to 1024");
-    refused("fifo 80", "fifo 100", "\"fifo 100\"", "real-time priority", "fifo 1..99");
-    refused("fifo 80", "rr 0", "\"rr 0\"", "real-time priority", "rr 1..99");
-    refused("nice -20", "nice 20", "\"nice 20\"", "nice value", "-20..19");
-    refused("nice -20", "slice 50us", "\"slice 50us\"", "100us to 100ms", "");
-    refused("fifo 80", "slice 200ms", "\"slice 200ms\"", "100us to 100ms", "");
-    refused_tail("[policy.dynamic]\nvcpu_burst = \"0ms\"\n", "\"0ms\"", "it cannot be 0", "");
-    let tail = "[policy.dynamic]\nvcpu_refill = \"101%\"\n";
-    refused_tail(tail, "\"101%\"", "more than 100%", "a percentage");
+    refused("vcpus = 2", "vcpus = «0»", "0 is out of range", "from 1 to 256");
+    refused("vcpus = 2", "vcpus = «257»", "out of range", "from 1 to 256");
+    refused("repeats = 3", "repeats = «0»", "out of range", "from 1 to 10000");
+    refused("\"500us\"", "«\"0us\"»", "it cannot be 0", "");
+    refused("\"500us\"", "«\"10ns\"»", "at least 1us", "");
+    vm("tick_hz = «0»", "out of range", "from 10 to 10000");
+    vm("weight = «1»", "out of range", "from 2 to 262144");
+    host("pcpus = «1025»", "1025 is out of range", "from 1 to 1024");
+    refused("\"fifo 80\"", "«\"fifo 100\"»", "real-time priority", "fifo 1..99");
+    refused("\"fifo 80\"", "«\"rr 0\"»", "real-time priority", "rr 1..99");
+    refused("\"nice -20\"", "«\"nice 20\"»", "nice value", "-20..19");
+    refused("\"nice -20\"", "«\"slice 50us\"»", "100us to 100ms", "");
+    refused("\"fifo 80\"", "«\"slice 200ms\"»", "100us to 100ms", "");
+    refused_tail("[policy.dynamic]\nvcpu_burst = «\"0ms\"»\n", "it cannot be 0", "");
+    refused_tail("[policy.dynamic]\nvcpu_refill = «\"101%\"»\n", "more than 100%", "a percentage");
     for scale in ["0", "1e-9", "5e-7", "1000.1"] {
-        let to = format!("file = \"a.txt\"\nscale = {scale}");
-        refused("file = \"a.txt\"", &to, scale, "out of range", "above 0, from 0.000001 to 1000");
+        let to = format!("file = \"a.txt\"\nscale = «{scale}»");
+        refused("file = \"a.txt\"", &to, "out of range", "above 0, from 0.000001 to 1000");
     }
-    refused(
-        "vcpus = 2",
-        "vcpus = 99999999999999999999",
-        "99999999999999999999",
-        "out of range",
-        "",
-    );
+    refused("vcpus = 2", "vcpus = «99999999999999999999»", "out of range", "");
 }
 
 #[test]
 fn workloads_that_cannot_be() {
-    let (from, to) = ("kind = \"bursty\"", "kind = \"bursty\"\nburst = \"0us\"");
-    refused(from, to, "\"0us\"", "too short for a loop", "at least 50ns");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\non = \"20ms\"");
-    refused(from, to, "\"20ms\"", "more CPU time than the period", "");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\nutil = \"0%\"");
-    refused(from, to, "\"0%\"", "no CPU time", "");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\non = \"1ms\"\nutil = \"5%\"");
-    refused(from, to, "\"5%\"", "say the same thing", "");
-    let (from, to) = ("kind = \"bursty\"", "kind = \"audio\"\nbuffer = \"48 frames\"");
-    refused(from, to, "\"48 frames\"", "less than one burst", "");
-    let tail = "[[load]]\nname = \"a\"\nkind = \"audio\"\nsource = \"device\"\n";
-    refused_tail(tail, "\"device\"", "this is the host", "timer");
-    let whole = "file = \"a.txt\"\nof_vcpu = true";
-    refused("file = \"a.txt\"", whole, "true", "no time of a vCPU", "take `of_vcpu` out");
-    refused("a.txt", "missing.txt", "\"missing.txt\"", "no such capture", "builtin:build-serve");
-    let (from, to) = ("file = \"a.txt\"", "file = \"a.txt\"\ncount = 2");
-    refused(from, to, "2", "a capture cannot have copies", "second table");
-    refused("\"exp 1ms\"", "\"exp 10ns\"", "\"exp 10ns\"", "interrupts too often", "1us");
+    task("kind = 'bursty'\nburst = «'0us'»", "too short for a loop", "at least 50ns");
+    task("kind = 'duty'\non = «'20ms'»", "more CPU time than the period", "");
+    task("kind = 'duty'\nutil = «'0%'»", "no CPU time", "");
+    task("kind = 'duty'\non = '1ms'\nutil = «'5%'»", "say the same thing", "");
+    task("kind = 'audio'\nbuffer = «'48 frames'»", "less than one burst", "");
+    let tail = "[[load]]\nname = 'a'\nkind = 'audio'\nsource = «'device'»\n";
+    refused_tail(tail, "this is the host", "timer");
+    let file = |value: &str, more: &str, message: &str, help: &str| {
+        refused("\"a.txt\"", &format!("{value}\n{more}"), message, help);
+    };
+    file("'a.txt'", "of_vcpu = «true»", "no time of a vCPU", "take `of_vcpu` out");
+    file("«'missing.txt'»", "", "no such capture", "builtin:build-serve");
+    file("'a.txt'", "count = «2»", "a capture cannot have copies", "second table");
+    refused("\"exp 1ms\"", "«'exp 10ns'»", "interrupts too often", "1us");
 }
 
 #[test]
 fn cpus_that_are_not_there() {
-    refused("\"1-2\"", "\"1-4\"", "\"1-4\"", "there is no pCPU 4", "from 0 to 3");
-    refused("\"1-2\"", "\"2-1\"", "\"2-1\"", "runs backwards", "CPU list");
-    refused("\"1-2\"", "\"x\"", "\"x\"", "no CPU number", "\"0,2-5\"");
-    refused("count = 2", "cpus = \"2\"", "\"2\"", "there is no vCPU 2", "from 0 to 1");
-    refused("period = \"exp", "vcpu = 2\nperiod = \"exp", "2", "there is no vCPU 2", "0 to 1");
-    let (from, to) = ("interval = \"500us\"", "cpus = \"4000000000\"");
-    refused(from, to, "\"4000000000\"", "above 1023", "");
-    let (from, to) = ("pin = [\"0\", \"1-2\"]", "pin = [\"0\"]");
-    refused(from, to, "[\"0\"]", "a list of 1 for 2 vCPUs", "one for all");
+    refused("\"1-2\"", "«\"1-4\"»", "there is no pCPU 4", "from 0 to 3");
+    refused("\"1-2\"", "«\"2-1\"»", "runs backwards", "CPU list");
+    refused("\"1-2\"", "«\"x\"»", "no CPU number", "\"0,2-5\"");
+    refused("count = 2", "cpus = «\"2\"»", "there is no vCPU 2", "from 0 to 1");
+    refused("period = \"exp", "vcpu = «2»\nperiod = \"exp", "there is no vCPU 2", "0 to 1");
+    refused("interval = \"500us\"", "cpus = «\"4000000000\"»", "above 1023", "");
+    refused("pin = [\"0\", \"1-2\"]", "pin = «[\"0\"]»", "a list of 1 for 2 vCPUs", "one for all");
 }
 
 #[test]
 fn names() {
-    refused("name = \"probe\"", "name = \"build\"", "\"build\"", "used twice", "of its own");
+    refused("name = \"probe\"", "name = «\"build\"»", "used twice", "of its own");
     let text = SMALL.replace("vm = \"guest\"", "").replace("\"guest\"", "\"build\"");
     check(&text, "\"build\"", "used twice", "of its own");
     let text = SMALL.replace("wakes = \"background\"", "");
@@ -330,112 +308,103 @@ fn names() {
     check(&text, "\"cyclictest\"", "used twice", "");
     let text = SMALL.replace("vm = \"guest\"", "").replace("\"guest\"", "\"host\"");
     check(&text, "\"host\"", "cannot be named `host`", "another name");
-    refused("name = \"probe\"", "name = \"a.b\"", "\"a.b\"", "cannot contain `.`", "letters");
-    refused("name = \"probe\"", "name = \"höhe\"", "\"höhe\"", "cannot contain `ö`", "letters");
-    refused("name = \"probe\"", "name = \"\"", "\"\"", "cannot be empty", "");
-    refused(
-        "\"background\"\n\n[p",
-        "\"ground\"\n\n[p",
-        "\"ground\"",
-        "no task `ground`",
-        "`background`?",
-    );
-    refused("vm = \"guest\"", "vm = \"gust\"", "\"gust\"", "there is no VM `gust`", "`guest`?");
+    refused("name = \"probe\"", "name = «\"a.b\"»", "cannot contain `.`", "letters");
+    refused("name = \"probe\"", "name = «\"höhe\"»", "cannot contain `ö`", "letters");
+    refused("name = \"probe\"", "name = «\"\"»", "cannot be empty", "");
+    refused("\"background\"\n\n[p", "«\"ground\"»\n\n[p", "no task `ground`", "`background`?");
+    refused("vm = \"guest\"", "vm = «\"gust\"»", "there is no VM `gust`", "`guest`?");
 }
 
 #[test]
 fn probes() {
-    let probe = |task: &str| format!("[[probe]]\ntask = \"{task}\"\n");
+    let probe = |task: &str| format!("[[probe]]\ntask = {task}\n");
     let help = "did you mean `guest.cyclictest`?";
-    refused_tail(&probe("guest.cyclictst"), "\"guest.cyclictst\"", "names no task", help);
-    refused_tail(&probe("guest.background"), "\"guest.background\"", "measures nothing", "audio");
-    let twice = probe("guest.cyclictest/0") + &probe("guest.cyclictest");
-    refused_tail(&twice, "\"guest.cyclictest\"", "probed twice", "");
+    refused_tail(&probe("«'guest.cyclictst'»"), "names no task", help);
+    refused_tail(&probe("«'guest.background'»"), "measures nothing", "audio");
+    let twice = probe("'guest.cyclictest/0'") + &probe("«'guest.cyclictest'»");
+    refused_tail(&twice, "probed twice", "");
 }
 
 #[test]
 fn times_that_contradict() {
-    refused("time = \"1s\"", "time = \"3s\"", "\"3s\"", "the run ends at 2100ms", "");
-    let late = "[[load]]\nname = \"late\"\nkind = \"hog\"\nstart = \"3s\"";
-    refused_tail(late, "\"3s\"", "the run ends at 2100ms", "");
-    refused("boost = \"off\"", "", "\"1s\"", "an entry switches exactly one thing", "give `boost`");
-    let (from, to) = ("boost = \"off\"", "vcpu = 2\npolicy = \"idle\"");
-    refused(from, to, "2", "there is no vCPU 2", "from 0 to 1");
+    refused("time = \"1s\"", "time = «\"3s\"»", "the run ends at 2100ms", "");
+    refused_tail(
+        "[[load]]\nname = 'late'\nkind = 'hog'\nstart = «'3s'»",
+        "the run ends at 2100ms",
+        "",
+    );
+    let none = changed("boost = \"off\"", "");
+    check(&none, "\"1s\"", "an entry switches exactly one thing", "give `boost`");
+    let at = "vcpu = «2»\npolicy = 'idle'";
+    refused("boost = \"off\"", at, "there is no vCPU 2", "from 0 to 1");
 }
 
 #[test]
 fn machines_and_schedulers_that_contradict() {
-    let host = "profile = \"celeron-n4500\"";
-    let with = |keys: &str| format!("{host}\n{keys}");
-    let topology = "{ threads_per_core = 2, cores_per_llc = 4 }";
-    let to = with(&format!("pcpus = 4\ntopology = {topology}"));
-    refused(host, &to, topology, "2 threads x 4 cores x 1 LLCs = 8 CPUs, but there are 4", "");
-    refused(host, &to, topology, "", "take out `cores_per_llc`, and it follows from host.pcpus");
-    let vm = format!("vcpus = 4\ntopology = {topology}");
-    refused("vcpus = 2", &vm, topology, "8 CPUs, but there are 4", "follows from vm.");
-    let smt = "{ threads_per_core = 2 }";
-    let to = with(&format!("pcpus = 3\ntopology = {smt}"));
-    refused(host, &to, smt, "3 CPUs are no multiple of 2 threads x 1 LLCs", "number of CPUs");
-    let to = with(&format!("topology = {smt}"));
-    refused(host, &to, smt, "nothing says how many CPUs", "add `cores_per_llc`");
-    let topology = "{ threads_per_core = 2, cores_per_llc = 1024 }";
-    let to = with(&format!("topology = {topology}"));
-    refused(host, &to, topology, "more than 1024", "");
-    let to = with("sched = { fair = \"cfs\", base_slice = \"1ms\" }");
-    refused(host, &to, "\"1ms\"", "`base_slice` is a tunable of eevdf", "set fair = \"eevdf\"");
-    let to = with("sched = { rt_runtime = \"2s\" }");
-    refused(host, &to, "\"2s\"", "rt_runtime 2s is more than its period 1s", "");
-    let to = with("sched = { rt_guard = \"off\", rt_runtime = \"2s\" }");
-    refused(host, &to, "\"2s\"", "has no meaning", "");
-    let to = with("sched = { fair = \"cfs\" }");
-    let text = SMALL.replacen(host, &to, 1).replace("\"nice -20\"", "\"slice 1ms\"");
-    check(&text, "\"slice 1ms\"", "has no slices", "[host.sched]");
-    let text = SMALL.replacen("weight = 2048", "sched = { fair = \"cfs\" }", 1);
-    let text = text.replace("\"fifo 80\"", "\"slice 1ms\"");
-    check(&text, "\"slice 1ms\"", "the guest's fair class has no slices", "[vm.sched]");
-    let to = with("sched = { fair = \"eevdf-6.6\" }");
-    let text = SMALL.replacen(host, &to, 1).replace("\"nice -20\"", "\"slice 1ms\"");
-    check(&text, "\"slice 1ms\"", "has no slices", "[host.sched]");
-    let to = with("sched = { fair = \"eevdf-6.13\" }");
-    refused(host, &to, "\"eevdf-6.13\"", "is not known here", "eevdf-6.12");
+    let topology = "topology = «{ threads_per_core = 2, cores_per_llc = 4 }»";
+    let four = format!("pcpus = 4\n{topology}");
+    host(&four, "2 threads x 4 cores x 1 LLCs = 8 CPUs, but there are 4", "");
+    host(&four, "", "take out `cores_per_llc`, and it follows from host.pcpus");
+    let four = format!("vcpus = 4\n{topology}");
+    refused("vcpus = 2", &four, "8 CPUs, but there are 4", "follows from vm.");
+    let smt = "topology = «{ threads_per_core = 2 }»";
+    let three = format!("pcpus = 3\n{smt}");
+    host(&three, "3 CPUs are no multiple of 2 threads x 1 LLCs", "number of CPUs");
+    host(smt, "nothing says how many CPUs", "add `cores_per_llc`");
+    host(&topology.replace('4', "1024"), "more than 1024", "");
+    let sched = |keys: &str, message: &str, help: &str| {
+        host(&format!("sched = {{ {keys} }}"), message, help);
+    };
+    let cfs = "fair = 'cfs', base_slice = «'1ms'»";
+    sched(cfs, "`base_slice` is a tunable of eevdf", "set fair = \"eevdf\"");
+    sched("rt_runtime = «'2s'»", "rt_runtime 2s is more than its period 1s", "");
+    sched("rt_guard = 'off', rt_runtime = «'2s'»", "has no meaning", "");
+    sched("fair = «'eevdf-6.13'»", "is not known here", "eevdf-6.12");
+    for fair in ["cfs", "eevdf-6.6"] {
+        let text = with_host(&format!("sched = {{ fair = '{fair}' }}"));
+        let text = text.replace("\"nice -20\"", "«'slice 1ms'»");
+        check_marked(&text, "has no slices", "[host.sched]");
+    }
+    let text = changed("weight = 2048", "sched = { fair = 'cfs' }");
+    let text = text.replace("\"fifo 80\"", "«'slice 1ms'»");
+    check_marked(&text, "the guest's fair class has no slices", "[vm.sched]");
 }
 
 #[test]
 fn policies_that_contradict() {
-    refused("base = \"dynamic\"", "", "dynamic-nice", "has no base", "one of");
     let base = "base = \"dynamic\"";
-    refused(base, "base = \"dynamic-nice\"", "\"dynamic-nice\"", "leads back to itself", "");
-    let tail = "[policy.static]\nvcpu_burst = \"1ms\"\n";
-    refused_tail(tail, "\"1ms\"", "`vcpu_burst` means nothing to `static`", "means");
-    let tail = "[policy.dynamic]\nbase = \"static\"\n";
-    refused_tail(tail, "\"static\"", "it has no base", "a name of its own");
-    let tail = "[compare]\npolicy = [\"vanilla\"]\nbaseline = \"dynamic\"\n";
-    refused_tail(tail, "\"dynamic\"", "baseline `dynamic` is not compared", "compared: vanilla");
-    refused_tail("[compare]\npolicy = []\n", "[]", "there is no policy to run", "policies: ");
-    let tail = "[compare]\npolicy = [\"static\", \"static\"]\n";
-    refused_tail(tail, "\"static\"", "compared twice", "");
+    check(&changed(base, ""), "dynamic-nice", "has no base", "one of");
+    refused(base, "base = «'dynamic-nice'»", "leads back to itself", "");
+    let tail = "[policy.static]\nvcpu_burst = «'1ms'»\n";
+    refused_tail(tail, "`vcpu_burst` means nothing to `static`", "means");
+    refused_tail("[policy.dynamic]\nbase = «'static'»\n", "it has no base", "a name of its own");
+    let compare = |keys: &str, message: &str, help: &str| {
+        refused_tail(&format!("[compare]\npolicy = {keys}\n"), message, help);
+    };
+    let other = "['vanilla']\nbaseline = «'dynamic'»";
+    compare(other, "baseline `dynamic` is not compared", "compared: vanilla");
+    compare("«[]»", "there is no policy to run", "policies: ");
+    compare("['static', «'static'»]", "compared twice", "");
 }
 
 #[test]
 fn matrices() {
-    let matrix = |line: &str| format!("[matrix]\n{line}\n");
-    let line = "\"vm.gest.vcpus\" = [1, 2]";
-    refused_tail(&matrix(line), "\"vm.gest.vcpus\"", "`vm` has no entry `gest`", "`guest`?");
-    let line = "\"vm.guest.vcpu\" = [1, 2]";
-    refused_tail(&matrix(line), "\"vm.guest.vcpu\"", "unknown key `vcpu`", "`vcpus`?");
-    refused_tail(&matrix("seed = 5"), "5", "not a list of values", "the values to try");
-    refused_tail(&matrix("seed = []"), "[]", "has no value to try", "the values to try");
-    refused_tail(&matrix("seed = [1, 2, 1]"), "1", "1 is there twice", "");
-    let line = "\"vm.guest.vcpus, host.tick_hz\" = [[1, \"2ms\"], [1, \"2000us\"]]";
-    refused_tail(&matrix(line), "[1, \"2000us\"]", "there twice, also as [1, \"2ms\"]", "");
-    refused_tail(&matrix("name = [\"a\"]"), "name", "a matrix cannot vary `name`", "");
-    let line = "\"host.tick_hz\" = [100, 0]";
-    refused_tail(&matrix(line), "0", "0 is out of range", "from 10 to 10000");
-    let line = "\"seed, seed\" = [1]";
-    refused_tail(&matrix(line), "\"seed, seed\"", "`seed` is varied twice", "");
+    let matrix = |line: &str, message: &str, help: &str| {
+        refused_tail(&format!("[matrix]\n{line}\n"), message, help);
+    };
+    matrix("«'vm.gest.vcpus'» = [1, 2]", "`vm` has no entry `gest`", "`guest`?");
+    matrix("«'vm.guest.vcpu'» = [1, 2]", "unknown key `vcpu`", "`vcpus`?");
+    matrix("seed = «5»", "not a list of values", "the values to try");
+    matrix("seed = «[]»", "has no value to try", "the values to try");
+    matrix("seed = [1, 2, «1»]", "1 is there twice", "");
+    let line = "'vm.guest.vcpus, host.tick_hz' = [[1, \"2ms\"], «[1, \"2000us\"]»]";
+    matrix(line, "there twice, also as [1, \"2ms\"]", "");
+    matrix("«name» = ['a']", "a matrix cannot vary `name`", "");
+    matrix("'host.tick_hz' = [100, «0»]", "0 is out of range", "from 10 to 10000");
+    matrix("«'seed, seed'» = [1]", "`seed` is varied twice", "");
     let many = (10..80).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
-    let lines = format!("seed = [{many}]\n\"host.tick_hz\" = [{many}]");
-    refused_tail(&matrix(&lines), "\"host.tick_hz\"", "4900 cells, more than 4096", "");
+    let lines = format!("seed = [{many}]\n«'host.tick_hz'» = [{many}]");
+    matrix(&lines, "4900 cells, more than 4096", "");
 }
 
 #[test]

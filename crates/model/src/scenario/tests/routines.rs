@@ -13,7 +13,12 @@ fn plan_of(rest: &str) -> Plan {
 }
 
 fn guest(task: &str) -> Plan {
-    plan_of(&format!("[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n{task}\n"))
+    plan_of(&vm(task))
+}
+
+/// A guest with this task.
+fn vm(task: &str) -> String {
+    format!("[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n{task}\n")
 }
 
 #[track_caller]
@@ -100,11 +105,7 @@ fn steps_follow_in_the_round() {
 
 #[test]
 fn steps_that_cannot_be_are_refused() {
-    let task = |step: &str| {
-        let head =
-            "[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\nkind = 'lock-workers'\n";
-        format!("{head}[[vm.task.step]]\n{step}\n")
-    };
+    let task = |step: &str| vm(&format!("kind = 'lock-workers'\n[[vm.task.step]]\n{step}"));
     refused(&task("times = 3"), "this step does nothing");
     refused(&task("work = '1us'\nsection = '1us'"), "it takes no lock: `section`");
     refused(&task("work = '1us'\ntimes = 0"), "times");
@@ -147,25 +148,21 @@ fn work_under_a_lock_is_a_section_of_each_kind() {
 
 #[test]
 fn locks_that_cannot_be_are_refused() {
-    let task =
-        |keys: &str| format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}\n");
-    refused(&task("kind = 'server'\nsection = '1us'"), "it takes no lock: `section`");
-    refused(&task("kind = 'server'\nlock_kind = 'read'"), "it takes no lock: `lock_kind`");
-    refused(&task("kind = 'lock-workers'\nflush_locked = true"), "nothing is flushed");
+    refused(&vm("kind = 'server'\nsection = '1us'"), "it takes no lock: `section`");
+    refused(&vm("kind = 'server'\nlock_kind = 'read'"), "it takes no lock: `lock_kind`");
+    refused(&vm("kind = 'lock-workers'\nflush_locked = true"), "nothing is flushed");
     let masked = "lock = 0\nlock_kind = 'spin-irq'\nflush_every = 1";
-    refused(&task(&format!("kind = 'server'\n{masked}")), "with interrupts off");
+    refused(&vm(&format!("kind = 'server'\n{masked}")), "with interrupts off");
     let masked = format!("kind = 'lock-workers'\nflush_locked = true\n{masked}");
-    refused(&task(&masked), "with interrupts off");
+    refused(&vm(&masked), "with interrupts off");
     let host = "[[load]]\nname = 'x'\nkind = 'server'\nlock = 0\n";
     refused(host, "locks are those of guests");
-    let two = task("kind = 'server'\nlock = 1\nlock_kind = 'write'")
+    let two = vm("kind = 'server'\nlock = 1\nlock_kind = 'write'")
         + "[[vm.task]]\nname = 'y'\nkind = 'lock-workers'\nlock = 1\n";
     refused(&two, "lock 1 is of another kind");
     let two = |kinds: [&str; 2]| {
-        let of = |name, kind| {
-            format!("[[vm.task]]\nname = '{name}'\nkind = 'lock-workers'\nlock_kind = '{kind}'\n")
-        };
-        format!("[[vm]]\nname = 'g'\nvcpus = 1\n{}{}", of("x", kinds[0]), of("y", kinds[1]))
+        let of = |kind| format!("kind = 'lock-workers'\nlock_kind = '{kind}'\n");
+        vm(&format!("{}[[vm.task]]\nname = 'y'\n{}", of(kinds[0]), of(kinds[1])))
     };
     refused(&two(["spin", "spin-irq"]), "lock 0 is of another kind");
     plan_of(&two(["spin-irq", "spin-irq"]));
@@ -213,10 +210,7 @@ fn copies_meet_at_a_barrier() {
         assert!(acts(&task.program).contains(&Act::Barrier { of: 3, spin_ns: 0 }));
         assert!(task.program.measures() && task.program.counts());
     }
-    refused(
-        "[[vm]]\nname = 'g'\nvcpus = 2\n[[vm.task]]\nname = 'x'\nkind = 'barrier'\n",
-        "waits for nobody",
-    );
+    refused(&vm("kind = 'barrier'"), "waits for nobody");
 }
 
 #[test]
@@ -246,11 +240,10 @@ fn everybody_in_a_group_knows_the_others() {
         assert_eq!(task.program.counts(), !sends);
     }
     assert!(plan.probes.is_empty(), "they measure nothing but their rate");
-    let vm = "[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n";
-    let many = "kind = 'groups'\ngroups = 1000\nsenders = 100\nreceivers = 100\n";
-    refused(&format!("{vm}{many}"), "more than 200000");
-    let many = "kind = 'schbench'\nmessengers = 256\nworkers = 1024\n";
-    refused(&format!("{vm}{many}"), "more than 100000");
+    let many = "kind = 'groups'\ngroups = 1000\nsenders = 100\nreceivers = 100";
+    refused(&vm(many), "more than 200000");
+    let many = "kind = 'schbench'\nmessengers = 256\nworkers = 1024";
+    refused(&vm(many), "more than 100000");
 }
 
 #[test]
@@ -267,12 +260,10 @@ fn a_fixed_rate_wakes_workers_in_batches() {
     assert_eq!(acts(&tasks[1].program)[..5], batch([5, 6]));
     let worker = [Act::Serve { time: Dist::Const(10_000_000) }, Act::Done];
     assert_eq!(acts(&tasks[2].program), worker);
-    let task = |rest: &str| {
-        format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}{rest}")
-    };
+    let task = |rest: &str| vm(&format!("{keys}{rest}"));
     refused(&task("batch = 2"), "there are no such batches");
-    let many = "kind = 'schbench'\nworkers = 1024\ninterval = '40ms'\nbatch = 1023\n";
-    refused(&task("").replace(keys, many), "requests of batches");
+    let many = "kind = 'schbench'\nworkers = 1024\ninterval = '40ms'\nbatch = 1023";
+    refused(&vm(many), "requests of batches");
     refused(&task("interval = '40ms'\nbatch = 4"), "there are no such batches");
     refused(&task("interval = '40ms'\nthink = '1ms'"), "there is no such sleep");
 }
@@ -296,10 +287,8 @@ fn workers_ask_their_messenger() {
 #[test]
 fn a_timer_bench_has_no_slack() {
     let plan = guest("kind = 'timer-bench'\nwait = 'busy'");
-    assert_eq!(
-        acts(&plan.vms[0].tasks[0].program)[0],
-        Act::Timer { period_ns: 100_000, busy: true, interrupt: true }
-    );
+    let timer = Act::Timer { period_ns: 100_000, busy: true, interrupt: true };
+    assert_eq!(acts(&plan.vms[0].tasks[0].program)[0], timer);
     assert_eq!(plan.vms[0].tasks[0].timer_slack_ns, 0);
     let probes: Vec<_> = plan.probes.iter().map(|p| (&*p.probe, p.moment)).collect();
     assert_eq!(probes, [("g.x", Moment::Task), ("g.x.interrupt", Moment::Interrupt)]);
@@ -342,16 +331,10 @@ fn groups_with_loops_end_after_them() {
 
 #[test]
 fn only_a_busy_wait_can_be_due_at_once() {
-    let bench = |keys: &str| {
-        format!(
-            "[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\nkind = 'timer-bench'\n{keys}\n"
-        )
-    };
-    let plan = guest("kind = 'timer-bench'\nwait = 'busy'\ninterval = '0ns'");
-    assert_eq!(
-        acts(&plan.vms[0].tasks[0].program)[0],
-        Act::Timer { period_ns: 0, busy: true, interrupt: true }
-    );
+    let bench = |keys: &str| vm(&format!("kind = 'timer-bench'\n{keys}"));
+    let plan = plan_of(&bench("wait = 'busy'\ninterval = '0ns'"));
+    let timer = Act::Timer { period_ns: 0, busy: true, interrupt: true };
+    assert_eq!(acts(&plan.vms[0].tasks[0].program)[0], timer);
     refused(&bench("interval = '0ns'"), "`interval` is too short");
     refused(&bench("wait = 'busy'\ninterval = '999ns'"), "`interval` is too short");
     let endless = "wait = 'busy'\ninterval = '0ns'\nwork = '0ns'";

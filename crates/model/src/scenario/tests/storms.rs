@@ -194,12 +194,7 @@ fn refused_in(text: &str, message: &str, help: &str) {
 #[test]
 fn storms_that_cannot_be_are_refused() {
     refused("vm = \"desktop\"", "vm = \"desktp\"", "there is no VM `desktp`", "`desktop`?");
-    refused(
-        "toolstack = \"dom0.toolstack\"",
-        "toolstack = \"dom0.tool\"",
-        "no task `dom0.tool`",
-        "",
-    );
+    refused("\"dom0.toolstack\"", "\"dom0.tool\"", "no task `dom0.tool`", "");
     refused("backend = \"dom0.backend\"", "backend = \"desktop.own\"", "cannot build itself", "");
     refused("backend = \"dom0.backend\"\n", "", "nobody sets these devices up", "add `backend");
     let boot = "[[vm.task]]

@@ -164,12 +164,8 @@ fn rules_of_yielding_and_polling_need_what_they_are_about() {
     let to = virts(vm, "")[0].1.spin.candidates;
     let rules = (to.in_kernel, to.woken, to.interrupted, to.queue_heads, to.not_alone);
     assert_eq!(rules, (true, true, false, false, false));
-    refused(
-        "yield_ipi = true\ndisable_exits = ['pause']\n",
-        "",
-        "yield_ipi",
-        "PAUSE loops do not exit",
-    );
+    let vm = "yield_ipi = true\ndisable_exits = ['pause']\n";
+    refused(vm, "", "yield_ipi", "PAUSE loops do not exit");
     refused("yield_ipi = true\nyield_woken = false\n", "", "yield_woken", "rules of its own");
     assert!(virts("yield_ipi = true\n", "")[0].1.spin.candidates.ipi);
     refused("halt_poll_fixed = true\n", "", "halt_poll_fixed", "how long it polls");
