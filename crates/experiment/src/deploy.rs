@@ -9,6 +9,7 @@ use vcoop_model::scenario::{POLICIES, Scenario, duration_text as time};
 use vcoop_policy::config::{AdvanceConfig, Budget, Means};
 use vcoop_policy::govern::Kind;
 use vcoop_text::{about, quoted};
+use vcoop_threads::cpu_list;
 
 /// Commands for a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,14 +212,7 @@ const MOST_PINS: usize = 4;
 
 /// A list of `pcpus` pCPUs for `taskset`; empty: all.
 fn cpus(list: &[u32], pcpus: u32) -> String {
-    if list.is_empty() {
-        return format!("0-{}", pcpus - 1);
-    }
-    let run = |run: &[u32]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        one => one.iter().map(u32::to_string).collect(),
-    };
-    list.chunk_by(|a, b| a + 1 == *b).map(run).collect::<Vec<String>>().join(",")
+    if list.is_empty() { format!("0-{}", pcpus - 1) } else { cpu_list(list) }
 }
 
 /// CPUs of the host's loads that differ from the plan without the policy.
