@@ -221,7 +221,7 @@ fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, Refusal> {
     if path.is_absolute() {
         return Ok(path);
     }
-    Err(Refusal::usage(format!("{key}: {} is no absolute path", path.display())))
+    Err(Refusal::usage(format!("{key}: {} is not an absolute path", path.display())))
 }
 
 fn listen(text: &str) -> Result<Listen, Refusal> {
@@ -417,8 +417,8 @@ mod tests {
             ("[[rule]]\npolicy = \"static\"\nname = \"\"", "name = \"\": it matches nothing"),
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
             ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
-            ("[windows]\nsocket = \"x.sock\"", "windows.socket: x.sock is no absolute path"),
-            ("[metrics]\nlisten = \"unix:m\"", "metrics.listen: m is no absolute path"),
+            ("[windows]\nsocket = \"x.sock\"", "windows.socket: x.sock is not an absolute path"),
+            ("[metrics]\nlisten = \"unix:m\"", "metrics.listen: m is not an absolute path"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
             ("[engine]\nbusy_poll = \"1s\"", "engine.busy_poll = \"1s\": 10ms is the most"),
             ("[engine]\nbusy_poll = \"200\"", "engine.busy_poll = \"200\": "),
