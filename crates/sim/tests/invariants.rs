@@ -129,7 +129,6 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                 threshold_ns: Some(threshold * US),
                 ple_window_ns: Some(window * US),
                 ple_grow,
-                handoff_ns: window,
                 candidates: Candidates {
                     in_kernel: threshold % 2 == 0,
                     woken: threshold % 7 == 0,

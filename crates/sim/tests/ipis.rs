@@ -53,20 +53,19 @@ fn each_path_has_its_own_number_of_exits_for_a_broadcast() {
 #[test]
 fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
     // Two lines of each target for the sender's kernel, and two for KVM where one exit reaches several.
-    let took = |path, targets: u32, handoff_ns, llc_crossing_ns| {
+    let took = |path, targets: u32, cache_line_ns, llc_crossing_ns| {
         let pins: Vec<u32> = (0..=targets).collect();
         let mut tasks = vec![hog(); pins.len()];
         let ipi = Act::Ipi { to: IpiTo::Others, wait: false };
         tasks[0] = routine(vec![user(1_000), Act::Begin, ipi, user(1), Act::Sample, Act::Done]);
         let mut p = machine(targets + 1, &pins, tasks);
         p.vms[0].virt.ipi.path = path;
-        p.vms[0].virt.spin.handoff_ns = handoff_ns;
         // The sender and two others have the first LLC.
         if targets == 5 {
             let topology = Topology { threads_per_core: 1, cores_per_llc: 3, llcs: 2 };
             *p.host.sched.topology_mut() = topology;
         }
-        p.host.costs.llc_crossing_ns = llc_crossing_ns;
+        p.host.costs = Costs { cache_line_ns, llc_crossing_ns, ..free() };
         latency(&run(&p), "guest.t0").min_ns
     };
     for (path, targets, lines) in [
@@ -140,6 +139,23 @@ fn a_posted_ipi_wakes_a_halted_vcpu_and_costs_the_sender_no_exit() {
 }
 
 #[test]
+fn a_multicast_delivers_to_each_of_its_targets() {
+    // Nothing else costs anything: an ICR write takes 500 ns to handle, of which 200 are the delivery.
+    let took = |path, targets: u32| {
+        let mut tasks = vec![hog(); targets as usize + 1];
+        let ipi = Act::Ipi { to: IpiTo::Others, wait: false };
+        tasks[0] = routine(vec![user(1_000), Act::Begin, ipi, user(1), Act::Sample, Act::Done]);
+        let mut p = machine(targets + 1, &(0..=targets).collect::<Vec<_>>(), tasks);
+        p.vms[0].virt.ipi.path = path;
+        p.host.costs = Costs { handle_icr_ns: 500, handle_eoi_ns: 300, ..free() };
+        latency(&run(&p), "guest.t0").min_ns - US
+    };
+    assert_eq!([1, 5].map(|targets| took(IpiPath::Icr, targets)), [500, 5 * 500]);
+    assert_eq!([1, 5].map(|targets| took(IpiPath::Cluster, targets)), [500, 500 + 4 * 200]);
+    assert_eq!([1, 5].map(|targets| took(IpiPath::Pv, targets)), [500, 5 * 200]);
+}
+
+#[test]
 fn a_posted_ipi_is_taken_after_it_was_sent_and_flew() {
     // The sender's kernel waits for the target's lines first. A vCPU that comes to an end of something every 100 ns
     // takes the interrupt no earlier than one that computes: its CPU looks at what is posted when the notification is
@@ -149,9 +165,13 @@ fn a_posted_ipi_is_taken_after_it_was_sent_and_flew() {
         let program = routine(vec![user(100), Act::Begin, ipi, Act::Sample, Act::Done]);
         let mut p = machine(2, &[0, 1], vec![program, other]);
         p.vms[0].virt.ipi.path = IpiPath::Posted;
-        p.vms[0].virt.spin.handoff_ns = 5_000;
-        p.host.costs =
-            Costs { ipi_send_ns: 300, ipi_flight_ns: 800, poll_notice_ns: 100, ..free() };
+        p.host.costs = Costs {
+            cache_line_ns: 5_000,
+            ipi_send_ns: 300,
+            ipi_flight_ns: 800,
+            poll_notice_ns: 100,
+            ..free()
+        };
         if polled {
             p.vms[0].virt.idle.host_poll =
                 Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });

@@ -229,7 +229,7 @@ fn readers_wait_for_the_cache_line_of_their_lock() {
         let pins: Vec<u32> = (0..readers as u32).collect();
         let mut p =
             machine(readers as u32, &pins, vec![sections(LockKind::Read, 1, 0, 0); readers]);
-        p.vms[0].virt.spin.handoff_ns = 100;
+        p.host.costs.cache_line_ns = 100;
         p.host.costs.llc_crossing_ns = far;
         let topology = Topology { threads_per_core: 1, cores_per_llc: 1, llcs: readers as u32 };
         *p.host.sched.topology_mut() = topology;
@@ -480,7 +480,8 @@ fn a_search_for_one_to_yield_to_waits_for_what_others_wrote() {
             [vec![locker; 2], vec![sleeper; others]].concat(),
         );
         let spin = &mut p.vms[0].virt.spin;
-        (spin.ple_grow, spin.ple_window_ns, spin.handoff_ns) = (1, Some(100 * US), 100);
+        (spin.ple_grow, spin.ple_window_ns) = (1, Some(100 * US));
+        p.host.costs.cache_line_ns = 100;
         let r = run(&p);
         let busy = scalar(&r, "guest", "exit_time.pause") / 100.0 * n as f64 * 1e9;
         busy / scalar(&r, "guest", "exits.pause")

@@ -193,10 +193,10 @@ fn loads_that_wait_are_in_the_published_order() {
     let rates = ["vanilla", "yield", "woken", "yield-woken"]
         .map(|policy| scalar(&d, "vm.ebizzy", "rate", policy));
     assert!(rates.is_sorted_by(|a, b| a < b), "{rates:?}");
-    // Each VM has a semaphore of its own, whose cache line limits it, and not the pCPUs.
+    // Each VM has a semaphore of its own, whose cache line limits one VM, and not the pCPUs.
     let d = series("pv-tlb-flush-2017", &["pv"]);
     let [one, two, three] = scalars(&d, "vm.ebizzy", "rate", "pv")[..] else { panic!() };
-    assert!(two > 1.5 * one && three > 2.0 * one, "{one} {two} {three}");
+    assert!(two > 1.2 * one && three > 1.5 * one, "{one} {two} {three}");
     let d = series("guest-poll-2017", &["stock", "guest-20us", "host-20us"]);
     let [stock, guest, host] = ["stock", "guest-20us", "host-20us"]
         .map(|policy| latency(&d, "vm.one", policy).mean.unwrap());

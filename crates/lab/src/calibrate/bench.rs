@@ -25,6 +25,10 @@ pub(crate) struct Bench<'a> {
     pub(crate) cpu: u32,
     /// A second CPU, on another core if possible.
     pub(crate) other: Option<u32>,
+    /// A CPU of another core with the same last-level cache.
+    pub(crate) near: Option<u32>,
+    /// A CPU with another last-level cache.
+    pub(crate) far: Option<u32>,
     /// Most time for one measurement.
     pub(crate) budget: Ns,
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),

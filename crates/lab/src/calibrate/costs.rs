@@ -16,6 +16,8 @@
 //! | `sleep` | `sleep-cycle-cpu-busy - context_switch - timer_program` | what a thread pays for a cycle of sleeping and waking beside another thread, less what is charged apart |
 //! | `sleep_idle` | `sleep-cycle-cpu - sleep-cycle-cpu-busy` | what it pays more where its CPU idles meanwhile |
 //! | `pv_spin` | `pause-loop` | the loop itself; its median |
+//! | `cache_line` | `cache-line` | the median |
+//! | `llc_crossing` | `cache-line-far - cache_line` | the medians; an IPI's way is taken to be as much longer |
 //! | `setattr` | `setattr-own - call` | |
 //! | `exit + entry` | the smaller of `exit-interrupt - ipi_receive` and `exit-cpuid - guest-gate` (`guest-gate` where ring 0 is emulated) | the cheapest way out and back; what an exit takes more is its handling. An interrupt has none in the simulator: where it takes more than a trap, the simulator charges too little |
 //! | `handle_*` | the exit of its kind less `exit + entry`; less `guest-gate` too, unless ring 0 is emulated | there the way to ring 0 is itself an exit |
@@ -181,9 +183,15 @@ impl At<'_> {
         v.measured("timer_irq", own("timer-interrupt", 0), "timer-interrupt", "timer-interrupt");
         let program = own("timer-program", call);
         v.measured("timer_program", program, "timer-program - syscall", "timer-program");
-        // A constant: in longer measurements something else took the CPU.
-        let pauses = self.known.seen("pause-loop").map(|d| d.median_ns);
-        v.measured("pv_spin", pauses, "pause-loop", "pause-loop");
+        // Constants: in longer measurements something else took a CPU.
+        let median = |name| self.known.seen(name).map(|d| d.median_ns);
+        v.measured("pv_spin", median("pause-loop"), "pause-loop", "pause-loop");
+        v.measured("cache_line", median("cache-line"), "cache-line", "cache-line");
+        if let Some(far) = median("cache-line-far") {
+            let crossing = far.saturating_sub(self.sum(&v, &["cache_line"]));
+            let formula = "cache-line-far - cache_line";
+            v.derived("llc_crossing", crossing, formula, "cache-line-far");
+        }
         v.measured("ipi_receive", own("ipi-receive", 0), "ipi-receive", "ipi-receive");
         let wake = own("wake-here", self.m("futex-wake-nobody").unwrap_or(call));
         v.measured("wakeup", wake, "wake-here - futex-wake-nobody", "wake-here");

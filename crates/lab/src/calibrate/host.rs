@@ -1,7 +1,7 @@
 //! Costs of the host alone: system calls, switches, wake-ups, timers.
 #![allow(unsafe_code, reason = "times raw system calls")]
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use vcoop_model::plan::Ns;
@@ -77,6 +77,7 @@ pub(crate) fn measure(b: &mut Bench<'_>) -> Result<(), Error> {
     })?;
     let about = "32768 turns of a loop around PAUSE, as a waiter for a paravirtual lock makes them";
     b.sample("pause-loop", about, |out| timer.time(out, pause_loop))?;
+    cache_lines(b)?;
     timer_program(b)?;
     setattr(b)?;
     switch(b)?;
@@ -124,6 +125,81 @@ fn timer_program(b: &mut Bench<'_>) -> Result<(), Error> {
             out.push(tsc() - before);
             timer.set(0);
         }
+    })
+}
+
+/// The way of a cache line from core to core.
+fn cache_lines(b: &mut Bench<'_>) -> Result<(), Error> {
+    let about = "compare-and-swap on a word that another core with the same last-level cache wrote";
+    let why = "no other core has the same last-level cache";
+    cache_line(b, ("cache-line", about), b.near, why)?;
+    let about = "the same with a core that has another last-level cache";
+    cache_line(b, ("cache-line-far", about), b.far, "there is only one last-level cache")
+}
+
+/// A word that two threads write in turn, alone in its cache line and in that which a prefetcher takes with it.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Word(AtomicU32);
+
+impl Word {
+    const SOON: u32 = 0;
+    const MINE: u32 = 1;
+    const PEERS: u32 = 2;
+    const OVER: u32 = 3;
+
+    /// Writes `to` as soon as `from` is there. False: there will be no other.
+    fn swap(&self, from: u32, to: u32) -> bool {
+        loop {
+            match self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(Self::OVER) => return false,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn cache_line(
+    b: &mut Bench<'_>,
+    (name, about): (&'static str, &'static str),
+    peer: Option<u32>,
+    why_not: &str,
+) -> Result<(), Error> {
+    /// Turns of both threads in a sample: one alone is not much longer than reading the clock.
+    const TURNS: u64 = 64;
+    let Some(peer) = peer else {
+        b.skip(name, why_not);
+        return Ok(());
+    };
+    let (block, fifo, floor) = (Timer::of(b).block, b.fifo, b.floor);
+    b.measure(name, about, |out| {
+        let word = Word(AtomicU32::new(Word::SOON));
+        thread::scope(|s| {
+            let peer = s.spawn(|| {
+                let ready = prepare(peer, fifo, 0);
+                let first = if ready.is_ok() { Word::MINE } else { Word::OVER };
+                word.0.store(first, Ordering::Release);
+                while word.swap(Word::PEERS, Word::MINE) {}
+                ready
+            });
+            // It begins on this CPU.
+            while word.0.load(Ordering::Acquire) == Word::SOON {
+                sleep_until(monotonic() + 200_000);
+            }
+            let turn = || word.swap(Word::MINE, Word::PEERS);
+            let mut both = turn();
+            let until = tsc() + block;
+            let mut last = tsc();
+            while both && last < until {
+                let before = last;
+                both = (0..TURNS).all(|_| turn());
+                last = tsc();
+                out.push((last - before) / (2 * TURNS) + floor);
+            }
+            word.swap(Word::MINE, Word::OVER);
+            peer.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+        })
     })
 }
 

@@ -75,7 +75,7 @@ fn measure(
     let root = Root::new(Path::new("/"));
     let load_average = root.text("proc/loadavg").unwrap_or_default();
     let steal_before = root.steal();
-    let (cpu, other) = cpus(&facts);
+    let Cpus { cpu, other, near, far } = Cpus::of(&facts);
     let fifo = Attributes::from_policy(&Policy::Fifo(1)).set(0).is_ok();
     host::prepare(cpu, fifo, 0)?;
     let watch_ns = options.noise_ns.unwrap_or(if options.quick { NOISE_NS.1 } else { NOISE_NS.0 });
@@ -83,6 +83,8 @@ fn measure(
         clock: Clock::new(0, khz),
         cpu,
         other,
+        near,
+        far,
         budget: if options.quick { BUDGET_NS.1 } else { BUDGET_NS.0 },
         stop,
         progress,
@@ -163,15 +165,27 @@ fn open() -> Result<Kvm, Error> {
     Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))
 }
 
-/// The CPU to measure, and a second one on another core if possible: the last ones, because interrupts and most
-/// programs use the first.
-fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
-    let threads =
-        if facts.topology.read { facts.topology.value.threads_per_core.max(1) } else { 1 };
-    let mut from_last = facts.cpus.iter().rev().copied();
-    let cpu = from_last.next().unwrap_or(0);
-    let other = from_last.clone().nth(threads as usize - 1).or_else(|| from_last.next());
-    (cpu, other)
+/// The CPU to measure, and others: see [`Bench`].
+#[derive(Debug, PartialEq, Eq)]
+struct Cpus {
+    cpu: u32,
+    other: Option<u32>,
+    near: Option<u32>,
+    far: Option<u32>,
+}
+
+impl Cpus {
+    /// The last ones, because interrupts and most programs use the first.
+    fn of(facts: &HostFacts) -> Self {
+        let topology = facts.topology.value;
+        let threads = if facts.topology.read { topology.threads_per_core.max(1) } else { 1 };
+        let mut from_last = facts.cpus.iter().rev().copied();
+        let cpu = from_last.next().unwrap_or(0);
+        let other = from_last.clone().nth(threads as usize - 1).or_else(|| from_last.next());
+        let near = other.filter(|_| topology.cores_per_llc > 1);
+        let far = facts.cpus.first().copied().filter(|_| topology.llcs > 1);
+        Self { cpu, other, near, far }
+    }
 }
 
 /// Locks this process's memory while it lives.
@@ -196,4 +210,28 @@ impl Drop for Locked {
 /// The date, UTC, as `2026-11-20`.
 fn today() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_sched::config::Topology;
+
+    use super::*;
+    use crate::facts::Fact;
+
+    #[test]
+    fn other_cpus_are_chosen_by_core_and_cache() {
+        let mut facts = HostFacts::read(Path::new("/nowhere"), &[0, 4, 1, 5, 2, 6, 3, 7], None);
+        let mut of = |threads_per_core, cores_per_llc, llcs| {
+            let topology = Topology { threads_per_core, cores_per_llc, llcs };
+            facts.topology = Fact::read(topology, "a test");
+            Cpus::of(&facts)
+        };
+        let (cpu, far) = (7, Some(0));
+        // 3 and 7 share a core, 2, 6, 3 and 7 a cache.
+        assert_eq!(of(2, 2, 2), Cpus { cpu, other: Some(6), near: Some(6), far });
+        assert_eq!(of(2, 4, 1), Cpus { cpu, other: Some(6), near: Some(6), far: None });
+        assert_eq!(of(2, 1, 4), Cpus { cpu, other: Some(6), near: None, far });
+        assert_eq!(of(1, 8, 1).other, Some(3));
+    }
 }

@@ -388,6 +388,9 @@ costs! {
     IpiSend: ipi_send => ipi_send_ns,
     /// Time an IPI travels.
     IpiFlight: ipi_flight => ipi_flight_ns,
+    /// Time until a CPU that waits for a cache line sees what another CPU of the same last-level cache wrote to it.
+    /// Profiles from before 1 December 2026 have none.
+    CacheLine: cache_line => cache_line_ns = "{ ns = 51, source = \"assumed: this profile has none; as xeon-server\" }",
     /// How much longer an IPI travels to a CPU with another last-level cache, and how much longer a cache line that was
     /// written there takes. Profiles from before 27 November 2026 have none.
     LlcCrossing: llc_crossing => llc_crossing_ns = "{ ns = 0, source = \"assumed: this profile has none\" }",

@@ -45,7 +45,7 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let (vm, p, now) = (vcpu.vm as usize, vcpu.pcpu, self.clock.now());
         let Some(&mut line) = self.vms[vm].sync.sleeping.word(l) else { return };
-        let transfer = line.last_writer().map_or(0, |from| self.line(vm, from));
+        let transfer = line.last_writer().map_or(0, |from| self.line(from));
         let word = self.vms[vm].sync.sleeping.word(l);
         let ns = word.map_or(0, |line| line.write(p, now, transfer));
         if ns > 0 {

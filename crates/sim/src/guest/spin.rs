@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::{SpinLocks, SpinVirt, Told};
+use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -146,11 +147,12 @@ impl World<'_> {
             self.stops_conferring(v);
             self.stop_guest(self.vcpus[v as usize].pcpu);
         }
-        let handoff = self.vms[vm].sync.spin.handoff_ns;
+        // It sees the change only when it has the cache line. A timer's handler ran on its own CPU.
+        let own = matches!(self.vms[vm].tasks[t as usize].spin, Spin::Timer);
+        let line = if own { 0 } else { self.costs.of(CostKey::CacheLine) };
         let work = &mut self.vms[vm].tasks[t as usize];
         work.spin = Spin::No;
-        // It sees the change only when it has the cache line.
-        work.left = handoff;
+        work.left = line;
         let ns = work.needs();
         if spins {
             self.guest_begin(v, GuestSegment::User, ns);
@@ -195,7 +197,7 @@ impl World<'_> {
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
-            Spin::Lock(_) if away => Some((sync.spin.handoff_ns, Spell::Away)),
+            Spin::Lock(_) if away => Some((self.plan.host.costs.cache_line_ns, Spell::Away)),
             Spin::Lock(l) if sync.spin.locks.halts() && !sync.locks.is_outside(l, t) => {
                 Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
             }
@@ -436,7 +438,7 @@ impl World<'_> {
                 continue;
             }
             if since.is_some_and(|at| self.vcpus[c as usize].spin.was_switched_since(at)) {
-                let line = self.line(vm, self.vcpus[c as usize].home);
+                let line = self.line(self.vcpus[c as usize].home);
                 self.pay(line);
             }
             if !self.is_ready(c) {
@@ -518,7 +520,7 @@ impl World<'_> {
         // The lock of the other run queue.
         let there = self.host.cpu_of(target).0;
         if there != p {
-            let line = self.line(vm, there);
+            let line = self.line(there);
             self.pay(line);
         }
         let done = self.host.yield_to(self.clock.now(), CpuId(p), target);

@@ -16,8 +16,9 @@
 //!
 //! Each target costs several cache lines that another CPU wrote last. The sender's kernel waits for two: the
 //! target's call data and its queue (`smp_call_function_many_cond` of `kernel/smp.c`). In a multicast KVM waits for
-//! two more: the target's posted interrupts and its mode (`__apic_accept_irq`). If an exit has one target, they are
-//! part of its handling.
+//! two more: the target's posted interrupts and its mode (`__apic_accept_irq`). It also delivers an IPI to each. If an
+//! exit has one target, all this is part of its handling. A delivery takes what an ICR write takes more than an EOI,
+//! the write to the APIC that does least.
 
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};
@@ -84,7 +85,7 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
-        let line = |&to: &u32| self.line(vm, self.vcpus[to as usize].home);
+        let line = |&to: &u32| self.line(self.vcpus[to as usize].home);
         let lines = LINES * mask.iter().map(line).sum::<Ns>();
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         let multicast = mask.len() > 1;
@@ -157,11 +158,13 @@ impl World<'_> {
 
     /// The host's work for a multicast. `by_apic`: its APIC sends it, and not the guest by a hypercall.
     pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32, by_apic: bool) {
-        let vm = self.vcpus[v as usize].vm as usize;
-        for _ in 0..targets {
+        let costs = &self.plan.host.costs;
+        let delivery = costs.handle_icr_ns.saturating_sub(costs.handle_eoi_ns);
+        for n in 0..targets {
             let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
-            let line = self.line(vm, self.vcpus[to as usize].home);
-            self.pay(LINES * line);
+            let line = self.line(self.vcpus[to as usize].home);
+            let handled = by_apic && n == 0;
+            self.pay(LINES * line + if handled { 0 } else { delivery });
             if by_apic && targets == 1 {
                 self.ipi_delivered(v, to);
             }
@@ -176,8 +179,8 @@ impl World<'_> {
     }
 
     /// Time that a cache line written by another pCPU takes to the executing one.
-    pub(crate) fn line(&mut self, vm: usize, from: u32) -> Ns {
-        self.vms[vm].sync.spin.handoff_ns + self.crossing(from)
+    pub(crate) fn line(&mut self, from: u32) -> Ns {
+        self.costs.of(CostKey::CacheLine) + self.crossing(from)
     }
 
     /// The guest's kernel on vCPU `v` makes another vCPU look at its run queue.

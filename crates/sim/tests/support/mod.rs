@@ -43,6 +43,7 @@ pub(crate) fn dear() -> Costs {
         ipi_send_ns: 300,
         ipi_flight_ns: 800,
         llc_crossing_ns: 250,
+        cache_line_ns: 100,
         ipi_receive_ns: 500,
         device_irq_ns: 1_500,
         wakeup_ns: 600,
@@ -326,7 +327,6 @@ pub(crate) fn machine(pcpus: u32, pins: &[u32], tasks: Vec<Program>) -> Plan {
         task.label = "t".into();
     }
     vm.vcpu_cpus = pins.iter().map(|&pin| vec![pin]).collect();
-    vm.virt.spin.handoff_ns = 0;
     p.vms = vec![vm];
     probe_all(&mut p);
     p

@@ -24,9 +24,11 @@ fn measure(name: &'static str, ns: Ns) -> Measure {
 const CPU: Cpu = Cpu { tsc_khz: 2_000_000, signature: 0x606a6, preemption_timer_shift: Some(5) };
 
 /// A hardware KVM: an exit of 1 us behind a gate of 200 ns.
-const MEASURES: [(&str, Ns); 32] = [
+const MEASURES: [(&str, Ns); 34] = [
     ("syscall", 100),
     ("pause-loop", 150_000),
+    ("cache-line", 40),
+    ("cache-line-far", 130),
     ("tick", 2_000),
     ("timer-interrupt", 1_000),
     ("timer-program", 400),
@@ -93,6 +95,7 @@ fn a_hardware_kvm_charges_exit_and_entry_once() {
         assert_eq!(of("exit") + of("vcpu_put"), 1_500, "what a vCPU takes more than a thread");
         assert_eq!(of("handle_timer_msr"), 500);
         assert_eq!((of("pv_spin"), of("handle_eoi")), (150_000, 0), "the latter never below zero");
+        assert_eq!((of("cache_line"), of("llc_crossing")), (40, 90));
         assert_eq!(of("context_switch"), 1_000);
         assert_eq!(of("sleep"), 2_500 - 1_000 - 300);
         assert_eq!(of("sleep_idle"), 500);

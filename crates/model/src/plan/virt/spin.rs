@@ -58,8 +58,6 @@ pub struct SpinVirt {
     pub ple_window_ns: Option<Ns>,
     /// Factor by which each such exit makes the window longer.
     pub ple_grow: u32,
-    /// Time until a spinning vCPU sees another's write: the way of a cache line from core to core.
-    pub handoff_ns: Ns,
     /// vCPUs to which the host yields.
     #[serde(default, skip_serializing_if = "is_default")]
     pub candidates: Candidates,
@@ -202,13 +200,12 @@ impl SpinVirt {
 
 impl Default for SpinVirt {
     fn default() -> Self {
-        // KVM doubles its window. 100 ns is a cache line from another core of the same package.
+        // KVM doubles its window.
         Self {
             locks: SpinLocks::Queued,
             threshold_ns: None,
             ple_window_ns: None,
             ple_grow: 2,
-            handoff_ns: 100,
             candidates: Candidates::default(),
             preempted_unseen: false,
             told: Told::default(),

@@ -291,8 +291,6 @@ virt_keys! {
     /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
     /// from Linux 4.11 to 5.3. Default: false.
     wait_early_preempted: bool => |virt, on| virt.spin.early_if_preempted = *on,
-    /// Time until a vCPU that spins sees the write of another vCPU. Default: 100ns.
-    spin_handoff: Time => |virt, time| virt.spin.handoff_ns = time.0,
     /// What decides how many of its vCPUs the guest uses: `entitlement`, `step` (as merged in
     /// Linux), `proportional` or `host-hint`. Default: no governor; the guest uses all vCPUs.
     governor: Kind => |virt, kind| virt.govern.kind = Some(*kind),

@@ -367,11 +367,9 @@ fn a_hint_is_several_switches_and_each_can_be_set_alone() {
     ] {
         assert_eq!(virt(&format!("ipi = '{word}'")).ipi.path, path);
     }
-    let spin = virt(
-        "ple_window = '2us'\nple_grow = 1\nspinlocks = 'pv'\nspin_threshold = '3us'\nspin_handoff = '0us'",
-    );
+    let spin = virt("ple_window = '2us'\nple_grow = 1\nspinlocks = 'pv'\nspin_threshold = '3us'");
     assert_eq!((spin.spin.ple_window_ns, spin.spin.ple_grow), (Some(2_000), 1));
-    assert_eq!((spin.spin.threshold_ns, spin.spin.handoff_ns), (Some(3_000), 0));
+    assert_eq!(spin.spin.threshold_ns, Some(3_000));
 }
 
 #[test]
