@@ -16,10 +16,22 @@ pub(crate) struct Used {
     pub(crate) others: u64,
     /// Idle time.
     pub(crate) idle: u64,
-    /// Time of CPUs without an event: idle, or used by one thread that neither slept nor was preempted.
+    /// Time of CPUs without an event: idle, or used by one thread that neither slept nor was preempted. See
+    /// [`divide`](Self::divide).
     pub(crate) unseen: u64,
     /// Time that is not known, because events were lost.
     pub(crate) unknown: u64,
+}
+
+impl Used {
+    /// Divides time of CPUs without an event between idle time and other threads. `idle`: idle time of all CPUs, by the
+    /// kernel's counts. They are too coarse to tell of threads that ran for less than a `step`.
+    pub(crate) fn divide(&mut self, time: u64, idle: u64, step: u64) {
+        let busy = time.saturating_sub(idle.saturating_sub(self.idle));
+        let busy = if busy < step { 0 } else { busy };
+        self.idle += time - busy;
+        self.others += busy;
+    }
 }
 
 /// What a CPU runs.
@@ -186,6 +198,17 @@ mod tests {
         crowd.begin(210);
         let used = Used { vm: 90, others: 0, idle: 90, unseen: 90, unknown: 0 };
         assert_eq!(crowd.used(300), used);
+    }
+
+    #[test]
+    fn a_thread_that_is_never_switched_is_no_idle_cpu() {
+        let divided = |idle| {
+            let mut used = Used { idle: 100, ..Used::default() };
+            used.divide(80, idle, 20);
+            (used.idle, used.others)
+        };
+        assert_eq!([divided(100), divided(130)], [(100, 80), (130, 50)]);
+        assert_eq!([divided(165), divided(200)], [(180, 0), (180, 0)], "idle, within a step");
     }
 
     #[test]

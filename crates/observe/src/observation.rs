@@ -13,7 +13,8 @@ use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, Wh
 use vcoop_threads::clock::{ClockId, kernel_clock};
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
-    Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, cpu_list, gettid, run_time,
+    Attributes, IDLE_STEP_NS, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, cpu_list,
+    gettid, idle_ns, run_time,
 };
 use vcoop_window::Number;
 
@@ -94,6 +95,8 @@ struct Window {
     /// The kernel's counts of each vCPU's thread at its beginning.
     counted: Vec<RunTime>,
     throttled: Throttled,
+    /// Idle time of the CPUs since boot, at its beginning.
+    idle_ns: Ns,
     /// Its beginning in clock ticks since boot.
     ticks: u64,
     /// Names for an observer, once there is one.
@@ -230,6 +233,7 @@ impl Observation {
             urgent,
             counted,
             throttled,
+            idle_ns: idle_ns(&self.cpus),
             ticks: ticks(),
             names: None,
             told: false,
@@ -336,9 +340,12 @@ impl Observation {
             observer.closes(ns);
         }
         let mut used = self.crowd.used(to);
-        // On a CPU without any event either such a vCPU ran or no thread.
+        // On a CPU without any event such a vCPU ran, or another thread, or none. How much of it was idle, only the
+        // kernel's counts say, in coarse steps.
         used.vm += silent;
-        used.idle += used.unseen.saturating_sub(silent);
+        let idle = idle_ns(&self.cpus).saturating_sub(window.idle_ns);
+        let step = self.clock.to_cycles(IDLE_STEP_NS * self.cpus.len() as Ns);
+        used.divide(used.unseen.saturating_sub(silent), self.clock.to_cycles(idle), step);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
         let number = |v: &Vcpu| Number { index: v.index, kvm_id: v.kvm_id };
         let numbers: Vec<Number> = self.subject.vcpus.iter().map(number).collect();

@@ -1,7 +1,7 @@
 //! Observations of threads of this process, which stand for vCPUs, on a CPU that they share with hogs.
 //! Without tracefs all are skipped.
 
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -204,17 +204,49 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     Ok(())
 });
 
+/// A vCPU whose process is stopped: nothing is heard of it.
+struct Stopped(Child);
+
+impl Stopped {
+    fn new() -> Self {
+        let child = Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
+        let stat = Stat::open(child.id().cast_signed()).unwrap();
+        until("it is stopped", || stat.is_stopped());
+        Self(child)
+    }
+
+    fn observed(&self, time: Duration) -> Result<Observed, Skip> {
+        let tid = self.0.id().cast_signed();
+        let start = Stat::open(tid).unwrap().start().unwrap();
+        let vcpu = Vcpu { index: 0, kvm_id: None, tid, start };
+        let mut observation = of(Subject { vcpus: vec![vcpu], ..subject(&[]) })?;
+        Ok(window(&mut observation, time, &mut Nobody))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+test!("live", a_cpu_that_one_thread_has_all_the_time_is_not_idle, || {
+    let stopped = Stopped::new();
+    let _hogs: Vec<Worker> =
+        allowed_cpus().unwrap().iter().map(|cpu| Worker::hog(&[*cpu])).collect();
+    // In a window so short there is often no switch on a CPU.
+    let mut idle = Vec::new();
+    for _ in 0..10 {
+        let observed = stopped.observed(Duration::from_millis(60))?;
+        idle.push(scalar(&observed.recording, "host", "idle"));
+    }
+    assert!(idle.iter().all(|percent| *percent < 40.0), "{idle:?}");
+    Ok(())
+});
+
 test!("live", a_vcpu_that_is_stopped_does_not_wait_for_a_cpu, || {
-    let mut child = Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
-    let tid = child.id().cast_signed();
-    let stat = Stat::open(tid).unwrap();
-    let vcpu = Vcpu { index: 0, kvm_id: None, tid, start: stat.start().unwrap() };
-    until("it is stopped", || stat.is_stopped());
-    let observed = of(Subject { vcpus: vec![vcpu], ..subject(&[]) })
-        .map(|mut observation| window(&mut observation, Duration::from_millis(300), &mut Nobody));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let observed = observed?;
+    let observed = Stopped::new().observed(Duration::from_millis(300))?;
     assert_sums(&observed, "web.vcpu0");
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
     let told = "the thread of vCPU 0 is stopped";

@@ -53,6 +53,24 @@ pub fn host_busy_ns() -> Ns {
     (Host::now().busy * 1e7) as Ns
 }
 
+/// Time since boot in which these CPUs ran no thread, in nanoseconds: their sum. The kernel tells it in steps of
+/// [`IDLE_STEP_NS`] for each.
+pub fn idle_ns(cpus: &[u32]) -> Ns {
+    idle_in(&fs::read_to_string("/proc/stat").unwrap_or_default(), cpus)
+}
+
+/// Resolution of a CPU's idle time.
+pub const IDLE_STEP_NS: Ns = 10_000_000;
+
+fn idle_in(stat: &str, cpus: &[u32]) -> Ns {
+    let lines = stat.lines().filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
+    let of = |(cpu, line): (&str, &str)| {
+        let is_one = cpu.parse().is_ok_and(|cpu| cpus.contains(&cpu));
+        is_one.then(|| ticks(line).iter().skip(3).take(2).sum::<f64>() as Ns * IDLE_STEP_NS)
+    };
+    lines.filter_map(of).sum()
+}
+
 struct Host {
     /// All CPUs together, idle or not.
     all: f64,
@@ -137,6 +155,14 @@ mod tests {
         let host = Host::now();
         let ns = host_busy_ns() as f64;
         assert!((host.busy * 1e7..=host.all * 1e7).contains(&ns), "{ns} of {} ticks", host.busy);
+    }
+
+    #[test]
+    fn cpus_are_idle_if_they_run_nothing_or_wait_for_io() {
+        let stat =
+            "cpu  9 9 9 999 9\ncpu0 1 2 3 400 50 6\ncpu1 1 2 3 30 4 5\ncpu10 1 1 1 7 0\nintr 5 6\n";
+        let ms = |cpus: &[u32]| super::idle_in(stat, cpus) / 1_000_000;
+        assert_eq!([ms(&[0]), ms(&[0, 1]), ms(&[1, 2]), ms(&[])], [4_500, 4_840, 340, 0]);
     }
 
     #[test]
