@@ -159,11 +159,11 @@ impl Config {
         Ok(Self { rules, metrics, windows, busy_poll_ns })
     }
 
-    /// What looks like a mistake, in words: a `vmm` that fits none that vcoop knows. It is no error, because a rule can
-    /// name the executable of any other.
+    /// What looks like a mistake, in words: a `vmm` that fits none that vcoop knows, and a rule that never applies. The
+    /// former is no error, because a rule can name the executable of any other VMM.
     pub fn doubts(&self) -> Vec<String> {
         let known = Vmm::KNOWN.map(|vmm| vmm.to_string().to_lowercase());
-        let doubt = |(number, rule): (usize, &Rule)| {
+        let unknown = |(number, rule): (usize, &Rule)| {
             let pattern = rule.vmm.as_ref()?;
             let fits = known.iter().any(|name| pattern.matches(name));
             let near = || nearest(pattern.as_str(), "they are", &known);
@@ -175,7 +175,15 @@ impl Config {
                 )
             })
         };
-        (1..).zip(&self.rules).filter_map(doubt).collect()
+        let unused = |(number, rule): (usize, &Rule)| {
+            let (first, _) =
+                (1..number).zip(&self.rules).find(|(_, earlier)| earlier.covers(rule))?;
+            Some(format!(
+                "rule {number} never applies: rule {first} fits all VMs that it fits, and the first one counts"
+            ))
+        };
+        let rules = || (1..).zip(&self.rules);
+        rules().filter_map(unknown).chain(rules().filter_map(unused)).collect()
     }
 
     /// The rule of a VM, and its number from 1.
@@ -334,6 +342,16 @@ impl Rule {
             && fits(&self.cgroup, vm.cgroup.as_deref().unwrap_or_default())
     }
 
+    /// Whether it surely fits every VM that `other` fits: no pattern of its own is narrower.
+    fn covers(&self, other: &Self) -> bool {
+        let covers = |own: &Option<Pattern>, theirs: &Option<Pattern>| {
+            own.as_ref().is_none_or(|own| own.as_str() == "*" || Some(own) == theirs.as_ref())
+        };
+        covers(&self.name, &other.name)
+            && covers(&self.vmm, &other.vmm)
+            && covers(&self.cgroup, &other.cgroup)
+    }
+
     /// Whether the configuration changes anything.
     pub fn acts(&self) -> bool {
         self.policy != "vanilla"
@@ -380,6 +398,29 @@ mod tests {
         let [doubt] = &*doubts("qmeu") else { panic!("one") };
         assert!(doubt.starts_with("rule 1: vmm = \"qmeu\" fits no VMM"), "{doubt}");
         assert!(doubt.contains("did you mean `qemu`? they are: qemu, cloud hypervisor"), "{doubt}");
+    }
+
+    #[test]
+    fn a_rule_behind_one_that_fits_more_is_doubted() {
+        let doubts = |rules: &[&str]| {
+            let rule = |keys: &&str| format!("[[rule]]\npolicy = \"static\"\n{keys}\n");
+            let text: String = rules.iter().map(rule).collect();
+            Config::parse("vcoop.toml", &text).unwrap().doubts()
+        };
+        let web = "name = \"web*\"";
+        let both = "name = \"web*\"\nvmm = \"qemu\"";
+        for rules in
+            [&[web, ""][..], &[both, web, ""], &["vmm = \"qemu\"", web], &["name = \"w\"", web]]
+        {
+            assert_eq!(doubts(rules), [""; 0], "{rules:?}");
+        }
+        for rules in [[web, "", both], ["name = \"*\"", web, ""], ["", "", web]] {
+            assert!(
+                doubts(&rules)
+                    .iter()
+                    .any(|doubt| doubt.starts_with("rule 3 never applies: rule 1"))
+            );
+        }
     }
 
     #[test]
