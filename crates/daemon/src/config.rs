@@ -179,7 +179,7 @@ impl Config {
             let (first, _) =
                 (1..number).zip(&self.rules).find(|(_, earlier)| earlier.covers(rule))?;
             Some(format!(
-                "rule {number} never applies: rule {first} fits all VMs that it fits, and the first one counts"
+                "rule {number} never applies: rule {first} comes first, and fits all VMs that rule {number} fits"
             ))
         };
         let rules = || (1..).zip(&self.rules);

@@ -302,7 +302,7 @@ fn foreign_realtime(vm: &Vm) -> Option<Note> {
     let foreign = vm.vcpus.iter().filter(|v| v.thread.realtime_by == Some("unknown"));
     let foreign: Vec<u32> = foreign.map(|v| v.index).collect();
     let evidence = format!("who made vCPU {} real-time is not known", cpu_list(&foreign));
-    let remedy = "vcoop restore, if it was a vcoop that was killed: one has left changes";
+    let remedy = "vcoop restore takes back what a vcoop that was killed has left on this host";
     (!foreign.is_empty()).then(|| Note {
         pid: Some(vm.pid),
         evidence,
