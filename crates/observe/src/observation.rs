@@ -13,7 +13,7 @@ use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, Wh
 use vcoop_threads::clock::{ClockId, kernel_clock};
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
-    Attributes, IDLE_STEP_NS, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, cpu_list,
+    Attributes, RunTime, Stat, Stay, USER_TICK_NS, affinity, allowed_cpus, apart_from, cpu_list,
     gettid, idle_ns, run_time,
 };
 use vcoop_window::Number;
@@ -107,7 +107,7 @@ struct Window {
 
 /// Now, in clock ticks of user space since boot: a hundred a second.
 fn ticks() -> u64 {
-    kernel_clock(ClockId::Boottime) / 10_000_000
+    kernel_clock(ClockId::Boottime) / USER_TICK_NS
 }
 
 /// CPU time of the calling thread.
@@ -344,7 +344,7 @@ impl Observation {
         // kernel's counts say, in coarse steps.
         used.vm += silent;
         let idle = idle_ns(&self.cpus).saturating_sub(window.idle_ns);
-        let step = self.clock.to_cycles(IDLE_STEP_NS * self.cpus.len() as Ns);
+        let step = self.clock.to_cycles(USER_TICK_NS * self.cpus.len() as Ns);
         used.divide(used.unseen.saturating_sub(silent), self.clock.to_cycles(idle), step);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
         let number = |v: &Vcpu| Number { index: v.index, kvm_id: v.kvm_id };

@@ -106,9 +106,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
 fn fitting(rows: &[Vec<String>], style: Style) -> (String, &'static [usize]) {
     let fits = |line: &str| visible(line).count() <= style.width;
     let with = |left_out: &'static [usize]| (columns(rows, left_out, style), left_out);
-    let tables = (0..=LEAVE.len()).map(|n| with(&LEAVE[..n]));
-    let narrowest = with(&LEAVE);
-    tables.into_iter().find(|(table, _)| table.lines().all(fits)).unwrap_or(narrowest)
+    let mut tables = (0..LEAVE.len()).map(|n| with(&LEAVE[..n]));
+    tables.find(|(table, _)| table.lines().all(fits)).unwrap_or_else(|| with(&LEAVE))
 }
 
 fn columns(rows: &[Vec<String>], left_out: &[usize], style: Style) -> String {

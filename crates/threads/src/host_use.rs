@@ -49,24 +49,23 @@ impl HostUse {
 
 /// CPU time of the whole host that was not idle since boot, in nanoseconds.
 pub fn host_busy_ns() -> Ns {
-    // Ticks of user space's clock are a hundredth of a second.
-    (Host::now().busy * 1e7) as Ns
+    Host::now().busy as Ns * USER_TICK_NS
 }
 
-/// Time since boot in which these CPUs ran no thread, in nanoseconds: their sum. The kernel tells it in steps of
-/// [`IDLE_STEP_NS`] for each.
+/// Time since boot in which these CPUs ran no thread, in nanoseconds: their sum. The kernel counts that of each in steps
+/// of [`USER_TICK_NS`].
 pub fn idle_ns(cpus: &[u32]) -> Ns {
     idle_in(&fs::read_to_string("/proc/stat").unwrap_or_default(), cpus)
 }
 
-/// Resolution of a CPU's idle time.
-pub const IDLE_STEP_NS: Ns = 10_000_000;
+/// A tick of the clock by which the kernel tells CPU time to user space (`USER_HZ`).
+pub const USER_TICK_NS: Ns = 10_000_000;
 
 fn idle_in(stat: &str, cpus: &[u32]) -> Ns {
     let lines = stat.lines().filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
     let of = |(cpu, line): (&str, &str)| {
         let is_one = cpu.parse().is_ok_and(|cpu| cpus.contains(&cpu));
-        is_one.then(|| ticks(line).iter().skip(3).take(2).sum::<f64>() as Ns * IDLE_STEP_NS)
+        is_one.then(|| idle(&ticks(line)) as Ns * USER_TICK_NS)
     };
     lines.filter_map(of).sum()
 }
@@ -89,9 +88,8 @@ impl Host {
     fn parse(stat: &str) -> Self {
         let mut lines = stat.lines();
         let cpus = ticks(lines.next().unwrap_or_default().trim_start_matches("cpu"));
-        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in the first two.
-        let all: f64 = cpus.iter().take(8).sum();
-        let idle: f64 = cpus.iter().skip(3).take(2).sum();
+        // Guest time is in the first two.
+        let (all, idle): (f64, f64) = (cpus.iter().take(8).sum(), idle(&cpus));
         let niced = cpus.get(1).copied().unwrap_or_default();
         let cpus = lines.take_while(|line| line.starts_with("cpu")).count();
         Self { all, busy: all - idle, niced, cpus }
@@ -119,6 +117,11 @@ fn family(pid: u32) -> f64 {
         .sum();
     // utime, stime, cutime, cstime.
     stat(pid).iter().skip(11).take(4).sum::<f64>() + children
+}
+
+/// Ticks without a thread, of a CPU's line in `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn idle(cpu: &[f64]) -> f64 {
+    cpu.iter().skip(3).take(2).sum()
 }
 
 /// The numbers in a line; other words count as 0.

@@ -49,7 +49,7 @@ pub use attributes::{Attributes, default_slice};
 #[cfg(target_os = "linux")]
 pub use captured::{Baseline, Captured, NotRestored, Restored, nice};
 #[cfg(target_os = "linux")]
-pub use host_use::{HostUse, IDLE_STEP_NS, host_busy_ns, idle_ns};
+pub use host_use::{HostUse, USER_TICK_NS, host_busy_ns, idle_ns};
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
 #[cfg(target_os = "linux")]

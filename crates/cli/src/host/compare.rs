@@ -38,11 +38,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     }
     let found = living::find(&args.vm)?;
     let text = vcoop_daemon::living(&found).scenario(&args.policy);
-    let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
-    let rounds = Some(args.rounds.to_string());
-    let overrides =
-        Overrides::of(&args.sets, &Calibration::default(), &times, &[("--repeats", &rounds)])?;
-    let overrides = named(overrides);
+    let overrides = overrides(&args.sets, &args.each, args.rounds)?;
     let parsed = Scenario::parse(&found.name, &text, &overrides.sets, &NoCaptures);
     let scenario = parsed.map_err(|why| overrides.refuse(why))?;
     let mut plans = scenario.plans(None).map_err(refuse)?;
@@ -99,9 +95,12 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     ended(failure, result.interrupted).and(printed)
 }
 
-/// Errors name the options of this command.
-fn named(overrides: Overrides) -> Overrides {
-    overrides.called("--duration", "--each").called("--repeats", "--rounds")
+/// What the options change. Errors name those of this command.
+fn overrides(sets: &[String], each: &str, rounds: u32) -> Result<Overrides, Failure> {
+    let times = [("--duration", &Some(each.to_owned())), ("--warmup", &Some(WARMUP.to_owned()))];
+    let repeats = [("--repeats", &Some(rounds.to_string()))];
+    let overrides = Overrides::of(sets, &Calibration::default(), &times, &repeats)?;
+    Ok(overrides.called("--duration", "--each").called("--repeats", "--rounds"))
 }
 
 fn announce(args: &CompareArgs, plans: &[Plan]) {
@@ -201,21 +200,19 @@ impl Applies for Applier {
 mod tests {
     use vcoop_model::running_vm::RunningVm;
 
-    use super::{Calibration, NoCaptures, Overrides, Scenario, named};
+    use super::{NoCaptures, Scenario, overrides};
 
     #[test]
     fn errors_name_the_options_of_this_command() {
         let vm = RunningVm { name: "web".to_owned(), vcpus: 1, pcpus: 1 };
         let text = vm.scenario(&["vanilla".to_owned()]);
-        let refused = |each: &str, rounds: &str| {
-            let times = [("--duration", &Some(each.to_owned()))];
-            let rounds = [("--repeats", &Some(rounds.to_owned()))];
-            let given = Overrides::of(&[], &Calibration::default(), &times, &rounds);
-            let given = named(given.unwrap_or_else(|why| panic!("{}", why.text())));
+        let refused = |each: &str, rounds| {
+            let given = overrides(&[], each, rounds);
+            let given = given.unwrap_or_else(|why| panic!("{}", why.text()));
             given.refuse(Scenario::parse("web", &text, &given.sets, &NoCaptures).unwrap_err())
         };
-        assert!(refused("10us", "2").text().contains("--each:1:10: `10us` is too short"));
-        let many = refused("1s", "123456789").text();
+        assert!(refused("10us", 2).text().contains("--each:1:10: `10us` is too short"));
+        let many = refused("1s", 123_456_789).text();
         assert!(many.contains("--rounds:1:9:"), "{many}");
     }
 }
