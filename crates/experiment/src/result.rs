@@ -422,7 +422,7 @@ impl Document {
         name: &str,
         policy: &str,
     ) -> Option<&LatencySeries> {
-        let is = |key: &Key| key.is_in(cell) && key.policy == policy && key.is_named(name);
+        let is = |key: &Key| key.policy == policy && key.is_named(name) && key.is_in(cell);
         self.latencies().find(|series| is(&series.key))
     }
 
@@ -434,8 +434,9 @@ impl Document {
         metric: &str,
         policy: &str,
     ) -> Option<&ScalarSeries> {
+        // The parameters of a cell last: there are many, and most series differ by name.
         let is = |key: &Key| key.probe == probe && key.metric == metric && key.policy == policy;
-        self.scalars().find(|series| series.key.is_in(cell) && is(&series.key))
+        self.scalars().find(|series| is(&series.key) && series.key.is_in(cell))
     }
 
     /// Whether there is data for charts: [`LatencySeries::detail`] of at least one series.
