@@ -156,8 +156,15 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
         "" => String::new(),
         unit => format!(" {}", format::unit_word(unit)),
     };
-    // Not in the unit that suits its size: it is compared with the bounds.
-    let value = check.value.map(|value| format::digits(value) + &unit);
+    // Not in the unit that suits its size: it is compared with the bounds. All digits, if fewer are on another side of a
+    // bound.
+    let holds =
+        |x: f64| check.at_least.is_none_or(|b| x >= b) && check.at_most.is_none_or(|b| x <= b);
+    let shown = |x: f64| {
+        let short = format::digits(x);
+        if short.parse().map(holds) == Ok(holds(x)) { short } else { x.to_string() }
+    };
+    let value = check.value.map(|value| shown(value) + &unit);
     let value = value.unwrap_or_else(|| "not measured".to_owned());
     let bounds = match (check.at_least, check.at_most) {
         (Some(lo), Some(hi)) => format!("{lo} to {hi}{unit}"),
@@ -167,7 +174,7 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
     };
     let interval = check
         .ci95
-        .map(|[lo, hi]| format!(" [{}, {}]", format::digits(lo), format::digits(hi)))
+        .map(|[lo, hi]| format!(" [{}, {}]", shown(lo), shown(hi)))
         .unwrap_or_default();
     let cell = params::words(&params::short(&check.cell));
     let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
@@ -190,4 +197,36 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
         s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells
     );
     if s.claims == 0 { cells + "." } else { format!("{cells}; {claims}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_experiment::reproduce::CheckResult;
+
+    use super::evidence;
+
+    #[test]
+    fn rounding_does_not_hide_on_which_side_of_a_bound_a_value_is() {
+        let said = |value: f64, at_least: Option<f64>, at_most: Option<f64>| {
+            let check = CheckResult {
+                scenario: "s".to_owned(),
+                cell: Default::default(),
+                what: "x".to_owned(),
+                unit: String::new(),
+                value: Some(value),
+                ci95: Some([value, value]),
+                at_least,
+                at_most,
+                holds: true,
+            };
+            evidence(&check)
+        };
+        let bound = Some(1.001);
+        assert_eq!(
+            said(1.0049, bound, None),
+            "s: x = 1.0049 [1.0049, 1.0049], asked: at least 1.001"
+        );
+        assert_eq!(said(1.0049, None, Some(1.01)), "s: x = 1.00 [1.00, 1.00], asked: at most 1.01");
+        assert_eq!(said(2.345_67, bound, None), "s: x = 2.35 [2.35, 2.35], asked: at least 1.001");
+    }
 }
