@@ -10,8 +10,7 @@ use vcoop_sched::config::Policy;
 use crate::input::{Lines, Text, text};
 use crate::line::{self, Line};
 use crate::losses::Losses;
-use crate::replay::numbers;
-use crate::turn::{Act, Turned, Turner};
+use crate::turn::{Act, Turned, Turner, numbers};
 use crate::{CaptureError, Limits};
 
 /// A recorded machine's threads.

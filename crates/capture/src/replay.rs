@@ -6,7 +6,7 @@ use vcoop_model::capture::{CapturedThread, Shape};
 use vcoop_model::plan::{Ns, Step};
 
 use crate::capture::{Capture, Thread, policy};
-use crate::turn::Act;
+use crate::turn::{Act, numbers};
 
 const PPM: u64 = 1_000_000;
 
@@ -95,31 +95,10 @@ impl Capture {
     }
 }
 
-/// The numbers of those that are kept, without the others.
-pub(crate) fn numbers(kept: impl Iterator<Item = bool>) -> Vec<Option<u32>> {
-    let mut next = 0..;
-    kept.map(|keep| if keep { next.next() } else { None }).collect()
-}
-
 fn fits(pattern: &str, thread: &Thread) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => thread.name.starts_with(beginning),
         None => thread.name == pattern,
-    }
-}
-
-impl Act {
-    /// The same act with renumbered peers; `None` for waking a dropped peer.
-    pub(crate) fn renumbered(self, index: &[Option<u32>]) -> Option<Self> {
-        let new = |old: u32| index.get(old as usize).copied().flatten();
-        match self {
-            Self::Wake(peer) => new(peer).map(Self::Wake),
-            Self::Wait { by, slept } => Some(match new(by) {
-                Some(by) => Self::Wait { by, slept },
-                None => Self::Sleep(slept),
-            }),
-            other => Some(other),
-        }
     }
 }
 

@@ -182,7 +182,7 @@ impl Observation {
         });
         recorder.know(&vcpus.chain(others).collect::<Vec<_>>());
         recorder.were_there();
-        let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
+        let own: Vec<Tid> = subject.tids().collect();
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
         let crowd = CpuUse::new(&cpus, &own, subject.pid, recorder.began());
         let taken = cpus.iter().copied();
@@ -206,12 +206,12 @@ impl Observation {
         self.window = None;
         self.poll(&mut Nobody);
         let subject = &self.subject;
-        let throttled = subject.throttled();
+        let throttled = Throttled::of(Path::new("/"), subject.tids());
         let sliced = (slicing.slices, slicing.duration_ns);
         let (events, lost) = (self.recorder.counts().0, self.recorder.lost());
         // These belong to one moment.
         let from = tsc();
-        let counted = subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
+        let counted = subject.tids().map(run_time).collect();
         let urgent = subject.pid.and_then(Urgent::begin);
         let keeps = self.history.is_some();
         let clock = Clock::new(from, self.clock.to_cycles(1_000_000) as u32);
@@ -287,7 +287,7 @@ impl Observation {
     /// Why the recording broke off.
     pub fn end(&mut self, observer: &mut dyn Observer) -> Result<Observed, String> {
         let to = tsc();
-        let counted: Vec<RunTime> = self.subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
+        let counted: Vec<RunTime> = self.subject.tids().map(run_time).collect();
         let Some(from) = self.window.as_ref().map(|window| window.from) else {
             return Err("no window was begun".to_owned());
         };
@@ -487,7 +487,8 @@ impl Observation {
             notes
                 .push(Note::new(evidence, Some("a KVM whose tracepoints fire, with a busy guest")));
         }
-        notes.extend(subject.throttled().note(&window.throttled));
+        let throttled = Throttled::of(Path::new("/"), subject.tids());
+        notes.extend(throttled.note(&window.throttled));
         notes
     }
 }

@@ -1,13 +1,9 @@
 //! The observed VM.
 
-use std::path::Path;
-
 use vcoop_model::running_vm::plain_name;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::Stat;
 use vcoop_vmm::{Accel, Vm};
-
-use crate::caveats::Throttled;
 
 /// A vCPU's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +55,9 @@ impl Subject {
         }
     }
 
-    /// Throttled time of its vCPUs' control groups so far.
-    pub(crate) fn throttled(&self) -> Throttled {
-        Throttled::of(Path::new("/"), self.vcpus.iter().map(|vcpu| vcpu.tid))
+    /// The threads of its vCPUs.
+    pub(crate) fn tids(&self) -> impl Iterator<Item = Tid> {
+        self.vcpus.iter().map(|vcpu| vcpu.tid)
     }
 
     /// Name of a vCPU's probe.

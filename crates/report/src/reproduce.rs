@@ -172,10 +172,8 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
         (None, Some(hi)) => format!("at most {hi}{unit}"),
         (None, None) => "anything".to_owned(),
     };
-    let interval = check
-        .ci95
-        .map(|[lo, hi]| format!(" [{}, {}]", shown(lo), shown(hi)))
-        .unwrap_or_default();
+    let interval =
+        check.ci95.map(|[lo, hi]| format!(" [{}, {}]", shown(lo), shown(hi))).unwrap_or_default();
     let cell = params::words(&params::short(&check.cell));
     let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
     let sign = if check.holds { "" } else { "  <- not so" };

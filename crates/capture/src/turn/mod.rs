@@ -29,7 +29,7 @@ use crate::losses::Losses;
 use crate::{CaptureError, Limits};
 
 use cpu::{Cpu, Current};
-pub(crate) use thread::Act;
+pub(crate) use thread::{Act, numbers};
 use thread::{Building, RanOn, State};
 
 /// A thread at the end of the capture.

@@ -17,6 +17,27 @@ pub(crate) enum Act {
     Prio(i32),
 }
 
+impl Act {
+    /// The same act with renumbered peers; `None` for waking a dropped peer.
+    pub(crate) fn renumbered(self, index: &[Option<u32>]) -> Option<Self> {
+        let new = |old: u32| index.get(old as usize).copied().flatten();
+        match self {
+            Self::Wake(peer) => new(peer).map(Self::Wake),
+            Self::Wait { by, slept } => Some(match new(by) {
+                Some(by) => Self::Wait { by, slept },
+                None => Self::Sleep(slept),
+            }),
+            other => Some(other),
+        }
+    }
+}
+
+/// The numbers of those that are kept, without the others.
+pub(crate) fn numbers(kept: impl Iterator<Item = bool>) -> Vec<Option<u32>> {
+    let mut next = 0..;
+    kept.map(|keep| if keep { next.next() } else { None }).collect()
+}
+
 /// State of a thread, as far as the events show it.
 ///
 /// ```text
