@@ -138,7 +138,8 @@ fn open(pid: u32, range: &str) -> Option<File> {
         return None;
     }
     let path = format!("/proc/self/fd/{}", it.as_raw_fd());
-    OpenOptions::new().read(true).write(true).open(path).ok()
+    // Its owner may have a lease of it (fcntl(2)), and an open would wait for that, 45 s by default.
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()
 }
 
 /// A line of `/proc/PID/maps` about a shared, writable file.
@@ -186,6 +187,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::collections::BTreeSet;
     use std::fs::File;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::FileExt as _;
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
@@ -319,6 +321,40 @@ mod tests {
             while !cuts.is_finished() {
                 assert!(find(std::process::id()).is_ok());
             }
+        });
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "leases have no safe wrapper")]
+    fn a_file_that_its_owner_has_leased_is_not_waited_for() {
+        if !is_root() {
+            return Skip::because("only root may follow map_files").tell();
+        }
+        let _one = crate::registered();
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            return Skip::because("no tmpfs").tell();
+        };
+        file.set_len(1 << 16).unwrap();
+        let mapped = Window::map(&file, 0).unwrap();
+        let lease = |of: libc::c_int| {
+            // SAFETY: who breaks the lease does not end this process; a call without pointers.
+            unsafe {
+                libc::signal(libc::SIGIO, libc::SIG_IGN);
+                libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, of)
+            }
+        };
+        if lease(libc::F_WRLCK) != 0 {
+            return Skip::because(std::io::Error::last_os_error()).tell();
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let found = looked(std::slice::from_ref(&mapped), 1_000);
+                tell.send(found).unwrap();
+            });
+            let found = told.recv_timeout(Duration::from_secs(20));
+            lease(libc::F_UNLCK);
+            assert_eq!(found, Ok((OPENING, None)));
         });
     }
 
