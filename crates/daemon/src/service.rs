@@ -18,8 +18,8 @@ use vcoop_policy::config::Ns;
 use vcoop_service::metrics::{Listen, Served};
 use vcoop_service::{FolderError, accepted, bind};
 use vcoop_text::about;
-use vcoop_threads::Peer;
 use vcoop_threads::tsc::measured_khz;
+use vcoop_threads::{Peer, lift_real_time_limit};
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
 
@@ -93,7 +93,7 @@ impl Service {
     /// [`PlaceError`]; [`FolderError::Busy`] if there is an owner.
     pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
         // First: the keeper inherits it.
-        raise_files();
+        raise_limits();
         let place = Place::take(dir)?;
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
@@ -226,8 +226,10 @@ impl Drop for Service {
 }
 
 /// Raises the limit of open files. Each vCPU takes some, and the usual limit of 1024 is for programs that call
-/// select(2), which this one does not.
-fn raise_files() {
+/// select(2), which this one does not. Lifts that of real-time CPU time: an engine that polls may not sleep for long.
+fn raise_limits() {
+    // If it stays, a keeper outlives the engine.
+    let _ = lift_real_time_limit();
     let limit = getrlimit(Resource::Nofile);
     // If the kernel refuses, files run out earlier, and the message comes then.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -466,7 +468,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::Arc;
 
-    use super::{MOST_ATTACHED, MOST_CONNECTIONS, Owner, Shared, accept, raise_files};
+    use super::{MOST_ATTACHED, MOST_CONNECTIONS, Owner, Shared, accept, raise_limits};
     use crate::client::Client;
     use crate::engine::Engine;
     use crate::engine::tests::{idle, owned, target};
@@ -480,7 +482,7 @@ mod tests {
         let limit = getrlimit(Resource::Nofile);
         let lower = limit.current.map(|files| files - 1);
         setrlimit(Resource::Nofile, Rlimit { current: lower, ..limit }).unwrap();
-        raise_files();
+        raise_limits();
         assert_eq!(getrlimit(Resource::Nofile).current, limit.maximum);
     }
 

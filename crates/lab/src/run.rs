@@ -22,7 +22,7 @@ use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::Recorder;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::{Clock, tsc};
-use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, pin};
+use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, lift_real_time_limit, pin};
 
 use crate::channels::Channels;
 use crate::collect::{Collector, Firing};
@@ -118,6 +118,12 @@ pub fn available() -> Result<(), Missing> {
     let allowed = thread::spawn(move || fifo.set(0)).join();
     if !matches!(allowed, Ok(Ok(()))) {
         return missing("real-time scheduling is not permitted", MAY_BE_REALTIME);
+    }
+    if !lift_real_time_limit() {
+        return missing(
+            "the kernel ends this process after some real-time CPU time (RLIMIT_RTTIME)",
+            "run as root, or prlimit --rttime=unlimited vcoop ...",
+        );
     }
     Ok(())
 }

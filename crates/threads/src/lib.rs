@@ -20,6 +20,8 @@ pub mod journal;
 #[cfg(target_os = "linux")]
 mod kick;
 #[cfg(target_os = "linux")]
+mod limit;
+#[cfg(target_os = "linux")]
 mod namespace;
 #[cfg(target_os = "linux")]
 mod peer;
@@ -52,6 +54,8 @@ pub use captured::{Baseline, Captured, NotRestored, Restored, nice};
 pub use host_use::{HostUse, USER_TICK_NS, host_busy_ns, idle_ns};
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
+#[cfg(target_os = "linux")]
+pub use limit::{lift_real_time_limit, real_time_limit};
 #[cfg(target_os = "linux")]
 pub use namespace::numbers_of_events;
 #[cfg(target_os = "linux")]

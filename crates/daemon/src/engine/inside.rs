@@ -446,6 +446,7 @@ impl Inside {
                     (0..places).for_each(|place| self.check(number, place));
                     self.meet(number);
                     self.seek_window(number);
+                    self.check_limit(number);
                     self.check_rest(number);
                     self.check_scheduler();
                     self.due_again(number, next_check(now), due);

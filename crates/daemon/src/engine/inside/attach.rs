@@ -12,7 +12,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_text::about;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{Attributes, Captured, RunTimes};
+use vcoop_threads::{Attributes, Captured, RunTimes, real_time_limit};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::{AttachedVm, Inside, next_check};
@@ -217,7 +217,6 @@ impl Inside {
             vm.times.push(None);
             return Ok(());
         }
-        let slot = self.keeper.hold(&baseline).map_err(|e| format!("the keeper: {e}"))?;
         let elsewhere = kernel_rules(&vm.plan.policy).is_some();
         let driver = if elsewhere {
             VcpuDriver::new(HostPolicy::Vanilla, None, policy)
@@ -227,6 +226,12 @@ impl Inside {
             driver.set_baseline(policy);
             driver
         };
+        if let Some(why) = would_end(&driver, tid) {
+            return Err(Refusal::from(format!(
+                "{why}\n  remedy: prlimit --rttime=unlimited --pid {tid}, or means = \"nice -20\""
+            )));
+        }
+        let slot = self.keeper.hold(&baseline).map_err(|e| format!("the keeper: {e}"))?;
         let vcpu = Vcpu {
             index: of.index,
             driver,
@@ -262,6 +267,17 @@ impl Inside {
             // A thread that has ended, or that another process controls, is found when the policy begins.
             _ => Ok(()),
         }
+    }
+
+    /// Leaves the threads of a VM alone if its VMM has been limited since its policy began.
+    pub(super) fn check_limit(&mut self, number: u64) {
+        let Some(vm) = self.vms.get(&number) else { return };
+        // The limit is of the whole process: it is read for one thread.
+        let mut boosted =
+            vm.vcpus.iter().flatten().filter(|vcpu| boosts_to_real_time(&vcpu.driver));
+        let Some(vcpu) = boosted.next() else { return };
+        let Some(why) = would_end(&vcpu.driver, vcpu.tid()) else { return };
+        (0..vm.vcpus.len()).for_each(|place| self.leave(number, place, Some(why.clone())));
     }
 
     /// Stops driving a vCPU. `why`: the reason to leave its thread as it is; `None`: its thread has ended. A VM whose
@@ -358,6 +374,18 @@ impl Inside {
             self.detach(*number);
         }
     }
+}
+
+fn boosts_to_real_time(driver: &VcpuDriver) -> bool {
+    driver.boosted().is_some_and(|boosted| boosted.is_rt())
+}
+
+/// Why the kernel would end a VMM for the boosts of one of its threads, if it would: its count of real-time CPU time goes
+/// on from boost to boost, and begins anew only where the thread is woken while it is boosted.
+fn would_end(driver: &VcpuDriver, tid: i32) -> Option<String> {
+    let limit = boosts_to_real_time(driver).then(|| real_time_limit(tid)).flatten()?;
+    let us = limit / 1_000;
+    Some(format!("the kernel ends its process after {us} us of real-time CPU time (RLIMIT_RTTIME)"))
 }
 
 /// Whether somebody else has made a thread real-time.

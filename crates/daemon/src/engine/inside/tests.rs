@@ -16,7 +16,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until, without_files};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice};
+use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice, real_time_limit};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
@@ -249,6 +249,45 @@ fn without_the_capability() {
     assert!(why.starts_with(&format!("thread {}: ", vcpu.tid)), "{why}");
     assert_eq!(rig.journal.contents().threads.len(), 1);
     vcpu.end();
+}
+
+#[test]
+fn a_vmm_that_the_kernel_would_end_for_a_boost_is_not_boosted() {
+    let Ok(mut vmm) = Command::new("prlimit").args(["--rttime=200000:", "sleep", "60"]).spawn()
+    else {
+        return Skip::because("no prlimit").tell();
+    };
+    let tid = vmm.id().cast_signed();
+    let limit = |limit: &str| {
+        let of = [format!("--pid={tid}"), format!("--rttime={limit}:")];
+        assert!(Command::new("prlimit").args(of).status().unwrap().success());
+    };
+    until("it is limited", || real_time_limit(tid).is_some());
+    let before = Attributes::get(tid).unwrap();
+    let mut rig = Rig::new();
+    let why = rig.attach(under(tid, "static", &[])).unwrap_err().to_string();
+    assert!(why.contains(&format!("remedy: prlimit --rttime=unlimited --pid {tid}")), "{why}");
+    assert!(rig.journal.contents().threads.is_empty(), "nothing was changed");
+    // The limit is of real-time only.
+    let nice = ["policy.static.means=\"nice -5\"".to_owned()];
+    let taken = rig.attached(under(tid, "static", &nice));
+    limit("unlimited");
+    if taken.is_some() {
+        let number = rig.number();
+        rig.detach(number);
+        rig.attach(under(tid, "static", &[])).unwrap();
+        let number = rig.number();
+        rig.check_limit(number);
+        assert!(Attributes::get(tid).unwrap().to_policy().is_rt());
+        limit("200000");
+        rig.check_limit(number);
+        let status = rig.status(None).vms.remove(0);
+        let why = status.vcpus[0].left_alone.clone();
+        assert!(why.is_some_and(|why| why.contains("RLIMIT_RTTIME")), "{status:?}");
+        assert_eq!(Attributes::get(tid).unwrap(), before);
+    }
+    vmm.kill().unwrap();
+    vmm.wait().unwrap();
 }
 
 #[test]
