@@ -49,6 +49,9 @@ use crate::place::Place;
 const LIVES: Duration = Duration::from_secs(1);
 const MOST_SHORT: u32 = 3;
 
+/// A keeper that reads nothing of a full pipe for so long is no keeper. One on a busy host takes a while to begin.
+const READS: Duration = Duration::from_secs(3);
+
 /// Open files of the keeper for each thread in its care, and for everything else.
 const FILES: usize = 4;
 const OTHER_FILES: usize = 32;
@@ -124,8 +127,18 @@ impl Keeper {
     }
 
     fn say(&mut self, slot: usize, baseline: &Baseline) -> io::Result<()> {
+        self.write(&format!("hold {slot} {baseline}\n"))
+    }
+
+    /// Sends a message. A process that does not read any more, as one that somebody has stopped, is killed: it restores
+    /// no thread, and another takes its place.
+    fn write(&mut self, message: &str) -> io::Result<()> {
         // In one call: the pipe has no buffer on this side.
-        self.pipe.write_all(format!("hold {slot} {baseline}\n").as_bytes())
+        let written = self.pipe.write_all(message.as_bytes());
+        if written.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
+            let _ = self.child.kill();
+        }
+        written
     }
 
     /// Puts a thread under the keeper's care. Returns the thread's slot.
@@ -168,13 +181,20 @@ impl Keeper {
         self.slots.get(slot).rests();
         self.free.extend(self.held.remove(&slot).map(|_| slot));
         // A process that has ended restores no thread.
-        let _ = self.pipe.write_all(format!("drop {slot}\n").as_bytes());
+        let _ = self.write(&format!("drop {slot}\n"));
     }
 
     /// Somebody ends the process.
     #[cfg(test)]
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
+    }
+
+    /// Somebody stops the process.
+    #[cfg(test)]
+    pub(crate) fn stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it lives");
     }
 
     /// Everything has been restored: ends the process, even if somebody has stopped it.
@@ -186,6 +206,7 @@ impl Keeper {
 
 fn spawn(program: Program, lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
+    ours.set_write_timeout(Some(READS))?;
     // The pipe and the lock are its stdin and stdout: nothing else has to be handed down.
     let mut command = program(journal);
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(lock.try_clone()?));

@@ -655,6 +655,28 @@ fn a_keeper_that_has_lived_is_replaced() {
 }
 
 #[test]
+fn a_keeper_that_somebody_has_stopped_is_replaced() {
+    let mut rig = Rig::new();
+    let vcpu = Waiting::start();
+    rig.attached(target(vcpu.tid)).unwrap();
+    let baseline = Captured::of(vcpu.tid).unwrap().baseline().clone();
+    rig.keeper.stop();
+    let (tell, told) = mpsc::channel();
+    let engine = thread::spawn(move || {
+        // More than there is room for.
+        let why = (0..100_000).find_map(|_| rig.keeper.hold_anew(0, &baseline).err());
+        let _ = tell.send(());
+        (rig, why)
+    });
+    told.recv_timeout(Duration::from_secs(30)).expect("it does not wait for who does not read");
+    let (mut rig, why) = engine.join().unwrap();
+    assert!(why.is_some());
+    assert!(!rig.keeper_ended() && rig.why.get().is_none());
+    let number = rig.number();
+    assert!(rig.detach(number).is_some_and(|status| status.not_given_back.is_empty()));
+}
+
+#[test]
 fn waits_are_not_rounded_to_milliseconds() {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let mut events = Vec::with_capacity(1);
