@@ -74,8 +74,11 @@ impl Tree {
 
     /// A guest that has folded, and prints into this.
     fn folded_into(&self, out: impl Into<Stdio>, args: &str) -> Running {
-        let child = self.command(args).stdout(out).stderr(Stdio::piped()).spawn();
-        let running = Running(Some(child.unwrap()));
+        self.folded_by(self.command(args).stdout(out))
+    }
+
+    fn folded_by(&self, command: &mut Command) -> Running {
+        let running = Running(Some(command.stderr(Stdio::piped()).spawn().unwrap()));
         let give_up = Instant::now() + Duration::from_secs(20);
         for looks in 1.. {
             if self.cpus_of("system.slice") != "\n" {
@@ -157,6 +160,23 @@ fn a_signal_gives_everything_back() {
         tree.assert_given_back();
         assert!(!tree.path("run/guest.journal").exists());
     }
+}
+
+#[test]
+fn a_terminal_that_goes_does_not_end_what_is_to_outlive_it() {
+    let tree = Tree::new();
+    let guest = tree.command("--set governor_interval=100ms");
+    // As nohup(1) starts it.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(guest.get_program());
+    command.args(guest.get_args()).env("VCOOP_RUN_DIR", tree.path("run")).stdin(Stdio::null());
+    let running = tree.folded_by(command.stdout(Stdio::piped()));
+    let pid = running.0.as_ref().unwrap().id();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & 1, 1, "{status}");
+    assert!(running.end(Signal::TERM).well().err.contains("every file has what it had before"));
+    tree.assert_given_back();
 }
 
 #[test]
