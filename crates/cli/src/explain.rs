@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use clap::value_parser;
+
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Choice, Request, Sim, select};
 use vcoop_experiment::runner::{Experiment, repeat_seed};
@@ -18,6 +20,9 @@ use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
 
+/// Most samples of a probe: as many as are recorded.
+const MOST: i64 = LatencyRecord::WORST as i64;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
@@ -26,8 +31,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
     /// Samples of each probe, at most 16
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) worst: usize,
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u8).range(1..=MOST))]
+    pub(crate) worst: u8,
     /// Only this probe
     #[arg(long, value_name = "NAME")]
     pub(crate) probe: Option<String>,
@@ -38,10 +43,6 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let stop = stop_flag();
     let jobs = jobs(args.common.jobs);
-    if args.worst == 0 || args.worst > LatencyRecord::WORST {
-        let most = LatencyRecord::WORST;
-        return Err(Failure::usage(format!("--worst {}: give 1 to {most}", args.worst)));
-    }
     let overrides = Overrides::new(&args.single.sets, &args.common)?;
     let (scenario, plan) = plan(&args.single, &overrides, args.common.quiet)?;
     let probe = args.probe.as_deref();
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         note("a live run cannot be run again to look at it: causes, but no timelines");
     }
     let look: Option<vcoop_report::explain::Look<'_>> = if live { None } else { Some(&mut look) };
-    let found = explain(&result, &measured.runs[0], &plan, probe, args.worst, look)
+    let found = explain(&result, &measured.runs[0], &plan, probe, args.worst.into(), look)
         .map_err(Failure::run)?;
     let text = if args.common.json { json(&found)? } else { found.render(style()) };
     print_at_end(&text, ended(failure, stopped()))

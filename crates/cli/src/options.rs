@@ -39,7 +39,7 @@ impl MayCost {
 /// A number with a minimum.
 pub(crate) fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| *n >= LEAST);
-    number.ok_or_else(|| format!("give a number, {LEAST} or more"))
+    number.ok_or_else(|| format!("give a number from {LEAST} to {}", u32::MAX))
 }
 
 fn may_cost(text: &str) -> Result<String, String> {

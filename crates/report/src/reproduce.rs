@@ -176,7 +176,7 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
         check.ci95.map(|[lo, hi]| format!(" [{}, {}]", shown(lo), shown(hi))).unwrap_or_default();
     let cell = params::words(&params::short(&check.cell));
     let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
-    let sign = if check.holds { "" } else { "  <- not so" };
+    let sign = if check.holds { "" } else { " <- not so" };
     format!("{}{place}: {} = {value}{interval}, asked: {bounds}{sign}", check.scenario, check.what)
 }
 

@@ -165,7 +165,10 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
     refused(&judge("1s"), "--for 1s: it has to be ten times --grace at least, which is 200ms");
     refused(&[&judge("0s")[..], &["--grace", "0s"]].concat(), "--for: it is no time at all");
     refused(&run("--set", "-1"), "--set:1:1: this is not PATH=VALUE");
-    refused(&run("--jobs", "-1"), "value '-1' for '--jobs <N>': give a number, 1 or more");
+    refused(
+        &run("--jobs", "-1"),
+        "value '-1' for '--jobs <N>': give a number from 1 to 4294967295",
+    );
     refused(&run("--out", "--json"), "a value is required for '--out <DIR>'");
     refused(&["compare", "nobody", "--each", "500ms"], "no VM `nobody`");
     let map = ["map", ".", "--rows", "a", "--columns", "b", "--probe", "guest.cyclictest"];
