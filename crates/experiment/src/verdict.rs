@@ -103,15 +103,15 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
     }
     if repeats < LEAST_REPEATS as usize {
         let planned = document.repeats as usize * cells.len();
+        let of_vm = cells.iter().any(|(backend, _)| backend == VM);
+        let (turn, option) = if of_vm { ("round", "--rounds") } else { ("repeat", "--repeats") };
         let text = if document.interrupted && planned >= LEAST_REPEATS as usize {
             format!(
-                "no verdict: a verdict takes {LEAST_REPEATS} repeats, and the run ended after {repeats} \
+                "no verdict: a verdict takes {LEAST_REPEATS} {turn}s, and the run ended after {repeats} \
                  of {planned}"
             )
         } else {
-            let of_vm = cells.iter().any(|(backend, _)| backend == VM);
-            let option = if of_vm { "--rounds" } else { "--repeats" };
-            let repeats = format::count(repeats as u64, "repeat");
+            let repeats = format::count(repeats as u64, turn);
             format!(
                 "no verdict from {repeats}: a verdict takes {LEAST_REPEATS} ({option}), 10 are better"
             )

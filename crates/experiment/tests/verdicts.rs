@@ -70,7 +70,7 @@ fn few_repeats_carry_no_verdict() {
     let of_vm = &verdicts(&document)[0].text;
     assert!(of_vm.contains("takes 5 (--rounds)"), "{of_vm}");
     (document.repeats, document.interrupted) = (20, true);
-    let said = "no verdict: a verdict takes 5 repeats, and the run ended after 3 of 20";
+    let said = "no verdict: a verdict takes 5 rounds, and the run ended after 3 of 20";
     assert_eq!(verdicts(&document)[0].text, said, "enough were planned");
 }
 

@@ -23,7 +23,7 @@ use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
 use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
 use crate::sim_vs_kvm::missing_words;
 use crate::style::{Style, Tone};
-use crate::text::{hosts, setting};
+use crate::text::{hosts, interrupted, setting};
 use crate::vcpus;
 pub use reproduction::render_reproduction_html;
 pub use validation::render_validation_html;
@@ -104,8 +104,8 @@ pub fn pictures(document: &Document) -> Vec<(String, String)> {
 /// The verdicts, first on the page.
 fn verdicts(document: &Document) -> String {
     let mut out = String::new();
-    if document.interrupted {
-        out += &note("Interrupted: some policies have fewer repeats than planned, or none.");
+    if let Some(text) = interrupted(document) {
+        out += &note(&text);
     }
     if document.cells().is_empty() {
         out += &note("Nothing was measured.");

@@ -3,7 +3,7 @@
 use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::format;
 use vcoop_experiment::judge;
-use vcoop_experiment::result::{Document, SIM, VM, Verdict};
+use vcoop_experiment::result::{Document, SIM, Series, VM, Verdict};
 use vcoop_experiment::verdict;
 
 use crate::chart::build::place_words;
@@ -56,11 +56,8 @@ pub fn render(document: &Document, style: Style) -> String {
     out.push('\n');
     out.push_str(&style.wrap(&legend(document), 2));
     out.push_str(&sim_vs_kvm::missing(&document.missing, style));
-    if document.interrupted {
-        out.push_str(match document.is_observation() {
-            true => "Interrupted: it was observed for less time than asked for.\n",
-            false => "Interrupted: some policies have fewer repeats than planned, or none.\n",
-        });
+    if let Some(text) = interrupted(document) {
+        out.push_str(&style.wrap(&text, 2));
     }
     out.push_str(&vcpus::notes(&document.notes, style));
     for verdict in &document.verdicts {
@@ -116,11 +113,9 @@ pub(crate) fn setting(document: &Document) -> String {
     if document.is_observation() {
         return format!("observed for {}", format::time(document.duration_s * 1e6));
     }
-    // A VM that vcoop does not run takes turns, and nothing is drawn.
-    let (turn, seed) = match document.backends.as_slice() {
-        [one] if one == VM => ("round", String::new()),
-        _ => ("repeat", format!(", seed {}", document.seed)),
-    };
+    let turn = turn(document);
+    // For a VM that vcoop does not run nothing is drawn.
+    let seed = if turn == ROUND { String::new() } else { format!(", seed {}", document.seed) };
     format!(
         "{}; {} of {} after {} s of warm-up{seed}",
         document.backends.join(" and "),
@@ -128,6 +123,49 @@ pub(crate) fn setting(document: &Document) -> String {
         duration(document),
         document.warmup_s,
     )
+}
+
+/// What a VM that vcoop does not run takes its turns in.
+const ROUND: &str = "round";
+
+/// What is done several times with each policy.
+pub(crate) fn turn(document: &Document) -> &'static str {
+    if document.backends == [VM] { ROUND } else { "repeat" }
+}
+
+/// The largest number of repeats of a policy.
+fn most_repeats(document: &Document) -> u32 {
+    document.series.iter().map(|series| series.key().repeats).max().unwrap_or(0)
+}
+
+/// The smallest number of repeats of a policy, in cells with results.
+fn least_repeats(document: &Document) -> u32 {
+    let cells = document.cells();
+    let all = cells.iter().flat_map(|cell| document.policies.iter().map(move |p| (cell, p)));
+    let of = |(cell, policy): (&_, &String)| {
+        let mut keys = document.series.iter().map(Series::key);
+        keys.find(|key| key.is_in(cell) && key.policy == *policy).map_or(0, |key| key.repeats)
+    };
+    all.map(of).min().unwrap_or(0)
+}
+
+/// How far a run came that was interrupted.
+pub(crate) fn interrupted(document: &Document) -> Option<String> {
+    if !document.interrupted {
+        return None;
+    }
+    if document.is_observation() {
+        return Some("Interrupted: it was observed for less time than asked for.".to_owned());
+    }
+    let (least, most) = (least_repeats(document), most_repeats(document));
+    let have = if least == most { most.to_string() } else { format!("{least} to {most}") };
+    let turns = format::count(document.repeats.into(), turn(document));
+    let cells = document.cells().len() > document.backends.len();
+    let of_what = if cells { ", in the cells that were begun" } else { "" };
+    Some(format!(
+        "Interrupted: each policy has {have} of {turns}{of_what}. A ratio is of those that both \
+         policies have."
+    ))
 }
 
 /// How long each repeat was measured.
@@ -152,18 +190,18 @@ fn legend(document: &Document) -> String {
     if document.policies.len() < 2 {
         return "max is the largest sample seen, not a bound".to_owned();
     }
-    let base = &document.baseline;
+    let (base, turn) = (&document.baseline, turn(document));
     let most = "max is the largest sample seen, not a bound.";
-    if document.repeats < judge::LEAST_REPEATS {
+    if most_repeats(document) < judge::LEAST_REPEATS {
         let least = judge::LEAST_REPEATS;
         return format!(
-            "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats. No sign says \
-             whether they differ beyond noise: that takes {least} repeats. {most}"
+            "Ratios are to {base}, paired by {turn}, with 95 % intervals over {turn}s. No sign says \
+             whether they differ beyond noise: that takes {least} {turn}s. {most}"
         );
     }
     let chance = by_chance(document).map(|text| text + " ").unwrap_or_default();
     format!(
-        "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats: + better, \
+        "Ratios are to {base}, paired by {turn}, with 95 % intervals over {turn}s: + better, \
          - worse, ~ no difference beyond noise; a ratio without a sign is not judged. {chance}{most}"
     )
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::result::{Document, LatencySeries, RatioIntervals, Ratios, Series, Verdict};
-use vcoop_report::{Style, render};
+use vcoop_report::{Style, render, render_html};
 
 /// A scenario with long names and more policies than fit side by side.
 fn scenario() -> String {
@@ -88,7 +88,18 @@ fn nothing_is_wider_than_a_hundred_columns() {
 fn an_interrupted_run_says_so() {
     let mut document = measured();
     document.interrupted = true;
-    assert!(render(&document, Style::default()).contains("Interrupted"));
+    document.repeats = 10;
+    let text = |document: &Document| render(document, Style::default()).replace("\n  ", " ");
+    let said = "each policy has 5 of 10 repeats. A ratio is of those that both policies have.";
+    assert!(text(&document).contains(said) && render_html(&document).contains(said));
+    for series in &mut document.series {
+        let key = match series {
+            Series::Latency(series) => &mut series.key,
+            Series::Scalar(series) => &mut series.key,
+        };
+        key.repeats -= u32::from(key.policy == "dynamic");
+    }
+    assert!(text(&document).contains("each policy has 4 to 5 of 10 repeats."));
     document.series.clear();
     assert!(render(&document, Style::default()).contains("Nothing was measured"));
 }

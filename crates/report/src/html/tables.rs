@@ -13,7 +13,7 @@ use crate::compare::{Judged, judged, mark, with_interval};
 use crate::cost;
 use crate::parts::{largest, named_parts};
 use crate::style::Tone;
-use crate::text::{by_chance, duration};
+use crate::text::{by_chance, duration, turn};
 
 fn bounds(bounded: Bounded) -> String {
     match bounded {
@@ -33,9 +33,10 @@ pub(super) fn latency(document: &Document) -> String {
     if document.latencies().next().is_none() {
         return out;
     }
+    let turn = turn(document);
     let _ = write!(
         out,
-        "<p>Small: 95 % intervals over repeats. Ratios are to {}, paired by repeat. max is the largest \
+        "<p>Small: 95 % intervals over {turn}s. Ratios are to {}, paired by {turn}. max is the largest \
          sample seen, not a bound; n/a stands where fewer than 10 samples lie beyond. {}</p>",
         esc(&document.baseline),
         by_chance(document).unwrap_or_default()
