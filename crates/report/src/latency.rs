@@ -12,6 +12,11 @@ const NAME: usize = 18;
 /// The same for tables whose names include the quantity.
 const LONG_NAME: usize = 26;
 
+/// The table's columns before the ratio and its sign.
+const HEADER: [&str; 7] = ["", "mean", "p50", "p99", "p99.9", "max", "missed"];
+/// Columns that a narrow terminal has no room for; the first is the first to go, with the intervals.
+const LEAVE: [usize; 4] = [2, 4, 6, 5];
+
 /// The marks of a cell.
 pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
     let in_cell = document.latencies().filter(|series| series.key.is_in(cell));
@@ -19,7 +24,7 @@ pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'stati
 }
 
 /// Guest and host probes of a cell, and which values are not available and why. If the whole table is too wide, it
-/// leaves out medians and intervals.
+/// leaves out intervals and columns.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let in_cell: Vec<&LatencySeries> = document.latencies().filter(|s| s.key.is_in(cell)).collect();
     if in_cell.is_empty() {
@@ -27,13 +32,22 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     }
     let long = in_cell.iter().any(|s| s.key.is_a_wait());
     let names = [if long { LONG_NAME } else { NAME }, MOST_NAME];
-    let of = |whole| with_names(style, names, |most| table(document, &in_cell, style, whole, most));
-    let mut out = of(true);
-    if style.width < WIDTH && out.lines().any(|line| visible(line).count() > style.width) {
-        out = of(false);
-        let note =
-            format!("  p50 and intervals are shown on a terminal of {WIDTH} columns or more");
-        out += &style.wrap(&note, 2);
+    let with = |left_out: &'static [usize]| {
+        let text =
+            with_names(style, names, |most| table(document, &in_cell, style, left_out, most));
+        (text, left_out)
+    };
+    let fits = |text: &str| text.lines().all(|line| visible(line).count() <= style.width);
+    // A file has all columns.
+    let most = if style.width < WIDTH { LEAVE.len() } else { 0 };
+    let mut tables = (0..most).map(|n| with(&LEAVE[..n]));
+    let found = tables.find(|(table, _)| fits(table));
+    let (mut out, left_out) = found.unwrap_or_else(|| with(&LEAVE[..most]));
+    if !left_out.is_empty() {
+        let columns = left_out.iter().map(|column| HEADER[*column]);
+        let intervals = is_compared(document).then_some("intervals");
+        let names: Vec<&str> = intervals.into_iter().chain(columns).collect();
+        out += &style.left_out(&names);
     }
     let absent = |s: &&LatencySeries| s.p999.is_none() || s.p99.is_none() || s.p50.is_none();
     if in_cell.iter().any(absent) {
@@ -50,19 +64,28 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     out
 }
 
-/// `whole`: with medians and intervals. `most`: largest width of names.
+/// Whether there are ratios.
+fn is_compared(document: &Document) -> bool {
+    document.policies.len() > 1
+}
+
+/// `left_out`: columns without room; with any of them intervals are left out, too. `most`: largest width of names.
 fn table(
     document: &Document,
     in_cell: &[&LatencySeries],
     style: Style,
-    whole: bool,
+    left_out: &[usize],
     most: usize,
 ) -> String {
-    let ratio = format!("p99 / {}", cut(&document.baseline, NAME));
-    let p50 = whole.then_some("p50");
-    let header = ["", "mean"].into_iter().chain(p50);
-    let header = header.chain(["p99", "p99.9", "max", "missed", ratio.as_str(), ""]);
-    let mut table = style.table(header);
+    let shown: Vec<usize> = (0..HEADER.len()).filter(|column| !left_out.contains(column)).collect();
+    // The baseline is named below, too.
+    let ratio = match left_out.len() {
+        0 | 1 => format!("p99 / {}", cut(&document.baseline, NAME)),
+        _ => "p99 ratio".to_owned(),
+    };
+    let ratio = is_compared(document).then_some([ratio.as_str(), ""]);
+    let header = shown.iter().map(|column| HEADER[*column]);
+    let mut table = style.table(header.chain(ratio.into_iter().flatten()));
     let mut names = distinct(in_cell.iter().map(|series| series.key.name()));
     // The guest is what the policies are for: it comes first.
     names.sort_by_key(|name| name.starts_with("host."));
@@ -79,18 +102,23 @@ fn table(
                 }
             };
             let text = match text.split_once(" [") {
-                Some((ratio, _)) if !whole => ratio.to_owned(),
+                Some((ratio, _)) if !left_out.is_empty() => ratio.to_owned(),
                 _ => text,
             };
-            let p50 = whole.then(|| maybe_time(series.p50));
-            let numbers = [Some(maybe_time(series.mean)), p50, Some(maybe_time(series.p99))];
-            let rest = [maybe_time(series.p999), maybe_time(series.max), series.missed.to_string()];
-            let mut row =
-                vec![style.cell(format!("  {}", cut(&series.key.policy, most - 2)), Tone::Plain)];
-            let numbers = numbers.into_iter().flatten().chain(rest);
-            row.extend(numbers.map(|text| style.cell(text, Tone::Plain)));
-            row.push(style.cell(text, tone));
-            row.push(style.cell(sign, tone));
+            let cells = [
+                format!("  {}", cut(&series.key.policy, most - 2)),
+                maybe_time(series.mean),
+                maybe_time(series.p50),
+                maybe_time(series.p99),
+                maybe_time(series.p999),
+                maybe_time(series.max),
+                series.missed.to_string(),
+            ];
+            let plain = |column: &usize| style.cell(&cells[*column], Tone::Plain);
+            let mut row: Vec<_> = shown.iter().map(plain).collect();
+            if ratio.is_some() {
+                row.extend([text.as_str(), sign].map(|text| style.cell(text, tone)));
+            }
             table.add_row(row);
         }
     }

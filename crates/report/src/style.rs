@@ -51,6 +51,12 @@ impl Style {
         vcoop_text::wrap(words.split(' '), lead, &rest, width) + "\n"
     }
 
+    /// A note below a table about columns without room.
+    pub(crate) fn left_out(self, names: &[&str]) -> String {
+        let names = names.join(", ");
+        self.wrap(&format!("  left out on a terminal as narrow as this: {names}"), 2)
+    }
+
     pub(crate) fn heading(self, text: &str) -> String {
         if self.colour { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
     }

@@ -92,8 +92,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     );
     if !left_out.is_empty() {
         let names: Vec<&str> = left_out.iter().map(|column| HEADER[*column]).collect();
-        let names = names.join(", ");
-        out += &style.wrap(&format!("  left out on a terminal as narrow as this: {names}"), 2);
+        out += &style.left_out(&names);
     }
     if !instead.is_empty() {
         out += "  Ran instead, of the time that was waited:\n";

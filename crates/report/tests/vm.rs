@@ -132,6 +132,11 @@ fn the_table_of_vcpus_fits_narrow_terminals() {
             assert!(line.chars().count() <= width, "{line:?} of {width} in\n{text}");
         }
         assert!(text.contains("left out on a terminal as narrow as this: moves/s"), "{text}");
+        // There are no ratios of a single policy.
+        let latency =
+            text.lines().find(|line| line.contains(" mean ") && !line.contains("wait mean"));
+        let ratio = latency.is_some_and(|line| line.contains("p99 / ") || line.contains("ratio"));
+        assert_eq!(ratio, document.policies.len() > 1, "{text}");
     }
 }
 

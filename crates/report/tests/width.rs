@@ -6,6 +6,25 @@ use vcoop_experiment::deploy::Deployment;
 use vcoop_experiment::result::{Document, LatencySeries, RatioIntervals, Ratios, Series, Verdict};
 use vcoop_report::{Style, render, render_html};
 
+#[test]
+fn the_table_of_latencies_fits_narrow_terminals() {
+    let document = crate::support::measured("");
+    for (width, head, left_out) in [
+        (60, "mean p99 max p99 ratio", "intervals, p50, p99.9, missed"),
+        (80, "mean p99 p99.9 max missed p99 / vanilla", "intervals, p50"),
+        (100, "mean p50 p99 p99.9 max missed p99 / vanilla", ""),
+    ] {
+        let text = render(&document, Style { width, ..Style::default() });
+        let table = text.lines().skip_while(|line| *line != "Latency").skip(1);
+        let table: Vec<&str> = table.take_while(|line| line.starts_with(' ')).collect();
+        let words: Vec<&str> = table[0].split_whitespace().collect();
+        assert_eq!(words.join(" "), head, "{text}");
+        assert!(table.iter().all(|line| line.chars().count() <= width), "{text}");
+        let note = format!("  left out on a terminal as narrow as this: {left_out}");
+        assert!(left_out.is_empty() || text.replace("\n  ", " ").contains(note.trim()), "{text}");
+    }
+}
+
 /// A scenario with long names and more policies than fit side by side.
 fn scenario() -> String {
     let mut text = r#"

@@ -220,12 +220,12 @@ fn how(name: &str) -> Result<(), Failure> {
     // From the daemon's configuration, as far as this user may read it.
     let windows = Config::read(Path::new(USUAL)).map_or_else(|_| Windows::default(), |c| c.windows);
     let socket = windows.socket.display();
-    print(&format!(
+    let text = format!(
         "{typed}: {now}.\n{renamed}\
          \n\
-         1. Add memory that the guest shares with this host. It is best to add a\n\
-         \x20  doorbell, too: by it the guest tells this host at once that it has written.\n\
-         \x20  `vcoop daemon` serves the doorbell, and has to run before the VM starts.\n\
+         1. Add memory that the guest shares with this host. It is best to add a doorbell, too: by it the guest tells \
+         this host at once that it has written. `vcoop daemon` serves the doorbell, and has to run before the VM \
+         starts.\n\
          \n\
          \x20  Add this to the command line of QEMU:\n  \
            -chardev socket,id=vcoop,path={socket} \\\n  \
@@ -233,18 +233,17 @@ fn how(name: &str) -> Result<(), Failure> {
          \x20  With libvirt, add this under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-doorbell'/>\n  \
            <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n\
-         \x20  libvirt runs QEMU as another user: [windows] of {USUAL}\n\
-         \x20  names a socket and a group for that user.\n\
+         \x20  libvirt runs QEMU as another user: [windows] of {USUAL} names a socket and a group for that user.\n\
          \n\
-         \x20  Without a doorbell, this host reads the guest's words from time to time.\n\
-         \x20  Add this to the command line of QEMU:\n  \
+         \x20  Without a doorbell, this host reads the guest's words from time to time. Add this to the command line \
+         of QEMU:\n  \
            -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=1M,share=on \\\n  \
            -device ivshmem-plain,memdev=vcoop\n\
          \x20  With libvirt, add this under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-plain'/><size unit='M'>1</size></shmem>\n\
          \n\
-         \x20  If the VMM has no ivshmem, use a virtio-pmem device, or guest memory that is\n\
-         \x20  a shared file. Make a file for the device first:\n  \
+         \x20  If the VMM has no ivshmem, use a virtio-pmem device, or guest memory that is a shared file. Make a file \
+         for the device first:\n  \
            truncate -s 2M /dev/shm/vcoop-{name}\n\
          \x20  Add this to the command line of crosvm; other VMMs have options like it:\n  \
            --pmem /dev/shm/vcoop-{name}\n\
@@ -252,8 +251,7 @@ fn how(name: &str) -> Result<(), Failure> {
            -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=2M,share=on \\\n  \
            -device virtio-pmem-pci,memdev=vcoop\n\
          \n\
-         2. Load the driver in the guest. Its source is guest/linux of vcoop's sources,\n\
-         \x20  and DKMS builds it.\n\
+         2. Load the driver in the guest. Its source is guest/linux of vcoop's sources, and DKMS builds it.\n\
          \n\
          \x20  With ivshmem:\n  \
            modprobe vcoop\n\
@@ -266,7 +264,14 @@ fn how(name: &str) -> Result<(), Failure> {
          3. Apply a policy on this host:\n\
          \n  \
            {attach}\n"
-    ))
+    );
+    // What is to be copied has an indent of two, and stays whole.
+    let is_copied = |line: &str| line.starts_with("  ") && !line.starts_with("   ");
+    let line = |line: &str| match is_copied(line) {
+        true => format!("{line}\n"),
+        false => style().wrap(line, 3),
+    };
+    print(&text.lines().map(line).collect::<String>())
 }
 
 /// State of the guest's driver, as it reports it.
