@@ -77,6 +77,10 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     for name in distinct(guests.iter().map(|series| series.key.name())) {
         let own: Vec<&LatencySeries> =
             guests.iter().copied().filter(|s| s.key.is_named(&name)).collect();
+        // A guest's driver measures only how long its urgent tasks waited.
+        if own.iter().all(|s| s.parts_mean.values().all(|us| *us == 0.0)) {
+            continue;
+        }
         out.push_str(&side_by_side(document, style, |columns| table(&name, &own, columns, style)));
         out.push_str(&instead(&own, style));
     }

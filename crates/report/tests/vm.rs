@@ -79,6 +79,17 @@ fn where_each_vcpus_time_went_and_who_ran_instead() {
     assert!(!text.contains("Best here"), "there is nothing to compare: {text}");
 }
 
+#[test]
+fn what_has_no_parts_has_no_table_of_them() {
+    let (plan, mut recording) = observation("web");
+    let mut urgent = LatencyRecord::new("web.urgent");
+    (0..2_000).for_each(|i| urgent.take(i, 30_000, &Parts::default(), std::iter::empty()));
+    recording.latencies.push(urgent);
+    let document = observed(&plan, recording, true, About::default());
+    let text = render(&document, Style::default());
+    assert!(text.contains("web.urgent") && !text.contains("Where the time went"), "{text}");
+}
+
 /// A command of `vcoop compare --exec` may take longer than --each.
 #[test]
 fn the_shares_of_a_turn_that_lasted_longer_than_planned_add_up() {
