@@ -44,6 +44,6 @@ mod told;
 mod trace_text;
 mod urgent;
 
-pub use observation::{Nobody, Observation, Observed, Slicing};
+pub use observation::{NO_EXITS, Nobody, Observation, Observed, Slicing};
 pub use scenario_writer::Scene;
 pub use subject::{Subject, Vcpu};

@@ -29,6 +29,9 @@ use crate::subject::{Subject, Vcpu};
 use crate::told::Names;
 use crate::urgent::Urgent;
 
+/// The note of an observation without exits.
+pub const NO_EXITS: &str = "no kvm_exit was seen: exits, and the time in guest mode, are not shown";
+
 /// Longest wait, at the end of a window, for events that the kernel has yet to write.
 const LATE_NS: Ns = 1_000_000_000;
 
@@ -483,9 +486,8 @@ impl Observation {
             notes.push(Note::new(evidence, Some("observe anew")));
         }
         if subject.kvm && window.exits.is_empty() {
-            let evidence = "no kvm_exit was seen: exits, and the time in guest mode, are not shown";
-            notes
-                .push(Note::new(evidence, Some("a KVM whose tracepoints fire, with a busy guest")));
+            let remedy = "a KVM whose tracepoints fire, with a busy guest";
+            notes.push(Note::new(NO_EXITS, Some(remedy)));
         }
         let throttled = Throttled::of(Path::new("/"), subject.tids());
         notes.extend(throttled.note(&window.throttled));

@@ -5,8 +5,8 @@ mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
-use vcoop_observe::{Nobody, Observation, Slicing, Subject};
+use vcoop_observe::{NO_EXITS, Nobody, Observation, Slicing, Subject};
 use vcoop_threads::{Stay, affinity};
 use vcoop_vmm::Vm as Found;
 
@@ -113,6 +113,8 @@ pub struct Vm {
     notes: Mutex<Vec<Note>>,
     /// Sums over all runs, by policy.
     totals: Mutex<BTreeMap<String, Applied>>,
+    /// Whether a turn saw exits of the VM.
+    saw_exits: AtomicBool,
     /// Lengths of complete turns: at least as planned, and as long as the command.
     lengths: Mutex<Vec<Ns>>,
 }
@@ -127,12 +129,14 @@ impl Vm {
         command: Option<String>,
     ) -> Self {
         let (notes, totals, lengths) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { found, applies: Mutex::new(applies), probes, command, notes, totals, lengths }
+        let (applies, saw_exits) = (Mutex::new(applies), AtomicBool::new(false));
+        Self { found, applies, probes, command, notes, totals, saw_exits, lengths }
     }
 
     /// Notes about what was not seen, the cost of observing, and budgets that were too small; each once.
     pub fn notes(&self) -> Vec<Note> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut notes = of_all_turns(notes, self.saw_exits.load(Ordering::Relaxed));
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         notes.extend(totals.iter().filter_map(|(policy, total)| total.note(policy)));
         notes
@@ -194,6 +198,8 @@ impl Vm {
             lengths.push(observed.window_ns);
         }
         let mut recording = observed.recording;
+        let exits = recording.scalars.keys().any(|(_, metric)| metric.starts_with("exit."));
+        self.saw_exits.fetch_or(exits, Ordering::Relaxed);
         recording.latencies.extend(probe.map(HostProbe::end));
         let mut said = observed.notes;
         if !stop()
@@ -213,6 +219,12 @@ impl Vm {
         }
         Ok(recording)
     }
+}
+
+/// The notes of all turns: a turn without exits may have been short.
+fn of_all_turns(mut notes: Vec<Note>, saw_exits: bool) -> Vec<Note> {
+    notes.retain(|note| !saw_exits || note.evidence != NO_EXITS);
+    notes
 }
 
 /// What was measured, and what the policy did meanwhile. Why a measurement failed is said first: nothing can be taken
@@ -296,7 +308,14 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::{Applied, Recording, both, range};
+    use super::{Applied, NO_EXITS, Note, Recording, both, of_all_turns, range};
+
+    #[test]
+    fn no_exits_are_told_only_if_no_turn_saw_any() {
+        let notes = || vec![Note::new(NO_EXITS, None), Note::new("it was dark", None)];
+        assert_eq!(of_all_turns(notes(), false), notes());
+        assert_eq!(of_all_turns(notes(), true), notes()[1..]);
+    }
 
     #[test]
     fn the_end_of_a_vm_is_said_before_what_follows_from_it() {
