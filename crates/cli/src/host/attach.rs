@@ -161,16 +161,20 @@ fn summary(vm: &VmStatus, end: &str) -> String {
         }
     }
     if let Some(of) = interrupts {
+        // Not known where the kernel decides, and where nothing was boosted.
+        let reaction = match of.reaction_max_ns {
+            0 => String::new(),
+            max => format!(
+                "; reaction p50 {}, p99 {}, max {}",
+                shown(of.reaction_p50_ns),
+                shown(of.reaction_p99_ns),
+                shown(max)
+            ),
+        };
         let _ = writeln!(
             text,
-            "  interrupts: {} heard, {} coalesced, {} lost, {} boosted; reaction p50 {}, p99 {}, max {}",
-            of.heard,
-            of.coalesced,
-            of.lost,
-            of.boosted,
-            shown(of.reaction_p50_ns),
-            shown(of.reaction_p99_ns),
-            shown(of.reaction_max_ns)
+            "  interrupts: {} heard, {} coalesced, {} lost, {} boosted{reaction}",
+            of.heard, of.coalesced, of.lost, of.boosted
         );
     }
     if !hears.is_empty() {
@@ -248,7 +252,19 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{VmId, VmStatus, chosen};
+    use super::{VmId, VmStatus, chosen, summary};
+
+    #[test]
+    fn a_reaction_is_told_only_where_it_was_measured() {
+        let of = |boosted, max| {
+            let mut vm = VmStatus { interrupts: Some(Default::default()), ..VmStatus::default() };
+            let interrupts = vm.interrupts.as_mut().unwrap();
+            (interrupts.heard, interrupts.boosted, interrupts.reaction_max_ns) = (7, boosted, max);
+            summary(&vm, "")
+        };
+        assert!(of(3, 5_000).contains("3 boosted; reaction p50 0 us, p99 0 us, max 5.00 us\n"));
+        assert!(of(0, 0).contains("  interrupts: 7 heard, 0 coalesced, 0 lost, 0 boosted\n"));
+    }
 
     #[test]
     fn a_name_that_several_vms_have_detaches_none() {

@@ -16,7 +16,7 @@ use crate::args::host::ConformanceArgs;
 use crate::failure::Failure;
 use crate::host::living;
 use crate::interrupt::stop_flag;
-use crate::output::{json, note, print_at_end};
+use crate::output::{json, note, print_at_end, style};
 use crate::scenario::{length, time};
 
 #[derive(Debug, Serialize)]
@@ -139,7 +139,7 @@ fn verdict(name: &str, found: &[Examined]) -> Result<(), Failure> {
 
 impl Document {
     fn render(&self, name: &str) -> String {
-        let mut text = format!("{name}: {} vCPUs\n", self.vcpus.len());
+        let mut text = format!("{name}: {}\n", format::count(self.vcpus.len() as u64, "vCPU"));
         text += "  vCPU  words changed  boosts shown  ended by it\n";
         for Vcpu { index, changes, boosts, answers, gone, broken } in &self.vcpus {
             let left = if *gone { "  went away" } else { "" };
@@ -148,6 +148,6 @@ impl Document {
                 text += &format!("    broke {rule} after {after_s:.3} s\n");
             }
         }
-        text + &format!("  rules judged: {}\n", self.rules.join(", "))
+        text + &style().wrap(&format!("  rules judged: {}", self.rules.join(", ")), 4)
     }
 }
