@@ -44,12 +44,42 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> io::Result<Response> {
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        let sent = self.stream.get_mut().write_all(&text);
+        let sent = self.stream.get_mut().write_all(&text).map_err(too_long);
         let mut line = String::new();
         // An owner with too many clients says so without reading the request, and closes.
-        if self.stream.read_line(&mut line)? == 0 {
+        if self.stream.read_line(&mut line).map_err(too_long)? == 0 {
             return Err(sent.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
         }
         Ok(serde_json::from_str(&line)?)
+    }
+}
+
+/// The error in words if the time limit has passed: the kernel's says to try again.
+fn too_long(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            let why = format!("it took more than {} s", PATIENCE.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::Client;
+    use crate::protocol::Request;
+
+    #[test]
+    fn an_owner_that_takes_too_long_is_said_to() {
+        let (stream, _silent) = UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut client = Client { stream: BufReader::new(stream) };
+        let why = client.ask(&Request::Status { vm: None }).unwrap_err();
+        assert_eq!(why.to_string(), "it took more than 30 s");
     }
 }
