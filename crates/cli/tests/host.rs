@@ -47,6 +47,24 @@ fn the_doctor_tells_programs_the_same() {
     }
 }
 
+#[test]
+fn who_may_not_load_bpf_is_told_so_once() {
+    let mut meek = Command::new("setpriv");
+    meek.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_vcoop")]);
+    let said = Said::by(meek.args(["doctor", "--json"]));
+    if said.code != Some(0) {
+        Skip::because("setpriv cannot drop capabilities").tell();
+        return;
+    }
+    let json = said.json();
+    let findings = json["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["facility"] == "interrupts of VMs");
+    let (found, refusals) = (found.unwrap(), usize::from(cfg!(feature = "bpf")));
+    assert_eq!(found["state"], "limited");
+    let evidence = found["evidence"].as_str().unwrap();
+    assert_eq!(evidence.matches("os error").count(), refusals, "{evidence}");
+}
+
 /// Without rules it changes nothing on this host, and tells nothing of its VMs, such as those of other tests.
 #[test]
 fn what_a_reload_of_the_daemon_does_not_change_is_said() {

@@ -98,8 +98,9 @@ impl Events {
             what: format!("BPF cannot report KVM's events: {}", why.join("; ")),
             remedy: REMEDY,
         };
+        // Every way reports sleeps, too: this is why they failed.
         Self::load(Err(without)).map_err(|error| Missing {
-            what: format!("{}; {SWITCHED}: {error}", why.join("; ")),
+            what: format!("BPF cannot report sleeps of threads: {error}"),
             remedy: REMEDY,
         })
     }
