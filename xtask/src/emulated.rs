@@ -9,13 +9,15 @@ use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockError, program};
 
+/// Name of the command in the box, as a program.
+const SCRIPT: &str = "box-command";
 /// Folder for files from the box.
 const OUT: &str = "target/box";
 
 /// A command on a real KVM host, emulated
 ///
-/// Boots a KVM host in QEMU (SVM, Debian's kernel, kvm-amd), runs a line of shell in it, and brings the files that it
-/// leaves in /out back to target/box. The exit code is that of the command; 2 for bad usage, 3 if something is missing
+/// Boots a KVM host in QEMU (SVM, Debian's kernel, kvm-amd), runs shell commands in it, and brings the files that they
+/// leave in /out back to target/box. The exit code is that of the command; 2 for bad usage, 3 if something is missing
 /// on this machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     /// This program instead of building one, with BPF where that can be built
     #[arg(long)]
     vcoop: Option<PathBuf>,
-    /// A line of shell
+    /// Shell commands
     #[arg(trailing_var_arg = true, default_value = "vcoop doctor")]
     command: Vec<String>,
 }
@@ -48,7 +50,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let built = || build(crate::layers::bpf_tools().is_ok());
     let vcoop = args.vcoop.clone().map_or_else(built, Ok)?;
     let work = tempfile::tempdir()?;
-    let mut programs = vec![called_vcoop(&vcoop, work.path())?];
+    let mut programs =
+        vec![called_vcoop(&vcoop, work.path())?, script(&args.command.join(" "), work.path())?];
     for name in &args.with {
         let path = Path::new(name);
         programs.push(if path.components().count() > 1 {
@@ -60,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let guest = args.guest.then(guest_image).transpose()?;
     let (series, append) = (args.kernel.clone(), args.append.clone());
     let options = HostOptions { series, append, programs, guest };
-    run_in(&options, &args.command.join(" "), Duration::from_secs(args.limit), Path::new(OUT))
+    run_in(&options, SCRIPT, Duration::from_secs(args.limit), Path::new(OUT))
 }
 
 /// Settings of policies for a host whose exits take 30 us and interrupts 100 us.
@@ -181,6 +184,13 @@ fn called_vcoop(program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(copy)
 }
 
+/// Writes the command as a script: the host takes one line of a bounded length over its serial port.
+fn script(command: &str, folder: &Path) -> anyhow::Result<PathBuf> {
+    let script = folder.join(SCRIPT);
+    std::fs::write(&script, format!("#!/bin/sh\n{command}\n"))?;
+    Ok(script)
+}
+
 /// The image for guests of the host: the kernel of stock guests, with vcoop's driver.
 fn guest_image() -> anyhow::Result<GuestImage> {
     let kernel = Kernel::get()?;
@@ -196,6 +206,15 @@ mod tests {
     struct Alone {
         #[command(flatten)]
         args: super::Args,
+    }
+
+    #[test]
+    fn a_command_may_be_long_and_of_several_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("# {}\ntrue\nexit 7", "long ".repeat(1000));
+        let script = super::script(&long, folder.path()).unwrap();
+        let status = std::process::Command::new("sh").arg(script).status().unwrap();
+        assert_eq!(status.code(), Some(7));
     }
 
     #[test]
