@@ -9,7 +9,7 @@ use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{Attributes, Captured, Error, nice};
+use vcoop_threads::{Attributes, Captured, Error, RunTime, nice};
 
 use crate::keeper::Keeper;
 
@@ -61,8 +61,8 @@ pub(crate) struct Vcpu {
     pub(crate) nice: i32,
     /// The thread's slot with the keeper.
     pub(crate) slot: usize,
-    /// Boosted as long as the policy is in force.
-    pub(crate) for_life: bool,
+    /// If it is boosted as long as the policy is in force: what its thread had used before.
+    pub(crate) for_life: Option<RunTime>,
     /// Time of the last call of its policy.
     pub(crate) called: Ns,
     /// Time of its policy timer in [`Dues`].
@@ -217,7 +217,7 @@ impl Port for VcpuPort<'_> {
             (self.keeper.slot(self.vcpu.slot), self.vcpu.driver.policy().is_boosted());
         if boosted {
             // Before the boost: the process that restores it must know what to restore.
-            slot.boosted(self.vcpu.for_life, self.since);
+            slot.boosted(self.vcpu.for_life.is_some(), self.since);
         }
         let set = attributes.set(captured.tid);
         if !boosted || set.is_err() {

@@ -137,7 +137,7 @@ impl Counters<'_> {
             totals.add(name, "throttles", "1/s", 1.0, s.throttles);
             totals.add(name, "denied", "1/s", 1.0, s.denied);
             totals.add(name, "notified", "1/s", 1.0, s.notified);
-            totals.add(name, "boosted", "%", share, s.boosted_ns);
+            totals.add(name, "boosted", "%", share, v.boosted_ns(own));
             if self.plan.policy.repays() {
                 totals.add(name, "lowered", "levels", share, s.lowered_ns);
             }

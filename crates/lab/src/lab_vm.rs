@@ -10,7 +10,7 @@ use vcoop_model::plan::Ns;
 use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::{PolicyStats, TimerAdvance, VmShared};
-use vcoop_threads::{Attributes, PiMutex, RunTimes, Stat};
+use vcoop_threads::{Attributes, PiMutex, RunTime, RunTimes, Stat};
 
 use crate::common::NEVER;
 use crate::event_signal::EventSignal;
@@ -105,6 +105,16 @@ impl LabVcpu {
     /// Counters of the policy.
     pub(crate) fn stats(&self) -> PolicyStats {
         self.state.lock().driver.policy().stats()
+    }
+
+    /// Time boosted and awake, if its thread has used this time.
+    pub(crate) fn boosted_ns(&self, used: RunTime) -> Ns {
+        let state = self.state.lock();
+        let policy = state.driver.policy();
+        match policy.is_boosted_for_life() {
+            true => used.ran_ns + used.waited_ns,
+            false => policy.stats().boosted_ns,
+        }
     }
 
     /// The vCPU's thread; 0 until it runs.

@@ -109,6 +109,12 @@ impl HostPolicy {
         }
     }
 
+    /// Whether the means are applied for as long as the policy is in force: all time awake is boosted, and no counter
+    /// has it.
+    pub fn is_boosted_for_life(&self) -> bool {
+        matches!(self, Self::Static { applied: true, .. })
+    }
+
     /// Whether the budget prevents boosts.
     pub fn is_throttled(&self) -> bool {
         self.control().is_some_and(|control| control.status() == Status::Throttled)

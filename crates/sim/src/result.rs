@@ -80,6 +80,11 @@ impl VmTotals {
         self.steal_ns.saturating_sub(before.steal_ns)
     }
 
+    /// Time boosted and awake since an earlier moment; 0 if negative, as [`stolen_since`](Self::stolen_since).
+    fn boosted_since(&self, before: &Self) -> Ns {
+        self.boosted_ns.saturating_sub(before.boosted_ns)
+    }
+
     /// The sum of these and those of another copy, without tasks.
     fn plus(mut self, other: &Self) -> Self {
         self.exec_ns += other.exec_ns;
@@ -231,23 +236,27 @@ impl World<'_> {
             let vm = &mut vms[v.vm as usize];
             let thread = EntId(v.thread);
             let stats = self.host.stats(thread);
-            vm.exec_ns += stats.exec_ns;
             // A wait in progress counts up to now; its rest counts after this snapshot.
-            vm.steal_ns += stats.wait_ns + self.host.waits_for(now, thread);
+            let steal_ns = stats.wait_ns + self.host.waits_for(now, thread);
+            vm.exec_ns += stats.exec_ns;
+            vm.steal_ns += steal_ns;
             vm.preempted += stats.preempted;
             vm.counters.add(&self.counters_of(v));
             if let Some(halts) = &mut vm.halts {
                 halts.goes_on(v.virt.host_poll.halted(now));
             }
             vm.advance_ns += v.virt.deadline.advance_ns();
-            let PolicyStats { boosts, throttles, denied, lowered_ns, .. } =
-                v.driver.policy().stats();
+            let policy = v.driver.policy();
+            let PolicyStats { boosts, throttles, denied, lowered_ns, .. } = policy.stats();
             vm.lowered_ns += lowered_ns;
-            vm.repays |= v.driver.policy().repays();
+            vm.repays |= policy.repays();
             vm.boosts += boosts;
             vm.throttles += throttles;
             vm.denied += denied;
-            vm.boosted_ns += v.driver.policy().boosted_at(now);
+            vm.boosted_ns += match policy.is_boosted_for_life() {
+                true => stats.exec_ns + steal_ns,
+                false => policy.boosted_at(now),
+            };
         }
         let tuned = self.ratelimits.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
@@ -407,7 +416,7 @@ impl World<'_> {
         scalars.rate(ALL, "preemptions", b.preempted - a.preempted);
         scalars.rate(ALL, "exits", exits(b) - exits(a));
         scalars.rate(ALL, "boosts", b.boosts - a.boosts);
-        scalars.share(ALL, "boosted", b.boosted_ns - a.boosted_ns, all);
+        scalars.share(ALL, "boosted", b.boosted_since(a), all);
     }
 
     /// Scalars of the VMs with one label.
@@ -449,7 +458,7 @@ impl World<'_> {
         scalars.rate(name, "boosts", b.boosts - a.boosts);
         scalars.rate(name, "throttles", b.throttles - a.throttles);
         scalars.rate(name, "denied", b.denied - a.denied);
-        scalars.share(name, "boosted", b.boosted_ns - a.boosted_ns, ns * vcpus);
+        scalars.share(name, "boosted", b.boosted_since(a), ns * vcpus);
         if b.repays {
             let lowered = (b.lowered_ns - a.lowered_ns) as f64 / (ns * vcpus);
             scalars.put(name, "lowered", "levels", lowered);

@@ -270,6 +270,27 @@ fn a_boost_never_lowers_a_thread() {
     }
 }
 
+#[test]
+fn under_static_all_time_awake_is_boosted() {
+    let run_with = |baseline: Policy| {
+        let mut p = plan(eevdf(1), dear());
+        p.policy = PolicyPlan::Static { means: Means::Fifo(20) };
+        // It outranks the boost: the vCPU waits, too.
+        p.host_tasks = vec![task("rt", cyclictest(10 * MS, MS), Policy::Fifo(40), &[])];
+        let probe = cyclictest(MS, 100 * US);
+        let mut g = vm("g", eevdf(1), vec![task("cyclictest", probe, Policy::Fifo(80), &[])]);
+        g.vcpu_policy = vec![baseline];
+        p.vms = vec![g];
+        probe_all(&mut p);
+        run(&p)
+    };
+    let r = run_with(Policy::NORMAL);
+    let [cpu, steal, boosted] = ["cpu", "steal", "boosted"].map(|metric| scalar(&r, "g", metric));
+    assert!(steal > 1.0 && (boosted - 100.0 * cpu - steal).abs() < 0.01, "{boosted} {cpu} {steal}");
+    // A boost would not raise this one, and is not applied.
+    assert_eq!(scalar(&run_with(Policy::Fifo(30)), "g", "boosted"), 0.0);
+}
+
 /// Words that no honest guest writes end a boost without wiping strikes out. The guests of the scenarios about latency
 /// write none, so that rule cannot cost them anything.
 #[test]

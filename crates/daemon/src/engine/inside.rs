@@ -29,7 +29,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::{Pressure, Source};
 use vcoop_threads::clock::{ClockId, kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_slack};
+use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, run_time, set_timer_slack};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
@@ -611,10 +611,15 @@ impl Inside {
             deadlines: vcpu.deadlines,
         };
         let in_kernel = self.state_in_kernel(vcpu);
-        let budgeted = !vcpu.for_life || in_kernel.is_some();
+        let budgeted = vcpu.for_life.is_none() || in_kernel.is_some();
         let VcpuState { boosted, stats, budget_left_ns, deadlines } = in_kernel.unwrap_or_else(own);
         let baseline = vcpu.captured.baseline().attributes;
         let outranks = vcpu.driver.outranks();
+        // Its policy counts nothing: all its time awake is boosted.
+        let for_life = vcpu.for_life.filter(|_| !outranks).map(|before| {
+            let now = run_time(vcpu.tid());
+            (now.ran_ns + now.waited_ns).saturating_sub(before.ran_ns + before.waited_ns)
+        });
         VcpuStatus {
             index: vcpu.index,
             tid: vcpu.tid(),
@@ -626,7 +631,7 @@ impl Inside {
             throttles: stats.throttles,
             too_long: stats.too_long,
             by_vm: stats.by_vm,
-            boosted_ns: stats.boosted_ns,
+            boosted_ns: for_life.unwrap_or(stats.boosted_ns),
             budget_left_ns: budgeted.then_some(budget_left_ns),
             heard: None,
             deadlines,

@@ -12,7 +12,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_text::about;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{Attributes, Captured, RunTimes, real_time_limit};
+use vcoop_threads::{Attributes, Captured, RunTimes, real_time_limit, run_time};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::{AttachedVm, Inside, next_check};
@@ -240,7 +240,7 @@ impl Inside {
             captured,
             slot,
             called: monotonic(),
-            for_life: matches!(vm.plan.policy, PolicyPlan::Static { .. }),
+            for_life: matches!(vm.plan.policy, PolicyPlan::Static { .. }).then(|| run_time(tid)),
             armed: None,
             awaits: None,
             deadlines: 0,

@@ -16,7 +16,9 @@ use vcoop_policy::thread::Policy;
 use vcoop_testing::{Skip, Waiting, until, without_files};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, Captured, allowed_cpus, default_slice, real_time_limit};
+use vcoop_threads::{
+    Attributes, Captured, allowed_cpus, default_slice, gettid, real_time_limit, run_time,
+};
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
 use super::Inside;
@@ -229,6 +231,36 @@ fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
     let number = rig.number();
     assert_eq!(rig.detach(number).unwrap().vcpus, status.vcpus);
     vcpu.end();
+}
+
+#[test]
+fn under_static_all_time_awake_is_boosted() {
+    const LONG: Duration = Duration::from_millis(20);
+    let mut rig = Rig::new();
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel::<()>();
+    let vcpu = thread::spawn(move || {
+        let spin = || {
+            let began = run_time(gettid()).ran_ns;
+            while run_time(gettid()).ran_ns < began + LONG.as_nanos() as u64 {}
+        };
+        // Before its policy begins, too: this time does not count.
+        spin();
+        tell.send(gettid()).unwrap();
+        gone.recv().unwrap();
+        spin();
+        tell.send(0).unwrap();
+        let _ = gone.recv();
+    });
+    let Some(_) = rig.attached(under(told.recv().unwrap(), "static", &[])) else { return };
+    go.send(()).unwrap();
+    told.recv().unwrap();
+    let number = rig.number();
+    let last = rig.detach(number).unwrap();
+    let (boosted, most) = (last.vcpus[0].boosted_ns, last.for_ns.min(2 * LONG.as_nanos() as u64));
+    assert!((LONG.as_nanos() as u64..most).contains(&boosted), "{boosted} of {most} ns");
+    drop(go);
+    vcpu.join().unwrap();
 }
 
 /// Without the capability that it had when it boosted, the engine cannot clear the flag that a boost sets.
