@@ -8,6 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use vcoop_stock::{Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
 use vcoop_text::quoted;
 use vcoop_threads::{allowed_cpus, cpu_list};
@@ -313,11 +315,14 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 /// The flag that Ctrl-C and SIGTERM set. A second one ends this process at once, and with it the guest and the hogs.
 fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
     static STOP: AtomicBool = AtomicBool::new(false);
-    ctrlc::set_handler(|| {
-        if STOP.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            if STOP.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+            eprintln!("xtask: stopping (Ctrl-C again to end at once)");
         }
-        eprintln!("xtask: stopping (Ctrl-C again to end at once)");
-    })?;
+    });
     Ok(&STOP)
 }
