@@ -211,6 +211,32 @@ fn a_timer_and_a_multicast_of_the_mailing_lists_are_met_within_a_factor_of_two()
     assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
 }
 
+/// Some runs have their work so in the periods of the quota that its requests wait for the next one.
+#[test]
+fn some_runs_with_a_quota_are_late_as_published() {
+    let claims = ["burst-2021-late", "burst-2021-burst"];
+    let all = tables("locks-and-polling", &claims, &["duration=2s"]);
+    assert_eq!(all.claims.len(), 2);
+    assert!(all.claims.iter().all(|claim| claim.holds), "{:?}", all.claims);
+}
+
+/// The cache line of a semaphore that is taken to read limits page faults, and the exits of an IPI its round trip.
+#[test]
+fn page_faults_and_ipis_found_later_are_met_within_a_factor_of_two() {
+    let sets = ["duration=20ms", "warmup=50ms", "repeats=1"];
+    let ids = ["tscdeadline-2019-desktop", "page-faults-2019", "ipi-fastpath-2019"];
+    let all = tables("later", &ids, &sets);
+    assert_eq!(all.cells.len(), 10);
+    assert!(all.cells.iter().all(|cell| cell.within_2x), "{:?}", all.cells);
+    let fast = |row: &str| {
+        let mut cells = all.cells.iter().filter(|cell| cell.row == row);
+        cells.find(|cell| cell.column == "fast path").unwrap().simulated.unwrap()
+    };
+    // A target that halts is not ready for the next IPI earlier.
+    assert!(fast("to one vCPU") > 0.95, "{:?}", all.cells);
+    assert!(fast("to one vCPU, HLT does not exit") < 0.9, "{:?}", all.cells);
+}
+
 /// What the page says of these gains: yields by IPIs gain the more, the fewer VMs there are, and the penalty next to
 /// nothing.
 #[test]
