@@ -20,16 +20,29 @@ pub type Ns = u64;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Fair {
-    /// The completely fair scheduler, as of Linux 6.5.
+    /// The completely fair scheduler, until Linux 6.5.
     Cfs(CfsTunables),
     /// Earliest eligible virtual deadline first, since Linux 6.6.
     Eevdf(EevdfTunables),
+}
+
+/// Releases of Linux whose rules with CFS differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum CfsRelease {
+    /// Until Linux 5.15: a CPU whose idle times are short on average does not pull when it goes idle (`newidle_balance`,
+    /// until commit c5b0a7eefc70).
+    V5_15,
+    /// Linux 5.16 to 6.5.
+    V6_5,
 }
 
 /// CFS constants (`kernel/sched/fair.c`, 6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CfsTunables {
+    /// Which rules.
+    pub release: CfsRelease,
     /// Period in which every runnable entity should run once.
     pub sched_latency_ns: Ns,
     /// No slice is shorter than this.
@@ -41,10 +54,16 @@ pub struct CfsTunables {
 }
 
 impl CfsTunables {
-    /// The kernel's values times `1 + ilog2(min(cpus, 8))`.
+    /// The values of Linux 6.5 times `1 + ilog2(min(cpus, 8))`.
     pub fn for_cpus(cpus: u32) -> Self {
+        Self::of(CfsRelease::V6_5, cpus)
+    }
+
+    /// The same for a release.
+    pub fn of(release: CfsRelease, cpus: u32) -> Self {
         let f = scale(cpus);
         Self {
+            release,
             sched_latency_ns: 6_000_000 * f,
             min_granularity_ns: 750_000 * f,
             wakeup_granularity_ns: 1_000_000 * f,

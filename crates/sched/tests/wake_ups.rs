@@ -1,7 +1,7 @@
 //! Where woken fair entities go, and who fetches those that wait.
 
-use crate::driver::{HOG, MS, Machine, US, Work, fairs, nice};
-use vcoop_sched::config::{LevelConfig, Policy, Topology};
+use crate::driver::{HOG, MS, Machine, US, Work, config, fairs, nice};
+use vcoop_sched::config::{CfsRelease, CfsTunables, Fair, LevelConfig, Ns, Policy, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Note};
 
 /// It runs for 50 us whenever it is woken.
@@ -208,4 +208,26 @@ fn what_is_changed_of_one_on_a_wake_list_holds_when_it_is_taken() {
         assert!(!m.level.is_waking(woken) && !m.level.has_woken(CpuId(2)));
         assert_eq!(m.current(3), Some(woken));
     }
+}
+
+/// Until Linux 5.15.
+#[test]
+fn a_cpu_that_is_never_idle_for_long_fetches_nothing_before_it_goes_idle() {
+    let fetched = |release: CfsRelease, sleep: Ns| {
+        let fair = Fair::Cfs(CfsTunables::of(release, 2));
+        let mut cfg = config(2, fair);
+        cfg.balance.periodic = false;
+        let mut m = Machine::new(&cfg);
+        m.pinned(nice(0), 1, Work { run: 50 * US, sleep });
+        m.pinned(nice(0), 0, HOG);
+        m.run_for(50 * MS);
+        let hog = m.pinned(nice(0), 0, HOG);
+        m.run_for(MS);
+        m.set_cpus(hog, CpuSet::first_n(2));
+        m.run_for(50 * MS);
+        m.level.cpu_of(hog) == CpuId(1)
+    };
+    assert!(!fetched(CfsRelease::V5_15, 400 * US));
+    assert!(fetched(CfsRelease::V5_15, 600 * US));
+    assert!(fetched(CfsRelease::V6_5, 400 * US));
 }

@@ -7,7 +7,9 @@ use flate2::read::GzDecoder;
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Preemption};
 use vcoop_policy::config::HostPollConfig;
-use vcoop_sched::config::{Bandwidth, CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard};
+use vcoop_sched::config::{
+    Bandwidth, CfsRelease, CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard,
+};
 
 use super::{Fact, Root};
 
@@ -134,7 +136,9 @@ pub(super) fn preemption(root: &Root, config: &Config) -> Fact<Preemption> {
 pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
     if release < Release::new(6, 6) {
         let why = "Linux before 6.6 has CFS; tunables are its defaults";
-        return Fact::inferred(Fair::Cfs(CfsTunables::for_cpus(cpus)), why);
+        let before = release < Release::new(5, 16);
+        let rules = if before { CfsRelease::V5_15 } else { CfsRelease::V6_5 };
+        return Fact::inferred(Fair::Cfs(CfsTunables::of(rules, cpus)), why);
     }
     // The stable updates of 2026 changed the rules within 6.18: all of them are in 6.18.36, none in 6.18.32.
     let rules = match (release.major, release.minor, release.patch) {

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::Level;
-use crate::config::{ClassId, Ns};
+use crate::config::{Balance, CfsRelease, ClassId, Fair, Ns};
 use crate::{CpuId, CpuSet, EntId};
 
 /// Capacity of a CPU that fair entities have to themselves.
@@ -52,6 +52,31 @@ pub(super) struct Domain {
     even: bool,
     /// Failures to move anything since the last success.
     failed: u32,
+}
+
+/// How long a CPU is idle before a thread is woken there (`avg_idle`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IdleTimes {
+    /// When it went idle, if nothing has been woken since.
+    since: Option<Ns>,
+    mean: Ns,
+}
+
+impl IdleTimes {
+    pub(super) fn new(cfg: &Balance) -> Self {
+        Self { since: None, mean: Self::most(cfg) }
+    }
+
+    /// Bound of the mean.
+    fn most(cfg: &Balance) -> Ns {
+        2 * cfg.migration_cost_ns
+    }
+
+    /// A thread is woken there: an eighth of the new mean is this idle time.
+    pub(super) fn end(&mut self, now: Ns, cfg: &Balance) {
+        let Some(since) = self.since.take() else { return };
+        self.mean = (self.mean - self.mean / 8 + (now - since) / 8).min(Self::most(cfg));
+    }
 }
 
 /// What should move to a CPU (`calculate_imbalance`): load, if the CPU is used up as well, so that loads are as on
@@ -136,8 +161,23 @@ impl Level {
         self.fair.load(cpu) * FULL / self.capacity(cpu)
     }
 
+    /// Whether a CPU pulls depends on how long it is idle on average.
+    pub(super) fn minds_idle_times(&self) -> bool {
+        matches!(&self.cfg.fair, Fair::Cfs(cfs) if cfs.release == CfsRelease::V5_15)
+    }
+
     /// A CPU about to go idle takes one waiting entity from another. True if it did.
     pub(super) fn pull_newidle(&mut self, now: Ns, cpu: CpuId) -> bool {
+        if !self.minds_idle_times() {
+            return self.pull(now, cpu);
+        }
+        let is_long = self.cpus[cpu.index()].idle_times.mean >= self.cfg.balance.migration_cost_ns;
+        let pulled = is_long && self.pull(now, cpu);
+        self.cpus[cpu.index()].idle_times.since = (!pulled).then_some(now);
+        pulled
+    }
+
+    fn pull(&mut self, now: Ns, cpu: CpuId) -> bool {
         let (lo, hi) = self.llc(cpu);
         let all = self.cpus.len() as u32;
         // Own LLC, then the CPUs above it, then those below.

@@ -124,6 +124,7 @@ struct Cpu {
     used: Ns,
     window: Ns,
     domains: [balance::Domain; balance::DOMAINS],
+    idle_times: balance::IdleTimes,
 }
 
 /// A core with SMT.
@@ -204,7 +205,8 @@ impl Level {
         validate(cfg)?;
         let n = cfg.topology.cpus();
         let (hrtick, capacity) = (NEVER, balance::FULL);
-        let cpu = Cpu { curr: NONE, push: NONE, hrtick, capacity, ..Cpu::default() };
+        let idle_times = balance::IdleTimes::new(&cfg.balance);
+        let cpu = Cpu { curr: NONE, push: NONE, hrtick, capacity, idle_times, ..Cpu::default() };
         let threads = cfg.topology.threads_per_core;
         let cores = n / threads;
         Ok(Self {

@@ -67,6 +67,9 @@ impl Level {
         self.ents[e.index()].queued_at = now;
         self.charge_between(now, cpu);
         self.activate(now, e, cpu, how);
+        if how == Enqueue::Wakeup && self.minds_idle_times() {
+            self.cpus[cpu.index()].idle_times.end(now, &self.cfg.balance);
+        }
         self.ask_quota(now, cpu, e);
         self.check_preempt(cpu, e);
         match class {

@@ -4,8 +4,8 @@
 #![allow(unreachable_pub)]
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,
-    RtGuard, Topology,
+    Balance, CfsRelease, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns,
+    Policy, RtGuard, Topology,
 };
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
 
@@ -42,7 +42,8 @@ pub fn eevdf(cpus: u32) -> LevelConfig {
 pub fn fairs(cpus: u32) -> impl Iterator<Item = LevelConfig> {
     let eevdf = EevdfRelease::ALL.map(|release| Fair::Eevdf(EevdfTunables::of(release, cpus)));
     let all = eevdf.into_iter().map(move |fair| config(cpus, fair));
-    core::iter::once(cfs(cpus)).chain(all)
+    let older = Fair::Cfs(CfsTunables::of(CfsRelease::V5_15, cpus));
+    [cfs(cpus), config(cpus, older)].into_iter().chain(all)
 }
 
 pub fn config(cpus: u32, fair: Fair) -> LevelConfig {

@@ -1,8 +1,8 @@
 //! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
 
 use vcoop_sched::config::{
-    Balance, Bandwidth, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig,
-    RtGuard, Topology,
+    Balance, Bandwidth, CfsRelease, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair,
+    LevelConfig, RtGuard, Topology,
 };
 
 use crate::diagnostic::{Collector, Span};
@@ -65,8 +65,10 @@ impl ClassKind {
 choice! {
     /// Which fair class.
     pub(crate) enum FairKind {
-        /// The completely fair scheduler, as of Linux 6.5.
+        /// The completely fair scheduler, as of Linux 5.16 to 6.5.
         Cfs = "cfs",
+        /// CFS as of Linux until 5.15.
+        Cfs515 = "cfs-5.15",
         /// Earliest eligible virtual deadline first, as of Linux 6.18 with its stable updates of 2026, to 7.2.
         Eevdf = "eevdf",
         /// EEVDF as of Linux 7.3.
@@ -82,33 +84,40 @@ choice! {
     }
 }
 
+/// Rules of a fair class.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    Cfs(CfsRelease),
+    Eevdf(EevdfRelease),
+}
+
 impl FairKind {
-    /// The release of EEVDF; `None` is CFS.
-    fn eevdf(self) -> Option<EevdfRelease> {
-        Some(match self {
-            Self::Cfs => return None,
-            Self::Eevdf => EevdfRelease::V6_18,
-            Self::Eevdf73 => EevdfRelease::V7_3,
-            Self::Eevdf6180 => EevdfRelease::V6_18_0,
-            Self::Eevdf615 => EevdfRelease::V6_15,
-            Self::Eevdf612 => EevdfRelease::V6_12,
-            Self::Eevdf66 => EevdfRelease::V6_6,
-        })
+    fn release(self) -> Release {
+        match self {
+            Self::Cfs => Release::Cfs(CfsRelease::V6_5),
+            Self::Cfs515 => Release::Cfs(CfsRelease::V5_15),
+            Self::Eevdf => Release::Eevdf(EevdfRelease::V6_18),
+            Self::Eevdf73 => Release::Eevdf(EevdfRelease::V7_3),
+            Self::Eevdf6180 => Release::Eevdf(EevdfRelease::V6_18_0),
+            Self::Eevdf615 => Release::Eevdf(EevdfRelease::V6_15),
+            Self::Eevdf612 => Release::Eevdf(EevdfRelease::V6_12),
+            Self::Eevdf66 => Release::Eevdf(EevdfRelease::V6_6),
+        }
     }
 
     /// Whether an entity can have a slice of its own.
     pub(crate) fn has_slices(self) -> bool {
-        self.eevdf().is_some_and(EevdfRelease::has_slices)
+        matches!(self.release(), Release::Eevdf(release) if release.has_slices())
     }
 }
 
 /// What a scenario calls a fair class.
 pub fn fair_name(fair: &Fair) -> &'static str {
     let release = match fair {
-        Fair::Cfs(_) => None,
-        Fair::Eevdf(t) => Some(t.release),
+        Fair::Cfs(t) => Release::Cfs(t.release),
+        Fair::Eevdf(t) => Release::Eevdf(t.release),
     };
-    FairKind::ALL.into_iter().find(|kind| kind.eevdf() == release).map_or("eevdf", FairKind::name)
+    FairKind::ALL.into_iter().find(|kind| kind.release() == release).map_or("eevdf", FairKind::name)
 }
 
 choice! {
@@ -240,21 +249,22 @@ impl SchedKeys {
             ("hrtick", self.hrtick.as_ref().map(|k| k.span)),
             ("yield_penalty", self.yield_penalty.as_ref().map(|k| k.span)),
         ];
-        match self.fair.value.eevdf() {
-            None => {
+        match self.fair.value.release() {
+            Release::Cfs(release) => {
                 refuse_foreign(&eevdf_only, "eevdf", "cfs", errors);
-                let kernel = CfsTunables::for_cpus(cpus);
+                let kernel = CfsTunables::of(release, cpus);
                 let ns =
                     |key: &Option<At<Span1>>, default| key.as_ref().map_or(default, |k| k.value.0);
                 let granularity = self.wakeup_granularity.as_ref().map(|k| k.value.0);
                 Fair::Cfs(CfsTunables {
+                    release,
                     sched_latency_ns: ns(&self.sched_latency, kernel.sched_latency_ns),
                     min_granularity_ns: ns(&self.min_granularity, kernel.min_granularity_ns),
                     wakeup_granularity_ns: granularity.unwrap_or(kernel.wakeup_granularity_ns),
                     gentle_sleepers: or(&self.gentle_sleepers, kernel.gentle_sleepers),
                 })
             }
-            Some(release) => {
+            Release::Eevdf(release) => {
                 refuse_foreign(&cfs_only, "cfs", "eevdf", errors);
                 let kernel = EevdfTunables::of(release, cpus);
                 let slice = self.base_slice.as_ref().map(|k| k.value.0);
@@ -276,7 +286,7 @@ impl SchedKeys {
     fn guard(&self, errors: &Collector) -> RtGuard {
         let kind = self.rt_guard.as_ref().map_or(
             match self.fair.value {
-                FairKind::Cfs | FairKind::Eevdf66 => GuardKind::Throttle,
+                FairKind::Cfs | FairKind::Cfs515 | FairKind::Eevdf66 => GuardKind::Throttle,
                 _ => GuardKind::FairServer,
             },
             |guard| guard.value,
