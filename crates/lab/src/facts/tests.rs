@@ -1,4 +1,4 @@
-use vcoop_sched::config::{Bandwidth, EevdfRelease, EevdfTunables};
+use vcoop_sched::config::{Bandwidth, CfsRelease, EevdfRelease, EevdfTunables};
 use vcoop_testing::Tree;
 
 use super::*;
@@ -7,8 +7,12 @@ fn read(tree: &Tree, allowed: &[u32], tick: Option<Ns>) -> HostFacts {
     HostFacts::read(tree.root(), allowed, tick)
 }
 
+fn fair(files: &[(&str, &str)]) -> Fair {
+    read(&Tree::with(files), &[0, 1], None).fair.value
+}
+
 fn eevdf(files: &[(&str, &str)]) -> EevdfTunables {
-    match read(&Tree::with(files), &[0, 1], None).fair.value {
+    match fair(files) {
         Fair::Eevdf(tunables) => tunables,
         Fair::Cfs(_) => panic!("{files:?}"),
     }
@@ -113,6 +117,13 @@ fn slices_and_features_follow_the_release() {
         let e = eevdf(&[("proc/sys/kernel/osrelease", release)]);
         (e.release, e.base_slice_ns, e.preempt_short)
     };
+    let cfs = |release: &str| match fair(&[("proc/sys/kernel/osrelease", release)]) {
+        Fair::Cfs(tunables) => tunables.release,
+        Fair::Eevdf(_) => panic!("{release}"),
+    };
+    assert_eq!(cfs("5.10.0-30-amd64"), CfsRelease::V5_15);
+    assert_eq!(cfs("5.15.167"), CfsRelease::V5_15);
+    assert_eq!(cfs("5.16"), CfsRelease::V6_5);
     assert_eq!(of("6.6.9"), (EevdfRelease::V6_6, 1_500_000, false));
     assert_eq!(of("6.11.0-9-generic"), (EevdfRelease::V6_6, 1_500_000, false));
     assert_eq!(of("6.12.1"), (EevdfRelease::V6_12, 1_500_000, true));
