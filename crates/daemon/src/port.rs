@@ -9,9 +9,10 @@ use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{Attributes, Captured, Error, RunTime, nice};
+use vcoop_threads::{Attributes, Baseline, Captured, Error, NotRestored, RunTime, nice};
 
 use crate::keeper::Keeper;
+use crate::protocol::VmId;
 
 /// Time in which the kernel cannot give a thread's number to another one.
 const MOMENT_NS: Ns = 1_000_000;
@@ -86,6 +87,36 @@ impl Vcpu {
         let hidden = has.is_rt() || has.is_deadline();
         let now = if hidden { nice(self.tid()).ok() } else { None };
         now.filter(|now| *now != self.nice)
+    }
+
+    /// Restores what the thread had, unless it was changed from outside to something else than a part of its boost.
+    /// `vm`: its VM. `first`: what the first thread of its process was last given, if that is driven, too.
+    ///
+    /// # Errors
+    ///
+    /// Something could not be restored.
+    pub(crate) fn give_back(&self, vm: &VmId, first: Option<Policy>) -> Result<(), NotRestored> {
+        let is_ours = |now: Policy| now == self.has.to_policy() || self.keeps_boost(now);
+        let is_ours = |tid| Attributes::get(tid).ok().filter(|now| is_ours(now.to_policy()));
+        if self.captured.is_alive() {
+            let is_ours = is_ours(self.tid()).is_some();
+            return if is_ours { self.captured.restore().map(drop) } else { Ok(()) };
+        }
+        // A thread that executes another program (execve(2)) keeps its attributes, and gets the number and the start
+        // of its process's first thread.
+        let tid = vm.pid.cast_signed();
+        let was = self.captured.baseline();
+        let differs = self.has.to_policy() != was.attributes.to_policy();
+        let has_boost =
+            |now: Attributes| now.end_at_fork() && first.is_none_or(|own| own != now.to_policy());
+        if !differs || !is_ours(tid).is_some_and(has_boost) {
+            return Ok(());
+        }
+        match Captured::again(Baseline { tid, start: vm.start_ticks, ..was.clone() }) {
+            Ok(Some(heir)) => heir.restore().map(drop),
+            Ok(None) => Ok(()),
+            Err(why) => Err(NotRestored { tid, attributes: Some(why), affinity: None }),
+        }
     }
 
     /// Whether the attributes that the thread has `now` are a part of its boost, kept by its own process.

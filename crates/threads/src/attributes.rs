@@ -168,6 +168,12 @@ impl Attributes {
         fair.contains(&(self.policy as i32))
     }
 
+    /// Whether children start without these attributes, as those of a boosted thread do. Clearing this needs a
+    /// privilege.
+    pub fn end_at_fork(&self) -> bool {
+        self.flags & RESET_ON_FORK != 0
+    }
+
     /// Attributes of a thread; 0 = the calling one. A default slice is reported as 0.
     ///
     /// # Errors
@@ -221,7 +227,7 @@ impl Attributes {
     ///
     /// [`Error`].
     pub fn can_come_back(&self) -> Result<(), Error> {
-        if self.flags & RESET_ON_FORK != 0 {
+        if self.end_at_fork() {
             return Ok(());
         }
         // Tried on a thread that ends with it: what is effective in a user namespace may not be in the kernel's eyes.

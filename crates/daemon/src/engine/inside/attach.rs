@@ -8,11 +8,10 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::HostPolicy;
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
-use vcoop_policy::thread::Policy;
 use vcoop_sources::Source;
 use vcoop_text::about;
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{Attributes, Captured, RunTimes, real_time_limit, run_time};
+use vcoop_threads::{Captured, RunTimes, real_time_limit, run_time};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::{AttachedVm, Inside, next_check};
@@ -295,7 +294,8 @@ impl Inside {
             ..status
         };
         if let Ok(vcpu) = std::mem::replace(entry, Err(alone)) {
-            self.let_go(vcpu, Due::Policy(number, place));
+            let id = vm.id.clone();
+            self.let_go(vcpu, &id, Due::Policy(number, place));
         }
         let Some(vm) = self.vms.get(&number) else { return };
         let ended = |v: &Result<Vcpu, VcpuStatus>| match v {
@@ -308,9 +308,8 @@ impl Inside {
         }
     }
 
-    /// Restores a thread and forgets it, unless it was changed from outside to something else than a part of its boost.
-    /// What cannot be restored stays in the journal; says why.
-    fn let_go(&mut self, vcpu: Vcpu, due: Due) -> Option<String> {
+    /// Gives a thread back and forgets it. What cannot be restored stays in the journal; says why.
+    fn let_go(&mut self, vcpu: Vcpu, of: &VmId, due: Due) -> Option<String> {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
@@ -320,11 +319,10 @@ impl Inside {
         if let (Some(at), Due::Policy(number, place)) = (vcpu.awaits, due) {
             self.dues.remove(&(at, Due::Deadline(number, place)));
         }
-        let now = Attributes::get(vcpu.tid());
-        let is_ours = |now: Policy| now == vcpu.has.to_policy() || vcpu.keeps_boost(now);
-        let is_ours = now.is_ok_and(|now| is_ours(now.to_policy()));
-        if is_ours && let Err(why) = vcpu.captured.restore() {
-            let why = format!("thread {}: {why}", vcpu.tid());
+        let first = self.threads.get(&of.pid.cast_signed());
+        let first = first.and_then(|(number, place)| self.vcpu(*number, *place));
+        if let Err(why) = vcpu.give_back(of, first.map(|first| first.has.to_policy())) {
+            let why = why.to_string();
             tracing::error!("not given back: {why}");
             return Some(why);
         }
@@ -353,7 +351,8 @@ impl Inside {
         }
         for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
             if let Ok(vcpu) = vcpu {
-                last.not_given_back.extend(self.let_go(vcpu, Due::Policy(number, place)));
+                let due = Due::Policy(number, place);
+                last.not_given_back.extend(self.let_go(vcpu, &vm.id, due));
             }
         }
         self.dismiss_vm(&vm);

@@ -1,9 +1,11 @@
 //! The engine with VMs that are threads of the test, and with other programs as its keeper.
 
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -231,6 +233,61 @@ fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
     let number = rig.number();
     assert_eq!(rig.detach(number).unwrap().vcpus, status.vcpus);
     vcpu.end();
+}
+
+/// In a process of its own, whose threads are those of tests: not its first one executes another program.
+#[test]
+fn a_boost_does_not_outlive_the_execution_of_another_program() {
+    const HERE: &str = "VCOOP_TEST_EXECUTES";
+    const NAME: &str =
+        "engine::inside::tests::a_boost_does_not_outlive_the_execution_of_another_program";
+    if std::env::var_os(HERE).is_some() {
+        eprintln!("thread {}", gettid());
+        io::stdin().read_line(&mut String::new()).unwrap();
+        panic!("{}", Command::new("sleep").arg("60").exec());
+    }
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", NAME, "--nocapture", "--test-threads=2"]).env(HERE, "");
+    program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut vmm = program.spawn().unwrap();
+    let mut lines = BufReader::new(vmm.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let tid = lines.find_map(|line| line.strip_prefix("thread ")?.parse().ok()).unwrap();
+    let (pid, vcpu) = (vmm.id().cast_signed(), Captured::of(tid).unwrap());
+    assert_ne!(tid, pid);
+    let mut target = under(tid, "static", &[]);
+    target.vm.pid = vmm.id();
+    target.vm.start_ticks = Captured::of(pid).unwrap().baseline().start;
+    let is_rt = || Attributes::get(pid).unwrap().to_policy().is_rt();
+    let mut rig = Rig::new();
+    if rig.attached(target).is_some() {
+        assert!(!is_rt());
+        vmm.stdin.take().unwrap().write_all(b"\n").unwrap();
+        until("the thread has executed it", || !vcpu.is_alive());
+        assert!(is_rt(), "it keeps the boost, as the first thread");
+        rig.ended(tid);
+        assert!(!is_rt() && rig.vms.is_empty() && rig.journal.contents().threads.is_empty());
+    }
+    vmm.kill().unwrap();
+    vmm.wait().unwrap();
+}
+
+#[test]
+fn the_first_thread_keeps_its_own_boost_when_another_one_ends() {
+    let (pid, other) = (std::process::id().cast_signed(), Waiting::start());
+    let first = Captured::of(pid).unwrap();
+    let running = RunningVm { name: "web".to_owned(), vcpus: 2, pcpus: 1 };
+    let plan = Box::new(policy(&running, "static", &[]).unwrap());
+    let mut target = Target { plan, ..with_vcpus(&[pid, other.tid]) };
+    target.vm.start_ticks = first.baseline().start;
+    let mut rig = Rig::new();
+    let Some(_) = rig.attached(target) else { return };
+    let (tid, ended) = (other.tid, Captured::of(other.tid).unwrap());
+    other.end();
+    until("it is gone", || !ended.is_alive());
+    rig.ended(tid);
+    assert!(Attributes::get(pid).unwrap().to_policy().is_rt());
+    rig.detach_all();
+    assert_eq!(Attributes::get(pid).unwrap(), first.baseline().attributes);
 }
 
 #[test]
