@@ -126,7 +126,8 @@ mod tests {
     use super::{FolderError, Left, Place, PlaceError, restore};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use vcoop_testing::Tree;
+    use vcoop_testing::{Tree, Waiting};
+    use vcoop_threads::Captured;
 
     #[test]
     fn one_owner_at_a_time_and_the_second_is_told_who() {
@@ -152,6 +153,21 @@ mod tests {
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(Place::take(&dir), Err(PlaceError::Folder(FolderError::Untrusted(_)))));
+    }
+
+    #[test]
+    fn without_room_for_another_journal_the_old_one_is_removed() {
+        let tree = Tree::default();
+        let dir = tree.path("run");
+        let (vcpu, place) = (Waiting::start(), Place::take(&dir).unwrap());
+        let (mut journal, _) = place.journal().unwrap();
+        journal.record([&Captured::of(vcpu.tid).unwrap()]).unwrap();
+        drop((journal, place));
+        // As on a full file system: no file can be made in its place.
+        fs::create_dir(dir.join("threads.journal.new")).unwrap();
+        assert_eq!(restore(&dir).unwrap().restored, [vcpu.tid]);
+        assert_eq!(restore(&dir).unwrap(), Left::default());
+        vcpu.end();
     }
 
     #[test]

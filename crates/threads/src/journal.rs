@@ -212,7 +212,8 @@ impl Journal {
     }
 
     /// Restores every thread. Threads that were restored or have ended are removed from the journal; the others can be
-    /// tried again.
+    /// tried again. Without others the file stays as it is, for [`remove`](Self::remove), which needs no room on its
+    /// file system.
     ///
     /// # Errors
     ///
@@ -230,7 +231,7 @@ impl Journal {
             outcomes.push((*tid, outcome));
             left
         });
-        let written = self.write();
+        let written = if self.contents.threads.is_empty() { Ok(()) } else { self.write() };
         (outcomes, written)
     }
 

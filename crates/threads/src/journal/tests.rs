@@ -52,9 +52,8 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
             assert_eq!(Attributes::get(*tid).unwrap(), *before);
         }
         assert_ne!(Attributes::get(tids[0]).unwrap(), before[0], "it was forgotten");
-        let mut again = read(dir.root()).unwrap();
-        assert!(again.contents().threads.is_empty() && again.restore_all().0.is_empty());
-        again.remove().unwrap();
+        assert!(journal.contents().threads.is_empty() && journal.restore_all().0.is_empty());
+        journal.remove().unwrap();
         Journal::create(dir.root()).unwrap();
     });
 }
