@@ -1,5 +1,6 @@
 //! Ctrl-C, SIGTERM and SIGHUP, which are treated alike. A SIGHUP that is ignored stays ignored: `nohup` starts programs
-//! so, which are to outlive their terminal.
+//! so, which are to outlive their terminal. One that is blocked does not stay so: the program that has started this one
+//! has blocked it for itself.
 
 use std::fs;
 use std::sync::Once;
@@ -12,6 +13,11 @@ use signal_hook::iterator::Signals;
 use crate::output::note;
 
 static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Lets this process get the signals that end it. Called before it has other threads.
+pub(crate) fn unblock() {
+    vcoop_threads::unblock(&[SIGINT, SIGTERM, SIGHUP]);
+}
 
 /// The flag that Ctrl-C sets, for commands that normally end by it.
 pub(crate) fn end_flag() -> &'static AtomicBool {

@@ -35,6 +35,7 @@ use clap::CommandFactory;
 use args::{Args, Command};
 
 fn main() -> ExitCode {
+    interrupt::unblock();
     let args = match args::parse() {
         Ok(args) => args,
         Err(end) => return args::end(&end),

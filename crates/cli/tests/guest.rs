@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Said, Tree as Files, found, full_pipe, send, until};
+use vcoop_testing::{Said, Skip, Tree as Files, found, full_pipe, send, until};
 
 /// A guest with four CPUs. One of its slices has a cpuset already.
 struct Tree(Files);
@@ -175,6 +175,22 @@ fn a_terminal_that_goes_does_not_end_what_is_to_outlive_it() {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & 1, 1, "{status}");
+    assert!(running.end(Signal::TERM).well().err.contains("every file has what it had before"));
+    tree.assert_given_back();
+}
+
+#[test]
+fn signals_that_its_parent_had_blocked_end_it() {
+    let blocks = Command::new("env").args(["--block-signal=TERM", "true"]).output();
+    if !blocks.is_ok_and(|of| of.status.success()) {
+        return Skip::because("env(1) blocks no signals").tell();
+    }
+    let tree = Tree::new();
+    let guest = tree.command("--set governor_interval=100ms");
+    let mut command = Command::new("env");
+    command.args(["--block-signal=TERM", "--"]).arg(guest.get_program()).args(guest.get_args());
+    command.env("VCOOP_RUN_DIR", tree.path("run")).stdin(Stdio::null()).stdout(Stdio::piped());
+    let running = tree.folded_by(&mut command);
     assert!(running.end(Signal::TERM).well().err.contains("every file has what it had before"));
     tree.assert_given_back();
 }

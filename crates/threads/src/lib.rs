@@ -69,4 +69,4 @@ pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, Until};
 #[cfg(target_os = "linux")]
 pub use stats::{RunTime, RunTimes, SleepsIn, Stat, preemptions, run_time};
 #[cfg(target_os = "linux")]
-pub use thread::{gettid, set_timer_slack};
+pub use thread::{gettid, set_timer_slack, unblock};
