@@ -9,7 +9,7 @@ use crate::diagnostic::{Collector, Span};
 use crate::plan::Ns;
 use crate::toml_read::At;
 use crate::toml_read::table::table;
-use crate::toml_read::units::{Span1, Time, show};
+use crate::toml_read::units::{Period, Span1, Time, show};
 use crate::toml_read::value::{Int, choice};
 
 choice! {
@@ -182,7 +182,7 @@ table! {
         /// (with fair-server: 5 %). With `both` the fair server grants what is left of the period.
         rt_runtime: Option<At<Span1>>,
         /// The period of `rt_runtime`. Default: 1s.
-        rt_period: Option<At<Span1>>,
+        rt_period: Option<At<Period>>,
         /// Admission control of SCHED_DEADLINE: reservations may take 95 % of the CPUs, less what fair
         /// servers have, and their threads may not be confined to some CPUs. False is Linux's
         /// `sched_rt_runtime_us = -1`.
@@ -291,10 +291,12 @@ impl SchedKeys {
             },
             |guard| guard.value,
         );
+        let runtime = self.rt_runtime.as_ref().map(|key| key.span);
+        let period = self.rt_period.as_ref().map(|key| key.span);
         let (guard, default): (fn(Bandwidth) -> RtGuard, Ns) = match kind {
             GuardKind::Off => {
-                for key in [&self.rt_runtime, &self.rt_period].into_iter().flatten() {
-                    errors.error(key.span, "with rt_guard = \"off\" this has no meaning");
+                for span in [runtime, period].into_iter().flatten() {
+                    errors.error(span, "with rt_guard = \"off\" this has no meaning");
                 }
                 return RtGuard::Off;
             }
@@ -305,11 +307,11 @@ impl SchedKeys {
         let period_ns = self.rt_period.as_ref().map_or(1_000_000_000, |k| k.value.0);
         let runtime_ns = self.rt_runtime.as_ref().map_or(period_ns / 1000 * default, |k| k.value.0);
         if runtime_ns > period_ns
-            && let Some(key) = self.rt_runtime.as_ref().or(self.rt_period.as_ref())
+            && let Some(span) = runtime.or(period)
         {
             let (runtime, period) = (show(runtime_ns), show(period_ns));
             let message = format!("rt_runtime {runtime} is more than its period {period}");
-            errors.error_help(key.span, message, "rt_runtime goes up to rt_period");
+            errors.error_help(span, message, "rt_runtime goes up to rt_period");
         }
         guard(Bandwidth { runtime_ns, period_ns })
     }

@@ -358,6 +358,7 @@ fn machines_and_schedulers_that_contradict() {
     let cfs = "fair = 'cfs', base_slice = «'1ms'»";
     sched(cfs, "`base_slice` is a tunable of eevdf", "set fair = \"eevdf\"");
     sched("rt_runtime = «'2s'»", "rt_runtime 2s is more than its period 1s", "");
+    sched("rt_period = «'999ns'»", "`999ns` is too short: at least 1us", "");
     sched("rt_guard = 'off', rt_runtime = «'2s'»", "has no meaning", "");
     sched("fair = «'eevdf-6.13'»", "is not known here", "eevdf-6.12");
     for fair in ["cfs", "eevdf-6.6"] {
