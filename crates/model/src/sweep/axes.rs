@@ -66,7 +66,12 @@ impl Axis {
 /// The axes, and the place of each. `grid`: ranges must give their number of values.
 pub(super) fn axes(node: &Node, grid: bool, errors: &Collector) -> Vec<(Axis, Span)> {
     let mut found: Vec<(Axis, Span)> = Vec::new();
-    for (path, span, node) in leaves(node, &is_range) {
+    let leaves = leaves(node, &is_range);
+    if leaves.is_empty() {
+        let help = "add a field: \"host.pcpus\" = [1, 2, 4]";
+        errors.error_help(node.span, "[axes] varies nothing", help);
+    }
+    for (path, span, node) in leaves {
         let Some(axis) = axis(&path, span, node, grid, errors) else { continue };
         let paths = axis.paths();
         let earlier = |path: &str| found.iter().any(|(axis, _)| axis.paths().contains(&path));

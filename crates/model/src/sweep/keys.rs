@@ -129,10 +129,6 @@ impl SweepKeys {
         let (axes, axis_spans): (Vec<_>, Vec<_>) =
             axes(&self.axes.value, grid, errors).into_iter().unzip();
         let sets = self.set.map(|raw| sets(&raw.value, errors)).unwrap_or_default();
-        if axes.is_empty() {
-            let help = "add a field: \"host.pcpus\" = [1, 2, 4]";
-            errors.error_help(self.axes.span, "[axes] varies nothing", help);
-        }
         match (&self.points, grid) {
             (Some(points), true) => {
                 let help = "leave it out, or take design = \"sobol\"";

@@ -124,6 +124,8 @@ fn what_cannot_be_is_refused_with_its_place() {
     ] {
         let found = refused(text);
         assert!(found.contains(message), "{text}: {found}");
+        let empty = message == "varies nothing";
+        assert_eq!(found.contains("varies nothing"), empty, "{text}: {found}");
         assert!(found.starts_with("s.toml:"), "{found}");
     }
 }
