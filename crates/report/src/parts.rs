@@ -96,10 +96,10 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
     let most = |part: Part| own.iter().map(|s| share(s, part)).fold(0.0, f64::max);
     let parts = Part::ALL.iter().map(|part| (*part, most(*part)));
     let parts = largest(parts.filter(|(_, most)| *most >= LEAST_SHARE), MOST_PARTS);
-    let rest = |series: &LatencySeries| {
-        let shown: f64 = parts.iter().map(|(part, _)| share(series, *part)).sum();
-        let all: f64 = Part::ALL.iter().map(|part| share(series, *part)).sum();
-        (all - shown).max(0.0)
+    // A sum of its own: what remains of the sum of all may be a rounding error instead of zero.
+    let hidden = |part: &&Part| parts.iter().all(|(shown, _)| shown != *part);
+    let rest = |series: &LatencySeries| -> f64 {
+        Part::ALL.iter().filter(hidden).map(|part| share(series, *part)).sum()
     };
     let title = name(&format!("{probe} mean"));
     let mut header = vec![title.as_str()];

@@ -145,6 +145,25 @@ fn parts_of_a_mean_add_up_to_all_of_it() {
 }
 
 #[test]
+fn parts_that_are_all_shown_leave_nothing_to_others() {
+    let mut document = crate::support::measured("");
+    let shown = [2.3, 1.5, 1.4, 1.16, 1.0];
+    for series in &mut document.series {
+        if let Series::Latency(series) = series {
+            let other = if series.key.policy == "dynamic" { 0.08 } else { 0.0 };
+            let names =
+                ["host_switch", "entry_exit", "guest_irq", "host_irq", "guest_switch", "delivery"];
+            let values = shown.into_iter().chain([other]);
+            series.parts_mean = names.into_iter().map(str::to_owned).zip(values).collect();
+            series.mean = Some(shown.iter().sum::<f64>() + other);
+        }
+    }
+    let report = render(&document, Style::default());
+    let row = report.lines().find(|line| line.starts_with("    other")).expect(&report);
+    assert!(row.contains(" 0 us   0 %"), "{row}");
+}
+
+#[test]
 fn what_is_measured_decides_what_is_to_be_typed_and_limits_are_said_once() {
     let mut document = crate::support::measured("");
     let limits = document.limits.words();
