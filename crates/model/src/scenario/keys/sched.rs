@@ -305,7 +305,7 @@ impl SchedKeys {
             GuardKind::FairServer => (RtGuard::FairServer, 50),
         };
         let period_ns = self.rt_period.as_ref().map_or(1_000_000_000, |k| k.value.0);
-        let runtime_ns = self.rt_runtime.as_ref().map_or(period_ns / 1000 * default, |k| k.value.0);
+        let runtime_ns = self.rt_runtime.as_ref().map_or(period_ns * default / 1000, |k| k.value.0);
         if runtime_ns > period_ns
             && let Some(span) = runtime.or(period)
         {
