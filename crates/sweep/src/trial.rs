@@ -117,10 +117,16 @@ impl Objective {
     ///
     /// # Errors
     ///
-    /// There is no such quantity; or it is the load of a host without idle time to win.
+    /// There is no such quantity; or it is what guests wait, and nobody waits in a guest; or the load of a host without
+    /// idle time to win.
     pub fn find(option: &str, name: &str, document: &Document) -> Result<Self, Diagnostics> {
         if name == Self::GAIN {
-            return Ok(Self::Gain);
+            if document.latencies().any(|series| !series.key.name().starts_with("host.")) {
+                return Ok(Self::Gain);
+            }
+            let help = format!("name what is to be least, like {option} host.cpu");
+            let message = "no guest has a latency that is measured".to_owned();
+            return Err(Diagnostic::whole(option, message, Some(help)).into());
         }
         let found = Quantity::find(option, name, &quantities(document))?;
         let load = found.read(document, &document.baseline).map_or(0.0, |reading| reading.value);

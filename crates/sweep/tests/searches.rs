@@ -200,6 +200,9 @@ fn a_saturated_host_has_no_cpu_time_to_save() {
     let why = named(XEN, "host.cpu").unwrap_err();
     assert!(why.contains("the host is saturated") && why.contains("gain"), "{why}");
     assert_eq!(named(XEN, "gain"), Ok(Objective::Gain));
+    let alone = "name = 'x'\ntitle = 'x'\n[[load]]\nname = 'hog'\nkind = 'hog'\n";
+    let alone = named(alone, "gain").unwrap_err();
+    assert!(alone.contains("no guest has a latency") && alone.contains("host.cpu"), "{alone}");
     assert!(named(builtin_scenario("timer-ablation").unwrap(), "host.cpu").is_ok());
 }
 

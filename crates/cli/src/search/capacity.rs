@@ -37,7 +37,8 @@ enum Vary {
 
 impl Vary {
     fn parse(text: &str) -> Result<Self, Failure> {
-        let help = "write PATH=EASY..HARD, like vm.guest.count=1..64, host.pcpus=16..1 or \
+        let help = "write PATH=EASY..HARD with whole numbers, like vm.guest.count=1..64 or \
+                    host.pcpus=16..1, or vcpus_per_pcpu with numbers above 0, like \
                     vcpus_per_pcpu=0.5..4";
         let no = || Failure::usage(format!("--vary {text}: {help}"));
         let (path, range) = text.split_once('=').ok_or_else(no)?;
