@@ -296,13 +296,23 @@ mod tests {
         while began.elapsed() < time {}
     }
 
+    /// How often this thread has slept. The kernel does not count preemptions and yields here.
+    fn slept() -> usize {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse().unwrap()
+    }
+
     fn sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not(
         get: Get,
     ) -> Result<(), Skip> {
         const ROUNDS: usize = 10;
+        const YIELDS: usize = 1_000;
         // It goes on when the watcher has asked for what comes next, however late that is.
         let (asked, goes_on) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let work = move || {
+            let before = slept();
             for _ in 0..ROUNDS {
                 spin(Duration::from_micros(500));
                 let began = Instant::now();
@@ -310,7 +320,8 @@ mod tests {
                 let _ = goes_on.recv_timeout(PATIENCE);
             }
             // Gives its CPU away, and wants it back.
-            (0..1_000).for_each(|_| thread::yield_now());
+            (0..YIELDS).for_each(|_| thread::yield_now());
+            tell.send(slept() - before).unwrap();
         };
         let began = monotonic();
         let (mut source, poll, tid, thread) = watched(get, 0, work)?;
@@ -330,8 +341,10 @@ mod tests {
         take(&mut source, tid, |h| heard.push((h.at, h.what)));
         let count = |what| heard.iter().filter(|h| h.1 == what).count();
         // The kernel may let it sleep besides, as for memory.
-        assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Sleeps)), "{heard:?}");
-        assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Runs)), "{heard:?}");
+        let slept = told.recv().unwrap();
+        assert!((ROUNDS..YIELDS).contains(&slept), "{slept}");
+        assert!((ROUNDS..=slept).contains(&count(What::Sleeps)), "{slept} {heard:?}");
+        assert!((ROUNDS..=slept + 1).contains(&count(What::Runs)), "{slept} {heard:?}");
         assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
         let since = began..=monotonic();
         assert!(heard.iter().all(|h| since.contains(&h.0)), "{since:?} {heard:?}");

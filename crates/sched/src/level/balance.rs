@@ -162,13 +162,13 @@ impl Level {
     }
 
     /// Whether a CPU pulls depends on how long it is idle on average.
-    pub(super) fn minds_idle_times(&self) -> bool {
+    pub(super) fn pull_depends_on_idle(&self) -> bool {
         matches!(&self.cfg.fair, Fair::Cfs(cfs) if cfs.release == CfsRelease::V5_15)
     }
 
     /// A CPU about to go idle takes one waiting entity from another. True if it did.
     pub(super) fn pull_newidle(&mut self, now: Ns, cpu: CpuId) -> bool {
-        if !self.minds_idle_times() {
+        if !self.pull_depends_on_idle() {
             return self.pull(now, cpu);
         }
         let is_long = self.cpus[cpu.index()].idle_times.mean >= self.cfg.balance.migration_cost_ns;

@@ -67,7 +67,7 @@ impl Level {
         self.ents[e.index()].queued_at = now;
         self.charge_between(now, cpu);
         self.activate(now, e, cpu, how);
-        if how == Enqueue::Wakeup && self.minds_idle_times() {
+        if how == Enqueue::Wakeup && self.pull_depends_on_idle() {
             self.cpus[cpu.index()].idle_times.end(now, &self.cfg.balance);
         }
         self.ask_quota(now, cpu, e);
