@@ -112,7 +112,7 @@ impl LabVcpu {
         let state = self.state.lock();
         let policy = state.driver.policy();
         match policy.is_boosted_for_life() {
-            true => used.ran_ns + used.waited_ns,
+            true => used.awake_ns(),
             false => policy.stats().boosted_ns,
         }
     }

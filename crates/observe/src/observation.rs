@@ -209,7 +209,7 @@ impl Observation {
         self.window = None;
         self.poll(&mut Nobody);
         let subject = &self.subject;
-        let throttled = Throttled::of(Path::new("/"), subject.tids());
+        let throttled = throttled(subject);
         let sliced = (slicing.slices, slicing.duration_ns);
         let (events, lost) = (self.recorder.counts().0, self.recorder.lost());
         // These belong to one moment.
@@ -489,10 +489,14 @@ impl Observation {
             let remedy = "a KVM whose tracepoints fire, with a busy guest";
             notes.push(Note::new(NO_EXITS, Some(remedy)));
         }
-        let throttled = Throttled::of(Path::new("/"), subject.tids());
-        notes.extend(throttled.note(&window.throttled));
+        notes.extend(throttled(subject).note(&window.throttled));
         notes
     }
+}
+
+/// Throttled time of the control groups of its vCPUs so far.
+fn throttled(subject: &Subject) -> Throttled {
+    Throttled::of(Path::new("/"), subject.tids())
 }
 
 impl Window {

@@ -18,6 +18,13 @@ pub struct RunTime {
     pub waited_ns: Ns,
 }
 
+impl RunTime {
+    /// Time awake: in which it ran or was to run.
+    pub fn awake_ns(self) -> Ns {
+        self.ran_ns + self.waited_ns
+    }
+}
+
 /// An open `/proc/TID/schedstat`.
 #[derive(Debug)]
 pub struct RunTimes(File);

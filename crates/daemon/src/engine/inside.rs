@@ -29,7 +29,9 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::{Pressure, Source};
 use vcoop_threads::clock::{ClockId, kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, run_time, set_timer_slack};
+use vcoop_threads::{
+    Attributes, RunTime, RunTimes, affinity, apart_from, pin, run_time, set_timer_slack,
+};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
@@ -615,11 +617,10 @@ impl Inside {
         let VcpuState { boosted, stats, budget_left_ns, deadlines } = in_kernel.unwrap_or_else(own);
         let baseline = vcpu.captured.baseline().attributes;
         let outranks = vcpu.driver.outranks();
-        // Its policy counts nothing: all its time awake is boosted.
-        let for_life = vcpu.for_life.filter(|_| !outranks).map(|before| {
-            let now = run_time(vcpu.tid());
-            (now.ran_ns + now.waited_ns).saturating_sub(before.ran_ns + before.waited_ns)
-        });
+        // Not what its policy says now: the last status is taken when that has ended.
+        let for_life = vcpu.for_life.filter(|_| !outranks);
+        let awake =
+            |before: RunTime| run_time(vcpu.tid()).awake_ns().saturating_sub(before.awake_ns());
         VcpuStatus {
             index: vcpu.index,
             tid: vcpu.tid(),
@@ -631,7 +632,7 @@ impl Inside {
             throttles: stats.throttles,
             too_long: stats.too_long,
             by_vm: stats.by_vm,
-            boosted_ns: for_life.unwrap_or(stats.boosted_ns),
+            boosted_ns: for_life.map_or(stats.boosted_ns, awake),
             budget_left_ns: budgeted.then_some(budget_left_ns),
             heard: None,
             deadlines,
