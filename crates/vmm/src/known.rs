@@ -75,8 +75,10 @@ static KNOWN: &[Known] = &[
 /// Name of QEMU's single thread for all vCPUs, under `-accel tcg,thread=single`.
 const ROUND_ROBIN: &str = "ALL CPUs/TCG";
 
-/// The VMM whose executable has this file name.
+/// The VMM whose executable has this file name. NixOS starts programs by a wrapper, and hides them behind a dot:
+/// `.qemu-system-x86_64-wrapped`.
 pub(crate) fn by_executable(file_name: &str) -> Option<&'static Known> {
+    let file_name = file_name.strip_prefix('.').unwrap_or(file_name);
     KNOWN.iter().find(|k| k.executables.iter().any(|e| file_name.starts_with(e)))
 }
 
@@ -308,6 +310,8 @@ mod tests {
         assert_eq!(index("qemu-kvm", "CPU 12/KVM"), Some(12));
         assert_eq!(index("qemu-kvm", "ALL CPUs/TCG"), Some(0));
         assert_eq!(index("qemu-kvm", "vcpu1"), None);
+        assert_eq!(index(".qemu-system-x86_64-wrapped", "CPU 0/KVM"), Some(0));
+        assert_eq!(index(".qemu-system-x86_64-wrapped", "vcpu1"), None);
         assert_eq!(index("cloud-hypervisor-static", "vcpu1"), Some(1));
         assert_eq!(index("firecracker-v1.7.0-x86_64", "fc_vcpu 3"), Some(3));
         assert_eq!(index("crosvm", "crosvm_vcpu0"), Some(0));
