@@ -134,7 +134,8 @@ impl Service {
     ///
     /// The listening socket cannot be made.
     pub fn serve_windows(&self, windows: &Windows) -> io::Result<()> {
-        let server = Server::start(&windows.socket, bind(&windows.socket)?)?;
+        let refused = |pid, why: &str| tracing::warn!("process {pid} gets no window: {why}");
+        let server = Server::start(&windows.socket, bind(&windows.socket)?, refused)?;
         if let Some(group) = windows.group {
             std::os::unix::fs::chown(&windows.socket, None, Some(group))?;
             fs::set_permissions(&windows.socket, fs::Permissions::from_mode(0o660))?;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use vcoop_abi::window::Doorbell;
@@ -90,18 +91,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves those who connect to `listener`, whose path is `socket`.
+    /// Serves those who connect to `listener`, whose path is `socket`. `refused` is told why a client, with this process
+    /// id, is given no window: all that the client sees is that its connection ends. It is not told the same reason
+    /// twice in a row.
     ///
     /// # Errors
     ///
     /// No thread can be made.
-    pub fn start(socket: &Path, listener: UnixListener) -> io::Result<Self> {
+    pub fn start(
+        socket: &Path,
+        listener: UnixListener,
+        refused: impl Fn(u32, &str) + Send + 'static,
+    ) -> io::Result<Self> {
         let own = listener.try_clone()?;
         let connections: Arc<Connections> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let (all, ends) = (connections.clone(), stop.clone());
         let thread = thread::Builder::new().name("windows".to_owned());
-        let thread = thread.spawn(move || accept(&listener, &all, &ends))?;
+        let thread = thread.spawn(move || accept(&listener, &all, &ends, &refused))?;
         Ok(Self {
             socket: socket.to_owned(),
             listener: own.into(),
@@ -137,7 +144,13 @@ fn lock(connections: &Connections) -> MutexGuard<'_, BTreeMap<u32, Connection>> 
     connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
+fn accept(
+    listener: &UnixListener,
+    all: &Connections,
+    stop: &AtomicBool,
+    refused: &dyn Fn(u32, &str),
+) {
+    let mut said = None;
     for stream in listener.incoming() {
         if stop.load(Ordering::Acquire) {
             return;
@@ -149,11 +162,18 @@ fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
         lock(all).retain(|_, connection| connection.lives());
         // The VMs of a process without a number here are not found here either.
         let Ok(Peer { pid: Some(pid), user }) = Peer::of(&stream) else { continue };
-        if has_room(lock(all).values().map(|connection| connection.user), user)
-            && let Ok(connection) = serve(stream, pid.get(), user)
+        let pid = pid.get();
+        let served = match has_room(lock(all).values().map(|connection| connection.user), user) {
+            true => serve(stream, pid, user).map_err(|e| e.to_string()),
+            false => Err(format!("too many clients are connected, or too many of user {user}")),
+        };
+        let why = served.map(|connection| lock(all).insert(pid, connection)).err();
+        if let Some(why) = &why
+            && said.as_ref() != Some(why)
         {
-            lock(all).insert(pid.get(), connection);
+            refused(pid, why);
         }
+        said = why;
     }
 }
 
@@ -167,8 +187,7 @@ fn has_room(users: impl ExactSizeIterator<Item = u32>, user: u32) -> bool {
 fn serve(stream: UnixStream, pid: u32, user: u32) -> io::Result<Connection> {
     let number = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
     let process = pidfd_open(number, PidfdFlags::empty())?;
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = File::from(memfd_create("vcoop-window", flags)?);
+    let memory = memory()?;
     memory.set_len(BYTES)?;
     // A client that makes it shorter, or longer, would take it from under us.
     fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -185,6 +204,17 @@ fn serve(stream: UnixStream, pid: u32, user: u32) -> io::Result<Connection> {
     window.offer(Doorbell { valid: true, peer: HOST as u16, vector: 0 });
     let offer = Offer { window: Arc::new(window), bell: Arc::new(bell) };
     Ok(Connection { stream, process, user, offer })
+}
+
+/// An empty file in memory that can be sealed. A host may refuse files in memory that could be executed
+/// (`vm.memfd_noexec`); kernels before 6.3 do not know the flag.
+fn memory() -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = match memfd_create("vcoop-window", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create("vcoop-window", flags),
+        made => made,
+    };
+    Ok(made?.into())
 }
 
 fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -205,6 +235,7 @@ fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::
 mod tests {
     use super::{MOST, RESERVED, Server, has_room, lock, serve};
     use crate::map::Window;
+    use rustix::io::Errno;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     use std::fs::File;
     use std::io::IoSliceMut;
@@ -230,7 +261,26 @@ mod tests {
 
     fn started(dir: &tempfile::TempDir) -> Server {
         let socket = dir.path().join("window.sock");
-        Server::start(&socket, UnixListener::bind(&socket).unwrap()).unwrap()
+        Server::start(&socket, UnixListener::bind(&socket).unwrap(), |_, why| panic!("{why}"))
+            .unwrap()
+    }
+
+    #[test]
+    fn why_a_client_gets_no_window_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("window.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let connect = || UnixStream::connect(&socket).unwrap();
+        // They have gone before they are served.
+        (0..3).for_each(|_| drop(connect()));
+        let (tell, told) = std::sync::mpsc::channel();
+        let refused = move |pid, why: &str| tell.send((pid, why.to_owned())).unwrap();
+        let server = Server::start(&socket, listener, refused).unwrap();
+        let client = connect();
+        assert_eq!(read(&client).0, 0, "it is served after them");
+        drop(server);
+        let told: Vec<(u32, String)> = told.into_iter().collect();
+        assert_eq!(told, [(std::process::id(), Errno::PIPE.to_string())]);
     }
 
     #[test]
