@@ -1,6 +1,6 @@
 """Builds and tests the package in an environment of its own, under target/.
 
-``prepare`` makes the environment and installs what pyproject.toml names; ``prepare ray`` Ray too;
+``prepare`` makes the environment and installs what pyproject.toml names for tests; ``prepare ray`` Ray too;
 ``test`` and ``test ray`` build, install, test, and end with a line that `cargo xtask` counts. Everything has an end:
 a network or a cluster that hangs costs minutes.
 """
@@ -41,9 +41,10 @@ def prepare(with_ray: bool) -> int:
         return 1
     project = tomllib.loads((HERE / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    wanted = project["build-system"]["requires"] + extras["test"]
+    wanted = project["build-system"]["requires"] + extras["test"] + project["dependency-groups"]["foreign"]
     wanted += extras["ray"] if with_ray else []
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # What the tests import is compiled then; all that there is takes half of the installation.
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     return run(*pip, *wanted, timeout=INSTALL[with_ray])
 
 

@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-/// A Python environment with readers of our file formats by other authors.
-const READERS: &str = "target/foreign/bin/python";
+/// The Python environment of the tests, with readers of our file formats by other authors.
+const PYTHON: &str = "target/python/venv/bin/python";
 
 /// Results of the tests of a layer.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -155,8 +155,8 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         test("workspace", "--no-fail-fast"),
         test("benches", "--bench credit1"),
         Layer {
-            needs: foreign_readers,
-            env: vec![("VCOOP_PYTHON", root.join(READERS).into())],
+            needs: python_tools,
+            env: vec![("VCOOP_PYTHON", root.join(PYTHON).into())],
             ..test("foreign", "--test foreign -- --ignored --nocapture")
         },
         Layer {
@@ -360,18 +360,6 @@ fn fuzz_tools() -> Result<(), String> {
 fn miri_tools() -> Result<(), String> {
     let get = "rustup component add --toolchain nightly miri rust-src";
     tool("cargo", &["+nightly", "miri", "--version"], get)
-}
-
-/// Creates [`READERS`] if it does not exist.
-fn foreign_readers() -> Result<(), String> {
-    let imports = "import perfetto, pyarrow, duckdb, hdrh, prometheus_client";
-    if tool(READERS, &["-c", imports], "").is_ok() {
-        return Ok(());
-    }
-    tool("python3", &["-m", "venv", "target/foreign"], "needs python3 with venv")?;
-    let readers = ["perfetto", "pyarrow", "duckdb", "hdrhistogram", "prometheus_client"];
-    let install = [&["-m", "pip", "install", "-q"], &readers[..]].concat();
-    tool(READERS, &install, "needs PyPI")
 }
 
 fn python_tools() -> Result<(), String> {
