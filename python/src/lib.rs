@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use vcoop_build_id::BUILD;
 use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::result::Limits;
 use vcoop_experiment::runner::{Control, Experiment};
@@ -43,7 +43,7 @@ pyo3::create_exception!(
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Points done, points that failed, and the number and the error of the first of these.
-type Ran = (u32, u32, Option<(u32, String)>);
+type SweepOutcome = (u32, u32, Option<(u32, String)>);
 
 fn refused(found: impl std::fmt::Display) -> PyErr {
     ScenarioError::new_err(found.to_string())
@@ -119,7 +119,7 @@ fn colours(policies: Vec<String>, baseline: &str) -> Vec<&'static str> {
 #[pyfunction]
 fn read_text(path: PathBuf) -> PyResult<String> {
     file::text(&path, file::MOST_TEXT).map_err(|e| match file::remedy(&e) {
-        Some(_) => refused(format!("cannot read {}: {}", path.display(), file::said(&e))),
+        Some(_) => refused(format!("cannot read {}: {}", path.display(), file::error_text(&e))),
         None => PyErr::from(std::io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
     })
 }
@@ -158,11 +158,11 @@ fn run(
         if let Some(failure) = &measured.failure {
             return Err((false, failure.to_string()));
         }
-        let about = About {
+        let about = Metadata {
             title: scenario.title.clone(),
             baseline: scenario.baseline.clone(),
             limits,
-            ..About::default()
+            ..Metadata::default()
         };
         Ok(document(&plans, &measured, about).to_json())
     };
@@ -282,7 +282,7 @@ impl Dataset {
         py: Python<'_>,
         jobs: usize,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<Ran> {
+    ) -> PyResult<SweepOutcome> {
         let stop = AtomicBool::new(false);
         let (job, folder_) = (Arc::clone(&self.job), &mut self.folder);
         let raised: Mutex<Option<PyErr>> = Mutex::new(None);

@@ -215,14 +215,14 @@ pub(crate) fn chosen(
 }
 
 /// A layer, and whether what it needs is here.
-pub(crate) type Prepared = (Layer, Result<(), String>);
+pub(crate) type PreparedLayer = (Layer, Result<(), String>);
 
 /// Name of a layer, seconds that it took, and how it ended.
-pub(crate) type Ran = (String, u64, Outcome);
+pub(crate) type LayerResult = (String, u64, Outcome);
 
 /// Runs layers one after the other. Those that only build run at low priority beside the box, which waits most of its
 /// time for what happens in it.
-pub(crate) fn run(layers: Vec<Prepared>) -> Vec<Ran> {
+pub(crate) fn run(layers: Vec<PreparedLayer>) -> Vec<LayerResult> {
     let is_box = |layer: &Layer| layer.name == BOX;
     let waits = layers.iter().any(|(layer, prepared)| is_box(layer) && prepared.is_ok());
     let (mut builds, others): (Vec<_>, Vec<_>) =
@@ -231,7 +231,7 @@ pub(crate) fn run(layers: Vec<Prepared>) -> Vec<Ran> {
         layer.command.splice(0..0, ["nice", "-n", "19"].map(str::to_owned));
     }
     let mut builds = Some(builds);
-    let one = |layer: Prepared| {
+    let one = |layer: PreparedLayer| {
         let beside = if is_box(&layer.0) { builds.take() } else { None };
         run_beside(layer, beside.unwrap_or_default())
     };
@@ -239,8 +239,8 @@ pub(crate) fn run(layers: Vec<Prepared>) -> Vec<Ran> {
 }
 
 /// Runs a layer, and others beside it from its first line on: cargo, which starts it, would wait for their builds.
-fn run_beside(layer: Prepared, others: Vec<Prepared>) -> Vec<Ran> {
-    let one = |(layer, prepared): Prepared, speaks: &mut dyn FnMut()| {
+fn run_beside(layer: PreparedLayer, others: Vec<PreparedLayer>) -> Vec<LayerResult> {
+    let one = |(layer, prepared): PreparedLayer, speaks: &mut dyn FnMut()| {
         let start = Instant::now();
         let outcome = layer.run(prepared, speaks);
         (layer.name, start.elapsed().as_secs(), outcome)

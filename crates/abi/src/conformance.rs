@@ -3,7 +3,7 @@
 //! A trace is a sequence of [`Record`]s in the order in which they took effect: stores to the two areas, and the few
 //! other events that the rules mention. Any source will do: a simulator, a VMM that single-steps its guest,
 //! write-protected pages, a BPF program. [`check_guest`] and [`check_host`] read the trace once, without allocation,
-//! and report the first violation of each rule. A [`Watch`] does the same while it happens. [`Looks`] checks any guest
+//! and report the first violation of each rule. A [`Watch`] does the same while it happens. [`SampledCheck`] checks any guest
 //! against the rules that can be judged from samples of its page.
 //!
 //! Some rules are about reactions to the other side's stores. A reaction takes time, so these rules have a
@@ -11,12 +11,12 @@
 
 mod guest;
 mod host;
-mod look;
+mod sampled;
 mod watch;
 
 pub use guest::{GuestCheck, check_guest};
 pub use host::{HostCheck, check_host};
-pub use look::Looks;
+pub use sampled::SampledCheck;
 pub use watch::Watch;
 
 /// Who acted.
@@ -41,7 +41,7 @@ pub enum Area {
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Operation {
     /// A store of `size` bytes at `offset`.
     Store {
         /// Where.
@@ -75,7 +75,7 @@ pub struct Record {
     /// Who.
     pub by: Actor,
     /// What.
-    pub what: What,
+    pub operation: Operation,
 }
 
 /// Parameters of a check.

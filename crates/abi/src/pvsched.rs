@@ -65,7 +65,7 @@ fn describe(task: TaskIntent) -> [u8; 3] {
     }
 }
 
-fn understand([policy, nice, rt_prio]: [u8; 3]) -> TaskIntent {
+fn parse([policy, nice, rt_prio]: [u8; 3]) -> TaskIntent {
     let nice = i8::from_le_bytes([nice]).clamp(-20, 19);
     let (class, prio) = match policy {
         NORMAL | BATCH => (Class::Fair, (nice + 20).unsigned_abs()),
@@ -91,8 +91,8 @@ pub fn task_intent(intent: Intent) -> u64 {
 pub fn from_task_intent(word: u64) -> Intent {
     let [a, b, c, d, e, f, flags, _] = word.to_le_bytes();
     Intent {
-        running: understand([a, b, c]),
-        pending: (flags & PENDING_VALID != 0).then(|| understand([d, e, f])),
+        running: parse([a, b, c]),
+        pending: (flags & PENDING_VALID != 0).then(|| parse([d, e, f])),
         idle: flags & CPU_IDLE != 0,
     }
 }

@@ -14,7 +14,7 @@ use vcoop_policy::Injection;
 use vcoop_threads::Ns;
 
 #[cfg(not(feature = "bpf"))]
-use crate::Missing;
+use crate::Unsupported;
 
 #[cfg(feature = "bpf")]
 mod bpf;
@@ -30,14 +30,14 @@ pub struct Event {
     /// The thread.
     pub tid: i32,
     /// Kind of event.
-    pub what: What,
+    pub kind: EventKind,
     /// Number of events lost so far because the ring was full.
     pub lost: u64,
 }
 
 /// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// It goes to sleep.
     Sleeps,
     /// It is a vCPU and got an interrupt.
@@ -52,7 +52,7 @@ pub enum What {
 
 /// A vCPU whose interrupts are to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OfVcpu {
+pub struct WatchedVcpu {
     /// The VMM's process.
     pub process: u32,
     /// Its thread.
@@ -73,8 +73,8 @@ impl Events {
     /// # Errors
     ///
     /// Always: it has none.
-    pub fn open() -> Result<Self, Missing> {
-        Err(Missing::feature("hears no interrupts of VMs"))
+    pub fn open() -> Result<Self, Unsupported> {
+        Err(Unsupported::feature("hears no interrupts of VMs"))
     }
 
     /// The watched threads.
@@ -88,7 +88,7 @@ impl Events {
         /// # Errors
         ///
         /// Why they are not reported.
-        fn interrupts(&self) -> Result<&'static str, &Missing>;
+        fn interrupts(&self) -> Result<&'static str, &Unsupported>;
 
         /// The file descriptor that becomes readable when there is something to [`take`](Self::take).
         fn ready(&self) -> std::os::fd::BorrowedFd<'_>;
@@ -99,14 +99,14 @@ impl Events {
         /// # Errors
         ///
         /// There are too many watched threads.
-        fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Missing>;
+        fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Unsupported>;
 
         /// Reports a vCPU's interrupts from now on. Its thread is watched.
         ///
         /// # Errors
         ///
         /// Interrupts are not reported here, or there are too many vCPUs.
-        fn hear_interrupts(&mut self, _: OfVcpu) -> Result<&'static str, Missing>;
+        fn hear_interrupts(&mut self, _: WatchedVcpu) -> Result<&'static str, Unsupported>;
 
         /// Stops watching a thread.
         fn forget(&mut self, _: i32);

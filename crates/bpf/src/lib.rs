@@ -19,20 +19,20 @@ mod events;
 mod object;
 mod scheduler;
 
-pub use events::{Event, Events, OfVcpu, What};
+pub use events::{Event, EventKind, Events, WatchedVcpu};
 pub use scheduler::{Admission, Rules, Scheduler, SchedulerTotals, VcpuState};
 
 /// Why a program cannot run in this kernel.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}\n  remedy: {remedy}")]
-pub struct Missing {
+pub struct Unsupported {
     /// What is missing.
     pub what: String,
     /// How to get it.
     pub remedy: &'static str,
 }
 
-impl Missing {
+impl Unsupported {
     /// The error that this build has no BPF.
     #[cfg(not(feature = "bpf"))]
     fn feature(what: &str) -> Self {

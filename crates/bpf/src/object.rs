@@ -3,7 +3,7 @@
 use libbpf_rs::{Error, MapCore as _, MapHandle, Object, ProgramType};
 use libbpf_sys::{BPF_FUNC_probe_read_kernel, BPF_FUNC_probe_write_user, bpf_func_id};
 
-use crate::Missing;
+use crate::Unsupported;
 
 /// A map of a loaded object.
 ///
@@ -20,22 +20,22 @@ pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Error> {
 }
 
 /// Whether thread ids in the programs are the same as in this process's PID namespace.
-pub(crate) fn know_threads() -> Result<(), Missing> {
+pub(crate) fn know_threads() -> Result<(), Unsupported> {
     vcoop_threads::numbers_of_events()
-        .map_err(|(what, remedy)| Missing { what: what.to_owned(), remedy })
+        .map_err(|(what, remedy)| Unsupported { what: what.to_owned(), remedy })
 }
 
 /// Whether programs may read kernel memory, which a locked-down kernel forbids.
-pub(crate) fn may_read() -> Result<(), Missing> {
-    may(BPF_FUNC_probe_read_kernel).map_err(|()| Missing {
+pub(crate) fn may_read() -> Result<(), Unsupported> {
+    may(BPF_FUNC_probe_read_kernel).map_err(|()| Unsupported {
         what: "the kernel is locked down, and lets no BPF program read its memory".to_owned(),
         remedy: "boot with lockdown=integrity, or without lockdown=",
     })
 }
 
 /// Whether programs may write to a process's memory, which a locked-down kernel forbids.
-pub(crate) fn may_write() -> Result<(), Missing> {
-    may(BPF_FUNC_probe_write_user).map_err(|()| Missing {
+pub(crate) fn may_write() -> Result<(), Unsupported> {
+    may(BPF_FUNC_probe_write_user).map_err(|()| Unsupported {
         what: "the kernel is locked down, and lets no BPF program write into a VMM's memory, where a guest is \
                answered"
             .to_owned(),

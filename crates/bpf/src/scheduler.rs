@@ -25,7 +25,7 @@ use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::Ns;
 
 #[cfg(not(feature = "bpf"))]
-use crate::Missing;
+use crate::Unsupported;
 
 #[cfg(feature = "bpf")]
 mod loaded;
@@ -113,8 +113,8 @@ impl Scheduler {
     /// # Errors
     ///
     /// Always: this build does not have it.
-    pub fn available() -> Result<(), Missing> {
-        Err(Missing::feature("has no scheduler to load"))
+    pub fn available() -> Result<(), Unsupported> {
+        Err(Unsupported::feature("has no scheduler to load"))
     }
 
     /// Whether `dynamic` can be decided in the kernel.
@@ -122,7 +122,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// As [`Self::available`].
-    pub fn answers_guests() -> Result<(), Missing> {
+    pub fn answers_guests() -> Result<(), Unsupported> {
         Self::available()
     }
 
@@ -131,8 +131,8 @@ impl Scheduler {
     /// # Errors
     ///
     /// Always: it does not.
-    pub fn load() -> Result<Self, Missing> {
-        Err(Missing::feature("has no scheduler to load"))
+    pub fn load() -> Result<Self, Unsupported> {
+        Err(Unsupported::feature("has no scheduler to load"))
     }
 
     absent! { self:
@@ -147,7 +147,7 @@ impl Scheduler {
         /// # Errors
         ///
         /// There are too many VMs.
-        fn begin_vm(&mut self, _: Budget) -> Result<u32, Missing>;
+        fn begin_vm(&mut self, _: Budget) -> Result<u32, Unsupported>;
 
         /// Removes a VM, which has no vCPUs any more.
         fn end_vm(&mut self, _: u32);
@@ -157,7 +157,7 @@ impl Scheduler {
         /// # Errors
         ///
         /// There are too many vCPUs.
-        fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Missing>;
+        fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Unsupported>;
 
         /// Sets the address in the VMM of a vCPU's guest page, which the host's page follows; `None`: the guest does
         /// not take part.

@@ -10,7 +10,7 @@ use vcoop_sched::config::Policy;
 use crate::input::{Lines, Text, text};
 use crate::line::{self, Line};
 use crate::losses::Losses;
-use crate::turn::{Act, Turned, Turner, numbers};
+use crate::reconstruct::{Act, ReconstructedThread, Reconstruction, numbers};
 use crate::{CaptureError, Limits};
 
 /// A recorded machine's threads.
@@ -58,7 +58,7 @@ impl Capture {
     /// that cannot be parsed are counted in [`Losses`] instead.
     pub fn read(input: impl Read, limits: &Limits) -> Result<Self, CaptureError> {
         let mut lines = Lines::new(text(input)?, *limits);
-        let mut turner = Turner::new(*limits);
+        let mut turner = Reconstruction::new(*limits);
         while let Some(next) = lines.next()? {
             turner.losses.lines += 1;
             match next {
@@ -116,8 +116,13 @@ impl Capture {
     }
 
     /// Keeps the threads that did something, and renumbers their peers.
-    fn assemble(turned: Vec<Turned>, span_ns: Ns, cpus: u32, mut losses: Losses) -> Self {
-        let active = |t: &Turned| {
+    fn assemble(
+        turned: Vec<ReconstructedThread>,
+        span_ns: Ns,
+        cpus: u32,
+        mut losses: Losses,
+    ) -> Self {
+        let active = |t: &ReconstructedThread| {
             t.acts.iter().any(|a| matches!(a, Act::Run(_) | Act::Wake(_) | Act::Wait { .. }))
         };
         let renumbered = numbers(turned.iter().map(active));
@@ -143,7 +148,7 @@ impl Capture {
 const BUILTIN: &[(&str, &[u8])] =
     &[("build-serve", include_bytes!("../../../captures/build-serve.txt.gz"))];
 
-fn take(turner: &mut Turner, line: Line<'_>) -> Result<(), CaptureError> {
+fn take(turner: &mut Reconstruction, line: Line<'_>) -> Result<(), CaptureError> {
     match line {
         Line::Record(record) => turner.record(&record)?,
         Line::Lost { cpu, count } => turner.lost(cpu, count),

@@ -9,7 +9,7 @@ use std::io;
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file could not be opened.
-    #[error("cannot open: {}", vcoop_model::file::said(.0))]
+    #[error("cannot open: {}", vcoop_model::file::error_text(.0))]
     Open(#[source] io::Error),
     /// Reading or decompressing failed in the middle.
     #[error("cannot read beyond {lines} lines: {source}")]

@@ -37,9 +37,9 @@ pub(crate) struct Source<'a> {
 }
 
 /// Counts the bytes that are read through it.
-struct Counted<R>(R, Rc<Cell<u64>>);
+struct CountingReader<R>(R, Rc<Cell<u64>>);
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let n = self.0.read(out)?;
         self.1.set(self.1.get() + n as u64);
@@ -54,7 +54,7 @@ impl<R: Read> Read for Counted<R> {
 /// Known formats that cannot be read are refused by name, with the command that converts them.
 pub(crate) fn text<'a>(input: impl Read + 'a) -> Result<Source<'a>, CaptureError> {
     let taken = Rc::new(Cell::new(0));
-    let text = decompressed(Counted(input, Rc::clone(&taken)))?;
+    let text = decompressed(CountingReader(input, Rc::clone(&taken)))?;
     Ok(Source { text, taken })
 }
 

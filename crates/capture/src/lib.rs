@@ -47,13 +47,13 @@ mod limits;
 pub mod line;
 mod loader;
 mod losses;
+mod reconstruct;
 mod replay;
-mod turn;
 
 pub use capture::{Capture, Thread};
 pub use error::CaptureError;
 pub use limits::Limits;
-pub use loader::{Asked, Loader};
+pub use loader::{Loader, RequestedFiles};
 pub use losses::{CpuTime, Losses};
 pub use replay::{Dropped, GIVE_UP_FACTOR, GIVE_UP_SLACK_NS, Replay};
 pub use vcoop_model::capture::Shape;

@@ -19,12 +19,12 @@ const TEXTS: [(&str, &str); 1] =
 pub struct Loader {
     limits: Limits,
     loaded: Mutex<BTreeMap<String, Arc<Capture>>>,
-    asked: Mutex<Asked>,
+    asked: Mutex<RequestedFiles>,
 }
 
 /// Files that were requested from a loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedFiles {
     /// Files, by path, without built-in ones.
     pub files: BTreeSet<String>,
     /// The last of them that the system could not read, with its error. Errors in a file's contents do not count.
@@ -67,11 +67,11 @@ impl Loader {
     }
 
     /// The requests since the last call.
-    pub fn take_asked(&self) -> Asked {
+    pub fn take_asked(&self) -> RequestedFiles {
         std::mem::take(&mut self.asked())
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, RequestedFiles> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

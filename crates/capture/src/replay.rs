@@ -6,7 +6,7 @@ use vcoop_model::capture::{CapturedThread, Shape};
 use vcoop_model::plan::{Ns, Step};
 
 use crate::capture::{Capture, Thread, policy};
-use crate::turn::{Act, numbers};
+use crate::reconstruct::{Act, numbers};
 
 const PPM: u64 = 1_000_000;
 
@@ -62,7 +62,7 @@ impl Capture {
         for (thread, _) in self.threads.iter().zip(&kept).filter(|(_, keep)| **keep) {
             let mut script = Script { demand_ppm: shape.demand_ppm, ..Script::default() };
             for act in &thread.acts {
-                script.act(*act, &index, &mut dropped);
+                script.push_act(*act, &index, &mut dropped);
             }
             demand_ns = demand_ns.saturating_add(script.demand_ns);
             dropped.overlong += usize::from(script.length_ns > self.span_ns);
@@ -116,7 +116,7 @@ struct Script {
 }
 
 impl Script {
-    fn act(&mut self, act: Act, index: &[Option<u32>], dropped: &mut Dropped) {
+    fn push_act(&mut self, act: Act, index: &[Option<u32>], dropped: &mut Dropped) {
         let before = act;
         let Some(act) = act.renumbered(index) else { return };
         if matches!((before, act), (Act::Wait { .. }, Act::Sleep(_))) {

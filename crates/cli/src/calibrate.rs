@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use vcoop_experiment::stats::carries;
 use vcoop_lab::{
-    BASE_PROFILE, CalibrateOptions, Calibration, Distribution, Error, Measure, Origin, SeenNoise,
-    TOLERANCE_PERCENT, calibrate,
+    BASE_PROFILE, CalibrateOptions, Calibration, Distribution, Error, Measure, MeasuredNoise,
+    Origin, TOLERANCE_PERCENT, calibrate,
 };
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::NoiseBy;
 
 use crate::failure::Failure;
-use crate::folder::{place, write};
+use crate::folder::{check_writable, write};
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print};
 use crate::progress::line;
@@ -61,7 +61,7 @@ struct Document<'a> {
 
 pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
-        place("-o ", path)?;
+        check_writable("-o ", path)?;
         if path.extension().is_none_or(|e| e != "toml") {
             let path = path.display();
             return Err(Failure::usage(format!("-o {path}: a profile's name ends in .toml")));
@@ -206,7 +206,7 @@ fn notes(found: &Calibration, args: &CalibrateArgs) {
         ));
     }
     let threads = found.noise.iter().find(|seen| seen.by == NoiseBy::Threads);
-    if let Some(permille) = threads.map(SeenNoise::permille).filter(|n| *n > BUSY_PERMILLE) {
+    if let Some(permille) = threads.map(MeasuredNoise::permille).filter(|n| *n > BUSY_PERMILLE) {
         let percent = permille as f64 / 10.0;
         note(&format!(
             "the host was not idle: threads took {percent} % of its CPUs while noise was watched, and are in the profile's \

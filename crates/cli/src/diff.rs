@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use vcoop_experiment::diff::{Diff, Row, diff};
 use vcoop_experiment::format;
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_experiment::result::{self, Document};
 use vcoop_sweep::slo::{Reading, quantities};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     for condition in &conditions {
         for row in found.rows.iter().filter(|row| row.name == condition.quantity.name) {
             let reading = row.ratio.map(|value| Reading { value, interval: row.ratio_ci95 });
-            if reading.is_none_or(|reading| condition.held(reading) >= Held::Likely) {
+            if reading.is_none_or(|reading| condition.held(reading) >= LimitResult::Likely) {
                 let ratio = row.ratio.map_or("n/a".to_owned(), format::ratio);
                 broken.push(format!("{} is {ratio} under {}", row.name, row.place()));
             }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
         true => Ok(()),
         false => Err(Failure::Condition(format!("--fail-if: {}", broken.join(", ")))),
     };
-    print_at_end(&if args.json { json(&found)? } else { words(&found, args.all) }, end)
+    print_at_end(&if args.json { json(&found)? } else { describe(&found, args.all) }, end)
 }
 
 /// A result file, or the result in a folder that --out wrote.
@@ -70,7 +70,7 @@ fn document(path: &Path) -> Result<Document, Failure> {
     known(value, result::SCHEMA, &file)
 }
 
-fn words(found: &Diff, all: bool) -> String {
+fn describe(found: &Diff, all: bool) -> String {
     let mut text = String::new();
     for [what, a, b] in &found.settings {
         text += &style().wrap(&format!("{what}: {a} -> {b}"), 2);

@@ -73,10 +73,10 @@ fn show(finding: &Finding) -> String {
 
 /// The sources of events for policies: a VM's interrupts, and its sleeps.
 fn interrupts() -> Finding {
-    use vcoop_bpf::{Events, Missing};
+    use vcoop_bpf::{Events, Unsupported};
 
     let facility = "interrupts of VMs".to_owned();
-    let limited = |Missing { what, remedy }, sleeps| Finding {
+    let limited = |Unsupported { what, remedy }, sleeps| Finding {
         facility: facility.clone(),
         state: State::Limited,
         evidence: format!(

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use clap::value_parser;
 
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Backend, Choice, Request, Sim, select};
 use vcoop_experiment::runner::{Experiment, repeat_seed};
 use vcoop_model::diagnostic::closest;
@@ -14,9 +14,9 @@ use vcoop_report::explain::explain;
 
 use crate::failure::{Failure, ended};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Common, SIMULATE, Single, unmeasured};
+use crate::options::{BackendArg, Common, SIMULATE, SingleRun, unmeasured};
 use crate::output::{json, note, print_at_end, style};
-use crate::run::{Eyes, measured};
+use crate::run::{RunObservers, measured};
 use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
 
@@ -26,7 +26,7 @@ const MOST: i64 = LatencyRecord::WORST as i64;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    pub(crate) single: Single,
+    pub(crate) single: SingleRun,
     /// Where to run; auto is the simulator, because only it can show what happened around a sample
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
@@ -75,15 +75,15 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         let hosts = hosts.map(|host| format!("simulating {host}"));
         hosts.chain(selection.announcement()).for_each(|what| note(&what));
     }
-    let about = About {
+    let about = Metadata {
         title: scenario.title.clone(),
         baseline: plan.policy_name.clone(),
         missing: selection.missing.clone(),
-        ..About::default()
+        ..Metadata::default()
     };
     let plans = &selection.plans;
     let experiment = Experiment { plans, columns: &columns, jobs };
-    let (measured, failure) = measured(&experiment, &Eyes::default(), args.common.quiet)?;
+    let (measured, failure) = measured(&experiment, &RunObservers::default(), args.common.quiet)?;
     let result = document(plans, &measured, about);
     let stopped = || stop.load(Ordering::Relaxed);
     let mut look = |repeat: u32, log: &mut vcoop_report::explain::Log| {
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     if live && !args.common.quiet {
         note("a live run cannot be run again to look at it: causes, but no timelines");
     }
-    let look: Option<vcoop_report::explain::Look<'_>> = if live { None } else { Some(&mut look) };
+    let look: Option<vcoop_report::explain::Rerun<'_>> = if live { None } else { Some(&mut look) };
     let found = explain(&result, &measured.runs[0], &plan, probe, args.worst.into(), look)
         .map_err(Failure::run)?;
     let text = if args.common.json { json(&found)? } else { found.render(style()) };

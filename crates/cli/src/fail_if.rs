@@ -1,6 +1,6 @@
 //! `--fail-if`: conditions that end a command with a separate exit code.
 
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Params};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
@@ -27,7 +27,7 @@ pub(crate) fn fail_if(texts: &[String], result: &Document) -> Result<(), Failure
             for policy in &result.policies {
                 let place = place(result, policy, cell);
                 match condition.quantity.read(own, policy) {
-                    Some(reading) if condition.held(reading) < Held::Likely => {}
+                    Some(reading) if condition.held(reading) < LimitResult::Likely => {}
                     Some(reading) => {
                         let value = condition.quantity.show(reading.value);
                         places.push(format!("is {value} under {place}"));

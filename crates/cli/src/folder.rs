@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::Measured;
+use vcoop_experiment::runner::Measurements;
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_report::data::{self, Spools};
@@ -143,7 +143,7 @@ impl Folder {
     pub(crate) fn write(
         &self,
         result: &Document,
-        samples: Option<(&Spools, &Measured)>,
+        samples: Option<(&Spools, &Measurements)>,
         plans: &[Plan],
         scenario: &str,
     ) -> Result<(), Failure> {
@@ -158,7 +158,7 @@ impl Folder {
     }
 
     /// Prints that the folder was written.
-    pub(crate) fn say(&self, quiet: bool) {
+    pub(crate) fn note_written(&self, quiet: bool) {
         if !quiet {
             note(&format!("wrote {}", self.dir.display()));
         }
@@ -198,7 +198,7 @@ pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
 }
 
 /// Whether a file named with `option` can be written: checked before time is spent on its content.
-pub(crate) fn place(option: &str, path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_writable(option: &str, path: &Path) -> Result<(), Failure> {
     named(option, path)?;
     let refuse = |why: &str| Err(Failure::usage(format!("{option}{}: {why}", path.display())));
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());

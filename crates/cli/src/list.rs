@@ -70,13 +70,13 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
         let (heading, rows) = match what {
             ListWhat::Scenarios => ("Scenarios", scenarios()?),
             ListWhat::Profiles => ("Profiles", profiles()?),
-            ListWhat::Policies => ("Policies that the simulator runs", told(&POLICIES)),
+            ListWhat::Policies => ("Policies that the simulator runs", named_rows(&POLICIES)),
             ListWhat::Published => ("Published", published(full)),
         };
         section(&mut text, heading, rows);
         if what == ListWhat::Policies {
             text.push('\n');
-            section(&mut text, GOVERNING, told(&GOVERNORS));
+            section(&mut text, GOVERNING, named_rows(&GOVERNORS));
             if full {
                 text.push('\n');
                 section(&mut text, PATCHES, patches());
@@ -168,7 +168,7 @@ fn profiles() -> Result<Rows, Failure> {
     Profile::builtin_names().map(row).collect()
 }
 
-fn told(all: &[(&str, &str)]) -> Rows {
+fn named_rows(all: &[(&str, &str)]) -> Rows {
     all.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned())).collect()
 }
 

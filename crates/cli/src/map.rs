@@ -7,10 +7,10 @@ use serde_json::Value;
 use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
-use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, MISSED, Map, Show, map};
+use vcoop_sweep::map::{AS_GOOD, BETWEEN, Cell, MISSED, Map, MapContent, MapRequest, map};
 
 use crate::failure::Failure;
-use crate::folder::{place, write};
+use crate::folder::{check_writable, write};
 use crate::options::MayCost;
 use crate::output::{note, print, style};
 
@@ -56,7 +56,7 @@ const FULL: f64 = 20.0;
 
 pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     if let Some(path) = &args.out {
-        place("-o ", path)?;
+        check_writable("-o ", path)?;
         if path.extension().is_none_or(|end| end != "svg") {
             let path = path.display();
             return Err(Failure::usage(format!("-o {path}: a picture's name ends in .svg")));
@@ -64,17 +64,19 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     }
     let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
     let show = match (args.show.as_str(), &args.policy, &args.probe) {
-        (BEST, None, None) => Show::Best,
+        (BEST, None, None) => MapContent::Best,
         (BEST, policy, _) => {
             let option = if policy.is_some() { "--policy" } else { "--probe" };
             let message = format!("{option} goes with a column: --show ratio_p99");
             return Err(Failure::usage(message));
         }
-        (column, policy, probe) => {
-            Show::Number { column: column.to_owned(), policy: policy.clone(), probe: probe.clone() }
-        }
+        (column, policy, probe) => MapContent::Number {
+            column: column.to_owned(),
+            policy: policy.clone(),
+            probe: probe.clone(),
+        },
     };
-    let ask = Ask {
+    let ask = MapRequest {
         rows: args.rows.clone(),
         columns: args.columns.clone(),
         show,
@@ -103,11 +105,11 @@ fn pair(text: &str) -> Result<(String, String), Failure> {
     Ok((column.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
+fn heat(ask: &MapRequest, found: &Map, title: Option<&str>) -> Heat {
     let mut title = title.map_or_else(
         || match &ask.show {
-            Show::Best => format!("{}: best policy", found.name),
-            Show::Number { column, policy, .. } => {
+            MapContent::Best => format!("{}: best policy", found.name),
+            MapContent::Number { column, policy, .. } => {
                 let probe = found.probe.as_deref().unwrap_or_default();
                 let under =
                     policy.as_ref().map_or_else(String::new, |name| format!(" under {name}"));
@@ -145,10 +147,10 @@ fn label(column: &str, text: &str) -> (String, String) {
     params::label(column, &value)
 }
 
-fn notes(ask: &Ask, found: &Map) -> Vec<String> {
+fn notes(ask: &MapRequest, found: &Map) -> Vec<String> {
     let baseline = &found.baseline;
     let mut notes = match &ask.show {
-        Show::Best => vec![
+        MapContent::Best => vec![
             format!(
                 "The first number is what guests wait, as a ratio to {baseline}. `host` is the mean latency of \
                  the host's own probes, and `own` is what the guests' other work still gets, both as ratios, \
@@ -163,21 +165,21 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
                 (AS_GOOD - 1.0) * 100.0
             ),
         ],
-        Show::Number { .. } if found.ratio => {
+        MapContent::Number { .. } if found.ratio => {
             vec![format!(
                 "Each number is a ratio to {baseline}, as a geometric mean over the points of a cell."
             )]
         }
-        Show::Number { column, .. } if column == MISSED => {
+        MapContent::Number { column, .. } if column == MISSED => {
             vec!["Each number is a share of all periods of a cell's points, in percent.".to_owned()]
         }
-        Show::Number { .. } => {
+        MapContent::Number { .. } => {
             let unit = found.unit.as_ref().map_or_else(String::new, |unit| format!(", in {unit}"));
             vec![format!("Each number is a median over the points of a cell{unit}.")]
         }
     };
     let absent = |cell: &Cell| cell.points > 0 && cell.value.is_none();
-    if ask.show != Show::Best && found.cells.iter().flatten().any(absent) {
+    if ask.show != MapContent::Best && found.cells.iter().flatten().any(absent) {
         notes.push(
             "`n/a` says that no point of the cell has this number. A quantile takes ten samples beyond it, and \
              a ratio takes both values."
@@ -197,7 +199,7 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
     notes
 }
 
-fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
+fn tile(ask: &MapRequest, found: &Map, cell: &Cell) -> Tile {
     let points = format!("{} points", cell.points);
     let none = |words: &str| Tile {
         lines: vec![words.to_owned()],
@@ -211,10 +213,10 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
         return none("few");
     }
     let Some(value) = cell.value else {
-        return none(if ask.show == Show::Best { "none" } else { "n/a" });
+        return none(if ask.show == MapContent::Best { "none" } else { "n/a" });
     };
     match (&ask.show, &cell.best) {
-        (Show::Best, Some(best)) => {
+        (MapContent::Best, Some(best)) => {
             let more =
                 if cell.ties.is_empty() { String::new() } else { format!(" +{}", cell.ties.len()) };
             let said = |what: &str, ratio: Option<f64>| {

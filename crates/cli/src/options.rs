@@ -28,7 +28,7 @@ impl MayCost {
     }
 
     /// The options that give the same value again.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         if self.changes.is_empty() {
             return Vec::new();
         }
@@ -129,7 +129,7 @@ pub(crate) struct Common {
 
 /// Which single run to look into.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Single {
+pub(crate) struct SingleRun {
     /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
     pub(crate) scenario: String,
     /// Policy; default: the one that the scenario compares the others with

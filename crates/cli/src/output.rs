@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
-use vcoop_service::{Log, WholeLines};
+use vcoop_service::{Log, WholeLineWriter};
 
 use crate::failure::Failure;
 
@@ -60,7 +60,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// [`print()`], but lines that stdout cannot take at once are lost.
-pub(crate) fn print_at_once(text: &str, to: &mut WholeLines<Stdout>) -> Result<(), Failure> {
+pub(crate) fn print_at_once(text: &str, to: &mut WholeLineWriter<Stdout>) -> Result<(), Failure> {
     printed(to.put(shown_in(style(), text).as_bytes()))
 }
 

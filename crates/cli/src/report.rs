@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             }
             render_html(&document)
         }
-        None => other(args)?,
+        None => other_page(args)?,
     };
     put(dir, REPORT, &page)?;
     if let Some(pictures) = &args.svg {
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 type Page = fn(Value, &Path) -> Result<String, Failure>;
 
 /// The page of a reproduction or a validation.
-fn other(args: &ReportArgs) -> Result<String, Failure> {
+fn other_page(args: &ReportArgs) -> Result<String, Failure> {
     let dir = &args.dir;
     let pages: [(&str, Page); 2] = [
         (REPRODUCTION, |value, path| {
@@ -114,7 +114,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
             .map_err(|e| Failure::usage(format!("{} is not JSON: {e}", path.display()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => {
-            Err(Failure::usage(format!("cannot read {}: {}", path.display(), file::said(&e))))
+            Err(Failure::usage(format!("cannot read {}: {}", path.display(), file::error_text(&e))))
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::interrupt::stop_flag;
 use crate::options::Common;
 use crate::output::{json, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, jobs, named_text, refuse, say_losses};
+use crate::scenario::{Overrides, jobs, named_text, note_losses, refuse};
 
 /// Disagreement is a result, not a failure.
 const EXIT: &str = "\
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let overrides = Overrides::new(&[], &args.common)?;
     let setup = Setup::new(&selection, &overrides.sets, &loader);
     let setup = setup.map_err(|e| failure(e, &overrides))?;
-    say_losses(&loader, &args.common);
+    note_losses(&loader, &args.common);
     let progress = Progress::new(args.common.quiet);
     let control = Control { stop, progress: &|p| progress.tell(p) };
     let result = setup.run(&selection, jobs, control);
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let printed = print(&text);
     if let Some(folder) = &folder {
         write(folder, &result)?;
-        folder.say(args.common.quiet);
+        folder.note_written(args.common.quiet);
     }
     if result.interrupted { Err(Failure::Interrupted) } else { printed }
 }

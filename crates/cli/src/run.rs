@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Choice, Column, Request, Selection, Sim, select};
 use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Engine};
-use vcoop_experiment::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
+use vcoop_experiment::runner::{Control, Experiment, Measurements, RunError, RunId, Watch};
 use vcoop_experiment::{format, params};
 use vcoop_model::distinct;
 use vcoop_model::plan::{Ns, Plan};
@@ -30,7 +30,7 @@ use crate::interrupt::stop_flag;
 use crate::options::{BackendArg, Common, MayCost, SIMULATE, fit, unmeasured};
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, choose, cpus, jobs, parse, refuse, say_losses, source};
+use crate::scenario::{Overrides, choose, cpus, jobs, note_losses, parse, refuse, source};
 use crate::watch::Dashboard;
 
 #[derive(Debug, clap::Args)]
@@ -119,14 +119,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if !args.common.quiet {
         announced(&selection).for_each(|what| note(&what));
     }
-    say_losses(&loader, &args.common);
+    note_losses(&loader, &args.common);
     let (plans, columns) = (&selection.plans, selection.columns());
-    let about = about(args, &scenario, &selection);
+    let about = metadata(args, &scenario, &selection);
     if let Some(path) = &args.metrics {
-        folder::place("--metrics ", path)?;
+        folder::check_writable("--metrics ", path)?;
     }
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
-    let once = |jobs, eyes: &Eyes<'_>| {
+    let once = |jobs, eyes: &RunObservers<'_>| {
         let experiment = Experiment { plans, columns: &columns, jobs };
         let (measured, failure) = measured(&experiment, eyes, args.common.quiet)?;
         Ok((document(plans, &measured, about.clone()), measured, failure))
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         let runs = all.map(|&plan| plans[plan].repeats as usize).sum();
         let dashboard = args.watch.then(|| Dashboard::show(&about.title, plans, runs));
         let dashboard = dashboard.and_then(|shown| shown.map_err(|why| note(&why)).ok());
-        let eyes = Eyes { plans, spools: spools.as_ref(), dashboard: dashboard.as_ref() };
+        let eyes = RunObservers { plans, spools: spools.as_ref(), dashboard: dashboard.as_ref() };
         once(if args.check_determinism { 1 } else { jobs }, &eyes)?
     };
     if args.common.verbose
@@ -153,12 +153,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(folder) = folder {
         let samples = spools.as_ref().map(|spools| (spools, &measured));
         folder.write(&result, samples, plans, &source.text)?;
-        folder.say(args.common.quiet);
+        folder.note_written(args.common.quiet);
     }
     ended(failure, result.interrupted)?;
     if args.check_determinism {
         let jobs = jobs.max(2);
-        compare(&result, &once(jobs, &Eyes::default())?.0, jobs)?;
+        compare(&result, &once(jobs, &RunObservers::default())?.0, jobs)?;
     }
     fail_if(&args.fail_if, &result).and(printed)
 }
@@ -171,13 +171,13 @@ fn announced(selection: &Selection) -> impl Iterator<Item = String> {
 }
 
 /// The metadata of a document.
-fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
+fn metadata(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> Metadata {
     let title = match &selection.fitted {
         Some(how) => format!("{} ({how})", scenario.title),
         None => scenario.title.clone(),
     };
     let columns = selection.columns();
-    About {
+    Metadata {
         title,
         command: command(args, selection.plans.first()),
         baseline: scenario.baseline.clone(),
@@ -185,7 +185,7 @@ fn about(args: &RunArgs, scenario: &Scenario, selection: &Selection) -> About {
         missing: selection.missing.clone(),
         notes: columns.iter().flat_map(|c| c.backend.caveats()).collect(),
         limits: args.may_cost.limits(),
-        ..About::default()
+        ..Metadata::default()
     }
 }
 
@@ -201,11 +201,11 @@ fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
     let columns = [Column::all(&Sim, plans.len())];
     let experiment = Experiment { plans: &plans, columns: &columns, jobs: 1 };
     let began = Instant::now();
-    let (measured, failure) = measured(&experiment, &Eyes::default(), true)?;
+    let (measured, failure) = measured(&experiment, &RunObservers::default(), true)?;
     let took = began.elapsed().as_secs_f64();
     ended(failure, false)?;
     let simulated: u64 = plans.iter().map(|plan| plan.warmup_ns + plan.duration_ns).sum();
-    let document = document(&plans, &measured, About::default());
+    let document = document(&plans, &measured, Metadata::default());
     Ok((document, took / (simulated as f64 / 1e9).max(1e-9)))
 }
 
@@ -269,9 +269,9 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
 /// The measurements, and the error of a failed run beside them.
 pub(crate) fn measured(
     experiment: &Experiment<'_>,
-    eyes: &Eyes<'_>,
+    eyes: &RunObservers<'_>,
     quiet: bool,
-) -> Result<(Measured, Option<RunError>), Failure> {
+) -> Result<(Measurements, Option<RunError>), Failure> {
     let progress = Progress::new(quiet || eyes.dashboard.is_some());
     let tell = |p| {
         progress.tell(p);
@@ -288,14 +288,14 @@ pub(crate) fn measured(
 
 /// The observers of runs in progress.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Eyes<'a> {
+pub(crate) struct RunObservers<'a> {
     plans: &'a [Plan],
     /// Keeps every sample.
     spools: Option<&'a Spools>,
     dashboard: Option<&'a Dashboard>,
 }
 
-impl<'a> Eyes<'a> {
+impl<'a> RunObservers<'a> {
     /// Samples are kept in `spools`, if requested.
     pub(crate) fn new(plans: &'a [Plan], spools: Option<&'a Spools>) -> Self {
         Self { plans, spools, dashboard: None }
@@ -306,13 +306,13 @@ impl<'a> Eyes<'a> {
     }
 }
 
-impl Watch for Eyes<'_> {
+impl Watch for RunObservers<'_> {
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
         let plan = &self.plans[run.plan];
         let spool = self.spools.map(|spools| spools.begin(run, plan)).transpose()?;
         let eye = self.dashboard.map(|dashboard| dashboard.begins(run, plan));
         Ok(match (spool, eye) {
-            (Some(spool), Some(eye)) => Some(Box::new(Both(spool, eye))),
+            (Some(spool), Some(eye)) => Some(Box::new(ObserverPair(spool, eye))),
             (Some(spool), None) => Some(Box::new(spool)),
             (None, eye) => eye,
         })
@@ -325,9 +325,9 @@ impl Watch for Eyes<'_> {
 
 /// Two observers of a run, both only of its samples.
 #[derive(Debug)]
-struct Both<'a>(Spool<'a>, Box<dyn Observer + 'a>);
+struct ObserverPair<'a>(Spool<'a>, Box<dyn Observer + 'a>);
 
-impl Observer for Both<'_> {
+impl Observer for ObserverPair<'_> {
     fn sample(&mut self, at: Ns, sample: &SampleEvent<'_>) {
         self.0.sample(at, sample);
         self.1.sample(at, sample);
@@ -362,13 +362,13 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     if args.fit {
         words.push("--fit".to_owned());
     }
-    words.extend(args.common.calibration.words());
+    words.extend(args.common.calibration.arguments());
     if !args.policy.is_empty() {
         words.extend(given("--policy", args.policy.join(",")));
     }
     words.extend(args.sets.iter().flat_map(|set| given("--set", set.clone())));
     words.extend(args.cells.iter().flat_map(|cell| given("--cell", cell.clone())));
-    words.extend(args.may_cost.words());
+    words.extend(args.may_cost.arguments());
     let common = &args.common;
     let options = [
         ("--duration", common.duration.clone()),

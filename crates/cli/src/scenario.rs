@@ -58,7 +58,7 @@ pub(crate) fn source(name: &str) -> Result<Source, Failure> {
 /// The text of a file named on the command line; `what` is its kind.
 pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
     file::text(path, file::MOST_TEXT).map_err(|e| {
-        Failure::usage(format!("cannot read {what} {}: {}", path.display(), file::said(&e)))
+        Failure::usage(format!("cannot read {what} {}: {}", path.display(), file::error_text(&e)))
     })
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn refuse(diagnostics: Diagnostics) -> Failure {
 }
 
 /// Reports losses of captures: briefly if they matter, in full on request.
-pub(crate) fn say_losses(loader: &Loader, common: &Common) {
+pub(crate) fn note_losses(loader: &Loader, common: &Common) {
     for (name, capture) in loader.loaded() {
         if common.verbose {
             note(&format!("capture {name}: {}", capture.losses));
@@ -178,7 +178,7 @@ impl Calibration {
     }
 
     /// The options that give the same value again.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let file = self.file.iter();
         file.flat_map(|file| ["--calibration".to_owned(), file.display().to_string()]).collect()
     }

@@ -5,13 +5,13 @@ mod capacity;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
 use vcoop_experiment::deploy::{Deployment, deploy};
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_experiment::result::Document;
 use vcoop_report::render_deployment;
 use vcoop_sweep::slo::{Quantity, Reading, Slo, quantities};
 use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
-use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
+use vcoop_sweep::tune::{ConfirmedSetting, Goal, Tuned, tune};
 
 use crate::failure::Failure;
 use crate::interrupt::stop_flag_of_search;
@@ -242,7 +242,7 @@ fn wilson((held, of): (u32, u32)) -> (f64, f64) {
     (100.0 * ((centre - spread) / scale).max(0.0), 100.0 * ((centre + spread) / scale).min(1.0))
 }
 
-fn sure(confirmed: &Confirmed) -> String {
+fn sure(confirmed: &ConfirmedSetting) -> String {
     let (held, of) = confirmed.held;
     let together = format!("every limit {} over all repeats", confirmed.tried.score.held);
     if of == 0 {
@@ -256,7 +256,7 @@ fn sure(confirmed: &Confirmed) -> String {
 
 /// Whether the confirmed settings have too few samples to tell.
 fn is_unknown(found: &Tuned) -> bool {
-    found.confirmed.first().is_some_and(|first| first.tried.score.held == Held::Unknown)
+    found.confirmed.first().is_some_and(|first| first.tried.score.held == LimitResult::Unknown)
 }
 
 fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deployment>) -> String {
@@ -362,7 +362,7 @@ fn tuned_json(
 ) -> Result<String, Failure> {
     let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
     let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
-    let confirmed = |c: &Confirmed| {
+    let confirmed = |c: &ConfirmedSetting| {
         let percent = (c.held.1 > 0).then(|| wilson(c.held));
         json!({
             "setting": setting(&c.tried.setting),

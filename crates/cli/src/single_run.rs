@@ -5,13 +5,13 @@ use vcoop_model::plan::Plan;
 use vcoop_model::scenario::Scenario;
 
 use crate::failure::Failure;
-use crate::options::Single;
+use crate::options::SingleRun;
 use crate::output::note;
 use crate::scenario::{Overrides, choose, parse, refuse, source};
 
 /// The plan of the run; for a matrix the first cell, with a note.
 pub(crate) fn plan(
-    single: &Single,
+    single: &SingleRun,
     overrides: &Overrides,
     quiet: bool,
 ) -> Result<(Scenario, Plan), Failure> {

@@ -145,8 +145,11 @@ fn report(
     tally: Tally,
 ) -> Result<(), Failure> {
     let failed = tally.failed;
-    let text =
-        if args.json { json(job, out, outcome, tally)? } else { words(job, out, outcome, &tally) };
+    let text = if args.json {
+        json(job, out, outcome, tally)?
+    } else {
+        describe(job, out, outcome, &tally)
+    };
     let end = match (outcome.interrupted, failed) {
         (true, _) => Err(Failure::Interrupted),
         (false, 0) => Ok(()),
@@ -220,7 +223,7 @@ fn outline(job: &Job) -> String {
     text
 }
 
-fn words(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
+fn describe(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
     let p = outcome.progress;
     let mut text =
         format!("{}: {} of {} points in {}\n", job.sweep.name, p.done, p.total, out.display());

@@ -15,9 +15,9 @@ use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
 use crate::failure::{Failure, ended};
-use crate::folder::{cannot_write, place, write};
+use crate::folder::{cannot_write, check_writable, write};
 use crate::interrupt::stop_flag;
-use crate::options::{BackendArg, Calibration, SIMULATE, Single, unmeasured};
+use crate::options::{BackendArg, Calibration, SIMULATE, SingleRun, unmeasured};
 use crate::output::{note, print_at_end, style};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;
@@ -25,7 +25,7 @@ use crate::single_run::plan;
 #[derive(Debug, clap::Args)]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
-    pub(crate) single: Single,
+    pub(crate) single: SingleRun,
     /// Where to run; auto is the simulator. A live run shows what tracefs records of the host
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         note(&format!("simulating {host}"));
     }
     if let Some(path) = &args.output {
-        place("-o ", path)?;
+        check_writable("-o ", path)?;
     }
     let stopped = || stop.load(Ordering::Relaxed);
     let traced =

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Choice, Request, select};
 use vcoop_experiment::result::Document;
 use vcoop_experiment::runner::Experiment;
@@ -15,7 +15,7 @@ use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
 use crate::options::{Common, fit, unmeasured};
 use crate::output::{json, note, print, style};
-use crate::run::{Eyes, measured};
+use crate::run::{RunObservers, measured};
 use crate::scenario::{Overrides, jobs, parse, source};
 
 #[derive(Debug, clap::Args)]
@@ -73,13 +73,13 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         }
         let (plans, columns) = (&selection.plans, selection.columns());
         let experiment = Experiment { plans, columns: &columns, jobs };
-        let (measured, _) = measured(&experiment, &Eyes::default(), args.common.quiet)?;
-        let about = About {
+        let (measured, _) = measured(&experiment, &RunObservers::default(), args.common.quiet)?;
+        let about = Metadata {
             title: scenario.title.clone(),
             baseline: scenario.baseline.clone(),
             environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
             missing: selection.missing.clone(),
-            ..About::default()
+            ..Metadata::default()
         };
         documents.push(document(plans, &measured, about));
         if documents.last().is_some_and(|d| d.interrupted) {
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         folder.put(TEXT, &render_validation(&result, Style::default()))?;
         folder.put(REPORT, &render_validation_html(&result))?;
         folder.put(VALIDATION, &json)?;
-        folder.say(args.common.quiet);
+        folder.note_written(args.common.quiet);
     }
     if result.interrupted { Err(Failure::Interrupted) } else { printed }
 }

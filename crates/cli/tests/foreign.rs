@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vcoop_testing::{Said, Skip, need_kvm};
+use vcoop_testing::{ProgramOutput, Skip, need_kvm};
 
 const SHORT: [&str; 8] =
     ["--duration", "300ms", "--warmup", "50ms", "--seed", "7", "--repeats", "2"];
@@ -17,16 +17,16 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(args: &[&str]) -> Said {
+fn vcoop(args: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-    Said::by(command.args(args).env("VCOOP_BACKEND", "sim")).well()
+    ProgramOutput::by(command.args(args).env("VCOOP_BACKEND", "sim")).well()
 }
 
 /// Runs a script on a file.
 fn read(script: &str, path: &Path, words: &[&str]) {
     let python = std::env::var_os("VCOOP_PYTHON").unwrap_or("python3".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let said = Said::by(Command::new(&python).arg(&script).arg(path).args(words)).well();
+    let said = ProgramOutput::by(Command::new(&python).arg(&script).arg(path).args(words)).well();
     eprintln!("{}", said.out.trim());
 }
 
@@ -59,7 +59,7 @@ fn perfettos_schema_reads_a_live_trace() {
         .arg(&path)
         .output();
     let said = match output {
-        Ok(output) => Said::from(output),
+        Ok(output) => ProgramOutput::from(output),
         Err(e) => return Skip::because(format!("unshare: {e}")).tell(),
     };
     // No tracefs, or no right to a namespace.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Said, Skip, Tree as Files, found, full_pipe, send, until};
+use vcoop_testing::{ProgramOutput, Skip, Tree as Files, found, full_pipe, send, until};
 
 /// A guest with four CPUs. One of its slices has a cpuset already.
 struct Tree(Files);
@@ -63,8 +63,8 @@ impl Tree {
         command
     }
 
-    fn run(&self, args: &str) -> Said {
-        Said::by(&mut self.command(args))
+    fn run(&self, args: &str) -> ProgramOutput {
+        ProgramOutput::by(&mut self.command(args))
     }
 
     /// A guest that has folded.
@@ -105,7 +105,7 @@ impl Tree {
 struct Running(Option<Child>);
 
 impl Running {
-    fn end(mut self, signal: Signal) -> Said {
+    fn end(mut self, signal: Signal) -> ProgramOutput {
         let child = self.0.as_mut().unwrap();
         send(child.id(), signal);
         until("it ends", || child.try_wait().unwrap().is_some());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
-use vcoop_testing::{Said, Skip, full_pipe, send, until};
+use vcoop_testing::{ProgramOutput, Skip, full_pipe, send, until};
 
 fn vcoop(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
@@ -14,12 +14,12 @@ fn vcoop(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Said {
-    Said::by(&mut vcoop(args))
+fn run(args: &[&str]) -> ProgramOutput {
+    ProgramOutput::by(&mut vcoop(args))
 }
 
 /// Whether this host lacks what it takes; the test is skipped then.
-fn skipped(said: &Said) -> bool {
+fn skipped(said: &ProgramOutput) -> bool {
     let lacks = said.code == Some(3);
     if lacks {
         said.fails(3, &["remedy: "]);
@@ -51,7 +51,7 @@ fn the_doctor_tells_programs_the_same() {
 fn who_may_not_load_bpf_is_told_so_once() {
     let mut meek = Command::new("setpriv");
     meek.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_vcoop")]);
-    let said = Said::by(meek.args(["doctor", "--json"]));
+    let said = ProgramOutput::by(meek.args(["doctor", "--json"]));
     if said.code != Some(0) {
         Skip::because("setpriv cannot drop capabilities").tell();
         return;
@@ -155,7 +155,7 @@ fn a_keeper_that_was_stopped_is_named_after_its_daemon_has_died() {
     let mut command = vcoop(&["daemon", "--config", tree.path("vcoop.toml").to_str().unwrap()]);
     let mut daemon = command.env("VCOOP_RUN_DIR", &run_dir).stderr(Stdio::null()).spawn().unwrap();
     until("it serves", || run_dir.join("control.sock").exists());
-    let restore = || Said::by(vcoop(&["restore"]).env("VCOOP_RUN_DIR", &run_dir));
+    let restore = || ProgramOutput::by(vcoop(&["restore"]).env("VCOOP_RUN_DIR", &run_dir));
     restore().fails(1, &[&format!("already runs, in process {}\n", daemon.id())]);
     let keeper: u32 = keepers(&daemon).trim().parse().unwrap();
     send(keeper, Signal::STOP);
@@ -205,7 +205,7 @@ fn a_profile_is_written_also_if_nobody_can_be_told() {
     let _ = fs::remove_file(&path);
     let args = ["calibrate", "--quick", "--host-only", "--noise", "100ms", "-o"];
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let said = Said::by(vcoop(&args).arg(&path).stdout(full));
+    let said = ProgramOutput::by(vcoop(&args).arg(&path).stdout(full));
     if skipped(&said) {
         return;
     }
@@ -222,7 +222,7 @@ fn an_interrupted_calibration_writes_no_profile() {
     vcoop_testing::awaits_interrupt_handler(child.id());
     // It may have ended, but is still there to be waited for.
     send(child.id(), Signal::INT);
-    let said = Said::from(child.wait_with_output().unwrap());
+    let said = ProgramOutput::from(child.wait_with_output().unwrap());
     if skipped(&said) {
         return;
     }

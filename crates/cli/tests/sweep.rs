@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Said, send, until};
+use vcoop_testing::{ProgramOutput, send, until};
 
 const SWEEP: &str = "name = \"killed\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
     [set]\nduration = \"100ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 3\n[axes]\n\
@@ -39,8 +39,8 @@ fn sweep(file: &Path, out: &Path, extra: &[&str]) -> Command {
     command
 }
 
-fn vcoop(file: &Path, out: &Path, extra: &[&str]) -> Said {
-    Said::by(&mut sweep(file, out, extra))
+fn vcoop(file: &Path, out: &Path, extra: &[&str]) -> ProgramOutput {
+    ProgramOutput::by(&mut sweep(file, out, extra))
 }
 
 fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -106,7 +106,7 @@ fn an_interrupt_keeps_what_is_done_and_says_130() {
     let child = sweep(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
     until("a point is done", || done(&out) > 0);
     send(child.id(), Signal::INT);
-    let output = Said::from(child.wait_with_output().unwrap());
+    let output = ProgramOutput::from(child.wait_with_output().unwrap());
     output.fails(130, &[]);
     assert!(done(&out) >= 1);
     assert!(output.out.contains("of 320 points"), "{}", output.out);
@@ -174,7 +174,7 @@ fn a_limit_of_too_few_samples_is_neither_met_nor_broken() {
         let args = "tune busy-host-1 --policy vanilla --trials 1 --duration 50ms --repeats 2 --confirm 2 --json --slo";
         let mut tune = Command::new(env!("CARGO_BIN_EXE_vcoop"));
         let tune = tune.args(args.split(' ')).arg(format!("guest.cyclictest.{slo}"));
-        let found = Said::by(tune).json();
+        let found = ProgramOutput::by(tune).json();
         assert_eq!(found["met"], serde_json::json!(met), "{slo}");
     }
 }
@@ -193,7 +193,7 @@ fn run_tune_capacity_and_map_give_the_same_answer() {
     vcoop(&file, &out, &["--quiet"]).well();
     let ask = |words: &[&str], limits: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        Said::by(command.env("VCOOP_BACKEND", "sim").args(words).args(limits)).well().out
+        ProgramOutput::by(command.env("VCOOP_BACKEND", "sim").args(words).args(limits)).well().out
     };
     let json = |words: &[&str], limits: &[&str]| -> serde_json::Value {
         serde_json::from_str(&ask(words, &[&["--json"], limits].concat())).unwrap()
@@ -239,11 +239,11 @@ fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
     fs::write(out.join("precious"), "x").unwrap();
     vcoop(&file, &out, &[]).fails(2, &["nothing was overwritten"]);
     let mut ray = sweep(&file, &out.with_file_name("ray"), &["--engine", "ray"]);
-    Said::by(ray.env("VCOOP_PYTHON", "/nonexistent/python")).fails(3, &["remedy"]);
+    ProgramOutput::by(ray.env("VCOOP_PYTHON", "/nonexistent/python")).fails(3, &["remedy"]);
 }
 
 /// A small sweep's file, and its folder when it has run.
-fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Said) {
+fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, ProgramOutput) {
     let sweep = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
         [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\nrepeats = 1\n[axes]\n";
     let (file, out) = written(name, &format!("{top}{sweep}{axes}\n"));
@@ -251,13 +251,13 @@ fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Said) {
     (file, out, output)
 }
 
-fn map_by(out: &Path, rows: &str, columns: &str, extra: &[&str]) -> Said {
+fn map_by(out: &Path, rows: &str, columns: &str, extra: &[&str]) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     command.arg("map").arg(out).args(["--rows", rows, "--columns", columns]);
-    Said::by(command.args(extra))
+    ProgramOutput::by(command.args(extra))
 }
 
-fn map(out: &Path, extra: &[&str]) -> Said {
+fn map(out: &Path, extra: &[&str]) -> ProgramOutput {
     map_by(out, "hog_count", "interval_us", extra)
 }
 
@@ -333,7 +333,7 @@ fn points_that_fail_end_with_a_code_of_their_own_and_a_dry_run_finds_them() {
     // Also if nobody reads stdout.
     for (option, says) in [("--quiet", "points failed"), ("--dry-run", "would fail")] {
         let (_, closed) = pipe().unwrap();
-        Said::by(sweep(&file, &out, &[option]).stdout(closed)).fails(5, &[says]);
+        ProgramOutput::by(sweep(&file, &out, &[option]).stdout(closed)).fails(5, &[says]);
     }
 }
 

@@ -17,12 +17,12 @@ use qemu::Qemu;
 use serde_json::{Value, json};
 use vcoop_daemon::{Refusal, Response};
 use vcoop_policy::thread::Policy;
-use vcoop_testing::{Said, Skip};
+use vcoop_testing::{ProgramOutput, Skip};
 use vcoop_threads::{Attributes, allowed_cpus, run_time, set_affinity};
 use vcoop_vmm::Proc;
 
-fn vcoop(args: &[&str]) -> Said {
-    Said::by(Command::new(env!("CARGO_BIN_EXE_vcoop")).arg("vms").args(args))
+fn vcoop(args: &[&str]) -> ProgramOutput {
+    ProgramOutput::by(Command::new(env!("CARGO_BIN_EXE_vcoop")).arg("vms").args(args))
 }
 
 /// The document of a tree, and what the terminal shows of it.
@@ -248,7 +248,7 @@ fn policies_that_are_not_known_are_not_shown_as_none() {
     });
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        Said::by(command.args(args).env("VCOOP_RUN_DIR", dir.path())).well()
+        ProgramOutput::by(command.args(args).env("VCOOP_RUN_DIR", dir.path())).well()
     };
     let unknown = "which policies vcoop applies is not known: too many clients";
     let notes = run(&["vms", "--json"]).json()["notes"].clone();
@@ -264,7 +264,8 @@ fn what_runs_out_is_no_missing_proc() {
     let (program, tree) = (env!("CARGO_BIN_EXE_vcoop"), Tree::new("qemu-tcg"));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 4; exec \"$0\" vms --tree \"$1\"", program]).arg(tree.path(""));
-    Said::by(&mut command).fails(3, &["Too many open files", "remedy: allow more open files"]);
+    ProgramOutput::by(&mut command)
+        .fails(3, &["Too many open files", "remedy: allow more open files"]);
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn what_cannot_be_applied_is_refused_with_a_remedy() {
     let dir = std::env::temp_dir().join(format!("vcoop-attach-refused-{}", std::process::id()));
     let run = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        Said::by(command.args(args).env("VCOOP_RUN_DIR", &dir))
+        ProgramOutput::by(command.args(args).env("VCOOP_RUN_DIR", &dir))
     };
     run(&["attach", "no-such-vm", "--policy", "wake-boost"]).fails(2, &["no VM `no-such-vm`"]);
     // Other errors are reported whether there is a VM or not.

@@ -3,7 +3,7 @@
 use vcoop_sched::config::{Ns, Policy};
 use vcoop_sched::{CpuSet, EntId};
 
-use super::{Credit1, Dom, State};
+use super::{Credit1, DomainState, State};
 
 impl Credit1 {
     /// Stores the policy for [`Credit1::policy`]. It has no other effect: credit1 has no policies.
@@ -52,7 +52,7 @@ impl Credit1 {
     /// The ratelimit that protects `e` while it runs.
     pub fn ratelimit_of(&self, e: EntId) -> Ns {
         let ent = &self.ents[e.index()];
-        let Dom { ratelimit, .. } = self.doms[usize::from(ent.domain)];
+        let DomainState { ratelimit, .. } = self.doms[usize::from(ent.domain)];
         let patch = self.cfg.patches.dom0_ratelimit_ns.filter(|_| ent.dom0);
         ratelimit.or(patch).unwrap_or(self.cfg.ratelimit_ns)
     }

@@ -30,7 +30,7 @@ pub struct Credit1Config {
     /// How CPU time is charged.
     pub burn: Burn,
     /// A run (wake-up to block) with less CPU time than this counts as short in
-    /// [`Observed`](crate::Observed).
+    /// [`EntityCounters`](crate::EntityCounters).
     pub short_run_ns: Ns,
     /// Patches applied.
     pub patches: Patches,

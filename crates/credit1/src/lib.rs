@@ -144,7 +144,7 @@ impl CreditCounters {
 
 /// Observations of one entity since it was added: the input of a policy that sets ratelimits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct EntityCounters {
     /// Wake-ups.
     pub wakes: u64,
     /// Runs that ended by blocking.
@@ -205,7 +205,7 @@ struct Ent {
     run_ns: Ns,
     last_ran: Ns,
     stats: EntStats,
-    seen: Observed,
+    seen: EntityCounters,
     policy: Policy,
 }
 
@@ -238,7 +238,7 @@ struct Cpu {
 }
 
 #[derive(Clone, Debug)]
-struct Dom {
+struct DomainState {
     cfg: Domain,
     /// vCPUs on the accounting's list.
     active: Vec<u32>,
@@ -253,7 +253,7 @@ pub struct Credit1 {
     ents: Vec<Ent>,
     masks: Vec<CpuSet>,
     cpus: Vec<Cpu>,
-    doms: Vec<Dom>,
+    doms: Vec<DomainState>,
     /// Domains with active vCPUs, in the order of the accounting.
     active: Vec<u16>,
     /// Sum of the weights of all active vCPUs.
@@ -309,7 +309,7 @@ impl Credit1 {
             doms: cfg
                 .domains
                 .iter()
-                .map(|&cfg| Dom { cfg, active: Vec::new(), ratelimit: None })
+                .map(|&cfg| DomainState { cfg, active: Vec::new(), ratelimit: None })
                 .collect(),
             active: Vec::with_capacity(cfg.domains.len()),
             weight: 0,
@@ -420,7 +420,7 @@ impl Credit1 {
     }
 
     /// Observations of an entity.
-    pub fn observed(&self, e: EntId) -> Observed {
+    pub fn observed(&self, e: EntId) -> EntityCounters {
         self.ents[e.index()].seen
     }
 

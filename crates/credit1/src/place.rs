@@ -9,7 +9,7 @@ impl Credit1 {
     /// socket with twice as many idle CPUs. `commit` advances the position from which equal CPUs take turns.
     pub(super) fn pick(&mut self, e: EntId, commit: bool) -> CpuId {
         let home = self.ents[e.index()].cpu;
-        let mask = self.welcome(e);
+        let mask = self.usable_cpus(e);
         let n = self.cpus.len() as u32;
         let cycle = |set: &CpuSet, after: u32| set.find_from(None, after + 1, 0, n);
         let mut cpu = if mask.contains(home) { home } else { cycle(&mask, home.0).unwrap_or(home) };
@@ -56,7 +56,7 @@ impl Credit1 {
 
     /// The CPUs that an entity may use and, under the patch that keeps dom0 vCPUs apart, that have no other dom0 vCPU;
     /// all that it may use if none are left.
-    pub(super) fn welcome(&self, e: EntId) -> CpuSet {
+    pub(super) fn usable_cpus(&self, e: EntId) -> CpuSet {
         // If it may use all CPUs, its mask is not read: on a large host it is cold.
         let mask = if self.is_free(e) { self.all } else { self.masks[e.index()] };
         let ent = &self.ents[e.index()];

@@ -29,7 +29,7 @@ impl Credit1 {
             self.count_dom0(cpu, true);
         }
         if self.cpus[cpu.index()].slow_tick {
-            self.hasten_tick(now, cpu);
+            self.advance_tick(now, cpu);
         }
         self.refresh(cpu);
     }

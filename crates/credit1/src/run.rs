@@ -1,7 +1,7 @@
 //! Waking and scheduling.
 
 use vcoop_sched::config::Ns;
-use vcoop_sched::{CpuId, EntId, Leave};
+use vcoop_sched::{CpuId, EntId, LeaveReason};
 
 use super::{Credit1, Decision, NEVER, NONE, Pri, State, Waker};
 use crate::config::{BoostPreempts, Patch};
@@ -75,7 +75,7 @@ impl Credit1 {
     ///
     /// Call it when the current entity blocks, yields or exits, and to serve a
     /// [`Note::Kick`](vcoop_sched::Note::Kick). Within its ratelimit the current entity stays.
-    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: LeaveReason) -> Option<EntId> {
         let i = cpu.index();
         self.cpus[i].kicked = true;
         self.charge(now, cpu);
@@ -83,13 +83,13 @@ impl Credit1 {
         let prev = self.current(cpu);
         let mut migrates = None;
         if let Some(p) = prev {
-            if leave == Leave::Yield {
+            if leave == LeaveReason::Yield {
                 self.ents[p.index()].yielding = true;
                 self.counters.yields += 1;
                 self.note(Decision::Yield, p, cpu);
             }
             let ent = &self.ents[p.index()];
-            let willing = matches!(leave, Leave::Preempted | Leave::Yield);
+            let willing = matches!(leave, LeaveReason::Preempted | LeaveReason::Yield);
             if willing && !ent.parked && !ent.migrating {
                 if let Some(left) = self.hold(now, cpu, p) {
                     self.counters.ratelimit_holds += 1;
@@ -130,24 +130,24 @@ impl Credit1 {
     }
 
     /// The entity does not go back to its queue. Returns it if it needs another queue.
-    fn stop(&mut self, now: Ns, p: EntId, leave: Leave) -> Option<EntId> {
+    fn stop(&mut self, now: Ns, p: EntId, leave: LeaveReason) -> Option<EntId> {
         let short = self.cfg.short_run_ns;
         let ent = &mut self.ents[p.index()];
         let migrates = core::mem::replace(&mut ent.migrating, false);
         match leave {
-            Leave::Blocked => {
+            LeaveReason::Blocked => {
                 ent.seen.blocks += 1;
                 ent.brief = ent.run_ns < short;
                 ent.seen.short_runs += u64::from(ent.brief);
                 ent.yielding = false;
                 None
             }
-            Leave::Exit => {
+            LeaveReason::Exit => {
                 ent.state = State::Dead;
                 self.deactivate(p);
                 None
             }
-            Leave::Preempted | Leave::Yield => {
+            LeaveReason::Preempted | LeaveReason::Yield => {
                 ent.queued_at = now;
                 ent.woke = false;
                 if ent.parked {
@@ -220,12 +220,12 @@ impl Credit1 {
         cpu: CpuId,
         prev: Option<EntId>,
         next: Option<EntId>,
-        leave: Leave,
+        leave: LeaveReason,
     ) {
         if let Some(p) = prev {
             let ent = &mut self.ents[p.index()];
             ent.last_ran = now;
-            ent.stats.preempted += u64::from(leave == Leave::Preempted);
+            ent.stats.preempted += u64::from(leave == LeaveReason::Preempted);
         }
         if let Some(n) = next {
             let ent = &mut self.ents[n.index()];

@@ -103,7 +103,7 @@ impl Credit1 {
     }
 
     /// An entity joins a CPU whose tick was slowed down for a vCPU alone.
-    pub(super) fn hasten_tick(&mut self, now: Ns, cpu: CpuId) {
+    pub(super) fn advance_tick(&mut self, now: Ns, cpu: CpuId) {
         let tick = self.cfg.tick_ns();
         let c = &mut self.cpus[cpu.index()];
         c.slow_tick = false;

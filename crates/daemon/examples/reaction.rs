@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
-use vcoop_bpf::{Events, Missing, OfVcpu};
-use vcoop_sources::{Source, What};
+use vcoop_bpf::{Events, Unsupported, WatchedVcpu};
+use vcoop_sources::{Source, ThreadEventKind};
 use vcoop_threads::clock::{ClockId, kernel_clock, monotonic};
 use vcoop_threads::{Attributes, allowed_cpus, gettid, pin};
 use vcoop_vmm::{Accel, Proc};
@@ -108,8 +108,8 @@ fn source(mut source: Source, cpu: u32, polls: bool) -> Result<Heard, Box<dyn Er
         let mut slept = false;
         let mut ran = false;
         for token in [sleeper.tid, 0] {
-            source.take(token, &mut |_, happened| match happened.what {
-                What::Sleeps => slept = true,
+            source.take(token, &mut |_, happened| match happened.kind {
+                ThreadEventKind::Sleeps => slept = true,
                 _ => ran = true,
             });
         }
@@ -160,7 +160,7 @@ fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
         for vcpu in &vm.vcpus {
             let (tid, apic) = (vcpu.thread.tid.cast_signed(), vcpu.kvm_id.unwrap_or(vcpu.index));
             source.watch(tid, || false)?;
-            source.hear_interrupts(OfVcpu { process: vm.pid, tid, apic })?;
+            source.hear_interrupts(WatchedVcpu { process: vm.pid, tid, apic })?;
         }
     }
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -180,7 +180,7 @@ fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
     if let (runs @ 1.., ns) = programs()? {
         println!("its programs ran {runs} times, for {} ns each", ns / runs);
     }
-    Ok((source.interrupts().map_err(Missing::clone)?, heard))
+    Ok((source.interrupts().map_err(Unsupported::clone)?, heard))
 }
 
 /// Runs and nanoseconds of the BPF programs that this process holds. The kernel counts them with
@@ -220,7 +220,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     pin(&[watcher])?;
     Attributes::from_policy(&vcoop_policy::thread::Policy::Fifo(90)).set(0)?;
     for _ in 0..3 {
-        let unwanted = Missing { what: "not wanted here".to_owned(), remedy: "" };
+        let unwanted = Unsupported { what: "not wanted here".to_owned(), remedy: "" };
         say("perf", source(Source::without_bpf(unwanted)?, watched, false)?);
         let best = Source::open()?;
         if best.name() == "perf" {

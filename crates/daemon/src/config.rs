@@ -16,9 +16,9 @@ use vcoop_policy::config::Ns;
 use vcoop_service::metrics::Listen;
 use vcoop_vmm::{Vm, Vmm};
 
-use crate::place::Place;
-use crate::policy::{self, Wrong};
+use crate::policy::{self, PolicyError};
 use crate::protocol::Refusal;
+use crate::run_folder::RunFolder;
 
 /// The usual path of the file.
 pub const USUAL: &str = "/etc/vcoop/vcoop.toml";
@@ -55,7 +55,7 @@ pub struct Windows {
 
 impl Default for Windows {
     fn default() -> Self {
-        Self { socket: Place::usual().join("window.sock"), group: None, guest_memory: false }
+        Self { socket: RunFolder::usual().join("window.sock"), group: None, guest_memory: false }
     }
 }
 
@@ -124,7 +124,7 @@ impl Config {
     ///
     /// What is wrong with the file, in words.
     pub fn read(path: &std::path::Path) -> Result<Self, Refusal> {
-        let at = |e| Refusal::usage(format!("{}: {}", path.display(), file::said(&e)));
+        let at = |e| Refusal::usage(format!("{}: {}", path.display(), file::error_text(&e)));
         let text = file::text(path, MOST_BYTES).map_err(at)?;
         Self::parse(&path.display().to_string(), &text)
     }
@@ -139,7 +139,7 @@ impl Config {
         let file: File = toml::from_str(text).map_err(|e| said(name, text, &e))?;
         let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose().map_err(of_file)?;
         let rules = (1..).zip(file.rule).map(|(number, keys)| {
-            let places = Places::of(&keys, name, text);
+            let places = RuleSpans::of(&keys, name, text);
             rule(keys).map_err(|wrong| places.said(number, wrong))
         });
         let windows = match file.windows {
@@ -259,7 +259,7 @@ fn busy_poll(text: &str) -> Result<Ns, Refusal> {
 }
 
 /// Where a rule's policy and settings are in the file.
-struct Places<'a> {
+struct RuleSpans<'a> {
     file: &'a str,
     text: &'a str,
     policy: Range<usize>,
@@ -267,7 +267,7 @@ struct Places<'a> {
     sets: Vec<(String, Range<usize>, Range<usize>)>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> RuleSpans<'a> {
     fn of(keys: &RuleKeys, file: &'a str, text: &'a str) -> Self {
         let spans = keys.settings.iter().map(|(key, value)| (key.span(), value.span()));
         let sets = keys.sets().into_iter().zip(spans).map(|(set, (key, value))| (set, key, value));
@@ -275,13 +275,13 @@ impl<'a> Places<'a> {
     }
 
     /// What is wrong with the rule of this number, with its place.
-    fn said(&self, number: usize, wrong: Wrong) -> Refusal {
+    fn said(&self, number: usize, wrong: PolicyError) -> Refusal {
         match wrong {
-            Wrong::Said(Refusal { why, .. }) => {
+            PolicyError::Said(Refusal { why, .. }) => {
                 let at = Diagnostic::at(self.file, self.text, self.policy.clone(), why, None);
                 Refusal::usage(format!("{}:{}: rule {number}: {}", at.file, at.line, at.message))
             }
-            Wrong::Diagnosed(Diagnostics(found)) => {
+            PolicyError::Diagnosed(Diagnostics(found)) => {
                 let found = found.into_iter().map(|one| self.moved(one)).collect();
                 Refusal::usage(Diagnostics(found).to_string())
             }
@@ -307,7 +307,7 @@ impl RuleKeys {
     }
 }
 
-fn rule(keys: RuleKeys) -> Result<Rule, Wrong> {
+fn rule(keys: RuleKeys) -> Result<Rule, PolicyError> {
     let pattern = |key: &str, text: Option<String>| {
         let Some(text) = text else { return Ok(None) };
         let refused = |why: &str| Refusal::usage(format!("{key} = {text:?}: {why}"));

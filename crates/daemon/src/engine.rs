@@ -3,7 +3,7 @@
 //! It sleeps until a watched thread has slept or run, a guest has rung, a timer is due, or a command arrives. It alone
 //! has the drivers, the journal and the keeper, so nothing needs a lock.
 
-mod inside;
+mod engine_thread;
 mod link;
 mod unload;
 
@@ -27,12 +27,12 @@ use vcoop_window::Window;
 
 use crate::config::USUAL;
 use crate::keeper::Keeper;
-use crate::place::Place;
 use crate::policy::kernel_rules;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
-use inside::Inside;
+use crate::run_folder::RunFolder;
+use engine_thread::EngineThread;
 #[cfg(test)]
-pub(crate) use inside::tests;
+pub(crate) use engine_thread::tests;
 use unload::Unloading;
 
 /// Tokens of what woke the engine. Tokens of the source of thread events are numbers of threads, or 0.
@@ -78,7 +78,7 @@ pub(crate) struct Shares {
 
 /// Does slow work in a thread of its own, at normal priority. A new thread would inherit the engine's real-time
 /// priority.
-fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn_at_normal_priority(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
         let _ = Attributes::from_policy(&Policy::Normal { nice: 0, slice_ns: None }).set(0);
         work();
@@ -87,11 +87,11 @@ fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// A window, and its address in the VMM's memory.
-type Found = (Arc<Window>, Option<u64>);
+type WindowFound = (Arc<Window>, Option<u64>);
 
 /// The window that a VMM has without having been served one, if its guest's driver has registered there.
 /// `guest_memory`: also accepts a window in the guest's memory, which is otherwise refused, and not written to.
-pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<Found>, Refusal> {
+pub(crate) fn found_window(pid: u32, guest_memory: bool) -> Result<Option<WindowFound>, Refusal> {
     let Some(window) = vcoop_window::find(pid).ok().flatten() else { return Ok(None) };
     if window.is_lent() && !guest_memory {
         return Err(Refusal::missing(format!(
@@ -136,19 +136,19 @@ impl Engine {
     /// # Errors
     ///
     /// The keeper, or the thread, does not start.
-    pub(crate) fn start(place: Place, journal: Journal) -> io::Result<Self> {
+    pub(crate) fn start(place: RunFolder, journal: Journal) -> io::Result<Self> {
         Self::with(Keeper::start(&place)?, place, journal)
     }
 
     /// As [`start`](Self::start), with a keeper that is already running.
-    pub(crate) fn with(keeper: Keeper, place: Place, journal: Journal) -> io::Result<Self> {
+    pub(crate) fn with(keeper: Keeper, place: RunFolder, journal: Journal) -> io::Result<Self> {
         let (commands, orders) = mpsc::channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&poll, keeper.ends(), EventData::new_u64(KEEPER), EventFlags::IN)?;
         let why = Arc::new(OnceLock::new());
-        let inside = Inside::new(orders, poll, keeper, journal, place, why.clone());
+        let inside = EngineThread::new(orders, poll, keeper, journal, place, why.clone());
         let unloading = inside.unloading.clone();
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use vcoop_vmm::{Passed, Proc, VcpuThread, Vm};
+use vcoop_vmm::{Proc, SkippedProcesses, VcpuThread, Vm};
 
 use crate::config::Config;
 use crate::protocol::{VcpuStatus, VmId, VmStatus};
@@ -45,7 +45,7 @@ pub fn left_alone(vcpus: &[VcpuStatus]) -> Option<String> {
 
 /// A VM that is followed.
 #[derive(Debug)]
-struct Followed {
+struct FollowedVm {
     first_seen: Instant,
     /// The threads of its vCPUs that its policy was applied to.
     vcpus: Vec<ThreadId>,
@@ -53,7 +53,7 @@ struct Followed {
     said: Option<String>,
     /// Which of its vCPUs are left alone, and why, as of the last look.
     alone: Option<String>,
-    again: Again,
+    again: Retry,
     /// No new try before this time, because its policy could not be applied.
     pause: Option<Instant>,
 }
@@ -61,7 +61,7 @@ struct Followed {
 /// When to apply a policy again that has ended by itself: the kernel may have ended `scx_vcoop`, or the engine may have
 /// failed.
 #[derive(Debug, Default)]
-struct Again {
+struct Retry {
     /// When it was applied.
     applied: Option<Instant>,
     /// How often it has ended soon after it was applied, and when it is due again.
@@ -69,7 +69,7 @@ struct Again {
     due: Option<Instant>,
 }
 
-impl Again {
+impl Retry {
     /// A try has ended; `done`: the policy was applied.
     fn tried(&mut self, now: Instant, done: bool) {
         self.applied = done.then_some(now);
@@ -115,12 +115,12 @@ fn pause_after(took: Duration) -> Duration {
 pub struct Follower<'a> {
     service: &'a Service,
     config: Config,
-    vms: BTreeMap<VmId, Followed>,
+    vms: BTreeMap<VmId, FollowedVm>,
     looked: Option<Instant>,
     /// The newest process or thread of this host at the last look.
     last: String,
     /// Processes that ran no VM at the last look at all processes, and the time of that look.
-    passed: Passed,
+    passed: SkippedProcesses,
     looked_at_all: Option<Instant>,
     /// The last VM that the last look had time for.
     last_followed: Option<VmId>,
@@ -135,7 +135,7 @@ impl<'a> Follower<'a> {
             vms: BTreeMap::new(),
             looked: None,
             last: String::new(),
-            passed: Passed::default(),
+            passed: SkippedProcesses::default(),
             looked_at_all: None,
             last_followed: None,
         }
@@ -150,7 +150,7 @@ impl<'a> Follower<'a> {
             (vm.said, vm.pause) = (None, None);
             // Also where one has ended by itself.
             if vm.again.due.is_some() {
-                vm.again = Again { due: Some(Instant::now()), ..Again::default() };
+                vm.again = Retry { due: Some(Instant::now()), ..Retry::default() };
             }
         });
     }
@@ -161,7 +161,7 @@ impl<'a> Follower<'a> {
         // The file ends with the id of the last thread. While that stays, no VM can have started.
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let last = load.split_whitespace().next_back().unwrap_or_default();
-        let quiet = last == self.last && !self.vms.values().any(Followed::starts);
+        let quiet = last == self.last && !self.vms.values().any(FollowedVm::starts);
         if since.is_some_and(|since| since < interval(quiet, self.last_followed.is_none())) {
             return;
         }
@@ -169,7 +169,7 @@ impl<'a> Follower<'a> {
         self.looked = Some(Instant::now());
         if self.looked_at_all.is_none_or(|at| at.elapsed() >= REST) {
             self.looked_at_all = self.looked;
-            self.passed = Passed::default();
+            self.passed = SkippedProcesses::default();
         }
         match Proc::default().scan_again(&mut self.passed) {
             Ok(scan) => self.apply(&scan.vms),
@@ -203,9 +203,10 @@ impl<'a> Follower<'a> {
 
     fn follow(&mut self, vm: &Vm, in_force: &BTreeMap<VmId, VmStatus>) {
         let (id, now) = (VmId::of(vm), Instant::now());
-        let again = Again::default();
+        let again = Retry::default();
         let (said, alone) = (None, None);
-        let new = Followed { first_seen: now, vcpus: Vec::new(), said, alone, again, pause: None };
+        let new =
+            FollowedVm { first_seen: now, vcpus: Vec::new(), said, alone, again, pause: None };
         let followed = self.vms.entry(id.clone()).or_insert(new);
         let rule = self.config.rule(vm).filter(|(_, rule)| rule.acts());
         let owner = self.service.owner(&id);
@@ -270,7 +271,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-impl Followed {
+impl FollowedVm {
     /// Notes which vCPUs are left alone. Returns the text if it has changed.
     fn news_of_alone(&mut self, alone: Option<String>) -> Option<String> {
         let is_new = self.alone != alone;
@@ -286,7 +287,7 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::{
-        Again, FIRST, Followed, LONGEST, LOOK, REST, from_behind, interval, left_alone,
+        FIRST, FollowedVm, LONGEST, LOOK, REST, Retry, from_behind, interval, left_alone,
         pause_after, threads_of,
     };
     use crate::protocol::VcpuStatus;
@@ -314,9 +315,9 @@ mod tests {
             ..VcpuStatus::default()
         };
         let now = Instant::now();
-        let (vcpus, again) = (Vec::new(), Again::default());
+        let (vcpus, again) = (Vec::new(), Retry::default());
         let (said, alone, pause) = (None, None, None);
-        let mut followed = Followed { first_seen: now, vcpus, said, alone, again, pause };
+        let mut followed = FollowedVm { first_seen: now, vcpus, said, alone, again, pause };
         let mut news = |last| {
             let vcpus = [vcpu(0, None), vcpu(1, Some("it is FIFO")), vcpu(2, last)];
             followed.news_of_alone(left_alone(&vcpus))
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_ends_again_and_again_is_applied_less_and_less_often() {
-        let (mut again, mut now) = (Again::default(), Instant::now());
+        let (mut again, mut now) = (Retry::default(), Instant::now());
         let mut delays = Vec::new();
         for round in 0..9 {
             // It cannot be applied at all in every third round.

@@ -43,7 +43,7 @@ pub use self::process::{LOOK, run};
 pub(crate) use self::slots::Slot;
 pub use self::slots::{GRACE_NS, RAN_NS};
 use self::slots::{MOST_SLOTS, Slots};
-use crate::place::Place;
+use crate::run_folder::RunFolder;
 
 /// A keeper that lived for less has died at once. After `MOST_SHORT` such keepers in a row none is started.
 const LIVES: Duration = Duration::from_secs(1);
@@ -87,12 +87,12 @@ impl Keeper {
     /// # Errors
     ///
     /// The process does not start.
-    pub(crate) fn start(place: &Place) -> io::Result<Self> {
+    pub(crate) fn start(place: &RunFolder) -> io::Result<Self> {
         Self::start_as(itself, place)
     }
 
     /// As [`start`](Self::start), with another program.
-    pub(crate) fn start_as(program: Program, place: &Place) -> io::Result<Self> {
+    pub(crate) fn start_as(program: Program, place: &RunFolder) -> io::Result<Self> {
         let lock = place.lock();
         let slots = Slots::new(lock)?;
         let (child, pipe) = spawn(program, lock, &place.journal_path())?;
@@ -114,7 +114,7 @@ impl Keeper {
     /// # Errors
     ///
     /// It does not start, or those before it have died at once.
-    pub(crate) fn again(&mut self, place: &Place) -> io::Result<()> {
+    pub(crate) fn again(&mut self, place: &RunFolder) -> io::Result<()> {
         let _ = self.child.wait();
         self.short = if self.began.elapsed() < LIVES { self.short + 1 } else { 0 };
         if self.short >= MOST_SHORT {

@@ -8,7 +8,7 @@
 //!        rings, words of guests: Window ---+
 //! ```
 //!
-//! One process of a host owns its vCPU threads: the one that holds the lock in the [`Place`]. It writes down what each
+//! One process of a host owns its vCPU threads: the one that holds the lock in the [`RunFolder`]. It writes down what each
 //! thread had before the first change, and starts a [`keeper`] that restores everything should the owner die or stall.
 //! One real-time thread, the engine, drives all threads, by the same driver core as the simulator and the micro-VM lab
 //! ([`vcoop_policy::driver`]).
@@ -23,17 +23,17 @@ mod follow;
 pub mod keeper;
 mod metrics;
 mod notes;
-mod place;
 mod policy;
 mod port;
 mod protocol;
+mod run_folder;
 mod service;
 
 pub use client::Client;
 pub use config::Config;
 pub use follow::{Follower, left_alone};
 pub use notes::notes;
-pub use place::{Left, Place, PlaceError, restore};
 pub use policy::{could_be, fits, living, needs_driver, no_driver, setting_of};
 pub use protocol::{Refusal, Request, Response, Status, VcpuStatus, VmId, VmStatus};
+pub use run_folder::{RestoreReport, RunFolder, RunFolderError, restore};
 pub use service::Service;

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use vcoop_service::metrics::{self, Listen, Served};
+use vcoop_service::metrics::{self, Listen, MetricsServer};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
@@ -17,7 +17,7 @@ use crate::protocol::{InterruptStatus, Refusal, Status, VcpuStatus};
 
 /// A vCPU on this host.
 #[derive(Clone, Debug)]
-struct Seen {
+struct VcpuSample {
     vm: String,
     pid: u32,
     index: u32,
@@ -29,7 +29,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Page {
     status: Status,
-    vcpus: Vec<Seen>,
+    vcpus: Vec<VcpuSample>,
 }
 
 /// The text of a page. Without the VMs that run there is none: series that end would mean that VMs have ended.
@@ -39,7 +39,7 @@ fn text(status: Status) -> io::Result<String> {
         vm.vcpus.iter().map(|vcpu| {
             let time = run_time(vcpu.thread.tid as i32);
             let (ran_ns, waited_ns) = (time.ran_ns, time.waited_ns);
-            Seen { vm: vm.name.clone(), pid: vm.pid, index: vcpu.index, ran_ns, waited_ns }
+            VcpuSample { vm: vm.name.clone(), pid: vm.pid, index: vcpu.index, ran_ns, waited_ns }
         })
     });
     Ok(metrics::text(Page { status, vcpus: vcpus.collect() }))
@@ -81,7 +81,7 @@ impl Collector for Page {
             }
             Ok(())
         };
-        let all = |of: fn(&Seen) -> u64| {
+        let all = |of: fn(&VcpuSample) -> u64| {
             self.vcpus.iter().map(move |v| (labels(&v.vm, v.pid, v.index), of(v) as f64))
         };
         let mut times = all(|v| v.ran_ns).map(in_seconds);
@@ -173,7 +173,7 @@ fn in_seconds((labels, ns): Value) -> Value {
 pub(crate) fn serve(
     listen: &Listen,
     status: impl Fn() -> Result<Status, Refusal> + Send + Sync + 'static,
-) -> io::Result<Served> {
+) -> io::Result<MetricsServer> {
     metrics::serve(listen, move || text(status().map_err(io::Error::other)?))
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use vcoop_service::metrics;
     use vcoop_testing::metric_names;
 
-    use super::{Page, Seen};
+    use super::{Page, VcpuSample};
     use crate::protocol::{InterruptStatus, Status, VcpuStatus, VmId, VmStatus};
 
     /// Prefixes of the daemon's metrics, after `vcoop_`.
@@ -195,7 +195,7 @@ mod tests {
     fn text() -> String {
         let vm = VmId { pid: 7, start_ticks: 1, name: "a\"b\nc".to_owned() };
         let seen =
-            Seen { vm: vm.name.clone(), pid: 7, index: 1, ran_ns: 250_000_000, waited_ns: 1 };
+            VcpuSample { vm: vm.name.clone(), pid: 7, index: 1, ran_ns: 250_000_000, waited_ns: 1 };
         let vcpu = VcpuStatus {
             boosts: 3,
             throttles: 9,

@@ -50,7 +50,7 @@ fn nice_in_group(root: &Path, vcpu: &VcpuThread) -> Option<String> {
 /// its own it has the group's turn for itself, and owes nobody there.
 fn others_in_group(root: &Path, pid: u32, vcpu: &VcpuThread) -> Option<String> {
     let group = FairGroup::of(root, vcpu.thread.tid);
-    let beside = beside(root, &group, pid);
+    let beside = neighbours(root, &group, pid);
     if beside.is_empty() {
         return None;
     }
@@ -85,7 +85,7 @@ fn path(groups: &[Level]) -> String {
 
 /// The names of other processes of a group, with their numbers. Without this process, kernel threads, and those that
 /// have ended.
-fn beside(root: &Path, group: &FairGroup, pid: u32) -> BTreeMap<String, usize> {
+fn neighbours(root: &Path, group: &FairGroup, pid: u32) -> BTreeMap<String, usize> {
     let mut names = BTreeMap::new();
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -45,14 +45,14 @@ pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan
 /// What is wrong with a policy or its sets.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) enum Wrong {
+pub(crate) enum PolicyError {
     Said(#[from] Refusal),
     /// Each with its place in a set.
     Diagnosed(#[from] Diagnostics),
 }
 
 /// As [`policy`], with the places of what is wrong.
-pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Wrong> {
+pub(crate) fn planned(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, PolicyError> {
     let plan = scenario(vm, &[name], sets)?.plans(None)?.into_iter().next();
     let plan = plan.ok_or_else(|| Refusal::usage(format!("{name}: nothing to apply")))?;
     fits(&plan)?;
@@ -71,7 +71,7 @@ pub fn could_be(policies: &[&str], sets: &[String]) -> Result<(), Refusal> {
 }
 
 /// The scenario of a VM under policies.
-fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenario, Wrong> {
+fn scenario(vm: &RunningVm, policies: &[&str], sets: &[String]) -> Result<Scenario, PolicyError> {
     if let Some(name) = policies.iter().find(|name| !POLICIES.contains(name)) {
         let some = |known: &&str| policy(vm, known, &[]).is_ok();
         let some: Vec<&str> = POLICIES.into_iter().filter(some).collect();

@@ -30,7 +30,7 @@ pub(crate) enum Stop {
 
 /// Something that is due at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Due {
+pub(crate) enum DueAction {
     /// The policy timer of a vCPU: number of its VM, index in it.
     Policy(u64, usize),
     /// A look at the page of a vCPU whose guest has a deadline.
@@ -48,7 +48,7 @@ pub(crate) enum Due {
 }
 
 /// What is due, by time.
-pub(crate) type Dues = BTreeSet<(Ns, Due)>;
+pub(crate) type DueActions = BTreeSet<(Ns, DueAction)>;
 
 /// A vCPU.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ pub(crate) struct Vcpu {
     pub(crate) for_life: Option<RunTime>,
     /// Time of the last call of its policy.
     pub(crate) called: Ns,
-    /// Time of its policy timer in [`Dues`].
+    /// Time of its policy timer in [`DueActions`].
     pub(crate) armed: Option<Ns>,
-    /// Time of its next deadline in [`Dues`].
+    /// Time of its next deadline in [`DueActions`].
     pub(crate) awaits: Option<Ns>,
     /// Number of deadlines for which it was boosted.
     pub(crate) deadlines: u64,
@@ -159,8 +159,8 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) vcpu: &'a mut Vcpu,
     pub(crate) shared: &'a mut VmShared,
     pub(crate) keeper: &'a Keeper,
-    pub(crate) dues: &'a mut Dues,
-    pub(crate) due: Due,
+    pub(crate) dues: &'a mut DueActions,
+    pub(crate) due: DueAction,
     /// Its pages, if its guest cooperates.
     pub(crate) page: Option<Page<'a>>,
     /// Time of the event that the policy is told about. The policy was not called since.

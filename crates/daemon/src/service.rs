@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Ns;
-use vcoop_service::metrics::{Listen, Served};
+use vcoop_service::metrics::{Listen, MetricsServer};
 use vcoop_service::{FolderError, accepted, bind};
 use vcoop_text::about;
 use vcoop_threads::tsc::measured_khz;
@@ -27,9 +27,9 @@ use crate::config::Windows;
 use crate::engine::{Engine, Shares, Target, found_window};
 use crate::metrics;
 use crate::notes::notes;
-use crate::place::{Left, Place, PlaceError};
 use crate::policy;
 use crate::protocol::{Refusal, Request, Response, VmId, VmStatus};
+use crate::run_folder::{RestoreReport, RunFolder, RunFolderError};
 
 /// Longest request.
 const MOST_REQUEST: u64 = 64 << 10;
@@ -90,11 +90,11 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`PlaceError`]; [`FolderError::Busy`] if there is an owner.
-    pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
+    /// [`RunFolderError`]; [`FolderError::Busy`] if there is an owner.
+    pub fn start(dir: &Path) -> Result<(Self, RestoreReport), RunFolderError> {
         // First: the keeper inherits it.
         raise_limits();
-        let place = Place::take(dir)?;
+        let place = RunFolder::take(dir)?;
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
         let at = |e| FolderError::Io(socket.clone(), e);
@@ -122,7 +122,7 @@ impl Service {
     /// # Errors
     ///
     /// The listening socket cannot be made.
-    pub fn serve_metrics(&self, listen: &Listen) -> io::Result<Served> {
+    pub fn serve_metrics(&self, listen: &Listen) -> io::Result<MetricsServer> {
         let shared = self.shared.clone();
         metrics::serve(listen, move || shared.engine.status(None))
     }
@@ -245,7 +245,7 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
         if shared.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
             // The client gets it although nobody reads its request.
-            let _ = say(&stream, &Response::Refused(full(MOST_CONNECTIONS)));
+            let _ = send_answer(&stream, &Response::Refused(full(MOST_CONNECTIONS)));
             continue;
         }
         let own = shared.clone();
@@ -264,7 +264,7 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
 }
 
 /// Sends an answer.
-fn say(mut to: &UnixStream, answer: &Response) -> io::Result<()> {
+fn send_answer(mut to: &UnixStream, answer: &Response) -> io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
     to.write_all(&text)
@@ -321,7 +321,7 @@ impl Shared {
             let request = request.map_err(|why| format!("not understood: {why}").into());
             let answer = request.and_then(|request| self.answer(request, me));
             let answer = answer.unwrap_or_else(Response::Refused);
-            if say(stream, &answer).is_err() {
+            if send_answer(stream, &answer).is_err() {
                 return;
             }
         }

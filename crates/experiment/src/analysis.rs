@@ -17,7 +17,7 @@ use crate::result::{
     PerStatistic, RatioIntervals, Ratios, SCHEMA, ScalarSeries, Series, VM, Worst,
 };
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
-use crate::runner::{Measured, PlanRuns};
+use crate::runner::{Measurements, PlanRuns};
 use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use crate::verdict;
 use views::Views;
@@ -37,7 +37,7 @@ const WORST: usize = 5;
 
 /// Content of the document besides measurements.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct Metadata {
     /// One line about the scenario.
     pub title: String,
     /// The command that reproduces the result.
@@ -57,7 +57,7 @@ pub struct About {
 }
 
 /// Makes the document of an experiment.
-pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
+pub fn document(plans: &[Plan], measured: &Measurements, about: Metadata) -> Document {
     let policies = distinct(plans.iter().map(|plan| plan.policy_name.clone()));
     let mut backends: Vec<String> = Vec::new();
     for run in &measured.runs {
@@ -127,7 +127,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
     document
 }
 
-fn engine(measured: &Measured) -> Option<Engine> {
+fn engine(measured: &Measurements) -> Option<Engine> {
     let summaries = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
     let stats: Vec<_> = summaries.filter_map(|summary| summary.recording.engine).collect();
     if stats.is_empty() {

@@ -16,9 +16,9 @@ use crate::result::Note;
 
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
-pub use sim::{Sim, SimHere};
+pub use sim::{Sim, SimOfThisHost};
 pub use vcoop_model::Missing as Unavailable;
-pub use vm::{Applied, Applies, Vm};
+pub use vm::{PolicyApplier, PolicyOutcome, Vm};
 
 /// Something that runs a plan.
 pub trait Backend: Sync + fmt::Debug {

@@ -128,9 +128,9 @@ fn keys(policy: &PolicyPlan) -> Vec<(&'static str, String)> {
     };
     match policy {
         PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => Vec::new(),
-        PolicyPlan::Static { means } => vec![("means", words(*means))],
+        PolicyPlan::Static { means } => vec![("means", means_text(*means))],
         PolicyPlan::WakeBoost(of) => {
-            let mut keys = vec![("means", words(of.means)), ("run", time(of.run_ns))];
+            let mut keys = vec![("means", means_text(of.means)), ("run", time(of.run_ns))];
             keys.extend(budgets(of.vcpu_budget, of.vm_budget));
             keys.extend([
                 ("boost_on_injection", of.boost_on_injection.to_string()),
@@ -140,7 +140,7 @@ fn keys(policy: &PolicyPlan) -> Vec<(&'static str, String)> {
             keys
         }
         PolicyPlan::Dynamic(of) => {
-            let mut keys = vec![("means", words(of.means))];
+            let mut keys = vec![("means", means_text(of.means))];
             keys.extend(budgets(of.vcpu_budget, of.vm_budget));
             keys.extend([
                 ("longest_boost", time(of.longest_boost_ns.unwrap_or(0))),
@@ -337,7 +337,7 @@ fn govern(plan: &Plan, vm: usize, kind: Kind, name: &str, found: &mut Deployment
 }
 
 /// A means, as in scenarios.
-fn words(means: Means) -> String {
+fn means_text(means: Means) -> String {
     match means {
         Means::Fifo(p) => format!("fifo {p}"),
         Means::Rr(p) => format!("rr {p}"),

@@ -54,14 +54,14 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
 }
 
 /// New indices of the kept tasks.
-type Kept = BTreeMap<usize, usize>;
+type KeptTasks = BTreeMap<usize, usize>;
 
 /// A kept VM.
 struct KeptVm {
     /// Its number in the whole plan.
     number: usize,
     vm: VmPlan,
-    tasks: Kept,
+    tasks: KeptTasks,
 }
 
 /// New index of a VM of the whole plan.
@@ -108,8 +108,8 @@ fn can_be_spared(plan: &Plan, number: usize) -> bool {
 }
 
 /// New place of a server. One of several servers may be gone: then the first of them takes its calls.
-fn moved(at: Target, plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Target {
-    let kept_or_first = |kept: &Kept, tasks: &[TaskPlan], task: u32| {
+fn moved(at: Target, plan: &Plan, kept: &KeptTasks, vms: &[KeptVm]) -> Target {
+    let kept_or_first = |kept: &KeptTasks, tasks: &[TaskPlan], task: u32| {
         let label = &tasks[task as usize].label;
         let first = kept.iter().find(|(from, _)| tasks[**from].label == *label);
         kept.get(&(task as usize)).or(first.map(|(_, to)| to)).map_or(task, |&to| to as u32)
@@ -124,7 +124,7 @@ fn moved(at: Target, plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Target {
 }
 
 /// The probes of kept tasks: the host's first.
-fn probes(plan: &Plan, kept: &Kept, vms: &[KeptVm]) -> Vec<ProbePlan> {
+fn probes(plan: &Plan, kept: &KeptTasks, vms: &[KeptVm]) -> Vec<ProbePlan> {
     let moved = |probe: &ProbePlan| {
         let target = match probe.target {
             Target::Host(i) => Target::Host(*kept.get(&(i as usize))? as u32),
@@ -175,7 +175,7 @@ fn places(list: &[u32], to: u32, from: u32) -> Vec<u32> {
 }
 
 /// The first tasks of each label, in proportion, and their new indices.
-fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, Kept) {
+fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, KeptTasks) {
     let of = |label: &str| tasks.iter().filter(|task| task.label == label).count();
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut kept = BTreeMap::new();
@@ -207,7 +207,7 @@ fn demand(step: &Step, to: u32, from: u32) -> Step {
 }
 
 /// A VM with fewer vCPUs and tasks, and the new indices of its tasks.
-fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, Kept) {
+fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, KeptTasks) {
     let vcpus = vm.vcpu_cpus.len();
     let n = shrink(vcpus, cpus, from);
     let (to, of) = (n as u32, vcpus as u32);

@@ -15,7 +15,7 @@
 //!    host probe misses a larger share of its periods, by more than its limit. Where the baseline misses a larger share by as
 //!    much, its p99 lacks its worst periods: the probe's p99 is named, and not judged. One without any sample
 //!    has missed all of them: the work of a task that never runs is lost. What the guest's own other
-//!    work loses is named, but is the guest's bargain. [`Held`] says whether intervals leave a doubt.
+//!    work loses is named, but is the guest's bargain. [`LimitResult`] says whether intervals leave a doubt.
 //! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
 //!    do not cost too much.
 //!
@@ -106,7 +106,7 @@ impl Limits {
 
 /// Whether a number meets a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
+pub enum LimitResult {
     /// Broken, by the whole interval.
     No,
     /// Broken, but the interval includes the limit; or there is no interval.
@@ -119,7 +119,7 @@ pub enum Held {
     Yes,
 }
 
-impl Held {
+impl LimitResult {
     /// Whether a limit holds; `good` decides for a value.
     pub fn of(value: f64, interval: Option<Interval>, good: impl Fn(f64) -> bool) -> Self {
         let holds = good(value);
@@ -133,7 +133,7 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for LimitResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::No => "broken",
@@ -147,7 +147,7 @@ impl fmt::Display for Held {
 
 /// To whom a series belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum SeriesOwner {
     /// The latency of guests, which a policy is to improve.
     Guest,
     /// Other work of guests whose latency is measured.
@@ -219,7 +219,7 @@ pub struct Effect {
     /// Name of the series.
     pub name: String,
     /// To whom it belongs.
-    pub whose: Whose,
+    pub whose: SeriesOwner,
     /// Mean latency, or a time printed by a command.
     pub mean: Option<Change>,
     /// p99.
@@ -238,7 +238,7 @@ pub struct Effect {
 
 impl Effect {
     /// An effect without any numbers yet.
-    pub fn new(name: String, whose: Whose, repeats: u32) -> Self {
+    pub fn new(name: String, whose: SeriesOwner, repeats: u32) -> Self {
         let (missed, glitches) = ([0.0; 2], [0.0; 2]);
         let (mean, p99, work, over_all) = (None, None, None, None);
         Self { name, whose, mean, p99, work, missed, glitches, repeats, over_all }
@@ -247,7 +247,7 @@ impl Effect {
     /// Combines effects in several experiments, series by series.
     pub fn together(all: &[Vec<Self>]) -> Vec<Self> {
         let names = all.iter().flatten().map(|effect| (effect.name.as_str(), effect.whose));
-        let one = |(name, whose): (&str, Whose)| {
+        let one = |(name, whose): (&str, SeriesOwner)| {
             let is = |effect: &&Self| effect.name == name && effect.whose == whose;
             let own: Vec<&Self> = all.iter().flatten().filter(is).collect();
             let change = |of: fn(&Self) -> Option<&Change>| {
@@ -309,7 +309,7 @@ struct Cost {
     /// Whether it is beyond its limit, possibly by noise.
     unsure: bool,
     /// Whether it is within its limit. A cost that noise can explain probably is.
-    held: Held,
+    held: LimitResult,
     /// Whether a verdict may mention it: a mean or work always, a p99 only beyond its limit.
     told: bool,
 }
@@ -338,7 +338,7 @@ impl Judgement {
     pub fn new(effects: &[Effect], baseline: &str, limits: &Limits) -> Self {
         let (mut logs, mut better, mut missed) = (Vec::new(), Vec::new(), Vec::new());
         let (mut starved, mut worse) = (false, Vec::new());
-        for effect in effects.iter().filter(|effect| effect.whose == Whose::Guest) {
+        for effect in effects.iter().filter(|effect| effect.whose == SeriesOwner::Guest) {
             let [before, now] = effect.missed;
             let starves = is_starved(now) && !is_starved(before);
             starved |= starves;
@@ -373,7 +373,7 @@ impl Judgement {
         for text in missed {
             shown += &format!("; {text}");
         }
-        let paying = || effects.iter().filter(|effect| effect.whose != Whose::Guest);
+        let paying = || effects.iter().filter(|effect| effect.whose != SeriesOwner::Guest);
         let mut costs: Vec<Cost> =
             paying().flat_map(|effect| costs_of(effect, baseline, limits)).collect();
         costs.sort_by(|a, b| b.weight.total_cmp(&a.weight));
@@ -383,8 +383,8 @@ impl Judgement {
     }
 
     /// Whether all costs are within their limits.
-    pub fn held(&self) -> Held {
-        self.costs.iter().map(|cost| cost.held).min().unwrap_or(Held::Yes)
+    pub fn held(&self) -> LimitResult {
+        self.costs.iter().map(|cost| cost.held).min().unwrap_or(LimitResult::Yes)
     }
 
     /// Costs beyond the limits, in words: a policy with such a cost is not recommended.
@@ -444,7 +444,7 @@ fn has_p99(effect: &Effect, limits: &Limits) -> bool {
 /// That a p99 beyond its limit is not judged, and why.
 fn unjudged(effect: &Effect, baseline: &str, limits: &Limits) -> Option<String> {
     let p99 = effect.p99.as_ref().filter(|p99| p99.ratio > limits.p99)?;
-    let is_judged = effect.whose != Whose::Others || has_p99(effect, limits);
+    let is_judged = effect.whose != SeriesOwner::Others || has_p99(effect, limits);
     let percent = |share: f64| format::digits(share * 100.0);
     let [before, now] = effect.missed.map(percent);
     (!is_judged).then(|| {
@@ -461,19 +461,19 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
     let mut one =
         |change: &Change, limit: f64, turned: fn(f64) -> f64, beyond_noise: bool, always: bool| {
             let (weight, most) = (turned(change.ratio), turned(limit));
-            let beyond_limit = whose == Whose::Others && weight > most;
+            let beyond_limit = whose == SeriesOwner::Others && weight > most;
             let excessive = beyond_limit && (beyond_noise || few);
             let held = match whose {
-                Whose::Others if beyond_limit && !excessive => Held::Likely,
-                Whose::Others => {
-                    Held::of(change.ratio, change.interval, |ratio| turned(ratio) <= most)
+                SeriesOwner::Others if beyond_limit && !excessive => LimitResult::Likely,
+                SeriesOwner::Others => {
+                    LimitResult::of(change.ratio, change.interval, |ratio| turned(ratio) <= most)
                 }
-                Whose::Guest | Whose::Own => Held::Yes,
+                SeriesOwner::Guest | SeriesOwner::Own => LimitResult::Yes,
             };
             costs.push(Cost {
                 text: match whose {
-                    Whose::Others => change.words_beside(limit),
-                    Whose::Guest | Whose::Own => change.words(),
+                    SeriesOwner::Others => change.words_beside(limit),
+                    SeriesOwner::Guest | SeriesOwner::Own => change.words(),
                 },
                 interval: change.interval,
                 weight,
@@ -503,7 +503,7 @@ fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
             beyond_noise: true,
             excess: Some(libm::log(now / (before + limits.missed).max(1e-9))),
             unsure: false,
-            held: Held::No,
+            held: LimitResult::No,
             told: true,
         });
     }
@@ -519,7 +519,7 @@ mod tests {
     }
 
     fn work_of(repeats: u32) -> Effect {
-        Effect::new("host.build".to_owned(), Whose::Others, repeats)
+        Effect::new("host.build".to_owned(), SeriesOwner::Others, repeats)
     }
 
     fn work(ratio: f64, repeats: u32) -> Effect {
@@ -545,7 +545,7 @@ mod tests {
     fn what_a_better_policy_makes_worse_is_said() {
         let guest = |name: &str, ratio, interval| Effect {
             p99: Some(Change { name: name.to_owned(), ..change(ratio, interval).unwrap() }),
-            ..Effect::new(name.to_owned(), Whose::Guest, 10)
+            ..Effect::new(name.to_owned(), SeriesOwner::Guest, 10)
         };
         let (wait, run) = (guest("wait", 0.04, [0.01, 0.1]), guest("preempted", 16.0, [3.0, 36.0]));
         let judged = Judgement::new(&[wait, run], "vanilla", &Limits::default());
@@ -578,13 +578,13 @@ mod tests {
         let usual = Limits::default();
         assert_eq!(judged(work(0.9, 10), &usual), 1);
         assert_eq!(judged(work(0.9, 10), &Limits { work: 0.8, ..usual }), 0);
-        assert_eq!(judged(Effect { whose: Whose::Own, ..work(0.1, 10) }, &usual), 0);
+        assert_eq!(judged(Effect { whose: SeriesOwner::Own, ..work(0.1, 10) }, &usual), 0);
         let noisy = Effect { work: change(0.9, [0.7, 1.1]), ..work(0.9, 10) };
         assert_eq!(judged(noisy.clone(), &usual), 0, "within noise");
         assert_eq!(judged(Effect { repeats: 4, ..noisy }, &usual), 1, "few repeats show no noise");
         // It is said all the same, beside costs that are sure.
         let p99 = Some(Change { name: "p99".to_owned(), ..change(218.0, [0.3, 280.0]).unwrap() });
-        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
+        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), SeriesOwner::Others, 10) };
         let judged_both = Judgement::new(&[probe, work(0.97, 10)], "vanilla", &usual);
         assert!(judged_both.too_much().is_empty());
         let said = judged_both.price();
@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(judged(starved, &usual), 1);
         // A probe that loses a twentieth of its periods has no p99 to speak of; one that loses none has.
         let p99 = change(286.0, [200.0, 300.0]);
-        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), Whose::Others, 10) };
+        let probe = Effect { p99, ..Effect::new("host.probe".to_owned(), SeriesOwner::Others, 10) };
         assert_eq!(judged(probe.clone(), &usual), 1);
         let as_many = Effect { missed: [0.05, 0.05], ..probe.clone() };
         assert_eq!(judged(as_many, &usual), 1);
@@ -609,13 +609,16 @@ mod tests {
             let effect = Effect { work: change(ratio, interval), ..work_of(10) };
             Judgement::new(&[effect], "vanilla", &Limits::default()).held()
         };
-        assert_eq!(held(0.98, [0.96, 1.0]), Held::Yes);
-        assert_eq!(held(0.96, [0.94, 0.98]), Held::Likely);
-        assert_eq!(held(0.946, [0.927, 0.966]), Held::Unlikely);
-        assert_eq!(held(0.93, [0.91, 0.94]), Held::No);
-        assert_eq!(held(0.93, [0.8, 1.1]), Held::Likely, "noise can explain it");
-        let guest = Effect { whose: Whose::Own, ..work(0.5, 10) };
-        assert_eq!(Judgement::new(&[guest], "vanilla", &Limits::default()).held(), Held::Yes);
+        assert_eq!(held(0.98, [0.96, 1.0]), LimitResult::Yes);
+        assert_eq!(held(0.96, [0.94, 0.98]), LimitResult::Likely);
+        assert_eq!(held(0.946, [0.927, 0.966]), LimitResult::Unlikely);
+        assert_eq!(held(0.93, [0.91, 0.94]), LimitResult::No);
+        assert_eq!(held(0.93, [0.8, 1.1]), LimitResult::Likely, "noise can explain it");
+        let guest = Effect { whose: SeriesOwner::Own, ..work(0.5, 10) };
+        assert_eq!(
+            Judgement::new(&[guest], "vanilla", &Limits::default()).held(),
+            LimitResult::Yes
+        );
     }
 
     #[test]
@@ -625,16 +628,16 @@ mod tests {
             let effect = Effect { mean, missed, ..Effect::new("rt".to_owned(), whose, 10) };
             Judgement::new(&[effect], "vanilla", &Limits::default())
         };
-        let probe = |missed| judged(Whose::Others, missed);
+        let probe = |missed| judged(SeriesOwner::Others, missed);
         assert!((probe([0.02, 0.09]).excess() - 3.0_f64.ln()).abs() < 1e-9);
-        assert_eq!(probe([0.02, 0.09]).held(), Held::No);
+        assert_eq!(probe([0.02, 0.09]).held(), LimitResult::No);
         assert!(probe([0.02, 0.09]).price().starts_with("It costs: rt misses 9.00 %"));
         for within in [[0.02, 0.029], [0.09, 0.02]] {
-            assert_eq!(probe(within).held(), Held::Yes, "{within:?}");
+            assert_eq!(probe(within).held(), LimitResult::Yes, "{within:?}");
             assert!(probe(within).too_much().is_empty(), "{within:?}");
         }
         // A lower latency is no gain if the guest misses more periods than before. The missed share is reported.
-        let guest = |missed| judged(Whose::Guest, missed);
+        let guest = |missed| judged(SeriesOwner::Guest, missed);
         assert!(guest([0.3, 0.2]).improves && !guest([0.2, 0.3]).improves);
         assert!(
             guest([0.3, 0.2]).shown.ends_with("; rt misses 20.0 % of its periods (vanilla 30.0 %)")
@@ -654,8 +657,11 @@ mod tests {
     fn half_a_percent_is_no_gain_and_a_guest_that_starves_has_none() {
         let judged = |interval: Interval, now| {
             let mean = change(interval[0], interval);
-            let guest =
-                Effect { mean, missed: [0.0, now], ..Effect::new("rt".into(), Whose::Guest, 10) };
+            let guest = Effect {
+                mean,
+                missed: [0.0, now],
+                ..Effect::new("rt".into(), SeriesOwner::Guest, 10)
+            };
             Judgement::new(&[guest], "vanilla", &Limits::default())
         };
         assert!(judged([0.98, 0.994], 0.0).improves && !judged([0.98, 0.996], 0.0).improves);
@@ -670,7 +676,7 @@ mod tests {
     #[test]
     fn each_experiment_counts_by_its_own_statistic() {
         // Only the second has samples enough for a p99; in the first the guest gains.
-        let guest = || Effect::new("guest.rt".to_owned(), Whose::Guest, 10);
+        let guest = || Effect::new("guest.rt".to_owned(), SeriesOwner::Guest, 10);
         let few = Effect { mean: change(0.02, [0.019, 0.021]), ..guest() };
         let many =
             Effect { p99: change(1.0, [0.99, 1.01]), mean: change(1.0, [0.99, 1.01]), ..guest() };

@@ -39,7 +39,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_model::plan::Plan;
 
-use analysis::About;
+use analysis::Metadata;
 use backend::{Column, Sim};
 use result::Document;
 use runner::{Control, Experiment, RunError};
@@ -49,7 +49,7 @@ use runner::{Control, Experiment, RunError};
 /// # Errors
 ///
 /// Why a run failed.
-pub fn simulate(plans: &[Plan], jobs: usize, about: About) -> Result<Document, RunError> {
+pub fn simulate(plans: &[Plan], jobs: usize, about: Metadata) -> Result<Document, RunError> {
     let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
     let columns = [Column::all(&Sim, plans.len())];
     let measured = Experiment { plans, columns: &columns, jobs }.run(control)?;

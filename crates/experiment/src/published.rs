@@ -72,7 +72,7 @@ pub struct Table {
     /// Unit of the simulated values, if it differs.
     pub simulated_unit: Option<String>,
     /// Whether a simulated value can be compared with the published one directly (else only with other cells).
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub comparable: bool,
     /// What the rows are.
     pub row_name: String,
@@ -210,7 +210,7 @@ pub struct Check {
     #[serde(default)]
     pub quantity: Quantity,
     /// How the quantity is used.
-    pub form: Form,
+    pub form: QuantityForm,
     /// Policy it is about.
     pub policy: String,
     /// Policy to compare with, for `ratio` and `difference`; default with `to_cell`: the same policy.
@@ -275,7 +275,7 @@ impl Quantity {
 /// How a check uses a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum QuantityForm {
     /// The quantity itself.
     Value,
     /// The quantity of `policy` over that of `to`.
@@ -290,7 +290,7 @@ fn latency() -> String {
     "latency".to_owned()
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -503,7 +503,7 @@ impl Claim {
 
 impl Check {
     fn complete(&self) -> Result<(), &'static str> {
-        let compares = matches!(self.form, Form::Ratio | Form::Difference);
+        let compares = matches!(self.form, QuantityForm::Ratio | QuantityForm::Difference);
         match (compares, self.to.is_some() || !self.to_cell.is_empty()) {
             (true, false) => return Err("a ratio or a difference needs `to` or `to_cell`"),
             (false, true) => return Err("`to` and `to_cell` are for ratios and differences"),
@@ -515,7 +515,7 @@ impl Check {
             (false, Some(_)) => return Err("`vms` is for curves"),
             (false, None) => {}
         }
-        match (self.form == Form::Share, self.part.is_some()) {
+        match (self.form == QuantityForm::Share, self.part.is_some()) {
             (true, false) => return Err("a share needs `part`"),
             (false, true) => return Err("`part` is for shares"),
             _ => {}

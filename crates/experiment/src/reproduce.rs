@@ -18,7 +18,7 @@ use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
-use crate::analysis::{About, document};
+use crate::analysis::{Metadata, document};
 use crate::backend::{Column, Sim};
 use crate::published::{Claim, Histogram, Publication, Table};
 use crate::result::Document;
@@ -27,7 +27,7 @@ pub use document::{
     SCHEMA, Summary,
 };
 
-use crate::runner::{Control, Experiment, Measured, RunError};
+use crate::runner::{Control, Experiment, Measurements, RunError};
 
 /// Tables and claims to reproduce.
 #[derive(Clone, Debug, Default)]
@@ -139,7 +139,7 @@ pub enum ReproduceError {
 
 /// The plans of one scenario of a selection.
 #[derive(Clone, Debug)]
-struct Own {
+struct SelectedScenario {
     /// Its name in the selection.
     name: String,
     scenario: Scenario,
@@ -156,7 +156,7 @@ struct ScenarioPlans<'p> {
 /// The experiment for a selection: all scenarios as one, so that all cores are busy to the end.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    scenarios: Vec<Own>,
+    scenarios: Vec<SelectedScenario>,
     plans: Vec<Plan>,
 }
 
@@ -194,13 +194,13 @@ impl Setup {
             let first = setup.plans.len();
             setup.plans.extend(plans.into_iter().filter(is_compared));
             let plans = first..setup.plans.len();
-            setup.scenarios.push(Own { name: name.to_owned(), scenario, plans });
+            setup.scenarios.push(SelectedScenario { name: name.to_owned(), scenario, plans });
         }
         Ok(setup)
     }
 
     fn all(&self) -> impl Iterator<Item = ScenarioPlans<'_>> {
-        let of = |own: &'_ Own| own.plans.clone();
+        let of = |own: &'_ SelectedScenario| own.plans.clone();
         self.scenarios
             .iter()
             .map(move |own| ScenarioPlans { name: &own.name, plans: &self.plans[of(own)] })
@@ -229,7 +229,7 @@ impl Setup {
         Ok(compare::compare(selection, &documents, histograms, assumptions, interrupted))
     }
 
-    fn histograms(&self, selection: &Selection, measured: &Measured) -> Vec<HistogramResult> {
+    fn histograms(&self, selection: &Selection, measured: &Measurements) -> Vec<HistogramResult> {
         let mut all = Vec::new();
         for histogram in &selection.histograms {
             let own = self.scenarios.iter().find(|own| own.name == histogram.scenario);
@@ -239,23 +239,28 @@ impl Setup {
         all
     }
 
-    fn documents(&self, measured: &Measured) -> Vec<Measurement<'_>> {
+    fn documents(&self, measured: &Measurements) -> Vec<Measurement<'_>> {
         let mut documents = Vec::new();
         for (own, of) in self.scenarios.iter().zip(self.all()) {
             let mut runs = measured.runs[own.plans.clone()].to_vec();
             for run in &mut runs {
                 run.plan -= own.plans.start;
             }
-            let part =
-                Measured { runs, interrupted: measured.interrupted, failure: None, others: None };
-            let about = About { baseline: own.scenario.baseline.clone(), ..About::default() };
+            let part = Measurements {
+                runs,
+                interrupted: measured.interrupted,
+                failure: None,
+                others: None,
+            };
+            let about = Metadata { baseline: own.scenario.baseline.clone(), ..Metadata::default() };
             documents.push(Measurement { document: document(of.plans, &part, about), of });
         }
         documents
     }
 
     fn assumptions(&self) -> BTreeMap<String, Vec<String>> {
-        let assumptions = |own: &Own| (own.name.clone(), own.scenario.assumptions.clone());
+        let assumptions =
+            |own: &SelectedScenario| (own.name.clone(), own.scenario.assumptions.clone());
         self.scenarios.iter().map(assumptions).collect()
     }
 }

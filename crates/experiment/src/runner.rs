@@ -94,7 +94,7 @@ pub trait Watch: Sync {
 
 /// All measurements.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct Measurements {
     /// Backend by backend, plan by plan.
     pub runs: Vec<PlanRuns>,
     /// Whether it was ended early.
@@ -155,9 +155,9 @@ impl Experiment<'_> {
     ///
     /// # Errors
     ///
-    /// The first failed run (in order), if nothing was measured; else it is in [`Measured::failure`]. Runs that have
+    /// The first failed run (in order), if nothing was measured; else it is in [`Measurements::failure`]. Runs that have
     /// begun are finished, no others are begun.
-    pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
+    pub fn run(&self, control: Control<'_>) -> Result<Measurements, RunError> {
         self.watched(control, None)
     }
 
@@ -170,9 +170,9 @@ impl Experiment<'_> {
         &self,
         control: Control<'_>,
         watch: Option<&dyn Watch>,
-    ) -> Result<Measured, RunError> {
+    ) -> Result<Measurements, RunError> {
         let nothing =
-            Measured { runs: self.empty(), interrupted: true, failure: None, others: None };
+            Measurements { runs: self.empty(), interrupted: true, failure: None, others: None };
         self.go_on(nothing, control, watch)
     }
 
@@ -182,21 +182,25 @@ impl Experiment<'_> {
     /// # Errors
     ///
     /// As [`run`](Self::run).
-    pub fn extend(&self, measured: Measured, control: Control<'_>) -> Result<Measured, RunError> {
+    pub fn extend(
+        &self,
+        measured: Measurements,
+        control: Control<'_>,
+    ) -> Result<Measurements, RunError> {
         self.go_on(measured, control, None)
     }
 
     fn go_on(
         &self,
-        measured: Measured,
+        measured: Measurements,
         control: Control<'_>,
         watch: Option<&dyn Watch>,
-    ) -> Result<Measured, RunError> {
+    ) -> Result<Measurements, RunError> {
         let quiet = |live: bool| -> Vec<usize> {
             let columns = self.columns.iter().enumerate();
             columns.filter(|(_, c)| c.backend.is_live() == live).map(|(i, _)| i).collect()
         };
-        let Measured { mut runs, mut failure, .. } = measured;
+        let Measurements { mut runs, mut failure, .. } = measured;
         let there = |place: usize, repeat: u32| -> bool {
             runs.get(place)
                 .is_some_and(|run| matches!(run.repeats.get(repeat as usize), Some(Some(_))))
@@ -230,7 +234,7 @@ impl Experiment<'_> {
         }
         let complete =
             |run: &PlanRuns| run.repeats.iter().all(|d| matches!(d, Some(d) if d.complete));
-        Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure, others })
+        Ok(Measurements { interrupted: !runs.iter().all(complete), runs, failure, others })
     }
 
     /// Runs these, on so many threads; `None` for runs that were not begun.
@@ -241,8 +245,8 @@ impl Experiment<'_> {
         tally: &Tally,
         control: Control<'_>,
         watch: Option<&dyn Watch>,
-    ) -> Vec<Option<Ended>> {
-        let slots: Vec<Mutex<Option<Ended>>> = order.iter().map(|_| Mutex::new(None)).collect();
+    ) -> Vec<Option<RunResult>> {
+        let slots: Vec<Mutex<Option<RunResult>>> = order.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             // Relaxed: the counter hands out numbers, the slots carry the data.
@@ -270,7 +274,7 @@ impl Experiment<'_> {
         slots.into_iter().map(taken).collect()
     }
 
-    fn one(&self, job: &Job, stop: &AtomicBool, watch: Option<&dyn Watch>) -> Ended {
+    fn one(&self, job: &Job, stop: &AtomicBool, watch: Option<&dyn Watch>) -> RunResult {
         let (plan, backend) = (&self.plans[job.plan], self.columns[job.column].backend);
         let seed = repeat_seed(plan.seed, job.repeat);
         let stopped = || stop.load(Ordering::Relaxed);
@@ -358,7 +362,7 @@ struct Tally {
 }
 
 /// Result of one run: measurements, and why it failed.
-type Ended = (Option<RepeatSummary>, Option<RunError>);
+type RunResult = (Option<RepeatSummary>, Option<RunError>);
 
 #[derive(Clone, Copy, Debug)]
 struct Job {

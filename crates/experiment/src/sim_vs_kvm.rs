@@ -11,7 +11,7 @@ const FAR: f64 = 3.0;
 
 /// A statistic on both backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pair {
+pub struct StatisticPair {
     /// Simulated.
     pub sim: Option<f64>,
     /// Measured.
@@ -20,7 +20,7 @@ pub struct Pair {
     pub ratio: Option<f64>,
 }
 
-impl Pair {
+impl StatisticPair {
     fn new(sim: Option<f64>, kvm: Option<f64>) -> Self {
         let ratio = match (sim, kvm) {
             (Some(sim), Some(kvm)) if sim > 0.0 && kvm > 0.0 => {
@@ -39,7 +39,7 @@ impl Pair {
 
 /// One series on both backends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
+pub struct SeriesPair {
     /// Policy.
     pub policy: String,
     /// Cell.
@@ -51,18 +51,18 @@ pub struct Beside {
     /// Unit of all values.
     pub unit: String,
     /// Means; of a throughput, the value.
-    pub mean: Pair,
+    pub mean: StatisticPair,
     /// Medians.
-    pub p50: Pair,
+    pub p50: StatisticPair,
     /// 90 % quantiles.
-    pub p90: Pair,
+    pub p90: StatisticPair,
     /// 99 % quantiles.
-    pub p99: Pair,
+    pub p99: StatisticPair,
 }
 
 /// Every latency series and every throughput that both backends have, series by series
 /// and policy by policy.
-pub fn beside(document: &Document) -> Vec<Beside> {
+pub fn beside(document: &Document) -> Vec<SeriesPair> {
     let same = |a: &Key, b: &Key| {
         a.policy == b.policy && a.params == b.params && a.probe == b.probe && a.metric == b.metric
     };
@@ -70,8 +70,8 @@ pub fn beside(document: &Document) -> Vec<Beside> {
     for sim in document.latencies().filter(|s| s.key.backend == SIM) {
         let live = document.latencies().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
         let Some(kvm) = live else { continue };
-        let pair = |f: fn(&LatencySeries) -> Option<f64>| Pair::new(f(sim), f(kvm));
-        rows.push(Beside {
+        let pair = |f: fn(&LatencySeries) -> Option<f64>| StatisticPair::new(f(sim), f(kvm));
+        rows.push(SeriesPair {
             mean: pair(|s| s.mean),
             p50: pair(|s| s.p50),
             p90: pair(|s| s.p90),
@@ -86,29 +86,29 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         }
         let live = document.scalars().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
         if let Some(kvm) = live {
-            let mean = Pair::new(sim.value, kvm.value);
-            rows.push(Beside { mean, ..row(&sim.key) });
+            let mean = StatisticPair::new(sim.value, kvm.value);
+            rows.push(SeriesPair { mean, ..row(&sim.key) });
         }
     }
     // Policies of one series side by side, series in the order of the document.
-    let order = distinct(rows.iter().map(Beside::series));
+    let order = distinct(rows.iter().map(SeriesPair::series));
     rows.sort_by_key(|row| order.iter().position(|id| *id == row.series()));
     rows
 }
 
-impl Beside {
+impl SeriesPair {
     fn series(&self) -> (Params, String, String) {
         (self.params.clone(), self.probe.clone(), self.metric.clone())
     }
 }
 
-fn row(key: &Key) -> Beside {
-    Beside {
+fn row(key: &Key) -> SeriesPair {
+    SeriesPair {
         policy: key.policy.clone(),
         params: key.params.clone(),
         probe: key.probe.clone(),
         metric: key.metric.clone(),
         unit: key.unit.clone(),
-        ..Beside::default()
+        ..SeriesPair::default()
     }
 }

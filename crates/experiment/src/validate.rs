@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::result::Document;
 use crate::rounding;
-use crate::sim_vs_kvm::{Beside, Pair, beside};
+use crate::sim_vs_kvm::{SeriesPair, StatisticPair, beside};
 use crate::stats::median;
 
 /// Name and version of the format.
@@ -39,7 +39,7 @@ pub struct Validation {
     /// The host.
     pub environment: BTreeMap<String, String>,
     /// Scenarios in the order of their runs.
-    pub scenarios: Vec<Validated>,
+    pub scenarios: Vec<ScenarioValidation>,
     /// By statistic.
     pub summary: Vec<Summary>,
     /// The largest errors, the largest first, at most one for each series.
@@ -50,7 +50,7 @@ pub struct Validation {
 
 /// One scenario's series on both backends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Validated {
+pub struct ScenarioValidation {
     /// Scenario.
     pub scenario: String,
     /// One line about it.
@@ -60,7 +60,7 @@ pub struct Validated {
     /// Measured seconds of a repeat.
     pub duration_s: f64,
     /// Series.
-    pub series: Vec<Beside>,
+    pub series: Vec<SeriesPair>,
 }
 
 /// Prediction errors of one statistic over all series.
@@ -90,14 +90,14 @@ pub struct Error {
     /// Statistic.
     pub statistic: String,
     /// The values.
-    pub pair: Pair,
+    pub pair: StatisticPair,
     /// Unit.
     pub unit: String,
 }
 
-impl Beside {
+impl SeriesPair {
     /// Statistics by name.
-    pub fn statistics(&self) -> [(&'static str, &Pair); 4] {
+    pub fn statistics(&self) -> [(&'static str, &StatisticPair); 4] {
         [("mean", &self.mean), ("p50", &self.p50), ("p90", &self.p90), ("p99", &self.p99)]
     }
 
@@ -120,9 +120,9 @@ impl Beside {
 
 /// Compares the columns of documents that have both.
 pub fn validation(documents: &[Document]) -> Validation {
-    let scenarios: Vec<Validated> = documents
+    let scenarios: Vec<ScenarioValidation> = documents
         .iter()
-        .map(|document| Validated {
+        .map(|document| ScenarioValidation {
             scenario: document.scenario.clone(),
             title: document.title.clone(),
             repeats: document.repeats,
@@ -142,7 +142,7 @@ pub fn validation(documents: &[Document]) -> Validation {
     }
 }
 
-fn summary(scenarios: &[Validated]) -> Vec<Summary> {
+fn summary(scenarios: &[ScenarioValidation]) -> Vec<Summary> {
     let mut by: BTreeMap<(&str, usize), (&str, Vec<f64>)> = BTreeMap::new();
     for series in scenarios.iter().flat_map(|s| &s.series) {
         for (i, (name, pair)) in series.statistics().into_iter().enumerate() {
@@ -171,7 +171,7 @@ fn summary(scenarios: &[Validated]) -> Vec<Summary> {
         .collect()
 }
 
-fn largest(scenarios: &[Validated]) -> Vec<Error> {
+fn largest(scenarios: &[ScenarioValidation]) -> Vec<Error> {
     let mut all: Vec<(f64, Error)> = Vec::new();
     for scenario in scenarios {
         for series in &scenario.series {
@@ -200,10 +200,11 @@ fn largest(scenarios: &[Validated]) -> Vec<Error> {
 mod tests {
     use super::*;
 
-    fn series(probe: &str, ratios: [Option<f64>; 4]) -> Beside {
-        let pair = |ratio: Option<f64>| Pair { sim: ratio, kvm: ratio.map(|_| 1.0), ratio };
+    fn series(probe: &str, ratios: [Option<f64>; 4]) -> SeriesPair {
+        let pair =
+            |ratio: Option<f64>| StatisticPair { sim: ratio, kvm: ratio.map(|_| 1.0), ratio };
         let [mean, p50, p90, p99] = ratios.map(pair);
-        Beside {
+        SeriesPair {
             policy: "vanilla".to_owned(),
             params: BTreeMap::new(),
             probe: probe.to_owned(),
@@ -216,8 +217,8 @@ mod tests {
         }
     }
 
-    fn scenarios() -> Vec<Validated> {
-        let one = |series| Validated {
+    fn scenarios() -> Vec<ScenarioValidation> {
+        let one = |series| ScenarioValidation {
             scenario: "s".to_owned(),
             title: String::new(),
             repeats: 5,

@@ -10,7 +10,7 @@
 use vcoop_model::recording::LatencyRecord;
 
 use crate::format;
-use crate::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
+use crate::judge::{Change, Effect, Judgement, LEAST_REPEATS, SeriesOwner};
 use crate::params;
 use crate::result::{
     Document, EXEC, Key, LatencySeries, Params, ScalarSeries, Statistic, VM, Verdict,
@@ -187,7 +187,7 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
             continue;
         }
         let name = base.key.name();
-        let whose = if guest { Whose::Guest } else { Whose::Others };
+        let whose = if guest { SeriesOwner::Guest } else { SeriesOwner::Others };
         let series = document.latency(cell, &name, policy);
         // A vCPU that never waited has no series of waits, and no ratio of them.
         if series.is_none() && base.key.metric != "latency" {
@@ -202,7 +202,8 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
         let (name, ratio) = (&series.key.probe, series.ratio_to_baseline?);
         let (interval, values) = (series.ratio_ci95, Some([show(from), show(to)]));
         let work = Change { ratio, interval, name: name.clone(), values };
-        let whose = if is_of_others(document, cell, name) { Whose::Others } else { Whose::Own };
+        let whose =
+            if is_of_others(document, cell, name) { SeriesOwner::Others } else { SeriesOwner::Own };
         Some(Effect { work: Some(work), ..Effect::new(name.clone(), whose, series.key.repeats) })
     }));
     effects
@@ -212,7 +213,7 @@ fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
 fn latency(
     document: &Document,
     cell: &Cell,
-    whose: Whose,
+    whose: SeriesOwner,
     base: &LatencySeries,
     series: Option<&LatencySeries>,
 ) -> Effect {
@@ -261,7 +262,7 @@ fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
     let name = series.key.probe.clone();
     let (interval, values) = (series.ratio_ci95, Some(values));
     let mean = Some(Change { ratio, interval, name: name.clone(), values });
-    Some(Effect { mean, ..Effect::new(name, Whose::Guest, series.key.repeats) })
+    Some(Effect { mean, ..Effect::new(name, SeriesOwner::Guest, series.key.repeats) })
 }
 
 /// Whether a thread or task has latencies. It is no load then.

@@ -8,10 +8,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::common::measured;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::Sim;
 use vcoop_experiment::result::{Document, Interval, Series};
-use vcoop_experiment::runner::{Measured, PlanRuns};
+use vcoop_experiment::runner::{Measurements, PlanRuns};
 use vcoop_model::plan::Plan;
 use vcoop_testing::rig;
 
@@ -173,13 +173,13 @@ fn numbers(document: &Document) -> Vec<Number> {
     all
 }
 
-fn document_of(plans: &[Plan], measured: &Measured) -> Document {
-    document(plans, measured, About { baseline: "vanilla".to_owned(), ..About::default() })
+fn document_of(plans: &[Plan], measured: &Measurements) -> Document {
+    document(plans, measured, Metadata { baseline: "vanilla".to_owned(), ..Metadata::default() })
 }
 
 /// What all repeats together say of a number, and the events of one repeat. Numbers that hardly vary have
 /// no coverage to speak of.
-fn truths(plans: &[Plan], all: &Measured) -> BTreeMap<(Kind, String), (f64, Option<f64>)> {
+fn truths(plans: &[Plan], all: &Measurements) -> BTreeMap<(Kind, String), (f64, Option<f64>)> {
     let found = numbers(&document_of(plans, all)).into_iter();
     let varies = |n: &Number| {
         n.interval.zip(n.value).is_some_and(|([lo, hi], value)| hi - lo > 1e-3 * value)
@@ -190,7 +190,7 @@ fn truths(plans: &[Plan], all: &Measured) -> BTreeMap<(Kind, String), (f64, Opti
 /// Intervals of a kind over all experiments: how many there are, and how many hold the truth.
 type Tally = BTreeMap<Kind, (u32, u32)>;
 
-fn tally(plans: &[Plan], all: &Measured, size: usize) -> Tally {
+fn tally(plans: &[Plan], all: &Measurements, size: usize) -> Tally {
     let truths = truths(plans, all);
     let mut tally = Tally::new();
     for at in (0..ALL / size).map(|g| g * size) {
@@ -201,7 +201,7 @@ fn tally(plans: &[Plan], all: &Measured, size: usize) -> Tally {
             repeats: run.repeats[at..at + size].to_vec(),
         });
         let part =
-            Measured { runs: runs.collect(), interrupted: false, failure: None, others: None };
+            Measurements { runs: runs.collect(), interrupted: false, failure: None, others: None };
         for n in numbers(&document_of(plans, &part)) {
             let Some((truth, events)) = truths.get(&(n.kind, n.name)) else { continue };
             let Some([lo, hi]) = n.interval else { continue };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Ran, Stub, measured, plans, record, run};
 use serde_json::Value;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
 use vcoop_model::recording::Recording;
@@ -130,7 +130,7 @@ fn an_early_end_keeps_what_was_measured() {
     let columns = [Column::all(&Stub("seeded", seeded), plans.len())];
     let measured = Experiment { plans: &plans, columns: &columns, jobs: 1 }.run(control).unwrap();
     assert!(measured.interrupted);
-    let document = document(&plans, &measured, About::default());
+    let document = document(&plans, &measured, Metadata::default());
     assert!(document.interrupted);
     let repeats =
         |policy: &str| document.latencies().find(|s| s.key.policy == policy).unwrap().key.repeats;
@@ -146,9 +146,9 @@ fn runs_cut_short_do_not_count_beside_whole_ones() {
     let plans = plans("busy-host-1", &sets, &["vanilla"]);
     let mut measured = measured(&plans, &Sim, 1).unwrap();
     assert!(!measured.interrupted);
-    let whole = document(&plans, &measured, About::default());
+    let whole = document(&plans, &measured, Metadata::default());
     measured.runs[0].repeats[1].as_mut().unwrap().complete = false;
-    let cut = document(&plans, &measured, About::default());
+    let cut = document(&plans, &measured, Metadata::default());
     let repeats =
         |d: &vcoop_experiment::result::Document| d.latencies().next().unwrap().key.repeats;
     assert_eq!((repeats(&whole), repeats(&cut)), (2, 1));

@@ -43,7 +43,7 @@ pub struct Change {
 
 /// How a change was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum ChangedTo {
     /// With `to`.
     So,
     /// With `instead`.
@@ -65,7 +65,7 @@ pub struct Changes {
 
 /// Result of undoing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Undone {
+pub struct UndoReport {
     /// Files that have their old content again.
     pub restored: Vec<String>,
     /// Files that have a content with the same effect as the old one, and why.
@@ -110,12 +110,12 @@ impl fmt::Display for Target {
 }
 
 impl Change {
-    pub(crate) fn make(&self, roots: &Roots) -> io::Result<Made> {
+    pub(crate) fn make(&self, roots: &Roots) -> io::Result<ChangedTo> {
         match (self.target.write(roots, &self.to), &self.instead) {
             (Err(e), Some(instead)) if e.raw_os_error() == Some(libc::ENOSPC) => {
-                self.target.write(roots, instead).map(|()| Made::Instead)
+                self.target.write(roots, instead).map(|()| ChangedTo::Instead)
             }
-            (written, _) => written.map(|()| Made::So),
+            (written, _) => written.map(|()| ChangedTo::So),
         }
     }
 }
@@ -146,7 +146,7 @@ pub(crate) fn give_back(
     is_ours: impl Fn(&str) -> bool,
     before: &str,
     instead: Option<String>,
-    undone: &mut Undone,
+    undone: &mut UndoReport,
 ) -> bool {
     let now = read(&target.path(roots)).and_then(|from| {
         if same(&from, before) || !is_ours(&from) {
@@ -157,8 +157,8 @@ pub(crate) fn give_back(
         Ok((from, Some((change.make(roots)?, change))))
     });
     match now {
-        Ok((_, Some((Made::So, _)))) => undone.restored.push(target.to_string()),
-        Ok((_, Some((Made::Instead, change)))) => {
+        Ok((_, Some((ChangedTo::So, _)))) => undone.restored.push(target.to_string()),
+        Ok((_, Some((ChangedTo::Instead, change)))) => {
             let cpus = change.instead.unwrap_or_default();
             undone.nearly.push(format!(
                 "{target} has {cpus}, which is all CPUs but those of partitions, where it was empty: \
@@ -190,7 +190,7 @@ mod tests {
 
     use vcoop_testing::Tree;
 
-    use super::{Change, Made, Target, is_gone};
+    use super::{Change, ChangedTo, Target, is_gone};
     use crate::files::Roots;
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         };
         assert!(is_gone(&make(there + 1).unwrap_err()));
         assert_eq!(tree.get("sys/fs/cgroup/user.slice/cpuset.cpus").trim(), "");
-        assert_eq!(make(there).unwrap(), Made::So);
+        assert_eq!(make(there).unwrap(), ChangedTo::So);
         assert_eq!(tree.get("sys/fs/cgroup/user.slice/cpuset.cpus"), "0-1\n");
     }
 }

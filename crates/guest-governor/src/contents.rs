@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, Made, Target, same};
+use crate::change::{Change, ChangedTo, Target, same};
 use crate::cpus::{Cpus, MOST_CPUS};
 
 /// The schema; the number is the format's version.
@@ -19,7 +19,7 @@ pub(crate) struct Contents {
     pub(crate) boot: String,
     /// The cpuset controller was enabled below the root.
     pub(crate) controllers: bool,
-    cgroups: BTreeMap<String, Ours>,
+    cgroups: BTreeMap<String, ChangedCgroup>,
     /// CPUs that were taken offline.
     pub(crate) cpus: Cpus,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Contents {
 /// A cgroup that was changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ours {
+pub(crate) struct ChangedCgroup {
     inode: u64,
     /// Its content before.
     pub(crate) before: String,
@@ -35,7 +35,7 @@ pub(crate) struct Ours {
     mine: Vec<String>,
 }
 
-impl Ours {
+impl ChangedCgroup {
     /// Whether this may have been written by us.
     pub(crate) fn is_mine(&self, now: &str) -> bool {
         self.mine.iter().any(|mine| same(mine, now))
@@ -70,15 +70,15 @@ impl Contents {
     }
 
     /// The cgroups.
-    pub(crate) fn targets(&self) -> Vec<(Target, Ours)> {
-        let target = |(name, ours): (&String, &Ours)| {
+    pub(crate) fn targets(&self) -> Vec<(Target, ChangedCgroup)> {
+        let target = |(name, ours): (&String, &ChangedCgroup)| {
             (Target::Cgroup { name: name.clone(), inode: ours.inode }, ours.clone())
         };
         self.cgroups.iter().map(target).collect()
     }
 
     /// The entry of a cgroup; a cgroup with the name and another inode is another one.
-    pub(crate) fn ours(&self, target: &Target) -> Option<&Ours> {
+    pub(crate) fn ours(&self, target: &Target) -> Option<&ChangedCgroup> {
         let Target::Cgroup { name, inode } = target else { return None };
         self.cgroups.get(name).filter(|ours| ours.inode == *inode)
     }
@@ -91,7 +91,7 @@ impl Contents {
             Target::Cgroup { name, inode } => {
                 if self.ours(&change.target).is_none() {
                     let before = change.before.clone();
-                    let ours = Ours { inode: *inode, before, mine: Vec::new() };
+                    let ours = ChangedCgroup { inode: *inode, before, mine: Vec::new() };
                     self.cgroups.insert(name.clone(), ours);
                 }
                 let ours = self.cgroups.get_mut(name);
@@ -103,8 +103,8 @@ impl Contents {
     }
 
     /// Records that a change was made, or refused (`None`).
-    pub(crate) fn settle(&mut self, change: &Change, made: Option<Made>) {
-        let is_back = made == Some(Made::So) && change.to == change.before;
+    pub(crate) fn settle(&mut self, change: &Change, made: Option<ChangedTo>) {
+        let is_back = made == Some(ChangedTo::So) && change.to == change.before;
         match &change.target {
             Target::Controllers => self.controllers = made.is_some(),
             Target::Cpu(cpu) => {
@@ -117,8 +117,10 @@ impl Contents {
             Target::Cgroup { name, .. } => {
                 let Some(ours) = self.cgroups.get_mut(name) else { return };
                 match made {
-                    Some(Made::So) => ours.mine = vec![change.to.clone()],
-                    Some(Made::Instead) => ours.mine = change.instead.iter().cloned().collect(),
+                    Some(ChangedTo::So) => ours.mine = vec![change.to.clone()],
+                    Some(ChangedTo::Instead) => {
+                        ours.mine = change.instead.iter().cloned().collect()
+                    }
                     None => {
                         let expected = 1 + usize::from(change.instead.is_some());
                         ours.mine.truncate(ours.mine.len().saturating_sub(expected));

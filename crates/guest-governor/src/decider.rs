@@ -1,6 +1,6 @@
 //! Decides how many CPUs to use: a governor of this guest, or the host's.
 
-use vcoop_policy::govern::{Governor, GovernorConfig, Kind, Seen};
+use vcoop_policy::govern::{Governor, GovernorConfig, GovernorInput, Kind};
 
 use crate::error::FoldError;
 use crate::files::{Roots, list};
@@ -53,7 +53,7 @@ impl Decider {
     /// An interval is over.
     pub(crate) fn on(
         &mut self,
-        seen: &Seen<'_>,
+        seen: &GovernorInput<'_>,
         config: &GovernorConfig,
         roots: &Roots,
         layout: &Layout,

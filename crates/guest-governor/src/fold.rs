@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
+use vcoop_policy::govern::{CpuTime, GovernorConfig, GovernorInput};
 
-use crate::change::{Change, Changes, Target, Undone, is_gone};
+use crate::change::{Change, Changes, Target, UndoReport, is_gone};
 use crate::contents::Contents;
 use crate::cpus::{Cpus, show};
 use crate::decider::Decider;
@@ -13,11 +13,11 @@ use crate::error::FoldError;
 use crate::files::Roots;
 use crate::journal::Journal;
 use crate::layout::Layout;
-use crate::mechanism::By;
+use crate::mechanism::Mechanism;
 use crate::metrics::Numbers;
 use crate::pinned::forgets;
+use crate::reason::{Steal, reason};
 use crate::stat::{Stat, TICK_NS};
-use crate::why::{Steal, why};
 
 /// Longest time of reading the counters, so that the time they are valid for is known.
 const MOST_READING: Duration = Duration::from_millis(5);
@@ -63,7 +63,7 @@ impl Decision {
 
 /// Result of a look.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Look {
+pub struct Evaluation {
     /// `None`: there was too little data to decide.
     pub decision: Option<Decision>,
     /// Messages for the user, each reported once.
@@ -74,7 +74,7 @@ pub struct Look {
 #[derive(Debug)]
 pub struct Fold {
     roots: Roots,
-    by: By,
+    by: Mechanism,
     config: GovernorConfig,
     mode: Mode,
     layout: Layout,
@@ -101,7 +101,7 @@ impl Fold {
     /// [`FoldError`]: the guest's files cannot be read, or CPUs cannot be avoided this way here.
     pub fn new(
         roots: Roots,
-        by: By,
+        by: Mechanism,
         config: GovernorConfig,
         mode: Mode,
         clock: impl Fn() -> Instant,
@@ -165,7 +165,7 @@ impl Fold {
                     .to_owned(),
             );
         }
-        if self.by == By::Cpuset {
+        if self.by == Mechanism::Cpuset {
             warnings.push(
                 "tasks of the root cgroup, which are kernel threads mostly, go on using all CPUs"
                     .to_owned(),
@@ -216,9 +216,9 @@ impl Fold {
     ///
     /// [`FoldError`]: the guest's files or the journal cannot be read or written, or CPUs cannot be avoided this way
     /// any more.
-    pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Look, FoldError> {
-        let mut look = Look::default();
-        if self.by == By::Hotplug && self.is_folded() {
+    pub fn look(&mut self, clock: impl Fn() -> Instant) -> Result<Evaluation, FoldError> {
+        let mut look = Evaluation::default();
+        if self.by == Mechanism::Hotplug && self.is_folded() {
             // Before the CPUs are compared: CPUs that others brought online are no longer ours.
             let plan = self.plan(&self.wanted())?;
             self.leave_to_others(&plan, &mut look.notes);
@@ -269,7 +269,7 @@ impl Fold {
         }
         let before = self.decider;
         let width = before.width();
-        let seen = Seen { elapsed_ns, cpus: &self.since, grain_ns: TICK_NS, grant: None };
+        let seen = GovernorInput { elapsed_ns, cpus: &self.since, grain_ns: TICK_NS, grant: None };
         let used = seen.sum(width);
         let steal = Steal::new(self.config.kind, &seen, width);
         self.decider.on(&seen, &self.config, &self.roots, &self.layout);
@@ -288,7 +288,7 @@ impl Fold {
             // Folding further was refused: the governor goes back to its state before, which has the actual width.
             self.decider = before;
         }
-        let why = why(&before, &self.decider, &self.config, steal);
+        let why = reason(&before, &self.decider, &self.config, steal);
         let decision = Decision {
             elapsed_ns,
             time: used,
@@ -388,7 +388,7 @@ impl Fold {
     fn start_anew(
         &mut self,
         clock: impl Fn() -> Instant,
-        look: &mut Look,
+        look: &mut Evaluation,
     ) -> Result<(), FoldError> {
         look.notes.extend(self.undo()?.failed);
         self.layout = Layout::read(&self.roots)?;
@@ -425,9 +425,9 @@ impl Fold {
     /// # Errors
     ///
     /// [`FoldError::Io`]: the journal was not updated. All files were tried all the same.
-    pub fn undo(&mut self) -> Result<Undone, FoldError> {
+    pub fn undo(&mut self) -> Result<UndoReport, FoldError> {
         match &mut self.mode {
-            Mode::Dry => Ok(Undone::default()),
+            Mode::Dry => Ok(UndoReport::default()),
             Mode::Apply(journal) => journal.undo(&self.roots),
         }
     }

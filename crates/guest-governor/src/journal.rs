@@ -16,7 +16,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::change::{Change, Made, Target, Undone};
+use crate::change::{Change, ChangedTo, Target, UndoReport};
 use crate::contents::Contents;
 use crate::error::{FoldError, ROOT};
 use crate::files::{Roots, replace};
@@ -45,7 +45,7 @@ impl Journal {
     /// # Errors
     ///
     /// [`FoldError::Folder`], [`FoldError::Busy`], [`FoldError::Journal`], [`FoldError::Io`].
-    pub fn open(dir: &Path, roots: &Roots) -> Result<(Self, Undone), FoldError> {
+    pub fn open(dir: &Path, roots: &Roots) -> Result<(Self, UndoReport), FoldError> {
         let lock = vcoop_service::lock(dir, LOCK, REMEDY)?;
         let locks = [lock, lock_guest(roots)?];
         let path = dir.join(NAME);
@@ -64,7 +64,7 @@ impl Journal {
     pub(crate) fn make<E>(
         &mut self,
         changes: &[Change],
-        make: impl Fn(&Change) -> Result<Made, E>,
+        make: impl Fn(&Change) -> Result<ChangedTo, E>,
     ) -> Result<Vec<(Target, E)>, FoldError> {
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -101,7 +101,7 @@ impl Journal {
     /// # Errors
     ///
     /// [`FoldError::Io`]: the file was not updated. All files were tried all the same.
-    pub(crate) fn undo(&mut self, roots: &Roots) -> Result<Undone, FoldError> {
+    pub(crate) fn undo(&mut self, roots: &Roots) -> Result<UndoReport, FoldError> {
         let undone = undo(roots, &mut self.contents);
         self.write()?;
         Ok(undone)
@@ -143,9 +143,9 @@ fn lock_guest(roots: &Roots) -> Result<File, FoldError> {
 /// # Errors
 ///
 /// Those of [`Journal::open`].
-pub fn restore(dir: &Path, roots: &Roots) -> Result<Undone, FoldError> {
+pub fn restore(dir: &Path, roots: &Roots) -> Result<UndoReport, FoldError> {
     if !dir.exists() {
-        return Ok(Undone::default());
+        return Ok(UndoReport::default());
     }
     Journal::open(dir, roots).map(|(_, undone)| undone)
 }
@@ -179,7 +179,7 @@ mod tests {
     use vcoop_testing::Tree;
 
     use super::Journal;
-    use crate::change::{Change, Made, Target};
+    use crate::change::{Change, ChangedTo, Target};
     use crate::files::Roots;
 
     fn journal(tree: &Tree) -> Journal {
@@ -203,13 +203,13 @@ mod tests {
     fn what_does_the_same_as_an_empty_list_is_ours_until_the_list_is_empty() {
         let tree = Tree::default();
         let mut journal = journal(&tree);
-        journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::Instead)).unwrap();
+        journal.make(&[emptied()], |_| Ok::<_, io::Error>(ChangedTo::Instead)).unwrap();
         let (_, ours) = journal.contents.targets().pop().unwrap();
         assert_eq!(["0-3", "", "0-1"].map(|now| ours.is_mine(now)), [true, false, false]);
         // A refusal leaves it at that.
         journal.make(&[emptied()], |_| Err(io::ErrorKind::PermissionDenied)).unwrap();
         assert_eq!(journal.contents.targets().pop().unwrap().1, ours);
-        journal.make(&[emptied()], |_| Ok::<_, io::Error>(Made::So)).unwrap();
+        journal.make(&[emptied()], |_| Ok::<_, io::Error>(ChangedTo::So)).unwrap();
         assert!(journal.contents.is_empty());
     }
 

@@ -1,6 +1,6 @@
 //! The ways in which a guest avoids CPUs.
 
-use crate::change::{Change, Changes, Target, Undone};
+use crate::change::{Change, Changes, Target, UndoReport};
 use crate::contents::Contents;
 use crate::cpus::{self, Cpus};
 use crate::error::FoldError;
@@ -12,14 +12,14 @@ mod hotplug;
 
 /// How a guest avoids CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Mechanism {
     /// `cpuset.cpus` of every cgroup below the root (cgroup v2).
     Cpuset,
     /// CPUs go offline.
     Hotplug,
 }
 
-impl By {
+impl Mechanism {
     /// Checks whether this way works here; with `write` also whether this process has the permission.
     pub(crate) fn check(
         self,
@@ -109,8 +109,8 @@ fn isolated(layout: &Layout) -> Result<(), FoldError> {
 }
 
 /// Restores all files in a journal. Files that were not restored remain in it.
-pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> Undone {
-    let mut undone = Undone::default();
+pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> UndoReport {
+    let mut undone = UndoReport::default();
     cpuset::undo(roots, contents, &mut undone);
     hotplug::undo(roots, contents, &mut undone);
     undone

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cpus::{self, Cpus};
 use crate::files::{Roots, effective, read};
 use crate::layout::Layout;
-use crate::mechanism::By;
+use crate::mechanism::Mechanism;
 
 /// Most threads that are looked at.
 const MOST_THREADS: usize = 100_000;
@@ -32,7 +32,7 @@ pub(crate) fn forgets(roots: &Roots) -> Option<(u32, u32)> {
 
 /// Threads whose affinity this kernel would forget: those that may use only a part of their cgroup's CPUs. Without
 /// kernel threads.
-pub fn pinned(roots: &Roots, by: By, layout: &Layout) -> Vec<Pinned> {
+pub fn pinned(roots: &Roots, by: Mechanism, layout: &Layout) -> Vec<Pinned> {
     if forgets(roots).is_none() {
         return Vec::new();
     }
@@ -52,7 +52,7 @@ pub fn pinned(roots: &Roots, by: By, layout: &Layout) -> Vec<Pinned> {
     pinned
 }
 
-fn look(roots: &Roots, by: By, layout: &Layout, tid: u32, task: &Path) -> Option<Pinned> {
+fn look(roots: &Roots, by: Mechanism, layout: &Layout, tid: u32, task: &Path) -> Option<Pinned> {
     let status = read(&task.join("status")).ok()?;
     let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
     // kthreadd is 2, and the parent of all others.
@@ -61,7 +61,7 @@ fn look(roots: &Roots, by: By, layout: &Layout, tid: u32, task: &Path) -> Option
     }
     let cgroup = read(&task.join("cgroup")).unwrap_or_default();
     let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    if by == By::Cpuset && cgroup.is_empty() {
+    if by == Mechanism::Cpuset && cgroup.is_empty() {
         return None;
     }
     let mut folder = roots.cgroup.join(cgroup);

@@ -76,19 +76,19 @@ impl Context {
 pub(crate) struct Vcpu {
     kernel: Kernel,
     machine: Machine,
-    idle: Idler,
+    idle: IdleLoop,
 }
 
 /// What a vCPU does when idle. Times are TSC cycles; the governor works with them as with nanoseconds.
 #[derive(Debug)]
-struct Idler {
+struct IdleLoop {
     governor: GuestHaltPoll,
     always: bool,
     /// TSC at which it halted; 0: it is not halted.
     halted: u64,
 }
 
-impl Idler {
+impl IdleLoop {
     const fn new(poll: IdlePoll) -> Self {
         let governor = GuestHaltPoll::new(GuestPollConfig {
             max_ns: poll.max_tsc,
@@ -154,7 +154,7 @@ static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
     Vcpu {
         kernel: Kernel::new(),
         machine: Machine { number: 0, link: None, rogue: false, mask: None },
-        idle: Idler::new(IdlePoll::NEVER),
+        idle: IdleLoop::new(IdlePoll::NEVER),
     }
 }; MAX_VCPUS];
 
@@ -377,7 +377,7 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let vcpu = vcpu(number);
     vcpu.machine.number = number;
     let told = control.poll_if_hinted == 0 || is_dedicated();
-    vcpu.idle = Idler::new(if told { control.idle_poll } else { IdlePoll::NEVER });
+    vcpu.idle = IdleLoop::new(if told { control.idle_poll } else { IdlePoll::NEVER });
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
     for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
         let context = context_of(i);

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use vcoop_guest::layout::{
     LINE_STRIDE, LINES, MAX_LINES, MAX_RINGS, MAX_STEPS, PORT_CALL, RING_STRIDE, RINGS, STEPS,
 };
-use vcoop_guest::line::{Line, Served, oldest};
+use vcoop_guest::line::{Line, ServedCall, oldest};
 use vcoop_guest::program::{Call, Kind, LineSpec, Step, StepOp, TaskSpec, flag, skip_past};
 use vcoop_guest::ring::{Ring, Sample};
 
@@ -74,10 +74,10 @@ impl Task {
     }
 
     fn sample(&self, due: u64, taken: u64, missed: u64) {
-        self.sample_trip(due, taken, missed, Served::default());
+        self.sample_trip(due, taken, missed, ServedCall::default());
     }
 
-    fn sample_trip(&self, due: u64, taken: u64, missed: u64, served: Served) {
+    fn sample_trip(&self, due: u64, taken: u64, missed: u64, served: ServedCall) {
         let Some(ring) = self.ring() else { return };
         let s = stats(self.number);
         ring.push(Sample {
@@ -100,7 +100,7 @@ impl Task {
     }
 
     /// Makes a call. Returns when it was made, and how it was served.
-    fn request(&self, n: u64) -> (u64, Served) {
+    fn request(&self, n: u64) -> (u64, ServedCall) {
         let line = line(n);
         let now = tsc();
         line.call(now);
@@ -205,7 +205,7 @@ impl Task {
 
     fn follow(&self) {
         let start = control().start_tsc;
-        let (mut i, mut begun, mut served) = (0, 0, Served::default());
+        let (mut i, mut begun, mut served) = (0, 0, ServedCall::default());
         let (mut due, mut missed) = (0, 0);
         loop {
             let Step { op, arg } = self.step(i);
@@ -223,7 +223,7 @@ impl Task {
                     let period = arg.max(1);
                     self.sleep_until(start + ((tsc() - start) / period + 1) * period);
                 }
-                StepOp::Begin => (begun, served) = (tsc(), Served::default()),
+                StepOp::Begin => (begun, served) = (tsc(), ServedCall::default()),
                 StepOp::Sample => self.sample_trip(begun, tsc(), 0, served),
                 StepOp::Timer => {
                     let now = tsc();

@@ -30,7 +30,7 @@ pub struct Line {
 
 /// How a call was served, as the server reports. Times are TSC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedCall {
     /// First instruction of the server on this call.
     pub taken: u64,
     /// Last one before the answer.
@@ -49,7 +49,7 @@ impl Line {
     }
 
     /// Caller: the answer to the call of time `request`, if it is there.
-    pub fn answered(&self, request: u64) -> Option<Served> {
+    pub fn answered(&self, request: u64) -> Option<ServedCall> {
         // Pairs with the release in `answer`.
         if self.answer.load(Ordering::Acquire) != request {
             return None;
@@ -57,7 +57,7 @@ impl Line {
         let word = |w: &AtomicU64| w.load(Ordering::Relaxed);
         let idle = word(&self.idle) & 1 != 0;
         let (taken, done, woken) = (word(&self.taken), word(&self.done), word(&self.woken));
-        Some(Served { taken, done, woken, idle })
+        Some(ServedCall { taken, done, woken, idle })
     }
 
     /// Server: the pending call, if any.
@@ -66,7 +66,7 @@ impl Line {
         (request != 0 && request != self.answer.load(Ordering::Relaxed)).then_some(request)
     }
 
-    /// Server: begins to serve the call; `woken` and `idle` as in [`Served`].
+    /// Server: begins to serve the call; `woken` and `idle` as in [`ServedCall`].
     pub fn take(&self, now: u64, woken: u64, idle: bool) {
         self.taken.store(now, Ordering::Relaxed);
         self.woken.store(woken, Ordering::Relaxed);
@@ -88,7 +88,7 @@ pub fn oldest<'l>(lines: impl Iterator<Item = &'l Line>) -> Option<(usize, u64)>
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Served, oldest};
+    use super::{Line, ServedCall, oldest};
 
     #[test]
     fn an_answer_is_to_the_call_that_was_made() {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!((line.waiting(), line.answered(100)), (Some(100), None));
         line.take(110, 105, true);
         line.answer(100, 120);
-        let served = Served { taken: 110, done: 120, woken: 105, idle: true };
+        let served = ServedCall { taken: 110, done: 120, woken: 105, idle: true };
         assert_eq!((line.waiting(), line.answered(100)), (None, Some(served)));
         line.call(200);
         assert_eq!(line.answered(200), None, "the last answer is not this one's");

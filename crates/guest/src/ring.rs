@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::line::Served;
+use crate::line::ServedCall;
 
 /// Samples in a ring.
 pub const CAPACITY: u64 = 8192;
@@ -26,7 +26,7 @@ pub struct Sample {
     /// The vCPU was idle when the interrupt came.
     pub from_idle: bool,
     /// For a round trip: how the call was served.
-    pub served: Served,
+    pub served: ServedCall,
 }
 
 /// The ring.
@@ -69,7 +69,7 @@ impl Ring {
     pub fn push(&self, s: Sample) {
         let head = self.head.load(Ordering::Relaxed);
         let slot = &self.slots[(head % CAPACITY) as usize];
-        let Served { taken, done, woken, idle } = s.served;
+        let ServedCall { taken, done, woken, idle } = s.served;
         let count = s.missed << 2 | u64::from(idle) << 1 | u64::from(s.from_idle);
         let words = [s.due, s.taken, s.woken, s.fired, count, taken, done, woken];
         // A reader that sees a word of this sample also sees the count before it, and so that the slot's old sample
@@ -127,7 +127,7 @@ impl Reader {
             if now.saturating_sub(self.tail) >= CAPACITY {
                 self.lost = self.lost.saturating_add(1);
             } else {
-                let served = Served { taken: begun, done, woken: ready, idle: count & 2 != 0 };
+                let served = ServedCall { taken: begun, done, woken: ready, idle: count & 2 != 0 };
                 let (missed, from_idle) = (count >> 2, count & 1 != 0);
                 each(Sample { due, taken, woken, fired, missed, from_idle, served });
             }
@@ -141,7 +141,7 @@ mod tests {
     extern crate std;
 
     use super::{CAPACITY, Reader, Ring, Sample};
-    use crate::line::Served;
+    use crate::line::ServedCall;
     use core::sync::atomic::Ordering;
     use std::boxed::Box;
     use std::vec::Vec;
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn every_field_comes_out_as_it_went_in() {
         let (ring, mut reader) = (ring(), Reader::new());
-        let served = Served { taken: 6, done: 7, woken: 8, idle: true };
+        let served = ServedCall { taken: 6, done: 7, woken: 8, idle: true };
         let one =
             Sample { due: 1, taken: 2, woken: 3, fired: 4, missed: 5, served, from_idle: false };
-        let two = Sample { from_idle: true, served: Served { idle: false, ..served }, ..one };
+        let two = Sample { from_idle: true, served: ServedCall { idle: false, ..served }, ..one };
         ring.push(one);
         ring.push(two);
         let mut out = Vec::new();

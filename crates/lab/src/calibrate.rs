@@ -9,7 +9,7 @@
 //! not while idle wake-ups are. All of it ends with [`calibrate`].
 
 mod costs;
-mod seen;
+mod measured_noise;
 mod settle;
 
 mod bench;
@@ -27,8 +27,8 @@ use vcoop_model::profile::Profile;
 use crate::facts::HostFacts;
 
 pub use costs::{BASE_PROFILE, Cost, Origin};
+pub use measured_noise::MeasuredNoise;
 pub use run::calibrate;
-pub use seen::SeenNoise;
 pub use settle::{Distribution, TOLERANCE_PERCENT};
 
 /// How to calibrate.
@@ -107,7 +107,7 @@ pub struct Calibration {
     /// What could not be timed.
     pub skipped: Vec<Skipped>,
     /// Activities that took CPUs unasked.
-    pub noise: Vec<SeenNoise>,
+    pub noise: Vec<MeasuredNoise>,
     /// The simulator's costs, in the order of profile files.
     pub costs: Vec<Cost>,
     /// The profile; [`Profile::to_toml`] gives the file.

@@ -21,7 +21,7 @@ use crate::lab_vm::LabVm;
 
 /// Where a line is.
 #[derive(Clone, Debug)]
-enum Place {
+enum LineEnd {
     /// Between two threads of the host.
     Ours(Arc<Line>),
     /// In a VM's table.
@@ -30,7 +30,7 @@ enum Place {
 
 /// How an end is notified.
 #[derive(Clone, Debug)]
-enum Tell {
+enum Notification {
     /// A thread of the host.
     EventSignal(Arc<EventSignal>),
     /// A task of a VM: a device interrupt.
@@ -44,9 +44,9 @@ enum Tell {
 pub(crate) struct Channel {
     pub(crate) caller: Target,
     pub(crate) server: Target,
-    place: Place,
-    tell_caller: Tell,
-    tell_server: Tell,
+    place: LineEnd,
+    tell_caller: Notification,
+    tell_server: Notification,
 }
 
 /// All lines of a plan.
@@ -148,7 +148,7 @@ impl Channels {
     fn wire(&mut self, plan: &Plan, caller: Target, server: Target) -> Result<Channel, Error> {
         let (from, to) = (vm_of(caller), vm_of(server));
         let place = match (from, to) {
-            (None, None) => Place::Ours(Arc::new(Line::default())),
+            (None, None) => LineEnd::Ours(Arc::new(Line::default())),
             (Some(a), Some(b)) if a != b => {
                 let why = "a call from one VM to another is made in the simulator only";
                 return Err(unsupported(plan, caller, why.to_owned()));
@@ -165,7 +165,7 @@ impl Channels {
                 };
                 lines.specs.push(LineSpec { caller: end(caller), server: end(server) });
                 lines.ends.push((server, caller));
-                Place::Guest(vm, lines.specs.len() as u64 - 1)
+                LineEnd::Guest(vm, lines.specs.len() as u64 - 1)
             }
         };
         let tell_caller = self.tell(plan, caller, to)?;
@@ -174,10 +174,12 @@ impl Channels {
     }
 
     /// How to notify a task, from a VM or from the host.
-    fn tell(&mut self, plan: &Plan, at: Target, from: Option<u32>) -> Result<Tell, Error> {
+    fn tell(&mut self, plan: &Plan, at: Target, from: Option<u32>) -> Result<Notification, Error> {
         let (vm, task_number) = match at {
-            Target::Host(i) => return Ok(Tell::EventSignal(Arc::clone(&self.bells[i as usize]))),
-            Target::Guest { vm, .. } if from == Some(vm) => return Ok(Tell::Guest),
+            Target::Host(i) => {
+                return Ok(Notification::EventSignal(Arc::clone(&self.bells[i as usize])));
+            }
+            Target::Guest { vm, .. } if from == Some(vm) => return Ok(Notification::Guest),
             Target::Guest { vm, task } => (vm, task),
         };
         let vcpu = irq_vcpu(&plan.task(at).program);
@@ -192,16 +194,20 @@ impl Channels {
             let why = format!("its VM has room for {MAX_DEVICES} devices, one for each such task");
             return Err(unsupported(plan, at, why));
         }
-        Ok(Tell::Device { vm, vcpu, vector: VECTOR_DEVICE + (own + n) as u8 })
+        Ok(Notification::Device { vm, vcpu, vector: VECTOR_DEVICE + (own + n) as u8 })
     }
 
     /// Has KVM signal host tasks at a VM's port writes. If KVM refuses, the vCPU's thread does it, with an exit to user
     /// space.
     pub(crate) fn connect(&self, vm: u32, driver: &mut LabVm) {
         for wire in &self.wires {
-            let Place::Guest(of, line) = wire.place else { continue };
+            let LineEnd::Guest(of, line) = wire.place else { continue };
             let bell = match (&wire.tell_caller, &wire.tell_server) {
-                (Tell::EventSignal(bell), _) | (_, Tell::EventSignal(bell)) if of == vm => bell,
+                (Notification::EventSignal(bell), _) | (_, Notification::EventSignal(bell))
+                    if of == vm =>
+                {
+                    bell
+                }
                 _ => continue,
             };
             driver.machine.ring_on_write(PORT_CALL, line as u8, bell);
@@ -219,8 +225,8 @@ impl Channel {
     /// The line.
     pub(crate) fn line<'a>(&'a self, vms: &'a [LabVm]) -> &'a Line {
         match &self.place {
-            Place::Ours(line) => line,
-            Place::Guest(vm, n) => vms[*vm as usize].machine.ram.at(LINES + n * LINE_STRIDE),
+            LineEnd::Ours(line) => line,
+            LineEnd::Guest(vm, n) => vms[*vm as usize].machine.ram.at(LINES + n * LINE_STRIDE),
         }
     }
 
@@ -243,13 +249,13 @@ impl Channel {
     }
 }
 
-fn tell(how: &Tell, common: &Common, vms: &[LabVm]) -> Result<(), Error> {
+fn tell(how: &Notification, common: &Common, vms: &[LabVm]) -> Result<(), Error> {
     match how {
-        Tell::EventSignal(bell) => bell.ring(),
-        Tell::Device { vm, vcpu, vector } => {
+        Notification::EventSignal(bell) => bell.ring(),
+        Notification::Device { vm, vcpu, vector } => {
             vms[*vm as usize].inject(common, *vcpu, Injection::Device, *vector)?;
         }
-        Tell::Guest => {}
+        Notification::Guest => {}
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use vcoop_guest::layout::{RING_STRIDE, RINGS};
 use vcoop_guest::ring::{Reader, Ring, Sample};
-use vcoop_model::plan::{Act, Moment, Ns, Plan, Program, Target};
+use vcoop_model::plan::{Act, Ns, Plan, Program, SampleEnd, Target};
 use vcoop_model::recording::{PolicyEvents, Recording};
 use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::{Event, Recorder, Thread, Tid};
@@ -18,9 +18,9 @@ use crate::facts::host_facts;
 use crate::lab_vm::{LabVcpu, LabVm};
 use crate::preferred_mask::balances;
 use crate::probe::{Probe, Window};
-use crate::round_trip::{Other, RoundTrip};
+use crate::round_trip::{RoundTrip, ServerPlace};
 use crate::samples::{self, HostSample, PendingSample, Series, Source};
-use crate::trace::live::{Live, Tids};
+use crate::trace::live::{Live, RunThreads};
 use crate::translate::places;
 use crate::widths::Widths;
 
@@ -34,7 +34,7 @@ struct GuestOrigin {
     /// The injector's device interrupt wakes the task, from whatever source timers fire.
     device: bool,
     /// Place of the server, if samples are round trips.
-    server: Option<Other>,
+    server: Option<ServerPlace>,
     /// A sample is a wait for other vCPUs.
     calls: bool,
     /// A sample ends with the timer's interrupt. Another line has the same ring's samples up to their end.
@@ -123,7 +123,7 @@ impl<'a> Collector<'a> {
                         device,
                         server: server(plan, p.target),
                         calls: calls(program),
-                        interrupt: p.moment == Moment::Interrupt,
+                        interrupt: p.moment == SampleEnd::Interrupt,
                         reader: Reader::new(),
                         invalid: 0,
                     };
@@ -232,7 +232,7 @@ impl<'a> Collector<'a> {
         if let (Some(observer), Some(window)) = (&mut self.observer, window) {
             let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
             let collector = gettid();
-            let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
+            let tids = RunThreads { tasks: &tasks, vcpus: &vcpus, injector, collector };
             let live = Live::new(self.plan, self.clock, tids, cpus, window);
             observer.thread_names(&live.names);
             self.live = Some(live);
@@ -413,7 +413,7 @@ fn calls(program: &Program) -> bool {
 }
 
 /// Place of the server of a guest task's round trips.
-fn server(plan: &Plan, ping: Target) -> Option<Other> {
+fn server(plan: &Plan, ping: Target) -> Option<ServerPlace> {
     let Target::Guest { vm, task } = ping else { return None };
     let guest = &plan.vms[vm as usize];
     let program = &guest.tasks[task as usize].program;
@@ -421,13 +421,13 @@ fn server(plan: &Plan, ping: Target) -> Option<Other> {
         return None;
     }
     Some(match program.servers().next()? {
-        Target::Host(_) => Other::Host,
+        Target::Host(_) => ServerPlace::Host,
         Target::Guest { task: server, .. } => {
             let places = places(guest);
             // Of tasks that move, it is not known where the other was.
             let here =
                 !balances(plan, vm as usize) && places[task as usize] == places[server as usize];
-            if here { Other::Here } else { Other::Vcpu }
+            if here { ServerPlace::Here } else { ServerPlace::Vcpu }
         }
     })
 }

@@ -7,7 +7,7 @@ use vcoop_model::Missing;
 
 /// What a request was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Whom {
+pub enum RequestTarget {
     /// The host as a whole.
     #[default]
     Host,
@@ -19,7 +19,7 @@ pub enum Whom {
     Thread(String),
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.write_str("the host"),
@@ -58,7 +58,7 @@ pub enum Error {
         /// The request: an ioctl or a system call.
         asked: &'static str,
         /// What it was about.
-        whom: Whom,
+        whom: RequestTarget,
         /// errno.
         source: io::Error,
     },
@@ -66,13 +66,13 @@ pub enum Error {
     #[error("{whom}: {what}")]
     Guest {
         /// The vCPU.
-        whom: Whom,
+        whom: RequestTarget,
         /// What it did.
         what: String,
     },
     /// A thread of the run panicked; the others were stopped.
     #[error("{0} panicked; the run was stopped")]
-    Panicked(Whom),
+    Panicked(RequestTarget),
 }
 
 impl Error {
@@ -82,17 +82,19 @@ impl Error {
     }
 
     /// An error from an [`io::Error`].
-    pub(crate) fn io(asked: &'static str, whom: Whom, source: io::Error) -> Self {
+    pub(crate) fn io(asked: &'static str, whom: RequestTarget, source: io::Error) -> Self {
         Self::Kernel { asked, whom, source }
     }
 
     /// An error from errno.
-    pub(crate) fn last_os(asked: &'static str, whom: Whom) -> Self {
+    pub(crate) fn last_os(asked: &'static str, whom: RequestTarget) -> Self {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
     }
 
     /// An error about a thread.
-    pub(crate) fn refused(whom: &Whom) -> impl FnOnce(vcoop_threads::Error) -> Self + use<> {
+    pub(crate) fn refused(
+        whom: &RequestTarget,
+    ) -> impl FnOnce(vcoop_threads::Error) -> Self + use<> {
         let whom = whom.clone();
         move |e| Self::Kernel { asked: e.call, whom, source: e.source }
     }
@@ -105,7 +107,7 @@ impl Error {
     /// An error of an ioctl.
     pub(crate) fn kvm(
         asked: &'static str,
-        whom: &Whom,
+        whom: &RequestTarget,
     ) -> impl FnOnce(kvm_ioctls::Error) -> Self + use<> {
         let whom = whom.clone();
         move |e| Self::Kernel { asked, whom, source: io::Error::from_raw_os_error(e.errno()) }
@@ -154,28 +156,28 @@ fn hint(asked: &str, e: &io::Error) -> &'static str {
 mod tests {
     use std::io;
 
-    use super::{Error, Whom};
+    use super::{Error, RequestTarget};
 
-    fn said(asked: &'static str, whom: Whom, errno: i32) -> String {
+    fn said(asked: &'static str, whom: RequestTarget, errno: i32) -> String {
         Error::Kernel { asked, whom, source: io::Error::from_raw_os_error(errno) }.to_string()
     }
 
     #[test]
     fn an_error_says_what_was_asked_for_whom_and_what_errno_means() {
-        let vcpu = Whom::Vcpu("guest".to_owned(), 3);
+        let vcpu = RequestTarget::Vcpu("guest".to_owned(), 3);
         let text = said("KVM_RUN", vcpu.clone(), libc::EFAULT);
         for part in ["VM guest, vCPU 3", "KVM_RUN", "Bad address", "not backed"] {
             assert!(text.contains(part), "{text}");
         }
         let text = said("sched_setattr", vcpu, libc::EPERM);
         assert!(text.contains("CAP_SYS_NICE"), "{text}");
-        let text = said("KVM_CREATE_VM", Whom::Vm("guest".to_owned()), libc::EBUSY);
+        let text = said("KVM_CREATE_VM", RequestTarget::Vm("guest".to_owned()), libc::EBUSY);
         assert!(text.contains("VM guest") && text.contains("another hypervisor"), "{text}");
     }
 
     #[test]
     fn errno_is_read_in_the_light_of_the_request() {
-        let host = || Whom::Host;
+        let host = || RequestTarget::Host;
         let busy = said("sched_setattr", host(), libc::EBUSY);
         assert!(busy.contains("bandwidth") && !busy.contains("hypervisor"), "{busy}");
         let full = said("create a thread", host(), libc::EAGAIN);

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// Longest sleep, and so the longest delay until the end of a run is noticed.
 const REST_MS: libc::c_int = 20;
@@ -22,7 +22,11 @@ impl EventSignal {
     /// [`Error::Kernel`]: no more file descriptors.
     pub(crate) fn new() -> Result<Self, Error> {
         let new = EventFd::new(EFD_NONBLOCK);
-        new.map(Self).map_err(|source| Error::Kernel { asked: "eventfd", whom: Whom::Host, source })
+        new.map(Self).map_err(|source| Error::Kernel {
+            asked: "eventfd",
+            whom: RequestTarget::Host,
+            source,
+        })
     }
 
     /// For KVM.

@@ -17,7 +17,7 @@ use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
 use crate::common::Common;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::host_task::Progress;
 use crate::lab_vm::{LabVcpu, LabVm};
 use crate::preferred_mask;
@@ -106,7 +106,7 @@ impl<'a> Governors<'a> {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        let whom = Whom::Thread("governor".to_owned());
+        let whom = RequestTarget::Thread("governor".to_owned());
         Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0).map_err(Error::refused(&whom))?;
         set_timer_slack(1);
         while !self.common.is_over() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vcoop_guest::line::{Served, oldest};
+use vcoop_guest::line::{ServedCall, oldest};
 use vcoop_guest::program::skip_past;
 use vcoop_model::plan::{Dist, Ns, Target};
 use vcoop_threads::clock::{monotonic, sleep_until};
@@ -11,7 +11,7 @@ use vcoop_threads::tsc::tsc;
 use crate::channels::Channel;
 use crate::error::Error;
 use crate::host_task::HostTask;
-use crate::round_trip::{Other, RoundTrip};
+use crate::round_trip::{RoundTrip, ServerPlace};
 use crate::samples::HostSample;
 
 /// Notifications without a message in a row that a thread answers at once: a guest that notifies without end must not
@@ -54,8 +54,8 @@ impl HostTask<'_> {
     ) -> Result<(), Error> {
         let mut due = monotonic() + interval_ns + self.stream.draw(phase);
         let other = match server {
-            Target::Host(_) => Other::Host,
-            Target::Guest { .. } => Other::Vcpu,
+            Target::Host(_) => ServerPlace::Host,
+            Target::Guest { .. } => ServerPlace::Vcpu,
         };
         let mut missed = 0;
         while !self.common.is_over() {
@@ -81,7 +81,7 @@ impl HostTask<'_> {
     }
 
     /// Makes a call. Returns when, and how it was served; `None` if the run ends before.
-    pub(crate) fn call(&mut self, server: Target) -> Result<Option<(u64, Served)>, Error> {
+    pub(crate) fn call(&mut self, server: Target) -> Result<Option<(u64, ServedCall)>, Error> {
         let (wiring, vms) = (self.wiring, self.vms);
         let caller = Target::Host(self.number);
         let wire = wiring.wires.iter().find(|w| w.caller == caller && w.server == server);

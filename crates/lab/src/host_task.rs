@@ -10,7 +10,7 @@ use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
 use crate::channels::Channels;
 use crate::common::Common;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::inbox::Inbox;
 use crate::lab_vm::LabVm;
 use crate::rates::Rates;
@@ -88,7 +88,7 @@ impl HostTask<'_> {
     ///
     /// [`Error::Kernel`]: its CPUs or its policy were refused.
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        let whom = Whom::Thread(self.plan.name.clone());
+        let whom = RequestTarget::Thread(self.plan.name.clone());
         pin(&self.cpus).map_err(Error::refused(&whom))?;
         set_timer_slack(self.plan.timer_slack_ns);
         Attributes::from_policy(&self.plan.policy).set(0).map_err(Error::refused(&whom))?;
@@ -138,7 +138,7 @@ impl HostTask<'_> {
     }
 
     /// Runs `stress-ng` for the work: its worker is the thread that others see.
-    fn stress(&self, method: &str, whom: &Whom) -> Result<(), Error> {
+    fn stress(&self, method: &str, whom: &RequestTarget) -> Result<(), Error> {
         let stressor = Stressor::start(method, whom)?;
         self.progress.tid.store(stressor.worker(), Ordering::Release);
         while !self.common.is_over() {
@@ -245,7 +245,7 @@ impl HostTask<'_> {
                         }
                     }
                     Step::SetPolicy(policy) => {
-                        let whom = Whom::Thread(self.plan.name.clone());
+                        let whom = RequestTarget::Thread(self.plan.name.clone());
                         Attributes::from_policy(&policy).set(0).map_err(Error::refused(&whom))?;
                     }
                     Step::Exit => return Ok(()),

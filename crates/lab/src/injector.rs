@@ -27,11 +27,11 @@ use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::{Injection, TimerAdvance, driver};
 use vcoop_threads::tsc::Clock;
 use vcoop_threads::{
-    Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
+    Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, WaitLimits, set_timer_slack,
 };
 
 use crate::common::{Common, NEVER};
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::lab_vm::LabVm;
 use crate::preferred_mask;
 use vcoop_model::rng::Stream;
@@ -73,7 +73,7 @@ struct Device<'a> {
 
 /// The last timer interrupt of a vCPU.
 #[derive(Clone, Copy, Debug)]
-struct Fired {
+struct TimerInterrupt {
     /// The deadline (TSC).
     deadline: u64,
     at: Ns,
@@ -82,7 +82,7 @@ struct Fired {
     learned: bool,
 }
 
-impl Fired {
+impl TimerInterrupt {
     /// Learns from when the guest's kernel reports the interrupt. Any report is harmless: the advance is bounded, and
     /// affects only that guest.
     fn learn(&mut self, words: &VcpuWords, clock: &Clock) {
@@ -108,7 +108,7 @@ pub(crate) struct Injector<'a> {
     devices: Vec<Device<'a>>,
     timeline: &'a [TimelineEvent],
     /// Per vCPU of all VMs.
-    fired: Vec<Vec<Fired>>,
+    fired: Vec<Vec<TimerInterrupt>>,
     watched: Ns,
     accounted: Ns,
     /// vCPUs it watches: VM and vCPU.
@@ -133,7 +133,8 @@ impl<'a> Injector<'a> {
                 Device { vm, number, plan, next, stream }
             })
             .collect();
-        let none = |vm: &LabVm| Fired { deadline: 0, at: 0, advance: vm.advance, learned: true };
+        let none =
+            |vm: &LabVm| TimerInterrupt { deadline: 0, at: 0, advance: vm.advance, learned: true };
         let fired = vms.iter().map(|vm| vec![none(vm); vm.vcpus.len()]).collect();
         Self {
             common,
@@ -157,7 +158,7 @@ impl<'a> Injector<'a> {
         // Its sleeps are part of what guests see.
         set_timer_slack(1);
         let fifo = Attributes::from_policy(&vcoop_sched::config::Policy::Fifo(95));
-        fifo.set(0).map_err(Error::refused(&Whom::Thread("injector".to_owned())))?;
+        fifo.set(0).map_err(Error::refused(&RequestTarget::Thread("injector".to_owned())))?;
         let mut sleep = PreciseSleep::new(self.common.clock, self.common.attend);
         while !self.common.is_over() {
             sleep.round(&self.common.kick, &mut self)?;
@@ -309,12 +310,12 @@ impl<'a> Injector<'a> {
 impl Duty for Injector<'_> {
     type Error = Error;
 
-    fn perform(&mut self) -> Result<Until, Error> {
+    fn perform(&mut self) -> Result<WaitLimits, Error> {
         self.fire_due()?;
         let (look, exact) = self.earliest();
         let exact = self.publish(look.min(exact), exact);
         let watch = self.attended.until(self.common.clock.now());
-        Ok(Until { look, exact, watch })
+        Ok(WaitLimits { look, exact, watch })
     }
 
     fn is_over(&self) -> bool {
@@ -338,7 +339,7 @@ fn attend(
 
 /// A vCPU's deadline and when to fire it, unless it was fired already. Any word is a deadline: one in the past is fired
 /// now, but not before the least gap is over.
-fn deadline(vm: &LabVm, n: usize, fired: &Fired, common: &Common) -> Option<(u64, Ns)> {
+fn deadline(vm: &LabVm, n: usize, fired: &TimerInterrupt, common: &Common) -> Option<(u64, Ns)> {
     let tsc = vm.area(&vm.vcpus[n])?.read_deadline_tsc().bounded(u64::MAX);
     if tsc == 0 || tsc == fired.deadline {
         return None;

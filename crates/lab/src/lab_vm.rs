@@ -17,7 +17,7 @@ use crate::event_signal::EventSignal;
 use crate::machine::Machine;
 use crate::page_check::PageCheck;
 use crate::policy_log::PolicyLog;
-use crate::preferred_mask::{Mask, Masked, first};
+use crate::preferred_mask::{Mask, VmMask, first};
 
 /// The parts of a VM that its vCPUs' drivers share.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct LabVm {
     /// Whether each interrupt gets a ticket.
     pub(crate) boosts_on_injection: bool,
     /// The vCPUs that the guest is asked to use, if it is told.
-    pub(crate) mask: Option<PiMutex<Masked>>,
+    pub(crate) mask: Option<PiMutex<VmMask>>,
 }
 
 /// The driver of one vCPU.
@@ -188,7 +188,7 @@ impl LabVm {
     /// Announces in every vCPU's host area that mask and steal are maintained.
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
-        self.mask = Some(PiMutex::new(Masked::new(vcpus)));
+        self.mask = Some(PiMutex::new(VmMask::new(vcpus)));
         for n in 0..vcpus {
             let host = self.machine.host_area(n);
             let others = Hints::from_word(host.hints.load(Ordering::Relaxed));

@@ -96,12 +96,12 @@ mod widths;
 mod work;
 
 pub use calibrate::{
-    BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
-    SeenNoise, Skipped, TOLERANCE_PERCENT, calibrate,
+    BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure,
+    MeasuredNoise, Origin, Skipped, TOLERANCE_PERCENT, calibrate,
 };
 pub use doctor::{Finding, State, cpu_limit, survey};
 pub use environment::environment;
-pub use error::{Error, Whom};
+pub use error::{Error, RequestTarget};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
 pub use run::{available, can_trace, check, run};
 

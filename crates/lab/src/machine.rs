@@ -17,7 +17,7 @@ use vcoop_abi::layout::PAGE_SIZE;
 use vcoop_abi::{Header, HostArea, Word};
 use vcoop_guest::layout::{self, HEADER_MAGIC, gate, kernel_stack_top};
 
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::event_signal::EventSignal;
 use crate::memory::Memory;
 
@@ -43,7 +43,7 @@ impl Machine {
     ///
     /// [`Error::Kernel`], naming the ioctl.
     pub(crate) fn new(kvm: &Kvm, name: &str, vcpus: u32) -> Result<Self, Error> {
-        let whom = Whom::Vm(name.to_owned());
+        let whom = RequestTarget::Vm(name.to_owned());
         let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &whom))?;
         // Only VMX without unrestricted guest needs it; it must come before the first vCPU.
         vm.set_tss_address(0xfffb_d000).map_err(Error::kvm("KVM_SET_TSS_ADDR", &whom))?;
@@ -63,13 +63,13 @@ impl Machine {
     }
 
     /// The VM, for errors.
-    pub(crate) fn whom(&self) -> Whom {
-        Whom::Vm(self.name.clone())
+    pub(crate) fn target(&self) -> RequestTarget {
+        RequestTarget::Vm(self.name.clone())
     }
 
     /// A vCPU, for errors.
-    pub(crate) fn whom_vcpu(&self, vcpu: u32) -> Whom {
-        Whom::Vcpu(self.name.clone(), vcpu)
+    pub(crate) fn vcpu_target(&self, vcpu: u32) -> RequestTarget {
+        RequestTarget::Vcpu(self.name.clone(), vcpu)
     }
 
     /// The page that the host writes for a vCPU.
@@ -85,7 +85,7 @@ impl Machine {
             memory_size: memory.len(),
             userspace_addr: memory.host_address(),
         };
-        map_slot(&self.vm, region).map_err(Error::kvm("KVM_SET_USER_MEMORY_REGION", &self.whom()))
+        map_slot(&self.vm, region).map_err(Error::kvm("KVM_SET_USER_MEMORY_REGION", &self.target()))
     }
 
     /// Makes our MSRs exit to user space, and no others.
@@ -96,7 +96,7 @@ impl Machine {
             args: [u64::from(reasons.bits()), 0, 0, 0],
             ..kvm_enable_cap::default()
         };
-        let whom = self.whom();
+        let whom = self.target();
         self.vm.enable_cap(&cap).map_err(Error::kvm("KVM_CAP_X86_USER_SPACE_MSR", &whom))?;
         let ours = MsrFilterRange {
             flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
@@ -133,7 +133,7 @@ impl Machine {
 
     fn enable(&self, cap: u32, name: &'static str, arg: u64) -> Result<(), Error> {
         let cap = kvm_enable_cap { cap, args: [arg, 0, 0, 0], ..kvm_enable_cap::default() };
-        self.vm.enable_cap(&cap).map_err(Error::kvm(name, &self.whom()))
+        self.vm.enable_cap(&cap).map_err(Error::kvm(name, &self.target()))
     }
 
     /// Page tables, descriptors, gates and the image.
@@ -144,7 +144,7 @@ impl Machine {
         let word = |i: u64| ram.read_word(layout::IMAGE + 8 * i);
         if word(0) != HEADER_MAGIC || image.len() as u64 > layout::IMAGE_MAX {
             let what = "the guest image was not built for this target".to_owned();
-            return Err(Error::Guest { whom: self.whom(), what });
+            return Err(Error::Guest { whom: self.target(), what });
         }
         const PRESENT_WRITE_USER: u64 = 7;
         const HUGE: u64 = 0x80;
@@ -221,7 +221,7 @@ impl Machine {
         features: Features,
         dedicated: bool,
     ) -> Result<VcpuFd, Error> {
-        let whom = self.whom_vcpu(n);
+        let whom = self.vcpu_target(n);
         let vcpu =
             self.vm.create_vcpu(u64::from(n)).map_err(Error::kvm("KVM_CREATE_VCPU", &whom))?;
         let cpuid = cpuid(kvm, n, features, dedicated)
@@ -288,7 +288,7 @@ impl Machine {
             ..kvm_msi::default()
         };
         let sent = self.vm.signal_msi(msi);
-        sent.map(|_| ()).map_err(Error::kvm("KVM_SIGNAL_MSI", &self.whom_vcpu(vcpu)))
+        sent.map(|_| ()).map_err(Error::kvm("KVM_SIGNAL_MSI", &self.vcpu_target(vcpu)))
     }
 }
 

@@ -10,7 +10,7 @@ use vcoop_guest::ring::Ring;
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
 use vm_memory::{VolatileMemory, VolatileSlice};
 
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// Types that may lie in memory a guest writes.
 ///
@@ -43,7 +43,7 @@ impl Memory {
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn new(len: usize, whom: &Whom) -> Result<Self, Error> {
+    pub(crate) fn new(len: usize, whom: &RequestTarget) -> Result<Self, Error> {
         let mapped = MmapRegionBuilder::new(len)
             .with_mmap_flags(libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE)
             .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::conformance::What;
+use vcoop_abi::conformance::Operation;
 use vcoop_abi::discovery::Registration;
 use vcoop_abi::{BoostRequest, Status, Word};
 use vcoop_guest::layout::VECTOR_IPI;
@@ -32,7 +32,7 @@ impl LabVm {
     ///
     /// [`Error::Kernel`]: the baseline or the means could not be applied.
     pub(crate) fn attach(&self, common: &Common, n: u32, tid: i32) -> Result<(), Error> {
-        let whom = self.machine.whom_vcpu(n);
+        let whom = self.machine.vcpu_target(n);
         let counted = RunTimes::open(tid).and_then(|times| Ok((times, Stat::open(tid)?)));
         let counted = counted.map_err(|e| Error::io("open /proc/TID", whom.clone(), e))?;
         let mut port = self.port(common, n);
@@ -238,7 +238,7 @@ impl LabVm {
             new
         };
         port.v.registration.store(new.read(), Ordering::Release);
-        port.happens(What::Registered(new != Registration::None));
+        port.happens(Operation::Registered(new != Registration::None));
         driver::register(&mut port, new != Registration::None)?;
         Ok(true)
     }
@@ -249,7 +249,7 @@ impl LabVm {
         // The thread is about to end: a failure cannot be reported any more.
         let _ = driver::stop(&mut port);
         if let Some(broken) = port.state.checked.as_ref().and_then(|page| page.broken()) {
-            let whom = self.machine.whom_vcpu(n);
+            let whom = self.machine.vcpu_target(n);
             common.fail(Error::Guest { whom, what: format!("its page: {broken}") });
         }
         port.v.tid.store(0, Ordering::Release);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::conformance::What;
+use vcoop_abi::conformance::Operation;
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_model::plan::Ns;
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
@@ -31,7 +31,7 @@ pub(crate) struct VcpuPort<'a> {
 impl VcpuPort<'_> {
     /// Reports that the vCPU has halted, or was woken.
     pub(crate) fn halt(&mut self, halted: bool) -> Result<(), Error> {
-        self.happens(What::Halted(halted));
+        self.happens(Operation::Halted(halted));
         driver::halt(self, halted)
     }
 
@@ -41,14 +41,14 @@ impl VcpuPort<'_> {
             let words = self.words();
             // If the vCPU has run on since, its words may ask for something else by now.
             if words.request.decode::<BoostRequest>() == BoostRequest::Unboost {
-                self.happens(What::Notify);
+                self.happens(Operation::Notify);
             }
         }
         driver::notify(self, running)
     }
 
     /// Reports to the checker of the page, if there is one.
-    pub(crate) fn happens(&mut self, what: What) {
+    pub(crate) fn happens(&mut self, what: Operation) {
         self.checks(|page, now| page.watch.event(now, what));
     }
 
@@ -95,11 +95,11 @@ impl Port for VcpuPort<'_> {
             _ => Attributes::from_policy(&policy),
         };
         // The thread is named only if the call fails: boosts must not allocate.
-        let whom = || self.vm.machine.whom_vcpu(self.v.number);
+        let whom = || self.vm.machine.vcpu_target(self.v.number);
         match attr.set(self.v.tid()).map_err(|e| Error::refused(&whom())(e)) {
             Ok(()) => {
                 let boosted = self.state.driver.policy().is_boosted();
-                self.happens(What::Applied(boosted));
+                self.happens(Operation::Applied(boosted));
                 Ok(())
             }
             // Deadline bandwidth is the host's, and other threads may have it now.
@@ -122,7 +122,7 @@ impl Port for VcpuPort<'_> {
             words.fired.store(tsc(), Ordering::Release);
         }
         if self.vm.boosts_on_injection {
-            self.happens(What::Inject);
+            self.happens(Operation::Inject);
         }
         self.vm.machine.signal(self.v.number, vector, kind == Injection::Nmi)
     }

@@ -10,7 +10,7 @@ const CHANGES: usize = 64;
 
 /// A VM's mask, and its last changes.
 #[derive(Debug)]
-pub(crate) struct Masked {
+pub(crate) struct VmMask {
     pub(crate) mask: Mask,
     /// When it changed, and to how many vCPUs. Room for all is there from the start: the injector
     /// writes here, too.
@@ -19,7 +19,7 @@ pub(crate) struct Masked {
     pub(crate) lost: u64,
 }
 
-impl Masked {
+impl VmMask {
     pub(crate) fn new(vcpus: u32) -> Self {
         Self { mask: Mask::new(vcpus), changed: Vec::with_capacity(CHANGES), lost: 0 }
     }
@@ -105,7 +105,7 @@ pub(crate) fn tick_ns(vm: &VmPlan) -> Ns {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHANGES, Mask, Masked, first};
+    use super::{CHANGES, Mask, VmMask, first};
 
     #[test]
     fn a_mask_counts_its_changes_and_what_was_used() {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn changes_are_kept_in_order_until_there_is_no_room() {
-        let mut masked = Masked::new(4);
+        let mut masked = VmMask::new(4);
         let room = masked.changed.capacity();
         for at in 0..CHANGES as u64 + 3 {
             assert!(masked.set(at, 1 + at % 2 * 2));

@@ -24,12 +24,12 @@ pub(crate) struct Probe {
     all: (u128, u64),
     record: LatencyRecord,
     /// Samples not yet reported, if there is an observer.
-    taken: Option<Vec<Taken>>,
+    taken: Option<Vec<MeasuredSample>>,
 }
 
 /// A sample of the measured time, for an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Taken {
+struct MeasuredSample {
     due: Ns,
     latency: Ns,
     parts: Parts,
@@ -124,7 +124,7 @@ impl Probe {
         let since = due.saturating_sub(self.window.from);
         if let Some(taken) = &mut self.taken {
             let behind = ran.clone().next().map(|(who, ns)| (who.to_owned(), ns));
-            taken.push(Taken { due, latency, parts: *parts, behind, open });
+            taken.push(MeasuredSample { due, latency, parts: *parts, behind, open });
         }
         self.record.take(since, latency, parts, ran);
     }

@@ -17,14 +17,14 @@ use vcoop_policy::thread::attributes;
 use vcoop_sched::config::Policy;
 use vcoop_threads::{Attributes, pin};
 
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// One thread that will have a reservation.
 #[derive(Debug)]
-struct Wanted {
+struct ReservationRequest {
     attr: Attributes,
     cpus: Vec<u32>,
-    whom: Whom,
+    whom: RequestTarget,
     /// Permanent, or only while boosted.
     stays: bool,
     /// It comes from the policy under test, not from the scenario.
@@ -40,7 +40,7 @@ pub(crate) fn check(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Result<()
     let wanted = wanted(plan, real);
     let (stay, pass): (Vec<_>, Vec<_>) = wanted.iter().partition(|w| w.stays);
     // The scenario's own, then all that stay, then each that comes and goes beside them.
-    let own: Vec<&Wanted> = stay.iter().copied().filter(|w| !w.by_policy).collect();
+    let own: Vec<&ReservationRequest> = stay.iter().copied().filter(|w| !w.by_policy).collect();
     probe(&own).and_then(|()| probe(&stay)).map_err(|refused| refused.of(plan))?;
     for w in pass {
         let mut all = stay.clone();
@@ -50,20 +50,26 @@ pub(crate) fn check(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Result<()
     Ok(())
 }
 
-fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
+fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<ReservationRequest> {
     let mut all = Vec::new();
     let mut own = |policy: &Policy, cpus: &[u32], whom| {
         if policy.is_deadline() {
             let attr = Attributes::from_policy(policy);
-            all.push(Wanted { attr, cpus: real(cpus), whom, stays: true, by_policy: false });
+            all.push(ReservationRequest {
+                attr,
+                cpus: real(cpus),
+                whom,
+                stays: true,
+                by_policy: false,
+            });
         }
     };
     for task in &plan.host_tasks {
-        own(&task.policy, &task.cpus, Whom::Thread(task.name.clone()));
+        own(&task.policy, &task.cpus, RequestTarget::Thread(task.name.clone()));
     }
     for vm in &plan.vms {
         for (n, (policy, cpus)) in vm.vcpu_policy.iter().zip(&vm.vcpu_cpus).enumerate() {
-            own(policy, cpus, Whom::Vcpu(vm.name.clone(), n as u32));
+            own(policy, cpus, RequestTarget::Vcpu(vm.name.clone(), n as u32));
         }
     }
     let stays = matches!(plan.policy, PolicyPlan::Static { .. });
@@ -72,10 +78,10 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
             let driver = plan.vcpu_driver(m, n);
             if let Some(means @ Means::Deadline { .. }) = driver.means() {
                 let boosted = attributes(driver.baseline(), Some(means), Rest::default());
-                all.push(Wanted {
+                all.push(ReservationRequest {
                     attr: Attributes::from_policy(&boosted),
                     cpus: real(cpus),
-                    whom: Whom::Vcpu(vm.name.clone(), n as u32),
+                    whom: RequestTarget::Vcpu(vm.name.clone(), n as u32),
                     stays,
                     by_policy: true,
                 });
@@ -87,7 +93,7 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
 
 /// A thread that did not get its reservation.
 struct Refused<'a> {
-    wanted: &'a Wanted,
+    wanted: &'a ReservationRequest,
     error: Error,
 }
 
@@ -119,7 +125,7 @@ impl Refused<'_> {
 }
 
 /// Starts a thread for each, which takes its reservation beside the others.
-fn probe<'a>(wanted: &[&'a Wanted]) -> Result<(), Refused<'a>> {
+fn probe<'a>(wanted: &[&'a ReservationRequest]) -> Result<(), Refused<'a>> {
     let together = Barrier::new(wanted.len());
     let together = &together;
     thread::scope(|scope| {

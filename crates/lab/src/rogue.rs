@@ -7,10 +7,10 @@ use vcoop_guest::program::{Step, StepOp};
 use vcoop_model::plan::{Registers, RogueStep};
 
 use crate::rates::Rates;
-use crate::routine::Seat;
+use crate::routine::RoutinePlace;
 
 /// The steps of a task in this seat.
-pub(crate) fn steps(program: &[RogueStep], seat: Seat, rates: &Rates) -> Vec<Step> {
+pub(crate) fn steps(program: &[RogueStep], seat: RoutinePlace, rates: &Rates) -> Vec<Step> {
     let (mut refused, mut odd) = (refused(seat).into_iter().cycle(), odd().into_iter().cycle());
     let mut steps = Vec::new();
     let mut push = |op: StepOp, arg| steps.push(Step { op: op as u64, arg });
@@ -46,12 +46,12 @@ pub(crate) fn steps(program: &[RogueStep], seat: Seat, rates: &Rates) -> Vec<Ste
 }
 
 /// The value that registers the vCPU's own area.
-fn own(seat: Seat) -> u64 {
+fn own(seat: RoutinePlace) -> u64 {
     area(seat.vcpu) | REGISTER_ENABLE
 }
 
 /// One address of every kind that must be refused.
-fn refused(seat: Seat) -> [u64; 9] {
+fn refused(seat: RoutinePlace) -> [u64; 9] {
     [
         // Unaligned, the enable bit missing, and all of the reserved bits.
         own(seat) | 2,

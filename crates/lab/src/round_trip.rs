@@ -4,7 +4,7 @@
 //! receiving guest, host time, by whether the vCPU was idle; from there to the task, guest time; to a thread of the
 //! host, its wake-up. Calls served before this one count as part of the way in.
 
-use vcoop_guest::line::Served;
+use vcoop_guest::line::ServedCall;
 use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
@@ -13,7 +13,7 @@ use vcoop_threads::tsc::Clock;
 
 /// Place of a server, seen from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Other {
+pub(crate) enum ServerPlace {
     /// On the caller's vCPU.
     Here,
     /// On another vCPU, or on one at all if the caller is on the host.
@@ -26,16 +26,16 @@ pub(crate) enum Other {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     pub(crate) called: u64,
-    pub(crate) served: Served,
+    pub(crate) served: ServedCall,
     /// When the caller's kernel woke it, if that is a guest's, and whether its vCPU was idle.
     pub(crate) woken: Option<(u64, bool)>,
     pub(crate) back: u64,
-    pub(crate) server: Other,
+    pub(crate) server: ServerPlace,
 }
 
 impl RoundTrip {
     /// From a guest's sample about a call to a server at that place.
-    pub(crate) fn of(s: &Sample, server: Other) -> Self {
+    pub(crate) fn of(s: &Sample, server: ServerPlace) -> Self {
         let woken = Some((s.woken, s.from_idle));
         let Sample { due: called, served, taken: back, .. } = *s;
         Self { called, served, woken, back, server }
@@ -51,13 +51,13 @@ impl RoundTrip {
         let for_this = (self.called..=taken).contains(&self.served.woken);
         let (ready, way_in) = match self.server {
             // To a thread of the host: its wake-up.
-            Other::Host => (taken, Part::WakeToRun),
-            Other::Here => (taken, Part::GuestSwitch),
-            Other::Vcpu if for_this => (self.served.woken, asleep(self.served.idle)),
-            Other::Vcpu => (taken, Part::PreemptedToRun),
+            ServerPlace::Host => (taken, Part::WakeToRun),
+            ServerPlace::Here => (taken, Part::GuestSwitch),
+            ServerPlace::Vcpu if for_this => (self.served.woken, asleep(self.served.idle)),
+            ServerPlace::Vcpu => (taken, Part::PreemptedToRun),
         };
         let (woken, way_back) = match (self.woken, self.server) {
-            (Some((at, idle)), Other::Host | Other::Vcpu) => {
+            (Some((at, idle)), ServerPlace::Host | ServerPlace::Vcpu) => {
                 (at.clamp(done, self.back), asleep(idle))
             }
             (Some(_), _) => (done, Part::GuestSwitch),
@@ -78,8 +78,8 @@ impl RoundTrip {
 
 #[cfg(test)]
 mod tests {
-    use super::{Other, RoundTrip};
-    use vcoop_guest::line::Served;
+    use super::{RoundTrip, ServerPlace};
+    use vcoop_guest::line::ServedCall;
     use vcoop_model::recording::Part;
     use vcoop_threads::tsc::Clock;
 
@@ -93,30 +93,30 @@ mod tests {
 
     #[test]
     fn from_the_host_to_a_guest_and_back() {
-        let served = Served { taken: 140, done: 150, woken: 133, idle: false };
-        let server = Other::Vcpu;
+        let served = ServedCall { taken: 140, done: 150, woken: 133, idle: false };
+        let server = ServerPlace::Vcpu;
         let trip = RoundTrip { called: 100, served, woken: None, back: 190, server };
         let common = [(Part::WakeToRun, 40), (Part::PreemptedToRun, 33)];
         let want = [&common[..], &[(Part::GuestSwitch, 7), (Part::Service, 10)]].concat();
         assert_eq!(sums(&trip), want);
         // It was up already, for a call before this one.
-        let busy = RoundTrip { served: Served { woken: 90, idle: true, ..served }, ..trip };
+        let busy = RoundTrip { served: ServedCall { woken: 90, idle: true, ..served }, ..trip };
         let want = [(Part::WakeToRun, 40), (Part::PreemptedToRun, 40), (Part::Service, 10)];
         assert_eq!(sums(&busy), want);
     }
 
     #[test]
     fn between_threads_of_the_host() {
-        let served = Served { taken: 140, done: 150, ..Served::default() };
-        let server = Other::Host;
+        let served = ServedCall { taken: 140, done: 150, ..ServedCall::default() };
+        let server = ServerPlace::Host;
         let trip = RoundTrip { called: 100, served, woken: None, back: 190, server };
         assert_eq!(sums(&trip), [(Part::WakeToRun, 80), (Part::Service, 10)]);
     }
 
     #[test]
     fn between_vcpus() {
-        let served = Served { taken: 130, done: 132, woken: 127, idle: true };
-        let server = Other::Vcpu;
+        let served = ServedCall { taken: 130, done: 132, woken: 127, idle: true };
+        let server = ServerPlace::Vcpu;
         let trip = RoundTrip { called: 100, served, woken: Some((160, true)), back: 165, server };
         let want = [(Part::WakeToRun, 27 + 28), (Part::GuestSwitch, 3 + 5), (Part::Service, 2)];
         assert_eq!(sums(&trip), want);
@@ -126,13 +126,13 @@ mod tests {
     fn times_that_cannot_be_still_add_up() {
         for (taken, done, woken) in [(0, 0, 0), (u64::MAX, 5, u64::MAX), (150, 120, 7)] {
             for (server, host) in [
-                (Other::Here, false),
-                (Other::Vcpu, false),
-                (Other::Vcpu, true),
-                (Other::Host, false),
-                (Other::Host, true),
+                (ServerPlace::Here, false),
+                (ServerPlace::Vcpu, false),
+                (ServerPlace::Vcpu, true),
+                (ServerPlace::Host, false),
+                (ServerPlace::Host, true),
             ] {
-                let served = Served { taken, done, woken: taken, idle: true };
+                let served = ServedCall { taken, done, woken: taken, idle: true };
                 let woken = (!host).then_some((woken, false));
                 sums(&RoundTrip { called: 100, served, woken, back: 190, server });
             }

@@ -8,7 +8,7 @@ const SIMULATED: &str = "this kind runs in the simulator only";
 
 /// Place of a routine: its vCPU, and the number of vCPUs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct RoutinePlace {
     pub(crate) vcpu: u64,
     pub(crate) vcpus: u64,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Seat {
 /// What the guest cannot do.
 pub(crate) fn steps(
     acts: &[Act],
-    seat: Seat,
+    seat: RoutinePlace,
     cycles: impl Fn(Ns) -> u64,
     mut phase: impl FnMut(&Phase) -> Step,
 ) -> Result<Vec<Step>, &'static str> {
@@ -54,7 +54,7 @@ pub(crate) fn steps(
 }
 
 /// The vCPUs that are to call a function, as a mask.
-fn targets(to: IpiTo, Seat { vcpu, vcpus }: Seat) -> u64 {
+fn targets(to: IpiTo, RoutinePlace { vcpu, vcpus }: RoutinePlace) -> u64 {
     let all = (1 << vcpus) - 1;
     match to {
         IpiTo::Own => 1 << vcpu,
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    const SEAT: Seat = Seat { vcpu: 2, vcpus: 3 };
+    const SEAT: RoutinePlace = RoutinePlace { vcpu: 2, vcpus: 3 };
 
     fn told(acts: &[Act]) -> Result<Vec<(u64, u64)>, &'static str> {
         let run = |_: &Phase| Step { op: StepOp::Run as u64, arg: 7 };
@@ -89,7 +89,7 @@ mod tests {
         for (to, mask) in [(IpiTo::Own, 0b100), (IpiTo::Next, 0b001)] {
             assert_eq!(told(&[Act::Ipi { to, wait: true }]), Ok(vec![(8, mask)]));
         }
-        assert_eq!(targets(IpiTo::Next, Seat { vcpu: 0, vcpus: 1 }), 0);
+        assert_eq!(targets(IpiTo::Next, RoutinePlace { vcpu: 0, vcpus: 1 }), 0);
     }
 
     #[test]

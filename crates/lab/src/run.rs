@@ -22,14 +22,16 @@ use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::Recorder;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::{Clock, tsc};
-use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, lift_real_time_limit, pin};
+use vcoop_threads::{
+    AffinityGuard, Attributes, MAY_BE_REALTIME, gettid, lift_real_time_limit, pin,
+};
 
 use crate::channels::Channels;
 use crate::collect::{Collector, Firing};
 use crate::common::Common;
 use crate::counters::Counters;
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::facts::host_facts;
 use crate::govern::Governors;
 use crate::host_task::{HostTask, Progress};
@@ -171,7 +173,7 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(task) = plan.host_tasks.iter().find(|task| task.group.is_some()) {
         return refuse(&format!("the control group of load {}", task.name), "the lab makes none");
     }
-    let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
+    let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &RequestTarget::Host))?;
     plan.vms.iter().try_for_each(|vm| virt::check(&kvm, plan, vm))?;
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");
@@ -216,7 +218,7 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
     check(plan)?;
     let _alone = one_at_a_time();
     let cpus = Cpus::new(plan)?;
-    let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
+    let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &RequestTarget::Host))?;
     vcpu::install_handler();
     let idle = NoDeepIdle::hold();
     let khz = tsc_khz(&kvm)?;
@@ -293,9 +295,9 @@ pub(crate) fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
 
 /// The TSC's rate as measured by KVM, in cycles a millisecond.
 pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
-    let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
-    let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
-    vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
+    let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &RequestTarget::Host))?;
+    let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &RequestTarget::Host))?;
+    vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &RequestTarget::Host))
 }
 
 /// VM number `index` with its tables filled, and its vCPUs. `masked`: its host areas have a mask of vCPUs to use.
@@ -410,14 +412,14 @@ struct LiveRun<'a> {
 }
 
 /// Ends the threads of a run when dropped.
-struct Ender<'a> {
+struct EndOnDrop<'a> {
     common: &'a Common,
     vms: &'a [LabVm],
     /// vCPU threads that have not ended.
     running: &'a AtomicUsize,
 }
 
-impl Drop for Ender<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.common.end();
         while self.running.load(Ordering::Acquire) > 0 {
@@ -459,7 +461,7 @@ impl LiveRun<'_> {
             collector.observed(observer);
         }
         let ended = thread::scope(|scope| {
-            let ender = Ender { common: &self.common, vms: &self.vms, running: &running };
+            let ender = EndOnDrop { common: &self.common, vms: &self.vms, running: &running };
             for ((i, fds), exits) in fds.into_iter().enumerate().zip(&exits) {
                 for (n, fd) in fds.into_iter().enumerate() {
                     let running = &running;
@@ -468,13 +470,13 @@ impl LiveRun<'_> {
                         move || run.vcpu_thread(i, n as u32, fd, exits, running)
                     };
                     let name = format!("vcpu{n}:{}", self.plan.vms[i].name);
-                    let whom = self.vms[i].machine.whom_vcpu(n as u32);
+                    let whom = self.vms[i].machine.vcpu_target(n as u32);
                     if !self.start(scope, name, whom, body) {
                         running.fetch_sub(1, Ordering::AcqRel);
                     }
                 }
             }
-            let own = |name: &str| (name.to_owned(), Whom::Thread(name.to_owned()));
+            let own = |name: &str| (name.to_owned(), RequestTarget::Thread(name.to_owned()));
             for i in 0..progress.len() {
                 let run = &self;
                 let samples = senders.remove(&i);
@@ -504,7 +506,7 @@ impl LiveRun<'_> {
         &self,
         scope: &'scope Scope<'scope, '_>,
         name: String,
-        whom: Whom,
+        whom: RequestTarget,
         body: impl FnOnce() + Send + 'scope,
     ) -> bool {
         let started = thread::Builder::new().name(name).spawn_scoped(scope, body);
@@ -521,7 +523,7 @@ impl LiveRun<'_> {
         stop: &dyn Fn() -> bool,
     ) -> Ns {
         // Away from those it watches; threads started before are not moved by this.
-        let _stay = Stay::on(&self.cpus.injector);
+        let _stay = AffinityGuard::on(&self.cpus.injector);
         loop {
             thread::sleep(COLLECT);
             collector.introduce(counters);
@@ -541,7 +543,11 @@ impl LiveRun<'_> {
     }
 
     /// A thread of the run has ended: if it failed or panicked, the run ends.
-    fn ended(&self, result: thread::Result<Result<(), Error>>, whom: impl FnOnce() -> Whom) {
+    fn ended(
+        &self,
+        result: thread::Result<Result<(), Error>>,
+        whom: impl FnOnce() -> RequestTarget,
+    ) {
         match result {
             Ok(Ok(())) => {}
             Ok(Err(e)) => self.common.fail(e),
@@ -560,7 +566,7 @@ impl LiveRun<'_> {
         let result = catch_unwind(AssertUnwindSafe(body));
         driver.detach(&self.common, n);
         running.fetch_sub(1, Ordering::AcqRel);
-        self.ended(result, || driver.machine.whom_vcpu(n));
+        self.ended(result, || driver.machine.vcpu_target(n));
     }
 
     fn host_thread(&self, i: usize, all: &[Progress], samples: Option<SyncSender<HostSample>>) {
@@ -581,12 +587,12 @@ impl LiveRun<'_> {
             wiring: &self.wiring,
         };
         self.ended(catch_unwind(AssertUnwindSafe(|| task.run())), || {
-            Whom::Thread(plan.name.clone())
+            RequestTarget::Thread(plan.name.clone())
         });
     }
 
     fn governor_thread(&self, governors: Governors<'_>) {
-        let whom = Whom::Thread("governor".to_owned());
+        let whom = RequestTarget::Thread("governor".to_owned());
         let body = || {
             pin(&self.cpus.injector).map_err(Error::refused(&whom))?;
             governors.run()
@@ -595,7 +601,7 @@ impl LiveRun<'_> {
     }
 
     fn injector_thread(&self, tid: &AtomicI32) {
-        let whom = Whom::Thread("injector".to_owned());
+        let whom = RequestTarget::Thread("injector".to_owned());
         tid.store(gettid(), Ordering::Release);
         let watch = match self.plan.policy {
             PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => None,

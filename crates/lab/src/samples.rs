@@ -12,7 +12,7 @@ use vcoop_threads::tsc::Clock;
 
 use crate::probe::Probe;
 use crate::round_trip::RoundTrip;
-use crate::trace::attribute::{self, Attributed};
+use crate::trace::attribute::{self, AttributedSample};
 
 /// Samples held for one probe; a probe every 10 us takes two thirds of a second to fill it.
 const MOST_HELD: usize = 1 << 16;
@@ -74,7 +74,7 @@ impl PendingSample {
     }
 
     /// Decomposition by the trace.
-    fn attribute(&self, timeline: &Timeline, clock: &Clock, tid: Tid) -> Option<Attributed> {
+    fn attribute(&self, timeline: &Timeline, clock: &Clock, tid: Tid) -> Option<AttributedSample> {
         match self.source {
             Source::Guest { sample, fired } => {
                 attribute::guest(timeline, clock, tid, &sample, fired)
@@ -149,7 +149,7 @@ impl Series {
             self.held.pop_front();
             let PendingSample { due, latency, missed, .. } = sample;
             match timeline.and_then(|t| Some((t, sample.attribute(t, clock, self.tid)?))) {
-                Some((t, Attributed { parts, ran })) => {
+                Some((t, AttributedSample { parts, ran })) => {
                     let ran = ran.iter().map(|(label, ns)| (t.name(*label), *ns));
                     self.probe.record(due, latency, &parts, missed, ran);
                 }
@@ -167,8 +167,8 @@ impl Series {
 mod tests {
     use super::{PendingSample, Series, Source};
     use crate::probe::{Probe, Window};
-    use crate::round_trip::{Other, RoundTrip};
-    use vcoop_guest::line::Served;
+    use crate::round_trip::{RoundTrip, ServerPlace};
+    use vcoop_guest::line::ServedCall;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::Part;
     use vcoop_sources::trace::Timeline;
@@ -200,8 +200,9 @@ mod tests {
         let clock = Clock::new(0, 1_000_000);
         let mut timeline = Timeline::new(clock);
         timeline.settle(1_000);
-        let served = Served { taken: 140, done: 150, woken: 130, idle: true };
-        let trip = RoundTrip { called: 100, served, woken: None, back: 190, server: Other::Vcpu };
+        let served = ServedCall { taken: 140, done: 150, woken: 130, idle: true };
+        let trip =
+            RoundTrip { called: 100, served, woken: None, back: 190, server: ServerPlace::Vcpu };
         let mut series = Series::new(Probe::new("p", WINDOW, 1_000, 0));
         let source = Source::RoundTrip(trip);
         series.hold(PendingSample { due: 100, latency: 90, missed: 0, source });

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_
 use vcoop_model::Missing;
 
 use crate::environment::find_in_path;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// Name of the program.
 const PROGRAM: &str = "stress-ng";
@@ -49,7 +49,7 @@ impl Stressor {
     ///
     /// [`Error::Kernel`]: it could not be started. [`Error::Unsupported`]: it ended at once, as it does
     /// when it does not know the method.
-    pub(crate) fn start(method: &str, whom: &Whom) -> Result<Self, Error> {
+    pub(crate) fn start(method: &str, whom: &RequestTarget) -> Result<Self, Error> {
         let mut command = Command::new(PROGRAM);
         command
             .args(["--cpu", "1", "--cpu-method", method])
@@ -112,14 +112,14 @@ mod tests {
     use vcoop_testing::{Skip, until};
 
     use super::{Stressor, check};
-    use crate::error::Whom;
+    use crate::error::RequestTarget;
 
     #[test]
     fn it_leaves_nothing_behind() {
         if let Err(missing) = check("hog") {
             return Skip::because(missing).tell();
         }
-        let whom = Whom::Thread("hog".to_owned());
+        let whom = RequestTarget::Thread("hog".to_owned());
         let stressor = Stressor::start("loop", &whom).unwrap();
         let of = |pid: i32| format!("/proc/{pid}");
         let (worker, parent) = (of(stressor.worker()), of(stressor.child.id() as i32));
@@ -138,7 +138,7 @@ mod tests {
         if let Err(missing) = check("hog") {
             return Skip::because(missing).tell();
         }
-        let e = Stressor::start("nonsense", &Whom::Thread("hog".to_owned())).unwrap_err();
+        let e = Stressor::start("nonsense", &RequestTarget::Thread("hog".to_owned())).unwrap_err();
         assert!(e.to_string().contains("--cpu-method nonsense"), "{e}");
     }
 }

@@ -11,7 +11,7 @@ use crate::channels::GuestLines;
 use crate::error::Error;
 use crate::rates::Rates;
 use crate::rogue;
-use crate::routine::{self, Seat};
+use crate::routine::{self, RoutinePlace};
 use vcoop_model::rng::Stream;
 
 /// Number of draws of a random amount; the guest uses them in turn, in a loop.
@@ -65,7 +65,7 @@ impl Guest {
         for (i, task) in vm.tasks.iter().enumerate() {
             let mut stream = Stream::guest_task(seed, index as usize, i);
             let at = Target::Guest { vm: index as u32, task: i as u32 };
-            let seat = Seat { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
+            let seat = RoutinePlace { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
             let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines, seat))?;
             spec.vcpu = places[i];
             let all = crate::preferred_mask::first(vm.vcpu_cpus.len() as u32);
@@ -110,7 +110,7 @@ impl Guest {
         stream: &mut Stream,
         rates: &Rates,
         vm: &str,
-        (at, lines, seat): (Target, &GuestLines, Seat),
+        (at, lines, seat): (Target, &GuestLines, RoutinePlace),
     ) -> Result<TaskSpec, Error> {
         let mut spec = TaskSpec { first_step: self.steps.len() as u64, ..TaskSpec::default() };
         let cycles = |ns| rates.clock.to_cycles(ns);

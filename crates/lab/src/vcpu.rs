@@ -49,7 +49,7 @@ impl Exits {
 }
 
 /// What one exit asks for.
-enum Asked {
+enum ExitRequest {
     Nothing,
     Doorbell,
     Notify,
@@ -105,12 +105,12 @@ pub(crate) fn run(
     fd: &mut VcpuFd,
     exits: &Exits,
 ) -> Result<(), Error> {
-    let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
+    let guest = |what: String| Error::Guest { whom: vm.machine.vcpu_target(n), what };
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     let mut kicks = Kicks::new(common.clock.now());
     while !common.is_over() {
         match next(common, vm, n, fd)? {
-            Asked::Notify => {
+            ExitRequest::Notify => {
                 count(&exits.notify);
                 #[cfg(test)]
                 crate::fault_injection::notified(
@@ -121,33 +121,33 @@ pub(crate) fn run(
                 vm.notify(common, n, may_kick)?;
                 continue;
             }
-            Asked::Doorbell => {
+            ExitRequest::Doorbell => {
                 count(&exits.doorbell);
                 if kicks.allow(common.clock.now()) {
                     common.kick.kick();
                 }
             }
-            Asked::Register => {
+            ExitRequest::Register => {
                 count(&exits.register);
             }
-            Asked::Refused => {
+            ExitRequest::Refused => {
                 count(&exits.refused);
             }
-            Asked::Mmio => {
+            ExitRequest::Mmio => {
                 count(&exits.mmio);
             }
-            Asked::Send(line) => {
+            ExitRequest::Send(line) => {
                 count(&exits.send);
                 if let Some((_, bell)) = vm.bells.iter().find(|(n, _)| *n == line) {
                     bell.ring();
                 }
             }
-            Asked::Multicast => {
+            ExitRequest::Multicast => {
                 count(&exits.multicast);
                 vm.multicast(common, n)?;
             }
-            Asked::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
-            Asked::Nothing => {}
+            ExitRequest::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
+            ExitRequest::Nothing => {}
         }
         if vm.vcpus[n as usize].is_registered() {
             driver::exit(&mut vm.port(common, n))?;
@@ -157,24 +157,26 @@ pub(crate) fn run(
 }
 
 /// Runs the vCPU until an exit to user space, and handles exits that need only this thread.
-fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, Error> {
-    let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
+fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<ExitRequest, Error> {
+    let guest = |what: String| Error::Guest { whom: vm.machine.vcpu_target(n), what };
     Ok(match fd.run() {
         Ok(VcpuExit::IoOut(port, data)) => match port {
-            PORT_DOORBELL => Asked::Doorbell,
-            PORT_CALL => Asked::Send(data.first().copied().unwrap_or(u8::MAX)),
-            PORT_MULTICAST => Asked::Multicast,
+            PORT_DOORBELL => ExitRequest::Doorbell,
+            PORT_CALL => ExitRequest::Send(data.first().copied().unwrap_or(u8::MAX)),
+            PORT_MULTICAST => ExitRequest::Multicast,
             PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
-            _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => Asked::Fault(port - PORT_FAULT),
-            _ => Asked::Nothing,
+            _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
+                ExitRequest::Fault(port - PORT_FAULT)
+            }
+            _ => ExitRequest::Nothing,
         },
         Ok(VcpuExit::X86Wrmsr(exit)) => match exit.index {
-            MSR_NOTIFY => Asked::Notify,
-            MSR_REGISTER if vm.register(common, n, exit.data)? => Asked::Register,
+            MSR_NOTIFY => ExitRequest::Notify,
+            MSR_REGISTER if vm.register(common, n, exit.data)? => ExitRequest::Register,
             _ => {
                 // A general protection fault in the guest.
                 *exit.error = 1;
-                Asked::Refused
+                ExitRequest::Refused
             }
         },
         Ok(VcpuExit::X86Rdmsr(exit)) => {
@@ -183,18 +185,18 @@ fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, E
                 MSR_NOTIFY => *exit.data = 0,
                 _ => *exit.error = 1,
             }
-            Asked::Nothing
+            ExitRequest::Nothing
         }
         Ok(VcpuExit::MmioRead(_, data)) => {
             data.fill(0xff);
-            Asked::Mmio
+            ExitRequest::Mmio
         }
-        Ok(VcpuExit::MmioWrite(..)) => Asked::Mmio,
+        Ok(VcpuExit::MmioWrite(..)) => ExitRequest::Mmio,
         Ok(VcpuExit::IoIn(_, data)) => {
             data.fill(0xff);
-            Asked::Nothing
+            ExitRequest::Nothing
         }
-        Ok(VcpuExit::Intr | VcpuExit::Hlt) => Asked::Nothing,
+        Ok(VcpuExit::Intr | VcpuExit::Hlt) => ExitRequest::Nothing,
         Ok(VcpuExit::Shutdown) => return Err(guest("triple fault".to_owned())),
         Ok(VcpuExit::InternalError) => {
             return Err(guest("KVM could not emulate an instruction of the guest".to_owned()));
@@ -203,8 +205,8 @@ fn next(common: &Common, vm: &LabVm, n: u32, fd: &mut VcpuFd) -> Result<Asked, E
             let what = format!("exit that the lab does not expect: {other:?}");
             return Err(guest(what));
         }
-        Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => Asked::Nothing,
-        Err(e) => return Err(Error::kvm("KVM_RUN", &vm.machine.whom_vcpu(n))(e)),
+        Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => ExitRequest::Nothing,
+        Err(e) => return Err(Error::kvm("KVM_RUN", &vm.machine.vcpu_target(n))(e)),
     })
 }
 
@@ -252,7 +254,7 @@ pub(crate) fn interrupt(tid: i32) {
 ///
 /// [`Error::Kernel`].
 pub(crate) fn prepare(vm: &LabVm, n: u32, cpus: &[u32]) -> Result<i32, Error> {
-    pin(cpus).map_err(Error::refused(&vm.machine.whom_vcpu(n)))?;
+    pin(cpus).map_err(Error::refused(&vm.machine.vcpu_target(n)))?;
     Ok(gettid())
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::{Outcome, Skip, Trouble, twice};
+use crate::support::{CheckFailure, Outcome, Skip, twice};
 use vcoop_lab::{CalibrateOptions, Calibration, Distribution, Error, calibrate};
 use vcoop_model::profile::Profile;
 use vcoop_testing::test;
@@ -21,12 +21,12 @@ fn judge(host_only: bool) -> Outcome {
     let noise_ns = Some(300_000_000);
     let options = CalibrateOptions { quick: true, host_only, noise_ns, ..Default::default() };
     // A host under load may turn one pair round; not twice.
-    twice(|| -> Result<(), Trouble> {
+    twice(|| -> Result<(), CheckFailure> {
         let found = measured(calibrate(options, &|| false, &|_| {}))?;
         assert!(found.complete);
         structure(&found, host_only);
         let wrong = pairs(&found);
-        if wrong.is_empty() { Ok(()) } else { Err(Trouble::Wrong(format!("{wrong:?}"))) }
+        if wrong.is_empty() { Ok(()) } else { Err(CheckFailure::Wrong(format!("{wrong:?}"))) }
     })
 }
 

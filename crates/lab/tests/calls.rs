@@ -2,7 +2,7 @@
 //! `live.rs`, no test asserts a time: ratios have wide margins and get a second chance.
 
 use crate::support::{
-    Outcome, Skip, Trouble, assert_refused, latency, plan, run, scalar, scenario, twice,
+    CheckFailure, Outcome, Skip, assert_refused, latency, plan, run, scalar, scenario, twice,
 };
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
@@ -85,7 +85,11 @@ cpus = "1"
 
 /// Every period has a round trip or is missed, and the parts add up. It is wrong if there are none. A
 /// host that is busy with other things may not run a fair vCPU for most of a run: then the test is skipped.
-fn complete<'r>(r: &'r Recording, probe: &str, periods: u64) -> Result<&'r LatencyRecord, Trouble> {
+fn complete<'r>(
+    r: &'r Recording,
+    probe: &str,
+    periods: u64,
+) -> Result<&'r LatencyRecord, CheckFailure> {
     let l = latency(r, probe);
     assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{}", l.probe);
     let seen = l.hist.len() + l.missed;
@@ -123,7 +127,7 @@ live!(everybody_reaches_everybody, || -> Outcome {
             let batch = scalar(&r, "host.batch", "calls");
             assert_eq!(scalar(&r, "lab", "samples_invalid"), 0.0);
             let told = format!("{policy}: {others} other calls served, {batch} made");
-            if others > 5.0 && batch > 5.0 { Ok(()) } else { Err(Trouble::Wrong(told)) }
+            if others > 5.0 && batch > 5.0 { Ok(()) } else { Err(CheckFailure::Wrong(told)) }
         })?;
     }
     Ok(())
@@ -143,7 +147,7 @@ live!(a_boost_answers_the_ping_of_a_busy_guest, || -> Outcome {
         let (a, b) = (p99(a), p99(b));
         let boosts = scalar(&dynamic, "guest", "boosts");
         let told = format!("p99 {a} ns, then {b} ns, {boosts} boosts a second");
-        if b <= a && boosts > 100.0 { Ok(()) } else { Err(Trouble::Wrong(told)) }
+        if b <= a && boosts > 100.0 { Ok(()) } else { Err(CheckFailure::Wrong(told)) }
     })
 });
 

@@ -145,7 +145,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
 }
 
 /// The error and its remedy, as the end of a message: `why\n  remedy: what`.
-pub fn said(error: &io::Error) -> String {
+pub fn error_text(error: &io::Error) -> String {
     let remedy = remedy(error).map(|what| format!("\n  remedy: {what}"));
     format!("{error}{}", remedy.unwrap_or_default())
 }
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(why.kind(), io::ErrorKind::FileTooLarge);
         assert!(remedy(&why).is_some());
         fs::write(&path, b"\xff").unwrap();
-        assert!(said(&text(&path, 4).unwrap_err()).contains("UTF-8\n  remedy: "));
+        assert!(error_text(&text(&path, 4).unwrap_err()).contains("UTF-8\n  remedy: "));
         // Nothing is read of a file that is too large: this one would take hours.
         File::create(&path).unwrap().set_len(1 << 42).unwrap();
         assert_eq!(bytes(&path, MOST_TEXT).unwrap_err().to_string(), "it is larger than 4 MiB");

@@ -24,7 +24,7 @@ use crate::profile::{Costs, Cpu, Noise};
 use crate::toml_read::value::choice;
 pub use program::{Mode, Phase, Program, Step};
 pub use rogue::{Claim, Registers, RogueStep};
-pub use routine::{Act, IpiTo, LockKind, Room, Section};
+pub use routine::{Act, IpiTo, LockKind, QueueRoom, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
 
@@ -408,19 +408,19 @@ pub enum PolicyPlan {
 /// What to report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbePlan {
-    /// `host.NAME` or `VM.NAME`: a measuring task; with `.interrupt` for [`Moment::Interrupt`].
+    /// `host.NAME` or `VM.NAME`: a measuring task; with `.interrupt` for [`SampleEnd::Interrupt`].
     pub probe: String,
     /// The task.
     pub target: Target,
     /// End of its samples.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub moment: Moment,
+    pub moment: SampleEnd,
 }
 
 /// End of a sample that begins when a timer is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum SampleEnd {
     /// At the first instruction of the task that the timer wakes: cyclictest's latency.
     #[default]
     Task,

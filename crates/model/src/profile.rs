@@ -65,7 +65,7 @@ impl Cpu {
 
     /// Whether KVM does not use the preemption timer on this CPU: it has none, it is broken, or its 32 bits last less
     /// than ten seconds.
-    pub fn shuns_preemption_timer(&self) -> bool {
+    pub fn avoids_preemption_timer(&self) -> bool {
         let lasts_ms = |shift: u32| (1u64 << 32 << shift.min(31)) / u64::from(self.tsc_khz.max(1));
         self.preemption_timer_shift.is_none_or(|shift| lasts_ms(shift) < 10_000)
             || BROKEN_PREEMPTION_TIMER.contains(&self.signature)

@@ -15,6 +15,7 @@ mod group;
 mod host;
 mod keys;
 mod matrix;
+mod misfit;
 mod pinning;
 mod policies;
 mod powervm;
@@ -25,7 +26,6 @@ mod storm;
 #[cfg(test)]
 mod tests;
 mod timeline;
-mod unfit;
 mod virt;
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ use crate::plan::{HostSched, Plan, PolicyPlan};
 use crate::profile::Profile;
 use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
-use crate::toml_read::table::{Keyed, read_table};
+use crate::toml_read::table::{NamedTables, read_table};
 
 pub use crate::toml_read::units::{duration, show as duration_text};
 pub use keys::sched::fair_name;
@@ -60,9 +60,9 @@ use captures::Captures;
 use effect::Effects;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;
-use resolve::{Outside, Resolved};
+use misfit::PolicyMisfit;
+use resolve::{ResolveContext, Resolved};
 use set::Path;
-use unfit::Unfit;
 
 /// A scenario: checked, with every cell of its matrix resolved.
 #[derive(Clone, Debug)]
@@ -117,7 +117,7 @@ impl Scenario {
 
         let mut captures = Captures::new(loader, name);
         let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
-        let mut outside = Outside {
+        let mut outside = ResolveContext {
             captures: &mut captures,
             profiles: &mut profiles,
             builtin_policies: &builtin_policies,
@@ -184,9 +184,11 @@ impl Scenario {
                 for vm in &mut plan.vms {
                     policy.virt.apply(&mut vm.virt);
                 }
-                policy.pinning.apply(name, &mut plan).map_err(|Unfit { message, help }| {
-                    Diagnostic::whole("--policy", message, Some(help))
-                })?;
+                policy.pinning.apply(name, &mut plan).map_err(
+                    |PolicyMisfit { message, help }| {
+                        Diagnostic::whole("--policy", message, Some(help))
+                    },
+                )?;
                 if let HostSched::Credit1(credit1) = &mut plan.host.sched {
                     if let Some(patches) = cell.patches.get(name) {
                         credit1.patches = *patches;
@@ -212,7 +214,7 @@ impl Scenario {
         let message = format!("scenario {} has no policy `{name}`", self.name);
         let unfit = self.cells.iter().find_map(|cell| cell.unfit.get(name));
         let (message, help) = match unfit {
-            Some(Unfit { message, help }) => (message.clone(), help.clone()),
+            Some(PolicyMisfit { message, help }) => (message.clone(), help.clone()),
             None => (message, nearest(name, "policies", self.policies())),
         };
         Diagnostic::whole("--policy", message, Some(help))
@@ -225,7 +227,10 @@ fn read(tree: &Node, sources: &Sources) -> Result<ScenarioKeys, Diagnostics> {
     errors.finish(keys)
 }
 
-fn builtin_policies(sources: &Sources, source: usize) -> Result<Keyed<PolicyKeys>, Diagnostics> {
+fn builtin_policies(
+    sources: &Sources,
+    source: usize,
+) -> Result<NamedTables<PolicyKeys>, Diagnostics> {
     let tree = parse_document(sources, source, policies::BUILTIN)?;
     let errors = Collector::new(sources);
     let file: Option<policies::PolicyFile> = read_table(&tree, &errors);
@@ -237,7 +242,7 @@ fn resolve_cell(
     axes: &[Axis],
     cell: &[usize],
     sources: &Sources,
-    outside: &mut Outside<'_, '_>,
+    outside: &mut ResolveContext<'_, '_>,
 ) -> Result<Resolved, Diagnostics> {
     let errors = Collector::new(sources);
     let mut tree = tree.clone();

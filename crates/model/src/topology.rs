@@ -4,7 +4,7 @@ use vcoop_sched::config::Topology;
 
 use crate::diagnostic::Collector;
 use crate::limits::MAX_PCPUS;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::table::table;
 use crate::toml_read::value::Int;
 
@@ -12,17 +12,17 @@ table! {
     /// Where CPUs sit. The product of the three is the number of CPUs.
     pub(crate) struct TopologyTable = "{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }" {
         /// Hardware threads a core.
-        threads_per_core: At<Int<1, 8>> = "1",
+        threads_per_core: Placed<Int<1, 8>> = "1",
         /// Cores that share a last-level cache. Default: as many as the number of CPUs needs.
-        cores_per_llc: Option<At<Int<1, MAX_PCPUS>>>,
+        cores_per_llc: Option<Placed<Int<1, MAX_PCPUS>>>,
         /// Last-level caches: sockets of Intel's servers, CCXs of AMD's.
-        llcs: At<Int<1, MAX_PCPUS>> = "1",
+        llcs: Placed<Int<1, MAX_PCPUS>> = "1",
     }
 }
 
 /// The topology, if its number of CPUs is possible, and is that of the key with this path, if given.
 pub(crate) fn topology(
-    keys: &At<TopologyTable>,
+    keys: &Placed<TopologyTable>,
     cpus: Option<(u32, &str)>,
     errors: &Collector,
 ) -> Option<Topology> {

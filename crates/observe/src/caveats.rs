@@ -10,7 +10,7 @@ use vcoop_sources::trace::Tid;
 use vcoop_threads::Stat;
 use vcoop_vmm::Groups;
 
-use crate::subject::Vcpu;
+use crate::observed_vm::Vcpu;
 
 /// A file's text, trimmed.
 fn text(root: &Path, file: &str) -> Option<String> {

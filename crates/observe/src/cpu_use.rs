@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use vcoop_sources::trace::{Event, Tid, What};
+use vcoop_sources::trace::{Event, EventKind, Tid};
 
 /// Most threads that are counted separately; later ones count together, as others.
 const MOST_THREADS: usize = 4096;
 
 /// CPU time by user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub(crate) struct CpuTimeUse {
     pub(crate) vm: u64,
     /// Time of all other threads.
     pub(crate) others: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Used {
     pub(crate) unknown: u64,
 }
 
-impl Used {
+impl CpuTimeUse {
     /// Divides time of CPUs without an event between idle time and other threads. `idle`: idle time of all CPUs, by the
     /// kernel's counts. They are too coarse to tell of threads that ran for less than a `step`.
     pub(crate) fn divide(&mut self, time: u64, idle: u64, step: u64) {
@@ -36,7 +36,7 @@ impl Used {
 
 /// What a CPU runs.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum CpuOccupant {
     /// No event has come yet.
     Unseen,
     /// Events were lost.
@@ -57,7 +57,7 @@ struct Thread {
 pub(crate) struct CpuUse {
     pid: Option<u32>,
     /// What each CPU runs, and since when.
-    cpus: BTreeMap<u32, (u64, Who)>,
+    cpus: BTreeMap<u32, (u64, CpuOccupant)>,
     threads: BTreeMap<Tid, Thread>,
     /// Beginning of the window.
     from: u64,
@@ -72,7 +72,7 @@ impl CpuUse {
         let thread = |tid: &Tid| (*tid, Thread { cycles: 0, own: Some(true) });
         Self {
             pid,
-            cpus: cpus.iter().map(|cpu| (*cpu, (began, Who::Unseen))).collect(),
+            cpus: cpus.iter().map(|cpu| (*cpu, (began, CpuOccupant::Unseen))).collect(),
             threads: own.iter().map(thread).collect(),
             from: u64::MAX,
             unseen: 0,
@@ -93,8 +93,8 @@ impl CpuUse {
     /// Threads on CPUs, as of the events taken so far.
     pub(crate) fn current(&self) -> impl Iterator<Item = (u32, Tid)> {
         self.cpus.iter().filter_map(|(cpu, (_, who))| match who {
-            Who::Thread(tid) => Some((*cpu, *tid)),
-            Who::Unseen | Who::Unknown => None,
+            CpuOccupant::Thread(tid) => Some((*cpu, *tid)),
+            CpuOccupant::Unseen | CpuOccupant::Unknown => None,
         })
     }
 
@@ -102,29 +102,29 @@ impl CpuUse {
     pub(crate) fn take(&mut self, event: &Event, to: u64) {
         let (time, cpu) = (event.time, event.cpu);
         let Some((since, who)) = self.cpus.get(&cpu).copied() else { return };
-        match event.what {
+        match event.kind {
             // `prev` has had it since the event before, seen or not.
-            What::Switch { prev, next, .. } => {
-                self.book(Who::Thread(prev), since, time.min(to));
-                self.cpus.insert(cpu, (time, Who::Thread(next)));
+            EventKind::Switch { prev, next, .. } => {
+                self.book(CpuOccupant::Thread(prev), since, time.min(to));
+                self.cpus.insert(cpu, (time, CpuOccupant::Thread(next)));
             }
-            What::Lost { since: lost } => {
+            EventKind::Lost { since: lost } => {
                 let lost = lost.max(since);
                 self.book(who, since, lost.min(to));
-                self.book(Who::Unknown, lost, time.min(to));
-                self.cpus.insert(cpu, (time, Who::Unknown));
+                self.book(CpuOccupant::Unknown, lost, time.min(to));
+                self.cpus.insert(cpu, (time, CpuOccupant::Unknown));
             }
             _ => {}
         }
     }
 
     /// Books the part of this time that is in the window.
-    fn book(&mut self, who: Who, from: u64, to: u64) {
+    fn book(&mut self, who: CpuOccupant, from: u64, to: u64) {
         let cycles = to.saturating_sub(from.max(self.from));
         let tid = match who {
-            Who::Unseen => return self.unseen += cycles,
-            Who::Unknown => return self.unknown += cycles,
-            Who::Thread(tid) => tid,
+            CpuOccupant::Unseen => return self.unseen += cycles,
+            CpuOccupant::Unknown => return self.unknown += cycles,
+            CpuOccupant::Thread(tid) => tid,
         };
         if cycles == 0 {
             return;
@@ -148,7 +148,7 @@ impl CpuUse {
     }
 
     /// The window ended at `to`, before which all events have been taken in.
-    pub(crate) fn used(&mut self, to: u64) -> Used {
+    pub(crate) fn used(&mut self, to: u64) -> CpuTimeUse {
         for (cpu, (since, who)) in self.cpus.clone() {
             self.book(who, since, to);
             if since < to {
@@ -157,7 +157,7 @@ impl CpuUse {
         }
         self.look();
         let Self { unseen, unknown, rest: others, .. } = *self;
-        let mut used = Used { unseen, unknown, others, ..Used::default() };
+        let mut used = CpuTimeUse { unseen, unknown, others, ..CpuTimeUse::default() };
         for (tid, thread) in &self.threads {
             let to = match (tid, thread.own) {
                 (0, _) => &mut used.idle,
@@ -172,12 +172,13 @@ impl CpuUse {
 
 #[cfg(test)]
 mod tests {
-    use super::{CpuUse, Used};
-    use vcoop_sources::trace::{Event, Leaves, What};
+    use super::{CpuTimeUse, CpuUse};
+    use vcoop_sources::trace::{Event, EventKind, SwitchOut};
 
     fn switch(time: u64, cpu: u32, prev: i32, next: i32) -> Event {
-        let what = What::Switch { prev, leaves: Leaves::Runnable, next, comm: Default::default() };
-        Event { time, cpu, what }
+        let what =
+            EventKind::Switch { prev, leaves: SwitchOut::Runnable, next, comm: Default::default() };
+        Event { time, cpu, kind: what }
     }
 
     #[test]
@@ -192,18 +193,18 @@ mod tests {
         assert_eq!(crowd.current().collect::<Vec<_>>(), [(0, 9), (1, 0)]);
         // Of a CPU without an event nothing is known.
         take(&mut crowd, &[switch(210, 0, 9, 5), switch(220, 7, 1, 2)], 200);
-        let used = Used { vm: 50, others: 30 + 50, idle: 70, unseen: 100, unknown: 0 };
+        let used = CpuTimeUse { vm: 50, others: 30 + 50, idle: 70, unseen: 100, unknown: 0 };
         assert_eq!(crowd.used(200), used);
         // The next one goes on with what is known.
         crowd.begin(210);
-        let used = Used { vm: 90, others: 0, idle: 90, unseen: 90, unknown: 0 };
+        let used = CpuTimeUse { vm: 90, others: 0, idle: 90, unseen: 90, unknown: 0 };
         assert_eq!(crowd.used(300), used);
     }
 
     #[test]
     fn a_thread_that_is_never_switched_is_no_idle_cpu() {
         let divided = |idle| {
-            let mut used = Used { idle: 100, ..Used::default() };
+            let mut used = CpuTimeUse { idle: 100, ..CpuTimeUse::default() };
             used.divide(80, idle, 20);
             (used.idle, used.others)
         };
@@ -214,16 +215,20 @@ mod tests {
     #[test]
     fn what_was_lost_belongs_to_nobody() {
         let mut crowd = CpuUse::new(&[0, 1, 2], &[5], None, 0);
-        let lost = |cpu| Event { time: 60, cpu, what: What::Lost { since: 30 } };
+        let lost = |cpu| Event { time: 60, cpu, kind: EventKind::Lost { since: 30 } };
         crowd.begin(0);
         crowd.take(&switch(10, 0, 0, 5), u64::MAX);
         crowd.take(&lost(0), u64::MAX);
         crowd.take(&lost(1), u64::MAX);
         crowd.take(&switch(80, 0, 9, 0), u64::MAX);
         // Of one CPU nothing is known since then, and of one no event came at all.
-        let used = Used { vm: 20, others: 20, idle: 20 + 10, unseen: 30 + 100, unknown: 30 + 70 };
+        let used =
+            CpuTimeUse { vm: 20, others: 20, idle: 20 + 10, unseen: 30 + 100, unknown: 30 + 70 };
         assert_eq!(crowd.used(100), used);
         crowd.begin(100);
-        assert_eq!(crowd.used(110), Used { idle: 10, unseen: 10, unknown: 10, ..Used::default() });
+        assert_eq!(
+            crowd.used(110),
+            CpuTimeUse { idle: 10, unseen: 10, unknown: 10, ..CpuTimeUse::default() }
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use vcoop_policy::thread::Policy;
-use vcoop_sources::trace::{Comm, Event, Leaves, Tid, What};
+use vcoop_sources::trace::{Comm, Event, EventKind, SwitchOut, Tid};
 use vcoop_threads::{Attributes, Stat, affinity};
 
 use crate::group::Group;
@@ -17,7 +17,7 @@ const MOST_THREADS: usize = 1 << 14;
 
 /// Something that a thread did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Did {
+pub(crate) enum ThreadEvent {
     /// A CPU goes from one thread to another.
     Switch { prev: Tid, runnable: bool, next: Tid },
     /// A thread is woken, by another one or by an interrupt.
@@ -28,15 +28,15 @@ pub(crate) enum Did {
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct TimedEvent {
     pub(crate) time: u64,
     pub(crate) cpu: u32,
-    pub(crate) did: Did,
+    pub(crate) event: ThreadEvent,
 }
 
 /// A thread, as it was when it was first seen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Person {
+pub(crate) struct ThreadFacts {
     pub(crate) name: String,
     /// CPUs that it may use; `None`, as for the fields below: it ended before it could be asked.
     pub(crate) cpus: Option<Vec<u32>>,
@@ -49,8 +49,8 @@ pub(crate) struct Person {
 /// The events of a window.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    pub(crate) events: Vec<Kept>,
-    pub(crate) people: BTreeMap<Tid, Person>,
+    pub(crate) events: Vec<TimedEvent>,
+    pub(crate) threads: BTreeMap<Tid, ThreadFacts>,
     /// Threads that were seen but not looked up yet.
     strangers: BTreeMap<Tid, Comm>,
     /// Time from which on there was no room for events.
@@ -69,26 +69,26 @@ impl History {
         if self.full.is_some() {
             return;
         }
-        let did = match event.what {
-            What::Switch { prev, leaves, next, comm } => {
+        let did = match event.kind {
+            EventKind::Switch { prev, leaves, next, comm } => {
                 self.sees(next, comm);
                 self.sees(prev, Comm::default());
-                Did::Switch { prev, runnable: leaves == Leaves::Runnable, next }
+                ThreadEvent::Switch { prev, runnable: leaves == SwitchOut::Runnable, next }
             }
-            What::Waking { tid, by, .. } => Did::Waking { tid, by },
-            What::Lost { .. } => Did::Lost,
+            EventKind::Waking { tid, by, .. } => ThreadEvent::Waking { tid, by },
+            EventKind::Lost { .. } => ThreadEvent::Lost,
             _ => return,
         };
         if self.events.len() >= MOST_EVENTS {
             self.full = Some(event.time);
             return;
         }
-        self.events.push(Kept { time: event.time, cpu: event.cpu, did });
+        self.events.push(TimedEvent { time: event.time, cpu: event.cpu, event: did });
     }
 
     fn sees(&mut self, tid: Tid, comm: Comm) {
-        let known = tid == 0 || self.people.contains_key(&tid);
-        if !known && self.people.len() + self.strangers.len() < MOST_THREADS {
+        let known = tid == 0 || self.threads.contains_key(&tid);
+        if !known && self.threads.len() + self.strangers.len() < MOST_THREADS {
             let name = self.strangers.entry(tid).or_default();
             if name[0] == 0 {
                 *name = comm;
@@ -101,14 +101,14 @@ impl History {
         for (tid, comm) in std::mem::take(&mut self.strangers) {
             let own = fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
             let name = if own.is_empty() { comm.as_slice() } else { own.as_slice() };
-            let person = Person {
+            let person = ThreadFacts {
                 name: readable(name),
                 cpus: affinity(tid).ok(),
                 policy: Attributes::get(tid).ok().map(|attributes| attributes.to_policy()),
                 start: Stat::open(tid).ok().and_then(|stat| stat.start()),
                 group: Group::of(Path::new("/"), tid),
             };
-            self.people.insert(tid, person);
+            self.threads.insert(tid, person);
         }
     }
 }
@@ -127,7 +127,7 @@ fn readable(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{History, readable};
-    use vcoop_sources::trace::{Comm, Event, Leaves, What};
+    use vcoop_sources::trace::{Comm, Event, EventKind, SwitchOut};
     use vcoop_threads::{affinity, gettid};
 
     #[test]
@@ -144,15 +144,16 @@ mod tests {
         let mut comm = Comm::default();
         comm[..4].copy_from_slice(b"gone");
         // Above the largest number of a thread.
-        let what = What::Switch { prev: own, leaves: Leaves::Asleep, next: 4_194_305, comm };
-        history.take(&Event { time: 5, cpu: 0, what });
+        let what =
+            EventKind::Switch { prev: own, leaves: SwitchOut::Asleep, next: 4_194_305, comm };
+        history.take(&Event { time: 5, cpu: 0, kind: what });
         history.look();
-        let (gone, own) = (&history.people[&4_194_305], &history.people[&own]);
+        let (gone, own) = (&history.threads[&4_194_305], &history.threads[&own]);
         assert_eq!((gone.name.as_str(), &gone.cpus, gone.start), ("gone", &None, None));
         assert_eq!(own.cpus, affinity(0).ok());
         assert!(own.policy.is_some() && own.start.is_some());
         assert_eq!(history.events.len(), 1);
         history.begin();
-        assert!(history.events.is_empty() && history.people.len() == 2);
+        assert!(history.events.is_empty() && history.threads.len() == 2);
     }
 }

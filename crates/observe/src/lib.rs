@@ -36,14 +36,14 @@ mod cpu_use;
 mod follow;
 mod group;
 mod history;
+mod names;
 mod observation;
+mod observed_vm;
 mod scenario_writer;
 mod scene_vcpu;
-mod subject;
-mod told;
 mod trace_text;
 mod urgent;
 
-pub use observation::{NO_EXITS, Nobody, Observation, Observed, Slicing};
+pub use observation::{NO_EXITS, NoObserver, Observation, ObservationResult, Slicing};
+pub use observed_vm::{ObservedVm, Vcpu};
 pub use scenario_writer::Scene;
-pub use subject::{Subject, Vcpu};

@@ -9,24 +9,24 @@ use vcoop_model::recording::Recording;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_model::{Missing, Note};
 use vcoop_policy::thread::Policy;
-use vcoop_sources::trace::{Event, Reason, Recorder, Span, State, Thread, Tid, What};
+use vcoop_sources::trace::{Event, EventKind, Reason, Recorder, Span, State, Thread, Tid};
 use vcoop_threads::clock::{ClockId, kernel_clock};
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{
-    Attributes, RunTime, Stat, Stay, USER_TICK_NS, affinity, allowed_cpus, apart_from, cpu_list,
-    gettid, idle_ns, run_time,
+    AffinityGuard, Attributes, RunTime, Stat, USER_TICK_NS, affinity, allowed_cpus, apart_from,
+    cpu_list, gettid, idle_ns, run_time,
 };
-use vcoop_window::Number;
+use vcoop_window::VcpuNumbers;
 
 use crate::caveats::{self, Throttled};
-use crate::cpu_use::{CpuUse, Used};
+use crate::cpu_use::{CpuTimeUse, CpuUse};
 use crate::follow::{Follower, Sample, Shares};
 use crate::group::Group;
 use crate::history::History;
+use crate::names::ObservedNames;
+use crate::observed_vm::{ObservedVm, Vcpu};
 use crate::scenario_writer::Scene;
 use crate::scene_vcpu::SceneVcpu;
-use crate::subject::{Subject, Vcpu};
-use crate::told::Names;
 use crate::urgent::Urgent;
 
 /// The note of an observation without exits.
@@ -49,7 +49,7 @@ pub struct Slicing {
 
 /// Result of a window.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct ObservationResult {
     /// The series that the [crate](crate) lists.
     pub recording: Recording,
     /// How long the window was.
@@ -62,14 +62,14 @@ pub struct Observed {
 
 /// An observer that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoObserver;
 
-impl Observer for Nobody {}
+impl Observer for NoObserver {}
 
 /// A VM under observation.
 #[derive(Debug)]
 pub struct Observation {
-    subject: Subject,
+    subject: ObservedVm,
     recorder: Recorder,
     clock: Clock,
     cpus: Vec<u32>,
@@ -78,7 +78,7 @@ pub struct Observation {
     history: Option<History>,
     window: Option<Window>,
     /// Keeps this thread off the observed CPUs, if the host has others.
-    _stay: Stay,
+    _stay: AffinityGuard,
 }
 
 /// A window that is open.
@@ -103,7 +103,7 @@ struct Window {
     /// Its beginning in clock ticks since boot.
     ticks: u64,
     /// Names for an observer, once there is one.
-    names: Option<Names>,
+    names: Option<ObservedNames>,
     /// The observer has been told that the window is open.
     told: bool,
 }
@@ -122,12 +122,12 @@ impl Observation {
     /// Longest time between two calls of [`poll`](Self::poll) without loss on most hosts.
     pub const LOOK: Duration = LOOK;
 
-    /// Starts to record all CPUs, and what all threads do, for [`Observed::scene`].
+    /// Starts to record all CPUs, and what all threads do, for [`ObservationResult::scene`].
     ///
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn of_everybody(subject: Subject) -> Result<Self, Missing> {
+    pub fn of_everybody(subject: ObservedVm) -> Result<Self, Missing> {
         let all = allowed_cpus().unwrap_or_default();
         let mut this = Self::on(subject, &all)?;
         this.recorder.hear_all_wakings();
@@ -140,12 +140,12 @@ impl Observation {
     /// # Errors
     ///
     /// What this host lacks, or what the VM has lost since it was found.
-    pub fn new(subject: Subject) -> Result<Self, Missing> {
+    pub fn new(subject: ObservedVm) -> Result<Self, Missing> {
         Self::on(subject, &[])
     }
 
     /// Records these CPUs, and those that the VM may use.
-    fn on(subject: Subject, also: &[u32]) -> Result<Self, Missing> {
+    fn on(subject: ObservedVm, also: &[u32]) -> Result<Self, Missing> {
         if subject.vcpus.is_empty() {
             return Err(Missing {
                 what: format!("the threads of {}'s vCPUs are not known", subject.name),
@@ -189,7 +189,7 @@ impl Observation {
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
         let crowd = CpuUse::new(&cpus, &own, subject.pid, recorder.began());
         let taken = cpus.iter().copied();
-        let stay = Stay::on(&apart_from(&affinity(0).unwrap_or_default(), taken));
+        let stay = AffinityGuard::on(&apart_from(&affinity(0).unwrap_or_default(), taken));
         Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None, _stay: stay })
     }
 
@@ -207,7 +207,7 @@ impl Observation {
     pub fn begin(&mut self, slicing: Slicing) {
         // Earlier events are read while no window is open, so that they do not count.
         self.window = None;
-        self.poll(&mut Nobody);
+        self.poll(&mut NoObserver);
         let subject = &self.subject;
         let throttled = throttled(subject);
         let sliced = (slicing.slices, slicing.duration_ns);
@@ -244,7 +244,7 @@ impl Observation {
     }
 
     /// Reads new events. Call it every [`LOOK`](Self::LOOK), or events may be lost. The observer gets the window's
-    /// samples, and all its events if it wants any window, whatever times it asks for. [`Nobody`] ignores all.
+    /// samples, and all its events if it wants any window, whatever times it asks for. [`NoObserver`] ignores all.
     pub fn poll(&mut self, observer: &mut dyn Observer) {
         self.take_in(u64::MAX, observer);
         self.crowd.look();
@@ -258,7 +258,7 @@ impl Observation {
             && window.names.is_none()
             && !observer.windows().is_empty()
         {
-            let names = Names::new(subject, cpus);
+            let names = ObservedNames::new(subject, cpus);
             observer.thread_names(&names.names);
             window.names = Some(names);
         }
@@ -288,7 +288,7 @@ impl Observation {
     /// # Errors
     ///
     /// Why the recording broke off.
-    pub fn end(&mut self, observer: &mut dyn Observer) -> Result<Observed, String> {
+    pub fn end(&mut self, observer: &mut dyn Observer) -> Result<ObservationResult, String> {
         let to = tsc();
         let counted: Vec<RunTime> = self.subject.tids().map(run_time).collect();
         let Some(from) = self.window.as_ref().map(|window| window.from) else {
@@ -350,8 +350,8 @@ impl Observation {
         let step = self.clock.to_cycles(USER_TICK_NS * self.cpus.len() as Ns);
         used.divide(used.unseen.saturating_sub(silent), self.clock.to_cycles(idle), step);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
-        let number = |v: &Vcpu| Number { index: v.index, kvm_id: v.kvm_id };
-        let numbers: Vec<Number> = self.subject.vcpus.iter().map(number).collect();
+        let number = |v: &Vcpu| VcpuNumbers { index: v.index, kvm_id: v.kvm_id };
+        let numbers: Vec<VcpuNumbers> = self.subject.vcpus.iter().map(number).collect();
         let urgent = window.urgent.take().map(|u| u.end(&self.subject.name, &numbers, ns));
         let counts = urgent.as_ref().and_then(|urgent| urgent.as_ref().ok()).map(|u| &*u.by_vcpu);
         let scene = self.scene(&mut window, to, counts);
@@ -396,7 +396,7 @@ impl Observation {
             vcpus: vcpus.collect(),
             cooperates: urgent.is_some(),
             events: std::mem::take(&mut history.events),
-            people: history.people.clone(),
+            threads: history.threads.clone(),
             observer: gettid(),
             window: (window.from, to),
             clock: window.clock,
@@ -404,7 +404,7 @@ impl Observation {
         })
     }
 
-    fn observed(&self, window: Window, used: Used, ns: Ns, cost_ns: Ns) -> Observed {
+    fn observed(&self, window: Window, used: CpuTimeUse, ns: Ns, cost_ns: Ns) -> ObservationResult {
         let mut notes = self.notes(&window);
         let mut recording = Recording::default();
         let time = |cycles: u64| self.clock.to_ns(cycles) as f64 / ns as f64;
@@ -460,7 +460,7 @@ impl Observation {
             );
             notes.push(Note::new(evidence, Some("let it be less busy, or observe for less time")));
         }
-        Observed { recording, window_ns: ns, notes, scene: None }
+        ObservationResult { recording, window_ns: ns, notes, scene: None }
     }
 
     fn notes(&self, window: &Window) -> Vec<Note> {
@@ -495,7 +495,7 @@ impl Observation {
 }
 
 /// Throttled time of the control groups of its vCPUs so far.
-fn throttled(subject: &Subject) -> Throttled {
+fn throttled(subject: &ObservedVm) -> Throttled {
     Throttled::of(Path::new("/"), subject.tids())
 }
 
@@ -504,7 +504,7 @@ impl Window {
         if event.time < self.from || event.time >= to {
             return;
         }
-        if let What::Exit { tid, reason: Some(reason) } = event.what {
+        if let EventKind::Exit { tid, reason: Some(reason) } = event.kind {
             *self.exits.entry((tid, reason)).or_default() += 1;
         }
         if let Some(names) = &mut self.names {

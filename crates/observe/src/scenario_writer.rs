@@ -18,9 +18,9 @@ use vcoop_threads::tsc::Clock;
 use vcoop_vmm::{CpuMax, Level};
 
 use crate::group::{Group, Hierarchy};
-use crate::history::{Did, Kept, Person};
+use crate::history::{ThreadEvent, ThreadFacts, TimedEvent};
 use crate::scene_vcpu::SceneVcpu;
-use crate::trace_text::{Stamp, mark, priority, script, switch, waking};
+use crate::trace_text::{Timestamp, mark, priority, script, switch, waking};
 
 /// A thread that used less than this share of the window is no hog.
 const LEAST_HOG: f64 = 0.01;
@@ -35,8 +35,8 @@ pub struct Scene {
     pub(crate) vcpus: Vec<SceneVcpu>,
     /// Whether its guest has a driver, which reports how often urgent tasks were woken.
     pub cooperates: bool,
-    pub(crate) events: Vec<Kept>,
-    pub(crate) people: BTreeMap<Tid, Person>,
+    pub(crate) events: Vec<TimedEvent>,
+    pub(crate) threads: BTreeMap<Tid, ThreadFacts>,
     /// The thread that observed.
     pub(crate) observer: Tid,
     /// Beginning and end, and a clock that counts from the beginning.
@@ -59,12 +59,12 @@ type Place = (Option<Vec<u32>>, Option<Group>);
 
 /// All threads but the vCPUs.
 #[derive(Debug, Default)]
-struct Others {
+struct OtherThreads {
     hogs: BTreeMap<Hogs, u32>,
     captured: BTreeMap<Place, BTreeSet<Tid>>,
 }
 
-impl Others {
+impl OtherThreads {
     /// The groups that each thread is in, and those of the VM's vCPUs.
     fn groups<'g>(&'g self, vm: Option<&'g Group>) -> Hierarchy<'g> {
         let hogs = self.hogs.iter().map(|(hogs, count)| (&hogs.place, *count as usize));
@@ -248,7 +248,7 @@ impl Scene {
     /// How many threads are in each group, or in groups in it.
     fn crowds(&self) -> BTreeMap<&[Level], u32> {
         let mut crowds = BTreeMap::new();
-        for group in self.people.values().filter_map(|person| person.group.as_ref()) {
+        for group in self.threads.values().filter_map(|person| person.group.as_ref()) {
             for depth in 1..=group.0.len() {
                 *crowds.entry(&group.0[..depth]).or_insert(0) += 1;
             }
@@ -257,7 +257,7 @@ impl Scene {
     }
 
     /// The groups of a thread, without one that only it is in and that has no effect.
-    fn group_of(person: &Person, crowds: &BTreeMap<&[Level], u32>) -> Option<Group> {
+    fn group_of(person: &ThreadFacts, crowds: &BTreeMap<&[Level], u32>) -> Option<Group> {
         let mut own = person.group.clone()?;
         let is_usual = person.policy.is_none_or(|policy| policy == Policy::NORMAL);
         if crowds.get(&*own.0) == Some(&1) && is_usual {
@@ -273,16 +273,16 @@ impl Scene {
         let mut woken_by: BTreeMap<Tid, u32> = BTreeMap::new();
         let (mut here, mut elsewhere) = (0, 0);
         for event in &self.events {
-            match event.did {
-                Did::Waking { tid, .. } if is_vcpu(tid) => {
+            match event.event {
+                ThreadEvent::Waking { tid, .. } if is_vcpu(tid) => {
                     woken_by.insert(tid, event.cpu);
                 }
-                Did::Switch { next, .. } => match woken_by.remove(&next) {
+                ThreadEvent::Switch { next, .. } => match woken_by.remove(&next) {
                     Some(cpu) if cpu == event.cpu => here += 1,
                     Some(_) => elsewhere += 1,
                     None => {}
                 },
-                Did::Waking { .. } | Did::Lost => {}
+                ThreadEvent::Waking { .. } | ThreadEvent::Lost => {}
             }
         }
         elsewhere > here
@@ -307,7 +307,7 @@ impl Scene {
     }
 
     /// Sorts all threads but the vCPUs and the observer.
-    fn others(&self) -> Others {
+    fn others(&self) -> OtherThreads {
         #[derive(Clone, Copy, Default)]
         struct Seen {
             ran: u64,
@@ -316,26 +316,26 @@ impl Scene {
         let mut seen: BTreeMap<Tid, Seen> = BTreeMap::new();
         let mut since: BTreeMap<u32, u64> = BTreeMap::new();
         for event in &self.events {
-            match event.did {
-                Did::Switch { prev, runnable, next } => {
+            match event.event {
+                ThreadEvent::Switch { prev, runnable, next } => {
                     let from = since.insert(event.cpu, event.time).unwrap_or(self.window.0);
                     let prev = seen.entry(prev).or_default();
                     prev.ran += event.time.saturating_sub(from);
                     prev.slept |= !runnable;
                     seen.entry(next).or_default();
                 }
-                Did::Waking { tid, .. } => seen.entry(tid).or_default().slept = true,
-                Did::Lost => {
+                ThreadEvent::Waking { tid, .. } => seen.entry(tid).or_default().slept = true,
+                ThreadEvent::Lost => {
                     since.insert(event.cpu, event.time);
                 }
             }
         }
         let length = self.window.1.saturating_sub(self.window.0).max(1) as f64;
-        let (mut others, crowds) = (Others::default(), self.crowds());
+        let (mut others, crowds) = (OtherThreads::default(), self.crowds());
         let vcpus: BTreeSet<Tid> = self.vcpus.iter().map(|v| v.tid).collect();
         let is_other = |tid: &Tid| *tid != 0 && *tid != self.observer && !vcpus.contains(tid);
         for (tid, seen) in seen.into_iter().filter(|(tid, _)| is_other(tid)) {
-            let person = self.people.get(&tid).cloned().unwrap_or_default();
+            let person = self.threads.get(&tid).cloned().unwrap_or_default();
             let before = person.start.is_some_and(|start| start <= self.began);
             let place = (person.cpus.clone(), Self::group_of(&person, &crowds));
             if !seen.slept && before && seen.ran as f64 >= LEAST_HOG * length {
@@ -354,32 +354,32 @@ impl Scene {
     /// first event of any thread to the last one, so that what a thread did once is not repeated at once.
     fn trace(&self, members: &BTreeSet<Tid>) -> String {
         let mut text = String::from("# tracer: nop\n");
-        let place = |event: &Kept| (event.cpu, Stamp(self.clock.ns_at(event.time)));
+        let place = |event: &TimedEvent| (event.cpu, Timestamp(self.clock.ns_at(event.time)));
         if let Some(first) = self.events.first() {
             mark(&mut text, place(first), "begin");
         }
         let own = |tid: Tid| if members.contains(&tid) { tid } else { 0 };
         let who = |tid: Tid| {
-            let person = self.people.get(&tid);
+            let person = self.threads.get(&tid);
             let name = person.map_or("gone", |person| person.name.as_str());
             (name.to_owned(), priority(person.and_then(|person| person.policy)))
         };
         for event in &self.events {
             let (cpu, at) = place(event);
-            match event.did {
-                Did::Switch { prev, runnable, next } => {
+            match event.event {
+                ThreadEvent::Switch { prev, runnable, next } => {
                     let (prev, next) = (own(prev), own(next));
                     if prev != next {
                         let state = if runnable || prev == 0 { "R" } else { "S" };
                         switch(&mut text, (cpu, at), (prev, who(prev)), state, (next, who(next)));
                     }
                 }
-                Did::Waking { tid, by } if members.contains(&tid) => {
+                ThreadEvent::Waking { tid, by } if members.contains(&tid) => {
                     waking(&mut text, (cpu, at), by.map_or(0, own), (tid, who(tid)));
                 }
-                Did::Waking { .. } => {}
+                ThreadEvent::Waking { .. } => {}
                 // Writing to a string does not fail.
-                Did::Lost => {
+                ThreadEvent::Lost => {
                     let _ = writeln!(text, "CPU:{cpu} [LOST EVENTS]");
                 }
             }
@@ -396,7 +396,7 @@ mod tests {
     use super::{Scene, policy_text, priority};
     use crate::follow::Step;
     use crate::group::Group;
-    use crate::history::{Did, Kept, Person};
+    use crate::history::{ThreadEvent, ThreadFacts, TimedEvent};
     use crate::scene_vcpu::SceneVcpu;
     use vcoop_capture::{Capture, Limits, Shape};
     use vcoop_model::plan::Step as Replayed;
@@ -409,11 +409,12 @@ mod tests {
     /// Thread 5 is a vCPU, 7 a hog on CPU 1, 8 and 9 talk to each other, 6 observes.
     fn scene() -> Scene {
         let own = || Some(Group::one("user.slice", 1024));
-        let at = |ms: u64, cpu, did| Kept { time: 1_000 * MS + ms * MS, cpu, did };
-        let switch =
-            |ms, cpu, prev, runnable, next| at(ms, cpu, Did::Switch { prev, runnable, next });
-        let wake = |ms, cpu, tid, by| at(ms, cpu, Did::Waking { tid, by });
-        let person = |name: &str, cpus: &[u32], start| Person {
+        let at = |ms: u64, cpu, did| TimedEvent { time: 1_000 * MS + ms * MS, cpu, event: did };
+        let switch = |ms, cpu, prev, runnable, next| {
+            at(ms, cpu, ThreadEvent::Switch { prev, runnable, next })
+        };
+        let wake = |ms, cpu, tid, by| at(ms, cpu, ThreadEvent::Waking { tid, by });
+        let person = |name: &str, cpus: &[u32], start| ThreadFacts {
             name: name.to_owned(),
             cpus: Some(cpus.to_vec()),
             policy: Some(Policy::Normal { nice: 5, slice_ns: None }),
@@ -460,7 +461,7 @@ mod tests {
                 switch(9, 0, 6, false, 0),
                 switch(12, 1, 7, true, 5),
             ],
-            people: [
+            threads: [
                 (7, person("my hog", &[1], 3)),
                 (8, person("a", &[0, 1], 3)),
                 (9, person("b", &[0, 1], 3)),
@@ -479,14 +480,14 @@ mod tests {
         let mut scene = scene();
         scene.vcpus.truncate(1);
         assert!(!scene.tables("web", 2, &Some).contains("timer ="));
-        let at = |ms: u64, cpu, did| Kept { time: 1_000 * MS + ms * MS, cpu, did };
-        let wake = at(13, 1, Did::Waking { tid: 5, by: Some(8) });
-        let switch = at(14, 0, Did::Switch { prev: 0, runnable: true, next: 5 });
+        let at = |ms: u64, cpu, did| TimedEvent { time: 1_000 * MS + ms * MS, cpu, event: did };
+        let wake = at(13, 1, ThreadEvent::Waking { tid: 5, by: Some(8) });
+        let switch = at(14, 0, ThreadEvent::Switch { prev: 0, runnable: true, next: 5 });
         scene.events.extend([wake, switch]);
         assert!(scene.tables("web", 2, &Some).contains("timer = \"exitless\"\n"));
         scene.events.extend([(15, 0), (16, 0)].into_iter().flat_map(|(ms, cpu)| {
-            let wake = at(ms, cpu, Did::Waking { tid: 5, by: None });
-            [wake, at(ms, 0, Did::Switch { prev: 0, runnable: true, next: 5 })]
+            let wake = at(ms, cpu, ThreadEvent::Waking { tid: 5, by: None });
+            [wake, at(ms, 0, ThreadEvent::Switch { prev: 0, runnable: true, next: 5 })]
         }));
         assert!(!scene.is_woken_from_elsewhere(), "a timer of its own CPU does");
     }
@@ -560,10 +561,10 @@ mod tests {
             );
         }
         // With a quota even one that has all.
-        let mut limited = scene.people[&7].group.clone();
+        let mut limited = scene.threads[&7].group.clone();
         limited.as_mut().unwrap().0[0].quota = Some(MAX);
         put(&mut scene, &limited);
-        scene.people.values_mut().for_each(|person| person.group.clone_from(&limited));
+        scene.threads.values_mut().for_each(|person| person.group.clone_from(&limited));
         let text = scene.tables("web", 2, &Some);
         let group = "name = \"user_slice\"\nweight = 1024\ncpu_max = \"150000us/100000us\"\n";
         assert!(text.contains(group), "{text}");
@@ -585,8 +586,8 @@ mod tests {
             vcpu.group = group(&["machine", "web", name]);
         }
         // The hog is a thread of another VM, and another thread.
-        scene.people.get_mut(&7).unwrap().group = group(&["machine", "db", "vcpu0"]);
-        scene.people.get_mut(&8).unwrap().group = group(&["machine", "db", "emulator"]);
+        scene.threads.get_mut(&7).unwrap().group = group(&["machine", "db", "vcpu0"]);
+        scene.threads.get_mut(&8).unwrap().group = group(&["machine", "db", "emulator"]);
         let text = scene.tables("web", 2, &Some);
         for line in [
             "waits = true\ngroup = \"web\"\nvcpu_groups = true\n",
@@ -599,7 +600,7 @@ mod tests {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         // Alone in its group, a nice value counts for nothing; without one, it counts as it would outside.
-        scene.people.get_mut(&7).unwrap().policy = Some(Policy::NORMAL);
+        scene.threads.get_mut(&7).unwrap().policy = Some(Policy::NORMAL);
         let text = scene.tables("web", 2, &Some);
         assert!(text.contains("cpus = \"1\"\ngroup = \"db\"\n"), "{text}");
         scene.vcpus[1].group.as_mut().unwrap().0[2].quota = Some(MAX);

@@ -25,27 +25,27 @@ pub(crate) fn priority(policy: Option<Policy>) -> i32 {
 
 /// A time of a trace, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp(pub(crate) Ns);
+pub(crate) struct Timestamp(pub(crate) Ns);
 
-impl std::fmt::Display for Stamp {
+impl std::fmt::Display for Timestamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
 
 /// A thread's number, name and priority.
-pub(crate) type Who = (Tid, (String, i32));
+pub(crate) type ThreadLabel = (Tid, (String, i32));
 
-fn name_of((tid, (name, priority)): &Who, cpu: u32) -> (String, i32) {
+fn name_of((tid, (name, priority)): &ThreadLabel, cpu: u32) -> (String, i32) {
     if *tid == 0 { (format!("swapper/{cpu}"), NICE_0) } else { (name.clone(), *priority) }
 }
 
 pub(crate) fn switch(
     text: &mut String,
-    (cpu, at): (u32, Stamp),
-    prev: Who,
+    (cpu, at): (u32, Timestamp),
+    prev: ThreadLabel,
     state: &str,
-    next: Who,
+    next: ThreadLabel,
 ) {
     let ((prev_name, prev_prio), (next_name, next_prio)) =
         (name_of(&prev, cpu), name_of(&next, cpu));
@@ -60,7 +60,7 @@ pub(crate) fn switch(
 }
 
 /// `by`: 0 for an interrupt.
-pub(crate) fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: Who) {
+pub(crate) fn waking(text: &mut String, (cpu, at): (u32, Timestamp), by: Tid, who: ThreadLabel) {
     let (tid, (name, priority)) = who;
     let flags = if by == 0 { "d.h2." } else { "d..2." };
     // Writing to a string does not fail.
@@ -72,7 +72,7 @@ pub(crate) fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: W
 }
 
 /// A marker line of the recorder.
-pub(crate) fn mark(text: &mut String, (cpu, at): (u32, Stamp), word: &str) {
+pub(crate) fn mark(text: &mut String, (cpu, at): (u32, Timestamp), word: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "vcoop-0 [{cpu:03}] ..... {at}: tracing_mark_write: {word}");
 }
@@ -86,13 +86,13 @@ pub(crate) fn script(task: &str, steps: &[Step]) -> String {
     for step in steps {
         match step {
             Step::Run(ns) => {
-                switch(&mut text, (0, Stamp(at)), idle(), "R", own());
+                switch(&mut text, (0, Timestamp(at)), idle(), "R", own());
                 at += ns;
-                switch(&mut text, (0, Stamp(at)), own(), "S", idle());
+                switch(&mut text, (0, Timestamp(at)), own(), "S", idle());
             }
             Step::Sleep(ns) => {
                 at += ns;
-                waking(&mut text, (0, Stamp(at)), 0, own());
+                waking(&mut text, (0, Timestamp(at)), 0, own());
             }
         }
     }

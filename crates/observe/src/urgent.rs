@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
 use vcoop_policy::config::Ns;
-use vcoop_window::{Latencies, Number, Window};
+use vcoop_window::{Latencies, VcpuNumbers, Window};
 
 /// Most samples a second that a guest can plausibly have; it may report any number.
 const MOST_PER_S: u64 = 1_000_000;
@@ -18,7 +18,7 @@ pub(crate) struct Urgent {
 
 /// Latency of the guest's urgent tasks in a window.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct UrgentLatency {
     /// From when the timers that woke them were due until they ran.
     pub(crate) latency: LatencyRecord,
     /// Number of samples on each vCPU.
@@ -34,7 +34,12 @@ impl Urgent {
     }
 
     /// What was counted since; or why that is not known.
-    pub(crate) fn end(&self, vm: &str, vcpus: &[Number], ns: Ns) -> Result<Served, &'static str> {
+    pub(crate) fn end(
+        &self,
+        vm: &str,
+        vcpus: &[VcpuNumbers],
+        ns: Ns,
+    ) -> Result<UrgentLatency, &'static str> {
         let now = Latencies::read(&self.window).ok_or("the guest's driver has gone")?;
         let new = now.since(&self.before).ok_or("the guest's driver was loaded anew")?;
         let count = new.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
@@ -55,6 +60,9 @@ impl Urgent {
         record.worst = new.iter().rev().take(1).map(worst).collect();
         let of_slot = |slot| now.of_slot(slot).wrapping_sub(self.before.of_slot(slot));
         let slots = self.window.slots_of(vcpus).into_iter();
-        Ok(Served { latency: record, by_vcpu: slots.map(|slot| slot.map_or(0, of_slot)).collect() })
+        Ok(UrgentLatency {
+            latency: record,
+            by_vcpu: slots.map(|slot| slot.map_or(0, of_slot)).collect(),
+        })
     }
 }

@@ -12,7 +12,7 @@ use vcoop_capture::{Capture, Limits};
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
-use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
+use vcoop_observe::{NoObserver, Observation, ObservationResult, ObservedVm, Slicing, Vcpu};
 use vcoop_testing::rig::scalar_or_zero as scalar;
 use vcoop_testing::{Outcome, Skip, test, twice, until};
 use vcoop_threads::clock::{ClockId, kernel_clock};
@@ -73,11 +73,11 @@ fn spin(time: Duration) {
     while used() < end {}
 }
 
-fn subject(vcpus: &[&Worker]) -> Subject {
-    Subject {
+fn subject(vcpus: &[&Worker]) -> ObservedVm {
+    ObservedVm {
         name: "web".to_owned(),
         vcpus: (0..).zip(vcpus).map(|(i, worker)| worker.vcpu(i)).collect(),
-        ..Subject::default()
+        ..ObservedVm::default()
     }
 }
 
@@ -85,7 +85,7 @@ fn observation(vcpus: &[&Worker]) -> Result<Observation, Skip> {
     of(subject(vcpus))
 }
 
-fn of(subject: Subject) -> Result<Observation, Skip> {
+fn of(subject: ObservedVm) -> Result<Observation, Skip> {
     let missing = |missing: vcoop_model::Missing| {
         let remedies = ["mount -t tracefs", "--pid=host"];
         assert!(remedies.iter().any(|r| missing.remedy.contains(r)), "{missing}");
@@ -95,7 +95,11 @@ fn of(subject: Subject) -> Result<Observation, Skip> {
 }
 
 /// A window of this length.
-fn window(observation: &mut Observation, time: Duration, observer: &mut dyn Observer) -> Observed {
+fn window(
+    observation: &mut Observation,
+    time: Duration,
+    observer: &mut dyn Observer,
+) -> ObservationResult {
     let slicing = Slicing { slices: 10, duration_ns: time.as_nanos() as Ns };
     observation.begin(slicing);
     let begun = Instant::now();
@@ -111,7 +115,7 @@ fn series<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord 
 }
 
 /// What is true of every window of a vCPU: its shares are all of it, and its waits are the steal.
-fn assert_sums(observed: &Observed, probe: &str) {
+fn assert_sums(observed: &ObservationResult, probe: &str) {
     let r = &observed.recording;
     let shares =
         ["running", "halted", "blocked", "steal", "unknown"].map(|metric| scalar(r, probe, metric));
@@ -140,7 +144,7 @@ test!("live", a_vcpu_among_hogs_waits_as_schedstat_says_and_hogs_run_instead, ||
     let mut observation = observation(&[&vcpu])?;
     let outcome = twice(|| {
         let before = run_time(vcpu.tid);
-        let observed = window(&mut observation, Duration::from_secs(3), &mut Nobody);
+        let observed = window(&mut observation, Duration::from_secs(3), &mut NoObserver);
         let after = run_time(vcpu.tid);
         assert_sums(&observed, "web.vcpu0");
         let r = &observed.recording;
@@ -196,7 +200,7 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     let stat = Stat::open(asleep.tid).unwrap();
     until("it sleeps", || stat.is_asleep());
     let mut observation = observation(&[&asleep])?;
-    let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
+    let observed = window(&mut observation, Duration::from_millis(300), &mut NoObserver);
     assert_sums(&observed, "web.vcpu0");
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
     assert_eq!(scalar(&observed.recording, "web.vcpu0", "wakeups"), 0.0);
@@ -215,12 +219,12 @@ impl Stopped {
         Self(child)
     }
 
-    fn observed(&self, time: Duration) -> Result<Observed, Skip> {
+    fn observed(&self, time: Duration) -> Result<ObservationResult, Skip> {
         let tid = self.0.id().cast_signed();
         let start = Stat::open(tid).unwrap().start().unwrap();
         let vcpu = Vcpu { index: 0, kvm_id: None, tid, start };
-        let mut observation = of(Subject { vcpus: vec![vcpu], ..subject(&[]) })?;
-        Ok(window(&mut observation, time, &mut Nobody))
+        let mut observation = of(ObservedVm { vcpus: vec![vcpu], ..subject(&[]) })?;
+        Ok(window(&mut observation, time, &mut NoObserver))
     }
 }
 
@@ -261,7 +265,7 @@ test!("live", a_vcpu_that_the_hosts_kernel_blocks_has_not_halted, || {
         assert!(Command::new("true").status().unwrap().success());
     });
     let mut observation = observation(&[&blocked])?;
-    let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
+    let observed = window(&mut observation, Duration::from_millis(300), &mut NoObserver);
     assert_sums(&observed, "web.vcpu0");
     let part = scalar(&observed.recording, "web.vcpu0", "blocked");
     assert!(part > 1.0, "{part} %");
@@ -278,7 +282,7 @@ test!("live", a_wait_at_the_edges_of_a_window_counts_in_both, || {
     // Shorter than its waits: some windows have no end of a wait in them.
     let mut off = 0;
     for _ in 0..40 {
-        let observed = window(&mut observation, Duration::from_millis(3), &mut Nobody);
+        let observed = window(&mut observation, Duration::from_millis(3), &mut NoObserver);
         assert_sums(&observed, "web.vcpu0");
         let share = |metric| scalar(&observed.recording, "web.vcpu0", metric);
         assert_eq!(share("unknown"), 0.0);
@@ -295,10 +299,10 @@ test!("live", a_vcpu_that_is_moved_to_another_cpu_is_seen_there, || {
     let [from, to] = cpus[..] else { return Err(Skip::because("needs two CPUs, and no more")) };
     let vcpu = Worker::hog(&[from]);
     let mut observation = observation(&[&vcpu])?;
-    let stays = window(&mut observation, Duration::from_millis(200), &mut Nobody);
+    let stays = window(&mut observation, Duration::from_millis(200), &mut NoObserver);
     assert!(stays.notes.iter().all(|note| !note.evidence.contains("other CPUs")));
     set_affinity(vcpu.tid, &[to]).unwrap();
-    let observed = window(&mut observation, Duration::from_millis(500), &mut Nobody);
+    let observed = window(&mut observation, Duration::from_millis(500), &mut NoObserver);
     assert_sums(&observed, "web.vcpu0");
     let share = |metric| scalar(&observed.recording, "web.vcpu0", metric);
     // The time that others took there is in both.
@@ -396,7 +400,7 @@ test!("live", what_others_did_becomes_captures_and_hogs, || {
     thread::sleep(Duration::from_millis(50));
     observation(&[&vcpu])?;
     let mut observation = Observation::of_everybody(subject(&[&vcpu])).unwrap();
-    let observed = window(&mut observation, Duration::from_secs(1), &mut Nobody);
+    let observed = window(&mut observation, Duration::from_secs(1), &mut NoObserver);
     let scene = observed.scene.unwrap();
     let text = scene.tables("web", cpus.len() as u32, &Some);
     assert!(text.contains("name = \"hog\"\nkind = \"hog\"\n"), "{text}");

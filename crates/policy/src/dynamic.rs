@@ -118,7 +118,7 @@ enum Vcpu {
 
 /// What the words call for.
 #[derive(Clone, Copy)]
-enum Need {
+enum Demand {
     None,
     /// Only a section, and that is too long.
     LongSection,
@@ -256,9 +256,9 @@ impl Dynamic {
         match need {
             // Seen from outside, a section may be over already: no reason to begin a boost. It is
             // no reason to end one either, because the guest ends it with the section.
-            Need::Section(_) if vcpu == Vcpu::MayRun => self.section_end = section_end,
-            Need::Urgent | Need::Section(_) => {
-                if let Need::Section(end) = need {
+            Demand::Section(_) if vcpu == Vcpu::MayRun => self.section_end = section_end,
+            Demand::Urgent | Demand::Section(_) => {
+                if let Demand::Section(end) = need {
                     self.section_end = Some(end);
                 }
                 if self.control.boost(now, vm, out) && vcpu == Vcpu::MayRun {
@@ -266,7 +266,7 @@ impl Dynamic {
                     out.push(Action::Recheck);
                 }
             }
-            Need::LongSection => {
+            Demand::LongSection => {
                 if self.control.end(self.canonical, vm, out)
                     || self.control.status() == Status::Normal
                 {
@@ -274,8 +274,8 @@ impl Dynamic {
                 }
             }
             // Words that the guest wrote on its way into idle may be read when it is idle and boosted across idle.
-            Need::None if self.control.is_halted() && self.config.boost_across_idle => {}
-            Need::None => {
+            Demand::None if self.control.is_halted() && self.config.boost_across_idle => {}
+            Demand::None => {
                 self.control.end(self.canonical, vm, out);
             }
         }
@@ -303,7 +303,7 @@ impl Dynamic {
         if self.is_disabled() {
             return;
         }
-        let needed = matches!(self.need(now, words), Need::Urgent);
+        let needed = matches!(self.need(now, words), Demand::Urgent);
         if !needed
             && !self.control.is_halted()
             && self.control.end(self.canonical, vm, out)
@@ -323,7 +323,7 @@ impl Dynamic {
         self.waking = false;
         self.section_end = None;
         let need = self.need(now, words);
-        if self.config.boost_across_idle || matches!(need, Need::Urgent) {
+        if self.config.boost_across_idle || matches!(need, Demand::Urgent) {
             self.control.boost(now, vm, out);
         } else {
             self.control.end(self.canonical, vm, out);
@@ -341,7 +341,7 @@ impl Dynamic {
     }
 
     /// Judges the words, and remembers what they say about tickets, sections and idle.
-    fn need(&mut self, now: Ns, words: &GuestWords) -> Need {
+    fn need(&mut self, now: Ns, words: &GuestWords) -> Demand {
         let intent: Intent = words.intent.decode();
         let cs: CsState = words.cs.decode();
         let request: BoostRequest = words.request.decode();
@@ -360,16 +360,16 @@ impl Dynamic {
         let asked = self.config.boost_on_request
             && (request == BoostRequest::Boost || cs.in_interrupt() || intent.is_urgent());
         if interrupt || asked || self.waking {
-            return Need::Urgent;
+            return Demand::Urgent;
         }
         match age {
             Some(age) if self.config.boost_on_request => {
                 match self.config.max_preempt_off_ns.checked_sub(age) {
-                    None | Some(0) => Need::LongSection,
-                    Some(left) => Need::Section(now.saturating_add(left)),
+                    None | Some(0) => Demand::LongSection,
+                    Some(left) => Demand::Section(now.saturating_add(left)),
                 }
             }
-            _ => Need::None,
+            _ => Demand::None,
         }
     }
 

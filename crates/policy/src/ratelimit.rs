@@ -45,7 +45,7 @@ const HEIGHT: u64 = 4;
 
 /// Counters of a domain's vCPUs since they were added, summed. They never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct DomainCounters {
     /// Runs that ended by blocking.
     pub blocks: u64,
     /// CPU time, in nanoseconds.
@@ -100,7 +100,7 @@ pub struct Ratelimit {
     /// Averaged short challenges in a thousand seconds.
     pressure: u64,
     /// Counters at the last verdict.
-    last: Seen,
+    last: DomainCounters,
     /// End of the last interval, and its count of short challenges.
     at: Ns,
     short: u64,
@@ -126,7 +126,7 @@ impl Ratelimit {
             limit_ns: own_ns,
             target_ns: own_ns,
             pressure: 0,
-            last: Seen::default(),
+            last: DomainCounters::default(),
             at: now,
             short: 0,
             changes: 0,
@@ -167,7 +167,7 @@ impl Ratelimit {
 
     /// The counters at time `now`. Returns the ratelimit to set from now on, if it changes. Calls before the interval
     /// is over change nothing; a late call covers a longer interval.
-    pub fn on(&mut self, now: Ns, seen: Seen) -> Option<Ns> {
+    pub fn on(&mut self, now: Ns, seen: DomainCounters) -> Option<Ns> {
         let elapsed = now.saturating_sub(self.at);
         if elapsed < self.config.interval_ns {
             return None;
@@ -188,7 +188,7 @@ impl Ratelimit {
     }
 
     /// Comes to a verdict, if there is enough evidence.
-    fn look(&mut self, seen: Seen) {
+    fn look(&mut self, seen: DomainCounters) {
         let blocks = seen.blocks.saturating_sub(self.last.blocks);
         let run_ns = seen.run_ns.saturating_sub(self.last.run_ns);
         if blocks < LEAST_BLOCKS && run_ns < LEAST_RUN_NS {

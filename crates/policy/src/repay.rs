@@ -70,12 +70,12 @@ const FEW: u64 = 32;
 
 /// Unboosted waiting, and unboosted running by weight; `W` is their ratio. An eighth is forgotten in each interval.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct UnboostedTime {
     waited: u64,
     ran: u64,
 }
 
-impl Seen {
+impl UnboostedTime {
     fn add(&mut self, waited: u64, ran: u64) {
         self.waited = self.waited - self.waited / 8 + waited;
         self.ran = self.ran - self.ran / 8 + ran;
@@ -91,8 +91,8 @@ impl Seen {
 pub struct Repay {
     levels: u8,
     /// Over all intervals, and over those with few boosts.
-    seen: Seen,
-    free: Seen,
+    seen: UnboostedTime,
+    free: UnboostedTime,
     /// What the thread had beyond its due, in nanoseconds.
     debt: i64,
 }

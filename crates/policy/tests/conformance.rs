@@ -1,7 +1,7 @@
 //! Our two halves, talking to each other in random histories, against the ABI's own rules.
 
 use proptest::prelude::*;
-use vcoop_abi::conformance::{Actor, Area, Limits, Record, What, check_guest, check_host};
+use vcoop_abi::conformance::{Actor, Area, Limits, Operation, Record, check_guest, check_host};
 use vcoop_abi::{GuestWords, Header, Status, TaskIntent, Word};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
@@ -51,20 +51,20 @@ impl Pair {
         };
         pair.store(Actor::Guest, 0, Header::OURS.to_word());
         pair.store(Actor::Host, 0, Header::OURS.to_word());
-        pair.note(Actor::Host, What::Registered(true));
+        pair.note(Actor::Host, Operation::Registered(true));
         driver::start(&mut pair, true).unwrap();
         pair.hook(GuestEvent::TaskSwitch { next: TaskIntent::FAIR, pending: None });
         pair
     }
 
-    fn note(&mut self, by: Actor, what: What) {
+    fn note(&mut self, by: Actor, what: Operation) {
         self.now += 10;
-        self.trace.push(Record { at: self.now, by, what });
+        self.trace.push(Record { at: self.now, by, operation: what });
     }
 
     fn store(&mut self, by: Actor, offset: u16, value: u64) {
         let area = if by == Actor::Guest { Area::Guest } else { Area::Host };
-        self.note(by, What::Store { area, offset, size: 8, value });
+        self.note(by, Operation::Store { area, offset, size: 8, value });
     }
 
     fn hook(&mut self, event: GuestEvent) {
@@ -74,7 +74,7 @@ impl Pair {
             let end = self.half.check(self.view);
             self.publish(end.stores);
             if end.notify {
-                self.note(Actor::Guest, What::Notify);
+                self.note(Actor::Guest, Operation::Notify);
                 driver::notify(self, false).unwrap();
             }
         }
@@ -114,7 +114,7 @@ impl Pair {
                 driver::inject(self, Injection::Timer, false).unwrap();
                 if self.halted {
                     self.halted = false;
-                    self.note(Actor::Host, What::Halted(false));
+                    self.note(Actor::Host, Operation::Halted(false));
                     driver::halt(self, false).unwrap();
                 }
                 self.hook(GuestEvent::IrqEnter);
@@ -142,7 +142,7 @@ impl Pair {
             _ => {
                 self.hook(GuestEvent::IdleEnter);
                 self.halted = true;
-                self.note(Actor::Guest, What::Halted(true));
+                self.note(Actor::Guest, Operation::Halted(true));
                 driver::halt(self, true).unwrap();
             }
         }
@@ -177,7 +177,7 @@ impl Port for Pair {
     fn store_budget(&mut self, _: Ns) {}
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<()>> {
-        self.note(Actor::Host, What::Applied(policy != Policy::NORMAL));
+        self.note(Actor::Host, Operation::Applied(policy != Policy::NORMAL));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Port for Pair {
     }
 
     fn fire(&mut self) -> Result<(), ()> {
-        self.note(Actor::Host, What::Inject);
+        self.note(Actor::Host, Operation::Inject);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ proptest! {
             pair.act(what);
         }
         pair.pass(1_000_000);
-        pair.note(Actor::Host, What::End);
+        pair.note(Actor::Host, Operation::End);
         let trace = || pair.trace.iter().copied();
         // Grace: only what one hook takes on this clock. One store more than the bound may be
         // charged by the checker before the host's restore is on record.
@@ -231,11 +231,11 @@ fn an_honest_but_busy_guest_is_throttled() {
     pair.act(0);
     pair.pass(2_000_000);
     let throttled = |r: &Record| {
-        matches!(r.what, What::Store { area: Area::Host, offset: STATUS, value, .. }
+        matches!(r.operation, Operation::Store { area: Area::Host, offset: STATUS, value, .. }
             if value == Status::Throttled.to_word())
     };
     assert!(pair.trace.iter().any(throttled));
     // Done at last: no notification, since there is no boost to end.
     pair.act(1);
-    assert!(!pair.trace.iter().any(|r| r.what == What::Notify));
+    assert!(!pair.trace.iter().any(|r| r.operation == Operation::Notify));
 }

@@ -6,7 +6,7 @@ mod proportional;
 use proptest::prelude::*;
 use vcoop_policy::config::Ns;
 use vcoop_policy::govern::{
-    Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Member, Seen, grant, share,
+    Claim, CpuTime, Governor, GovernorConfig, GovernorInput, Grant, Kind, Member, grant, share,
 };
 
 const S: Ns = 1_000_000_000;
@@ -17,8 +17,8 @@ fn every(cpus: &[CpuTime]) -> Vec<Option<CpuTime>> {
 }
 
 /// What they did in a second, exactly.
-fn seen(cpus: &[Option<CpuTime>]) -> Seen<'_> {
-    Seen { elapsed_ns: S, cpus, grain_ns: 0, grant: None }
+fn seen(cpus: &[Option<CpuTime>]) -> GovernorInput<'_> {
+    GovernorInput { elapsed_ns: S, cpus, grain_ns: 0, grant: None }
 }
 
 /// How the host divides.
@@ -92,7 +92,7 @@ fn interval(host: Host, pcpus: u32, guests: &mut [Guest]) {
         let mut cpus = vec![cpu; width as usize];
         cpus.resize(g.vcpus as usize, CpuTime::default());
         let cpus = every(&cpus);
-        let seen = Seen { grant: Some(hint.grant()), ..seen(&cpus) };
+        let seen = GovernorInput { grant: Some(hint.grant()), ..seen(&cpus) };
         let Some(governor) = &mut g.governor else { continue };
         let before = governor.width();
         let answer = governor.on(&seen);
@@ -227,7 +227,7 @@ fn the_hosts_word_is_followed_at_once() {
     let cpus = [Some(CpuTime::default()); 16];
     let mut say = |contended, tenths: u64| {
         let grant = Some(Grant { contended, cpu_ns: S / 10 * tenths });
-        let seen = Seen { grant, ..seen(&cpus) };
+        let seen = GovernorInput { grant, ..seen(&cpus) };
         entitled.on(&seen);
         hint.on(&seen);
         (entitled.width(), hint.width())
@@ -312,8 +312,12 @@ fn nonsense_is_bounded() {
         let cpus = [Some(CpuTime { busy_ns: u64::MAX, steal_ns: u64::MAX }); 4];
         let grant = Some(Grant { contended: true, cpu_ns: u64::MAX });
         for elapsed_ns in [0, 1, S, u64::MAX] {
-            assert_eq!(g.on(&Seen { elapsed_ns, grant, ..seen(&cpus) }), None, "the floor is all");
-            g.on(&Seen { elapsed_ns, grant, ..seen(&[]) });
+            assert_eq!(
+                g.on(&GovernorInput { elapsed_ns, grant, ..seen(&cpus) }),
+                None,
+                "the floor is all"
+            );
+            g.on(&GovernorInput { elapsed_ns, grant, ..seen(&[]) });
             assert_eq!(g.width(), 4);
         }
     }
@@ -364,7 +368,7 @@ proptest! {
         let least = floor.div_ceil(threads).min(cores) * threads;
         for (busy_ns, steal_ns, contended, cpu_ns) in looks {
             let cpus = [Some(CpuTime { busy_ns, steal_ns: steal_ns.min(S - busy_ns) }); 24];
-            g.on(&Seen { grant: Some(Grant { contended, cpu_ns }), ..seen(&cpus) });
+            g.on(&GovernorInput { grant: Some(Grant { contended, cpu_ns }), ..seen(&cpus) });
             prop_assert!(g.width() >= least && g.width() <= 24);
             prop_assert_eq!(g.width() % threads, 0);
         }
@@ -501,7 +505,7 @@ fn step_counts_vcpus_that_there_are() {
 fn counts_that_may_be_off_are_no_pressure() {
     let pressure = |vcpus, steal_ns| {
         let cpus = vec![Some(CpuTime { busy_ns: 0, steal_ns }); vcpus];
-        Seen { grain_ns: 720, ..seen(&cpus) }.pressure_bp(vcpus as u32)
+        GovernorInput { grain_ns: 720, ..seen(&cpus) }.pressure_bp(vcpus as u32)
     };
     // 8 x 270 and 9 x 240 are three grains; half of twice as much is sure.
     for (vcpus, steal_ns) in [(1, 720), (8, 270), (9, 240)] {
@@ -538,7 +542,7 @@ fn a_tick_of_steal_is_no_contention() {
                 })
             };
             let cpus: Vec<_> = now.iter().zip(&before).map(since).collect();
-            g.on(&Seen { elapsed_ns: S / 4, cpus: &cpus, grain_ns: TICK, grant: None });
+            g.on(&GovernorInput { elapsed_ns: S / 4, cpus: &cpus, grain_ns: TICK, grant: None });
             folded += u32::from(g.width() < 8);
         }
         folded

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vcoop_policy::config::{Ns, RATELIMIT_FLOOR_NS, RatelimitConfig};
-use vcoop_policy::ratelimit::{Phase, Ratelimit, Seen};
+use vcoop_policy::ratelimit::{DomainCounters, Phase, Ratelimit};
 
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
@@ -37,12 +37,12 @@ const ASLEEP: Interval = Interval { blocks: 2, run_ns: 20 * US, short: 0 };
 struct Rig {
     policy: Ratelimit,
     now: Ns,
-    seen: Seen,
+    seen: DomainCounters,
 }
 
 impl Rig {
     fn new(config: RatelimitConfig, own_ns: Ns) -> Self {
-        Self { policy: Ratelimit::new(config, own_ns, 0), now: 0, seen: Seen::default() }
+        Self { policy: Ratelimit::new(config, own_ns, 0), now: 0, seen: DomainCounters::default() }
     }
 
     fn feed(&mut self, i: Interval) -> Option<Ns> {
@@ -184,7 +184,7 @@ fn off_is_reached_and_left_by_way_of_the_floor() {
 #[test]
 fn early_calls_do_nothing() {
     let mut policy = Ratelimit::new(CONFIG, MS, 0);
-    let seen = |n: u64| Seen { run_ns: n * 30 * MS, ..Seen::default() };
+    let seen = |n: u64| DomainCounters { run_ns: n * 30 * MS, ..DomainCounters::default() };
     for i in 1..30 {
         assert_eq!(policy.on(i * MS, seen(i)), None);
     }

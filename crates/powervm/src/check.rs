@@ -2,7 +2,7 @@
 
 use vcoop_sched::{CpuId, EntId};
 
-use super::{NONE, Place, Pool, State};
+use super::{NONE, Pool, State, VpState};
 
 impl Pool {
     /// Panics if the pool's state is inconsistent, or if a core idles while a virtual processor could have it.
@@ -15,21 +15,29 @@ impl Pool {
             let runnable = of(State::Ready) + of(State::Running);
             assert_eq!(runnable, vp.runnable as usize, "vp{v}: threads that can run");
             assert!(vp.left <= vp.share, "vp{v} has more than its share");
-            assert_eq!(vp.place == Place::Away, runnable == 0 && vp.place != Place::On, "vp{v}");
+            assert_eq!(
+                vp.place == VpState::Away,
+                runnable == 0 && vp.place != VpState::On,
+                "vp{v}"
+            );
             let on = self.cores.iter().filter(|c| c.vp == id).count();
-            assert_eq!(on, usize::from(vp.place == Place::On), "vp{v}: cores");
+            assert_eq!(on, usize::from(vp.place == VpState::On), "vp{v}: cores");
             let part = &self.parts[usize::from(vp.partition)];
             let spare = part.waiting.iter().filter(|&&o| o == id).count();
-            assert_eq!(spare, usize::from(vp.place == Place::Spare), "vp{v}: line for spare time");
+            assert_eq!(
+                spare,
+                usize::from(vp.place == VpState::Spare),
+                "vp{v}: line for spare time"
+            );
             let ready = self.ready.contains(&(vp.seq, id));
-            assert_eq!(ready, vp.place == Place::Ready, "vp{v}: line");
+            assert_eq!(ready, vp.place == VpState::Ready, "vp{v}: line");
             let rush = self.rush.contains(&id);
             assert_eq!(rush, vp.rushed, "vp{v}: rushed");
             let at = self.window_end.saturating_sub(vp.left);
             let urgent = self.urgent.contains(&(at, id));
             assert_eq!(urgent, ready && vp.steady && !rush, "vp{v}: moment to run");
             assert!(!ready || vp.left > 0, "vp{v} waits for what it used up");
-            let capped = vp.place != Place::Spare || part.weight > 0;
+            let capped = vp.place != VpState::Spare || part.weight > 0;
             assert!(capped, "vp{v} is capped and waits for spare time");
         }
         assert_eq!(self.urgent.len() + self.rush.len(), {

@@ -9,7 +9,7 @@
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId};
 
-use super::{NONE, Place, Pool, State};
+use super::{NONE, Pool, State, VpState};
 
 impl Pool {
     /// A running entity confers its time to another one of its partition, until it leaves its CPU or calls this with
@@ -62,8 +62,8 @@ impl Pool {
     /// The virtual processor that gets a core that `giver` had. True: on the share of `giver`.
     pub(super) fn next_after(&self, now: Ns, giver: u32, heir: u32) -> Option<(u32, bool)> {
         let place = |v: u32| self.vps.get(v as usize).map(|vp| vp.place);
-        let paid = place(giver) == Some(Place::Ready) && place(heir) == Some(Place::Spare);
-        let inherits = (paid || place(heir) == Some(Place::Ready)) && self.rush.is_empty();
+        let paid = place(giver) == Some(VpState::Ready) && place(heir) == Some(VpState::Spare);
+        let inherits = (paid || place(heir) == Some(VpState::Ready)) && self.rush.is_empty();
         if inherits {
             return Some((heir, paid));
         }
@@ -73,7 +73,7 @@ impl Pool {
     /// Gives a free core to a virtual processor that waits for spare time, on the share of `payer`, which waits for a core.
     pub(super) fn dispatch_paid(&mut self, now: Ns, core: u32, v: u32, payer: u32) {
         self.step_out(v);
-        self.vps[v as usize].place = Place::Away;
+        self.vps[v as usize].place = VpState::Away;
         self.dispatch(now, core, v);
         let c = &mut self.cores[core as usize];
         c.payer = payer;
@@ -113,6 +113,6 @@ impl Pool {
     }
 
     fn waits(&self, v: u32) -> bool {
-        matches!(self.vps[v as usize].place, Place::Ready | Place::Spare)
+        matches!(self.vps[v as usize].place, VpState::Ready | VpState::Spare)
     }
 }

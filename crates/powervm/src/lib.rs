@@ -112,7 +112,7 @@ struct Ent {
 
 /// State of a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum VpState {
     /// None of its threads can run.
     Away,
     /// It waits, and has entitlement left.
@@ -128,7 +128,7 @@ enum Place {
 #[derive(Clone, Debug)]
 struct Vp {
     partition: u16,
-    place: Place,
+    place: VpState,
     /// Its core, or its last one.
     core: u32,
     /// Core time that it is entitled to in a window, and the rest of it in this one.
@@ -181,7 +181,7 @@ struct Cpu {
 }
 
 #[derive(Clone, Debug)]
-struct Part {
+struct PartitionState {
     weight: u32,
     share: Ns,
     vcpus: u32,
@@ -208,7 +208,7 @@ pub struct Pool {
     lanes: Vec<u32>,
     cores: Vec<Core>,
     cpus: Vec<Cpu>,
-    parts: Vec<Part>,
+    parts: Vec<PartitionState>,
     /// Cores (not CPUs) without a virtual processor.
     idle: CpuSet,
     /// Cores on spare time that have not been taken away yet.
@@ -251,7 +251,7 @@ impl Pool {
             used_up_at: NEVER,
         };
         let cpu = Cpu { curr: NONE, kicked: false, charged_to: 0, armed: NEVER };
-        let part = |p: &config::Partition| Part {
+        let part = |p: &config::Partition| PartitionState {
             weight: p.weight,
             share: cfg.share_ns(p),
             vcpus: p.vcpus,
@@ -307,7 +307,7 @@ impl Pool {
             part.vp = self.vps.len() as u32;
             self.vps.push(Vp {
                 partition,
-                place: Place::Away,
+                place: VpState::Away,
                 core: home.0 / self.threads,
                 share: part.share,
                 left: part.share,
@@ -394,7 +394,7 @@ impl Pool {
     #[inline]
     pub fn is_parked(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
-        ent.state == State::Ready && self.vps[ent.vp as usize].place == Place::Parked
+        ent.state == State::Ready && self.vps[ent.vp as usize].place == VpState::Parked
     }
 
     /// Number of entities that run on `cpu` (0 or 1), plus the virtual processors that wait for a core: they wait for

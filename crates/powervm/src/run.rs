@@ -1,9 +1,9 @@
 //! Waking and scheduling.
 
 use vcoop_sched::config::Ns;
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, LeaveReason, Note};
 
-use super::{NONE, Place, Pool, State};
+use super::{NONE, Pool, State, VpState};
 
 impl Pool {
     /// Makes a blocked entity runnable and returns the CPU that it waits for; `None` if it was not blocked (or has
@@ -24,15 +24,15 @@ impl Pool {
         vp.runnable += 1;
         let (place, core) = (vp.place, vp.core);
         match place {
-            Place::On => {
+            VpState::On => {
                 let cpu = core * self.threads + lane;
                 self.moved(e, CpuId(cpu));
                 if !self.cores[core as usize].leaving {
                     self.kick(cpu);
                 }
             }
-            Place::Ready | Place::Spare | Place::Parked => {}
-            Place::Away => {
+            VpState::Ready | VpState::Spare | VpState::Parked => {}
+            VpState::Away => {
                 // One that wakes up as the window begins has been able to run since then.
                 vp.steady = now + self.cfg.window_ns == self.window_end;
                 self.line_up(now, v);
@@ -49,7 +49,7 @@ impl Pool {
         let vp = &mut self.vps[v as usize];
         let capped = self.parts[usize::from(vp.partition)].weight == 0;
         if vp.left > 0 {
-            vp.place = Place::Ready;
+            vp.place = VpState::Ready;
             vp.seq = self.seq;
             self.seq += 1;
             self.ready.insert((vp.seq, v));
@@ -57,7 +57,7 @@ impl Pool {
                 self.urgent.insert((self.window_end.saturating_sub(vp.left), v));
             }
         } else if capped {
-            vp.place = Place::Parked;
+            vp.place = VpState::Parked;
             self.counters.parks += 1;
             for e in self.members(v) {
                 if self.ents[e as usize].state == State::Ready {
@@ -65,7 +65,7 @@ impl Pool {
                 }
             }
         } else {
-            vp.place = Place::Spare;
+            vp.place = VpState::Spare;
             self.spare_wait(v);
         }
         debug_assert!(self.window_end + self.cfg.window_ns > now, "the window is long over");
@@ -75,7 +75,7 @@ impl Pool {
     pub(super) fn step_out(&mut self, v: u32) {
         let vp = &mut self.vps[v as usize];
         match vp.place {
-            Place::Ready => {
+            VpState::Ready => {
                 self.ready.remove(&(vp.seq, v));
                 if core::mem::take(&mut vp.rushed) {
                     self.rush.retain(|&o| o != v);
@@ -83,15 +83,15 @@ impl Pool {
                     self.urgent.remove(&(self.window_end.saturating_sub(vp.left), v));
                 }
             }
-            Place::Spare => self.spare_unwait(v),
-            Place::Parked | Place::Away | Place::On => {}
+            VpState::Spare => self.spare_unwait(v),
+            VpState::Parked | VpState::Away | VpState::On => {}
         }
     }
 
     /// Finds a core for a virtual processor that just lined up: an idle one (its last, then one near it), else one that
     /// runs on spare time, which then has to leave.
     fn seek(&mut self, now: Ns, v: u32) {
-        let (Place::Ready | Place::Spare) = self.vps[v as usize].place else { return };
+        let (VpState::Ready | VpState::Spare) = self.vps[v as usize].place else { return };
         let last = self.vps[v as usize].core;
         let n = self.cores.len() as u32;
         let per_llc = self.cfg.topology.cores_per_llc;
@@ -100,7 +100,7 @@ impl Pool {
         if let Some(core) = near.or_else(|| self.idle.find_from(None, last, 0, n)) {
             return self.dispatch(now, core.0, v);
         }
-        if self.vps[v as usize].place == Place::Ready
+        if self.vps[v as usize].place == VpState::Ready
             && let Some(core) = self.spare.find_from(None, last, 0, n)
         {
             self.take_core(core.0);
@@ -129,7 +129,7 @@ impl Pool {
     /// Gives a free core to a waiting virtual processor.
     pub(super) fn dispatch(&mut self, now: Ns, core: u32, v: u32) {
         self.stop_paying(now, v);
-        let spare = self.vps[v as usize].place == Place::Spare;
+        let spare = self.vps[v as usize].place == VpState::Spare;
         let part = usize::from(self.vps[v as usize].partition);
         if spare {
             self.spare_start(part);
@@ -143,7 +143,7 @@ impl Pool {
         self.counters.spare_dispatches += u64::from(spare);
         let vp = &mut self.vps[v as usize];
         self.counters.migrations += u64::from(vp.core != core);
-        vp.place = Place::On;
+        vp.place = VpState::On;
         vp.core = core;
         let c = &mut self.cores[core as usize];
         (c.vp, c.leaving, c.spare, c.charged_to) = (v, false, spare, now);
@@ -165,7 +165,7 @@ impl Pool {
     /// Call it when the current entity blocks, yields or exits, and to serve a [`Note::Kick`]. A CPU idles while other
     /// threads of its core have still to leave. A yield gives up the core only if the virtual processor has no other
     /// threads on it.
-    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: LeaveReason) -> Option<EntId> {
         let core = cpu.0 / self.threads;
         self.charge(now, cpu);
         let prev = self.current(cpu);
@@ -206,7 +206,7 @@ impl Pool {
             && next != prev
         {
             let stats = &mut self.ents[p.index()].stats;
-            stats.preempted += u64::from(leave == Leave::Preempted);
+            stats.preempted += u64::from(leave == LeaveReason::Preempted);
         }
         self.cpus[cpu.index()].kicked = false;
         self.give_up_cores(now);
@@ -215,21 +215,21 @@ impl Pool {
     }
 
     /// Takes the current entity off its CPU; false if it goes on.
-    fn put_aside(&mut self, now: Ns, cpu: CpuId, p: EntId, leave: Leave) -> bool {
+    fn put_aside(&mut self, now: Ns, cpu: CpuId, p: EntId, leave: LeaveReason) -> bool {
         let core = (cpu.0 / self.threads) as usize;
         let v = self.ents[p.index()].vp as usize;
         let state = match leave {
-            Leave::Blocked => State::Blocked,
-            Leave::Exit => State::Dead,
-            Leave::Yield if self.threads == 1 => {
+            LeaveReason::Blocked => State::Blocked,
+            LeaveReason::Exit => State::Dead,
+            LeaveReason::Yield if self.threads == 1 => {
                 // It lets others go first, and so gives up its claim to a share in this window.
                 self.vps[v].steady = false;
                 self.cores[core].leaving = true;
                 self.spare.remove(CpuId(core as u32));
                 State::Ready
             }
-            Leave::Preempted | Leave::Yield if self.cores[core].leaving => State::Ready,
-            Leave::Preempted | Leave::Yield => return false,
+            LeaveReason::Preempted | LeaveReason::Yield if self.cores[core].leaving => State::Ready,
+            LeaveReason::Preempted | LeaveReason::Yield => return false,
         };
         let ent = &mut self.ents[p.index()];
         ent.state = state;
@@ -256,7 +256,7 @@ impl Pool {
         self.spare.remove(CpuId(core));
         let vp = &mut self.vps[v as usize];
         let part = usize::from(vp.partition);
-        vp.place = Place::Away;
+        vp.place = VpState::Away;
         if vp.runnable == 0 {
             self.counters.cedes += 1;
         } else {

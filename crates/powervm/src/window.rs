@@ -3,7 +3,7 @@
 use vcoop_sched::config::Ns;
 use vcoop_sched::{CpuId, EntId, Note};
 
-use super::{NEVER, NONE, Place, Pool, State};
+use super::{NEVER, NONE, Pool, State, VpState};
 
 impl Pool {
     /// When [`Pool::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] reports changes.
@@ -128,7 +128,8 @@ impl Pool {
         self.urgent.clear();
         self.rush.clear();
         // Those with entitlement left stay ahead of those without; each group keeps its order.
-        let waits = |v: &u32| matches!(self.vps[*v as usize].place, Place::Spare | Place::Parked);
+        let waits =
+            |v: &u32| matches!(self.vps[*v as usize].place, VpState::Spare | VpState::Parked);
         let mut others: Vec<u32> = (0..self.vps.len() as u32).filter(waits).collect();
         others.sort_by_key(|&v| (self.waits_since(v), v));
         for part in 0..self.parts.len() {
@@ -140,7 +141,7 @@ impl Pool {
             vp.left = vp.share;
             vp.rushed = false;
             vp.steady = vp.runnable > 0;
-            if vp.place == Place::On {
+            if vp.place == VpState::On {
                 self.cores[vp.core as usize].used_up_at = now + vp.left;
             }
         }
@@ -148,7 +149,7 @@ impl Pool {
             self.urgent.insert((self.window_end - self.vps[v as usize].left, v));
         }
         for v in others {
-            if self.vps[v as usize].place == Place::Parked {
+            if self.vps[v as usize].place == VpState::Parked {
                 for e in self.members(v) {
                     if self.ents[e as usize].state == State::Ready {
                         self.notes.push_back(Note::Unparked { ent: EntId(e) });

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::runner::{Control, Experiment, RunId, Watch};
 use vcoop_model::plan::Plan;
@@ -26,13 +26,13 @@ impl Observer for Idle {
 }
 
 /// Kind of observer.
-enum Eyes<'a> {
+enum ObserverKind<'a> {
     Nobody,
     Idle,
     Files(&'a Spools, &'a [Plan]),
 }
 
-impl Watch for Eyes<'_> {
+impl Watch for ObserverKind<'_> {
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
         Ok(match self {
             Self::Nobody => None,
@@ -42,15 +42,15 @@ impl Watch for Eyes<'_> {
     }
 }
 
-fn once(plans: &[Plan], eyes: &Eyes<'_>, folder: Option<&Path>) {
+fn once(plans: &[Plan], eyes: &ObserverKind<'_>, folder: Option<&Path>) {
     let stop = AtomicBool::new(false);
     let columns = [Column::all(&Sim, plans.len())];
     let experiment = Experiment { plans, columns: &columns, jobs: 1 };
     let control = Control { stop: &stop, progress: &|_| () };
     let measured = experiment.watched(control, Some(eyes)).expect("the flagship runs");
-    let result = document(plans, &measured, About::default());
+    let result = document(plans, &measured, Metadata::default());
     let text = render(&result, Style::default());
-    if let (Some(folder), Eyes::Files(spools, plans)) = (folder, eyes) {
+    if let (Some(folder), ObserverKind::Files(spools, plans)) = (folder, eyes) {
         data::write(folder, spools, &result, &measured, plans).expect("the folder is there");
         for (name, text) in
             [("report.html", render_html(&result)), ("result.json", result.to_json())]
@@ -79,10 +79,10 @@ fn main() {
             let spools = Spools::new(&folder);
             let began = Instant::now();
             match case {
-                0 => once(&plans, &Eyes::Nobody, None),
-                1 => once(&plans, &Eyes::Idle, None),
-                2 => once(&sliced, &Eyes::Nobody, None),
-                _ => once(&sliced, &Eyes::Files(&spools, &sliced), Some(&folder)),
+                0 => once(&plans, &ObserverKind::Nobody, None),
+                1 => once(&plans, &ObserverKind::Idle, None),
+                2 => once(&sliced, &ObserverKind::Nobody, None),
+                _ => once(&sliced, &ObserverKind::Files(&spools, &sliced), Some(&folder)),
             }
             times.push(began.elapsed().as_secs_f64());
         }

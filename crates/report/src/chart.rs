@@ -56,14 +56,14 @@ pub struct Key {
     /// Colour.
     pub slot: Slot,
     /// Its symbol.
-    pub sign: Sign,
+    pub sign: LegendSymbol,
     /// Meaning.
     pub label: String,
 }
 
 /// Symbol of an entry in a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum LegendSymbol {
     /// A line.
     Line,
     /// A dot.

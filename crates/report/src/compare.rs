@@ -7,7 +7,7 @@ use crate::style::Tone;
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum Direction {
     Less,
     More,
     /// Neither: it is shown without judgement.
@@ -19,7 +19,7 @@ pub(crate) enum Better {
 pub(crate) fn mark(
     interval: Option<Interval>,
     repeats: u32,
-    better: Better,
+    better: Direction,
 ) -> (&'static str, Tone) {
     if interval.is_none() || repeats < judge::LEAST_REPEATS {
         return ("", Tone::Plain);
@@ -27,16 +27,16 @@ pub(crate) fn mark(
     let (below, above) = (judge::clearly_below(interval), judge::clearly_above(interval));
     match better {
         _ if !below && !above => ("~", Tone::Faint),
-        Better::Neutral => ("", Tone::Plain),
-        Better::Less if below => ("+", Tone::Good),
-        Better::More if above => ("+", Tone::Good),
-        Better::Less | Better::More => ("-", Tone::Bad),
+        Direction::Neutral => ("", Tone::Plain),
+        Direction::Less if below => ("+", Tone::Good),
+        Direction::More if above => ("+", Tone::Good),
+        Direction::Less | Direction::More => ("-", Tone::Bad),
     }
 }
 
 /// Comparison of a latency with the baseline's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct LatencyComparison {
     pub(crate) ratio: Option<f64>,
     pub(crate) interval: Option<Interval>,
     /// It is the ratio of means: the p99s have none.
@@ -47,15 +47,15 @@ pub(crate) struct Judged {
 
 /// Comparison of a latency with the baseline's; `None` for the baseline. A policy that misses a larger share of its
 /// periods than the baseline is not better: the missing samples would have been the worst.
-pub(crate) fn judged(document: &Document, series: &LatencySeries) -> Option<Judged> {
+pub(crate) fn judged(document: &Document, series: &LatencySeries) -> Option<LatencyComparison> {
     let ratios = series.ratio_to_baseline?;
     let of_means = ratios.p99.is_none() && ratios.mean.is_some();
     let (ratio, interval) = series.ratio(if of_means { Statistic::Mean } else { Statistic::P99 });
-    let (mut sign, mut tone) = mark(interval, series.key.repeats, Better::Less);
+    let (mut sign, mut tone) = mark(interval, series.key.repeats, Direction::Less);
     if sign == "+" && misses_more(document, series) {
         (sign, tone) = ("", Tone::Plain);
     }
-    Some(Judged { ratio, interval, of_means, sign, tone })
+    Some(LatencyComparison { ratio, interval, of_means, sign, tone })
 }
 
 /// Whether a series misses a larger share of its periods than under the baseline.
@@ -83,15 +83,15 @@ mod tests {
     #[test]
     fn a_mark_takes_an_interval_without_one_and_five_repeats() {
         let few = judge::LEAST_REPEATS - 1;
-        assert_eq!(super::mark(Some([0.2, 0.9]), few, Better::Less).0, "");
+        assert_eq!(super::mark(Some([0.2, 0.9]), few, Direction::Less).0, "");
         let mark = |interval, better| super::mark(interval, few + 1, better);
-        assert_eq!(mark(Some([0.2, 0.9]), Better::Less).0, "+");
-        assert_eq!(mark(Some([1.1, 1.9]), Better::Less).0, "-");
-        assert_eq!(mark(Some([0.9, 1.1]), Better::Less).0, "~");
-        assert_eq!(mark(Some([0.9, 1.0]), Better::Less).0, "~");
-        assert_eq!(mark(Some([1.001, 1.003]), Better::Less).0, "~", "sharp, but nothing");
-        assert_eq!(mark(Some([0.2, 0.9]), Better::More).0, "-");
-        assert_eq!(mark(None, Better::Less).0, "");
+        assert_eq!(mark(Some([0.2, 0.9]), Direction::Less).0, "+");
+        assert_eq!(mark(Some([1.1, 1.9]), Direction::Less).0, "-");
+        assert_eq!(mark(Some([0.9, 1.1]), Direction::Less).0, "~");
+        assert_eq!(mark(Some([0.9, 1.0]), Direction::Less).0, "~");
+        assert_eq!(mark(Some([1.001, 1.003]), Direction::Less).0, "~", "sharp, but nothing");
+        assert_eq!(mark(Some([0.2, 0.9]), Direction::More).0, "-");
+        assert_eq!(mark(None, Direction::Less).0, "");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use vcoop_experiment::result::{Document, EXEC_METRIC, Interval, Params, Statisti
 use vcoop_experiment::verdict;
 use vcoop_model::distinct;
 
-use crate::compare::{Better, mark};
+use crate::compare::{Direction, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 
 /// A number for a policy.
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
 /// A quantity, for each policy in the order of the document.
 pub(crate) struct Row {
     pub(crate) label: String,
-    pub(crate) better: Better,
+    pub(crate) better: Direction,
     pub(crate) entries: Vec<Option<Entry>>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
 pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
     let rows = rows(document, cell);
     let own =
-        rows.iter().filter(|row| row.better != Better::Neutral && !row.label.ends_with(" p99"));
+        rows.iter().filter(|row| row.better != Direction::Neutral && !row.label.ends_with(" p99"));
     own.flat_map(|row| row.entries.iter().flatten().map(|e| (e, row.better)))
         .map(|(entry, better)| mark(entry.interval, entry.repeats, better).0)
         .collect()
@@ -111,14 +111,13 @@ struct Quantities<'d> {
 impl<'d> Quantities<'d> {
     /// Glitches, and values printed by commands.
     fn values(&self) -> Vec<Row> {
-        let glitches = self
-            .probes("glitches")
-            .into_iter()
-            .map(|probe| self.scalar(format!("{probe} glitches"), probe, "glitches", Better::Less));
+        let glitches = self.probes("glitches").into_iter().map(|probe| {
+            self.scalar(format!("{probe} glitches"), probe, "glitches", Direction::Less)
+        });
         let printed = self.probes(EXEC_METRIC).into_iter().map(|probe| {
             let mut times = verdict::exec_times(self.document, self.cell);
             let is_time = times.any(|s| s.key.probe == probe);
-            let better = if is_time { Better::Less } else { Better::Neutral };
+            let better = if is_time { Direction::Less } else { Direction::Neutral };
             self.scalar(probe.to_owned(), probe, EXEC_METRIC, better)
         });
         glitches.chain(printed).collect()
@@ -135,7 +134,7 @@ impl<'d> Quantities<'d> {
                 Some(Entry { text, ratio, interval, repeats: series.key.repeats })
             };
             let entries = self.document.policies.iter().map(entry).collect();
-            Row { label: format!("{probe} {}", of.name()), better: Better::Less, entries }
+            Row { label: format!("{probe} {}", of.name()), better: Direction::Less, entries }
         };
         let probes = distinct(hosts.map(|series| series.key.name()));
         let both = |probe| [Statistic::Mean, Statistic::P99].map(|of| row(probe, of));
@@ -147,9 +146,9 @@ impl<'d> Quantities<'d> {
         let mut rows = Vec::new();
         for (load, _) in verdict::loads(self.document, self.cell, &self.document.baseline) {
             let probe = &load.key.probe;
-            rows.push(self.scalar(format!("{probe} work"), probe, "throughput", Better::More));
+            rows.push(self.scalar(format!("{probe} work"), probe, "throughput", Direction::More));
         }
-        for (metric, better) in [("rate", Better::More), ("served", Better::Neutral)] {
+        for (metric, better) in [("rate", Direction::More), ("served", Direction::Neutral)] {
             for probe in self.probes(metric) {
                 let label = format!("{} {metric}", vm_words(probe));
                 rows.push(self.scalar(label, probe, metric, better));
@@ -170,13 +169,13 @@ impl<'d> Quantities<'d> {
                 self.document.scalar(self.cell, guest, metric, policy)?.value
             };
             let open = |policy: &str| of(policy, "limit_passed") < Some(1.0);
-            rows.push(self.bounded(row("density", "density", Better::More), open));
+            rows.push(self.bounded(row("density", "density", Direction::More), open));
             for (word, metric, reached) in [
                 ("VMStart mean", "start_mean", "started"),
                 ("VMLogin mean", "login_mean", "logged_in"),
             ] {
                 let open = |policy: &str| of(policy, reached) < of(policy, "asked");
-                rows.push(self.bounded(row(word, metric, Better::Less), open));
+                rows.push(self.bounded(row(word, metric, Direction::Less), open));
             }
         }
         rows
@@ -185,8 +184,8 @@ impl<'d> Quantities<'d> {
     fn host(&self) -> Vec<Row> {
         let row =
             |label: &str, metric, better| self.scalar(label.to_owned(), "host", metric, better);
-        let moved = OF_HOST.iter().map(|(label, metric)| row(label, metric, Better::Neutral));
-        moved.chain([row("host unfairness", "fairness_error", Better::Less)]).collect()
+        let moved = OF_HOST.iter().map(|(label, metric)| row(label, metric, Direction::Neutral));
+        moved.chain([row("host unfairness", "fairness_error", Direction::Less)]).collect()
     }
 
     /// Use and work of each VM, except observed vCPUs.
@@ -196,13 +195,13 @@ impl<'d> Quantities<'d> {
         for guest in self.probes("steal").into_iter().filter(|guest| !vcpus.contains(guest)) {
             for (word, metric) in OF_VM {
                 let label = format!("{} {word}", vm_words(guest));
-                rows.push(self.scalar(label, guest, metric, Better::Neutral));
+                rows.push(self.scalar(label, guest, metric, Direction::Neutral));
             }
             // Of simulated ones there are more telling numbers.
             let of_vm: &[&str] = if self.cell.0 == VM { &["boosts", "throttles"] } else { &[] };
             for metric in of_vm {
                 let label = format!("{guest} {metric}");
-                rows.push(self.scalar(label, guest, metric, Better::Neutral));
+                rows.push(self.scalar(label, guest, metric, Direction::Neutral));
             }
         }
         rows
@@ -212,7 +211,7 @@ impl<'d> Quantities<'d> {
         probes_with(self.document, self.cell, metric)
     }
 
-    fn scalar(&self, label: String, probe: &str, metric: &str, better: Better) -> Row {
+    fn scalar(&self, label: String, probe: &str, metric: &str, better: Direction) -> Row {
         let entry = |policy: &String| {
             let series = self.document.scalar(self.cell, probe, metric, policy)?;
             Some(Entry {

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use vcoop_experiment::repeat_summary::Latency;
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Measured, PlanRuns};
+use vcoop_experiment::runner::{Measurements, PlanRuns};
 use vcoop_model::file::write_whole;
 use vcoop_model::plan::Plan;
 
@@ -37,7 +37,7 @@ pub fn write(
     folder: &Path,
     spools: &Spools,
     document: &Document,
-    measured: &Measured,
+    measured: &Measurements,
     plans: &[Plan],
 ) -> Result<(), String> {
     spools.join(&folder.join("samples.parquet"))?;

@@ -27,7 +27,7 @@ const LEAST_SHARE: f64 = 0.005;
 const MOST_PARTS: usize = 5;
 
 /// Runs a repeat of the plan again, with a log as observer.
-pub type Look<'a> = &'a mut dyn FnMut(u32, &mut Log) -> Result<(), String>;
+pub type Rerun<'a> = &'a mut dyn FnMut(u32, &mut Log) -> Result<(), String>;
 
 /// Result of `vcoop explain`.
 #[derive(Clone, Debug, Serialize)]
@@ -39,12 +39,12 @@ pub struct Explanation {
     /// Seed of the first repeat.
     pub seed: u64,
     /// By probe.
-    pub series: Vec<Explained>,
+    pub series: Vec<ExplainedSeries>,
 }
 
 /// The worst samples of a series.
 #[derive(Clone, Debug, Serialize)]
-pub struct Explained {
+pub struct ExplainedSeries {
     /// Its statistics, with a part of its worst samples.
     #[serde(flatten)]
     pub of: LatencySeries,
@@ -64,7 +64,7 @@ pub fn explain(
     plan: &Plan,
     probe: Option<&str>,
     worst: usize,
-    mut look: Option<Look<'_>>,
+    mut look: Option<Rerun<'_>>,
 ) -> Result<Explanation, String> {
     let mut found = Vec::new();
     for series in document.latencies().filter(|s| probe.is_none_or(|p| s.key.probe == p)) {
@@ -74,7 +74,7 @@ pub fn explain(
             Some(look) => stories(plan, &of.key.probe, &of.worst, look)?,
             None => Vec::new(),
         };
-        found.push(Explained { of, timelines });
+        found.push(ExplainedSeries { of, timelines });
     }
     let (scenario, seed) = (plan.scenario.clone(), plan.seed);
     Ok(Explanation { schema: "vcoop.explain/1", scenario, seed, series: found })
@@ -84,7 +84,7 @@ impl Explanation {
     /// As text for a terminal.
     pub fn render(&self, style: Style) -> String {
         let mut out = String::new();
-        for Explained { of, timelines } in &self.series {
+        for ExplainedSeries { of, timelines } in &self.series {
             let key = &of.key;
             let title = format!(
                 "{} under {} on {}: the worst of {} samples, mean {}",
@@ -118,7 +118,7 @@ fn stories(
     plan: &Plan,
     probe: &str,
     samples: &[Worst],
-    look: &mut Look<'_>,
+    look: &mut Rerun<'_>,
 ) -> Result<Vec<Vec<Line>>, String> {
     let targets: Vec<Target> =
         plan.probes.iter().filter(|p| p.probe == probe).map(|p| p.target).collect();

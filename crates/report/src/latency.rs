@@ -4,7 +4,7 @@ use vcoop_experiment::format::maybe_time;
 use vcoop_experiment::result::{Document, LatencySeries, Params};
 use vcoop_model::distinct;
 
-use crate::compare::{Judged, judged, with_interval};
+use crate::compare::{LatencyComparison, judged, with_interval};
 use crate::style::{MOST_NAME, Style, Tone, WIDTH, cut, finish, visible, with_names};
 
 /// Least width of names, left by wide numbers.
@@ -96,7 +96,7 @@ fn table(
                 None => (String::new(), "", Tone::Plain),
                 // It has few samples, from times when it ran: a ratio of them would look like one of all.
                 Some(_) if series.is_starved() => ("starved".to_owned(), "-", Tone::Bad),
-                Some(Judged { ratio, interval, of_means, sign, tone }) => {
+                Some(LatencyComparison { ratio, interval, of_means, sign, tone }) => {
                     let star = if of_means { "*" } else { "" };
                     (format!("{star}{}", with_interval(ratio, interval)), sign, tone)
                 }

@@ -55,7 +55,7 @@ pub struct Trace<W> {
 
 /// Size of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct TraceSize {
     /// Packets.
     pub packets: u64,
     /// Bytes.
@@ -136,9 +136,9 @@ impl<W: Write> Trace<W> {
     /// # Errors
     ///
     /// The first error of the file.
-    pub fn finish(self) -> io::Result<(Written, W)> {
+    pub fn finish(self) -> io::Result<(TraceSize, W)> {
         let (packets, bytes, out) = self.packets.finish()?;
-        Ok((Written { packets, bytes }, out))
+        Ok((TraceSize { packets, bytes }, out))
     }
 
     fn switch(

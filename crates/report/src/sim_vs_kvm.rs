@@ -3,7 +3,7 @@
 use vcoop_experiment::format;
 use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Missing};
-use vcoop_experiment::sim_vs_kvm::{Beside, Pair, beside};
+use vcoop_experiment::sim_vs_kvm::{SeriesPair, StatisticPair, beside};
 
 use crate::style::{MOST_NAME, Style, Tone, cut, finish, with_names};
 
@@ -22,16 +22,17 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
 }
 
 /// The same for rows of any documents.
-pub(crate) fn table(rows: &[Beside], style: Style) -> String {
+pub(crate) fn table(rows: &[SeriesPair], style: Style) -> String {
     let text = with_names(style, [NAME, MOST_NAME], |most| named(rows, style, most));
-    let far = |row: &Beside| [&row.mean, &row.p50, &row.p99].into_iter().any(Pair::is_far);
+    let far =
+        |row: &SeriesPair| [&row.mean, &row.p50, &row.p99].into_iter().any(StatisticPair::is_far);
     let legend = "!: simulated and measured are more than 3x apart. The simulation does not speak for \
                   this host there";
     if rows.iter().any(far) { text + &style.wrap(legend, 2) } else { text }
 }
 
 /// `most`: largest width of names.
-fn named(rows: &[Beside], style: Style, most: usize) -> String {
+fn named(rows: &[SeriesPair], style: Style, most: usize) -> String {
     let mut table = style.table([
         "", "mean sim", "kvm", "ratio", "p50 sim", "kvm", "ratio", "p99 sim", "kvm", "ratio",
     ]);
@@ -64,7 +65,12 @@ fn named(rows: &[Beside], style: Style, most: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-fn three(pair: &Pair, unit: &str, is_latency: bool, style: Style) -> [comfy_table::Cell; 3] {
+fn three(
+    pair: &StatisticPair,
+    unit: &str,
+    is_latency: bool,
+    style: Style,
+) -> [comfy_table::Cell; 3] {
     let text = |v: Option<f64>| format::maybe(v, |v| format::with_unit(v, unit));
     let tone = match pair.ratio {
         Some(ratio) if (0.5..=2.0).contains(&ratio) => Tone::Good,
@@ -97,13 +103,16 @@ pub(crate) fn missing_words(missing: &Missing) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Beside, Pair, Style, table};
+    use super::{SeriesPair, StatisticPair, Style, table};
 
     #[test]
     fn throughput_has_its_unit_and_lines_fit() {
-        let pair =
-            |sim: f64, kvm: f64| Pair { sim: Some(sim), kvm: Some(kvm), ratio: Some(sim / kvm) };
-        let latency = Beside {
+        let pair = |sim: f64, kvm: f64| StatisticPair {
+            sim: Some(sim),
+            kvm: Some(kvm),
+            ratio: Some(sim / kvm),
+        };
+        let latency = SeriesPair {
             policy: "dynamic-with-a-longer-name".to_owned(),
             probe: "guest-with-a-name.cyclictest".to_owned(),
             metric: "latency".to_owned(),
@@ -111,14 +120,14 @@ mod tests {
             mean: pair(1234.5, 123.4),
             p50: pair(123.4, 123.4),
             p99: pair(123_456.0, 123.4),
-            ..Beside::default()
+            ..SeriesPair::default()
         };
-        let throughput = Beside {
+        let throughput = SeriesPair {
             metric: "throughput".to_owned(),
             unit: "cpu".to_owned(),
             mean: pair(0.003_12, 0.995),
-            p50: Pair::default(),
-            p99: Pair::default(),
+            p50: StatisticPair::default(),
+            p99: StatisticPair::default(),
             ..latency.clone()
         };
         let text = table(&[latency, throughput], Style::default());

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use vcoop_experiment::analysis::About;
+use vcoop_experiment::analysis::Metadata;
 use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::result::{Document, Note};
-use vcoop_experiment::runner::{Measured, PlanRuns};
+use vcoop_experiment::runner::{Measurements, PlanRuns};
 use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
@@ -54,7 +54,7 @@ fn observation(name: &str) -> (Plan, Recording) {
 fn document(name: &str) -> Document {
     let (plan, recording) = observation(name);
     let note = Note { evidence: "it was dark".to_owned(), remedy: Some("a lamp".to_owned()) };
-    let about = About { title: "QEMU".to_owned(), notes: vec![note], ..About::default() };
+    let about = Metadata { title: "QEMU".to_owned(), notes: vec![note], ..Metadata::default() };
     observed(&plan, recording, true, about)
 }
 
@@ -85,7 +85,7 @@ fn what_has_no_parts_has_no_table_of_them() {
     let mut urgent = LatencyRecord::new("web.urgent");
     (0..2_000).for_each(|i| urgent.take(i, 30_000, &Parts::default(), std::iter::empty()));
     recording.latencies.push(urgent);
-    let document = observed(&plan, recording, true, About::default());
+    let document = observed(&plan, recording, true, Metadata::default());
     let text = render(&document, Style::default());
     assert!(text.contains("web.urgent") && !text.contains("Where the time went"), "{text}");
 }
@@ -170,7 +170,7 @@ fn each_series_has_files_of_its_own() {
     let (plan, recording) = observation("web");
     let repeats = vec![Some(RepeatSummary::new(recording, true))];
     let runs = vec![PlanRuns { backend: "vm", host: None, plan: 0, repeats }];
-    let measured = Measured { runs, interrupted: false, failure: None, others: None };
+    let measured = Measurements { runs, interrupted: false, failure: None, others: None };
     let folder = std::env::temp_dir().join(format!("vcoop-series-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     data::write(&folder, &Spools::new(&folder), &document("web"), &measured, &[plan]).unwrap();

@@ -14,13 +14,13 @@
 //! use vcoop_sched::config::{
 //!     Balance, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 //! };
-//! use vcoop_sched::{Attr, CpuId, Leave, Level, Note};
+//! use vcoop_sched::{Attr, CpuId, LeaveReason, Level, Note};
 //!
 //! /// What a driver does after each call; here an interrupt is served at once.
 //! fn serve(level: &mut Level, now: u64) {
 //!     while let Some(note) = level.pop_note() {
 //!         if let Note::Kick { cpu, .. } = note {
-//!             level.schedule(now, cpu, Leave::Preempted);
+//!             level.schedule(now, cpu, LeaveReason::Preempted);
 //!         }
 //!     }
 //! }
@@ -47,7 +47,7 @@
 //! assert_eq!(level.current(CpuId(0)), Some(urgent));
 //!
 //! // It goes to sleep, and the other one goes on.
-//! level.schedule(1_200_000, CpuId(0), Leave::Blocked);
+//! level.schedule(1_200_000, CpuId(0), LeaveReason::Blocked);
 //! assert_eq!(level.current(CpuId(0)), Some(fair));
 //! # Ok::<(), vcoop_sched::ConfigError>(())
 //! ```
@@ -57,7 +57,7 @@
 //! - Time given to calls never decreases.
 //! - After every call that takes `&mut self`, drain [`Level::pop_note`] until it is `None`.
 //! - A [`Note::Kick`] means: call [`Level::schedule`] on that CPU once it can be interrupted,
-//!   with [`Leave::Preempted`] if an entity runs there. A kicked CPU is not kicked again before
+//!   with [`LeaveReason::Preempted`] if an entity runs there. A kicked CPU is not kicked again before
 //!   it has scheduled, except when a lazy kick becomes an eager one.
 //! - A [`Note::Woken`] means: interrupt that CPU, and have it call [`Level::take_woken`] until none is left.
 //! - Call [`Level::tick`] every [`LevelConfig::tick_ns`](config::LevelConfig) on CPUs where
@@ -84,6 +84,6 @@ pub use dl::check_reservation;
 pub use level::Level;
 pub use notes::Notes;
 pub use types::{
-    Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,
-    Waker,
+    Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, LeaveReason, MaskError, Note,
+    Refusal, Waker,
 };

@@ -61,7 +61,7 @@ impl Attr {
 
 /// Why the current entity leaves its CPU. Ignored if the CPU was idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Leave {
+pub enum LeaveReason {
     /// It can still run: a kick was served.
     Preempted,
     /// It sleeps until [`Level::wake`](crate::Level::wake).

@@ -3,7 +3,7 @@
 use crate::driver::{HOG, MS, Machine, US, Work, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::Policy;
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, MaskError};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, MaskError};
 
 fn cpus(list: &[u32]) -> CpuSet {
     list.iter().copied().collect()
@@ -147,9 +147,9 @@ fn rt_goes_too_and_nobody_pushes_or_pulls_it_back() {
     assert!(m.level.is_running(high) && m.level.is_running(mid) && m.level.is_queued(low));
     assert_eq!(m.tasks.busy[2], 4 * MS);
     // A CPU that gets less urgent pulls; the avoided one, kicked for nothing, does not.
-    m.schedule(2, Leave::Preempted);
+    m.schedule(2, LeaveReason::Preempted);
     assert!(m.level.is_queued(low));
-    m.schedule(m.level.cpu_of(mid).0, Leave::Blocked);
+    m.schedule(m.level.cpu_of(mid).0, LeaveReason::Blocked);
     assert!(m.level.is_running(low));
 }
 

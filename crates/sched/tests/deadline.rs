@@ -3,7 +3,7 @@
 use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::{DlConfig, LevelConfig, Policy, RtGuard};
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Refusal};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, Level, Refusal};
 
 /// Never wakes by itself again.
 const ASLEEP: u64 = 1 << 60;
@@ -119,7 +119,7 @@ fn a_yield_gives_up_the_rest_of_the_period() {
     let e = m.spawn(dl(4 * MS, 10 * MS), HOG);
     let other = m.spawn(nice(0), HOG);
     m.run_until(MS);
-    m.schedule(0, Leave::Yield);
+    m.schedule(0, LeaveReason::Yield);
     assert!(m.level.is_throttled(e) && m.level.is_running(other));
     m.run_until(20 * MS - 1);
     assert_eq!(m.exec(e), 5 * MS);
@@ -175,7 +175,7 @@ fn the_latest_deadline_makes_room() {
     // When `a` is done its CPU pulls `b`, the earliest that waits, wherever `b` waits.
     m.run_until(31 * MS);
     assert!(m.level.is_running(b) && m.level.is_queued(c) || m.level.is_running(c));
-    m.schedule(m.level.cpu_of(d).0, Leave::Preempted);
+    m.schedule(m.level.cpu_of(d).0, LeaveReason::Preempted);
     assert!(!m.level.is_queued(b), "`b` is earlier than `c`");
     assert!(m.level.stats(b).migrations <= 2);
 }

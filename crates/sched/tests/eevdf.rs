@@ -3,7 +3,7 @@
 use crate::driver::{HOG, MS, Machine, US, Work, config, nice};
 use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18, V6_18_0, V7_3};
 use vcoop_sched::config::{EevdfTunables, Fair, Policy};
-use vcoop_sched::{CpuId, EntId, Leave};
+use vcoop_sched::{CpuId, EntId, LeaveReason};
 
 /// A CPU of a host of two, at 250 Hz.
 fn machine(release: EevdfRelease) -> Machine {
@@ -23,7 +23,7 @@ fn a_debtor_that_wakes_beside_one_hog_preempts_it() {
         let p = m.spawn(nice(0), HOG);
         let hog = m.spawn(nice(0), HOG);
         m.run_for(90 * US);
-        m.schedule(0, Leave::Blocked);
+        m.schedule(0, LeaveReason::Blocked);
         assert_eq!(m.current(0), Some(hog));
         m.run_for(600 * US);
         m.wake(p, None);
@@ -43,7 +43,7 @@ fn a_loop_of_yields_gets_next_to_nothing_since_2026() {
     while m.now < 2000 * MS {
         if m.current(0) == Some(yielder) {
             m.run_for(US);
-            m.schedule(0, Leave::Yield);
+            m.schedule(0, LeaveReason::Yield);
             yields += 1;
         } else {
             m.run_for(10 * US);
@@ -70,7 +70,7 @@ fn who_yielded_often_keeps_others_waiting_until_its_deadline() {
             longest = longest.max(m.now - ran);
             m.run_for(20 * US);
             if m.now < 50 * MS && m.current(0) == Some(yielder) {
-                m.schedule(0, Leave::Yield);
+                m.schedule(0, LeaveReason::Yield);
             }
         }
         longest
@@ -102,7 +102,7 @@ fn a_timer_ends_requests_since_7_1() {
             m.run_for(100 * US);
         }
         m.run_for(MS);
-        (0..hogs).for_each(|_| m.schedule(0, Leave::Blocked));
+        (0..hogs).for_each(|_| m.schedule(0, LeaveReason::Blocked));
         assert_eq!((m.current(0), m.level.deadline(CpuId(0))), (None, None), "it is idle");
         (changes, armed)
     };

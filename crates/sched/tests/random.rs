@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use vcoop_sched::config::{
     Bandwidth, DlConfig, Fair, GroupConfig, LevelConfig, Policy, Quota, RtGuard, Topology,
 };
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason};
 
 #[derive(Clone, Debug)]
 enum Op {
     Run(u64),
     Wake(usize, Option<u32>),
-    Leave(u32, Leave),
+    Leave(u32, LeaveReason),
     SetPolicy(usize, Policy),
     SetCpus(usize, u64),
     SetWeight(u16, u64),
@@ -43,10 +43,10 @@ fn policy() -> impl Strategy<Value = Policy> {
 
 fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
     let leave = prop_oneof![
-        6 => Just(Leave::Blocked),
-        6 => Just(Leave::Preempted),
-        6 => Just(Leave::Yield),
-        1 => Just(Leave::Exit),
+        6 => Just(LeaveReason::Blocked),
+        6 => Just(LeaveReason::Preempted),
+        6 => Just(LeaveReason::Yield),
+        1 => Just(LeaveReason::Exit),
     ];
     prop_oneof![
         8 => (1u64..20_000).prop_map(|us| Op::Run(us * US)),
@@ -166,9 +166,9 @@ proptest! {
                     awake[i] = !dead[i];
                 }
                 Op::Leave(c, leave) => {
-                    if matches!(leave, Leave::Blocked | Leave::Exit) && let Some(e) = m.current(c) {
+                    if matches!(leave, LeaveReason::Blocked | LeaveReason::Exit) && let Some(e) = m.current(c) {
                         awake[e.0 as usize] = false;
-                        dead[e.0 as usize] = leave == Leave::Exit;
+                        dead[e.0 as usize] = leave == LeaveReason::Exit;
                     }
                     m.schedule(c, leave);
                 }

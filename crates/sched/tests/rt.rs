@@ -2,7 +2,7 @@
 
 use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
 use vcoop_sched::config::{Policy, RtGuard};
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, Note};
 
 const THROTTLE: RtGuard = RtGuard::THROTTLE;
 const SERVER: RtGuard = RtGuard::FAIR_SERVER;
@@ -41,7 +41,7 @@ fn a_preempted_entity_keeps_its_turn() {
     assert_eq!(m.current(0), Some(high));
     m.run_for(2 * MS);
     assert_eq!(m.current(0), Some(a));
-    m.schedule(0, Leave::Yield);
+    m.schedule(0, LeaveReason::Yield);
     assert_eq!(m.current(0), Some(b));
 }
 
@@ -88,7 +88,7 @@ fn waking_rt_preempts_fair_at_once_and_where_it_is() {
     while let Some(n) = m.level.pop_note() {
         assert!(!matches!(n, Note::Kick { cpu: CpuId(1), .. }), "{n:?}");
     }
-    m.schedule(1, Leave::Preempted);
+    m.schedule(1, LeaveReason::Preempted);
     assert_eq!(m.current(1), Some(more));
     // The one it displaced need not wait behind it: CPU 0 only runs fair work.
     assert_eq!(m.current(0), Some(rt));
@@ -111,7 +111,7 @@ fn the_most_urgent_run_on_two_cpus() {
     assert!(m.level.is_queued(d));
     let (cpu_b, cpu_d) = (m.level.cpu_of(b), m.level.cpu_of(d));
     let other = if m.level.cpu_of(a) == cpu_d { b } else { a };
-    m.schedule(m.level.cpu_of(other).0, Leave::Blocked);
+    m.schedule(m.level.cpu_of(other).0, LeaveReason::Blocked);
     assert!(m.level.is_running(d), "{d} waits on {cpu_d}, {b} ran on {cpu_b}");
 }
 

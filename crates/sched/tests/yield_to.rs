@@ -2,7 +2,7 @@
 
 use crate::driver::{HOG, MS, Machine, US, Work, cfs, eevdf};
 use vcoop_sched::config::Policy;
-use vcoop_sched::{CpuId, DirectedYield, Leave};
+use vcoop_sched::{CpuId, DirectedYield, LeaveReason};
 
 #[test]
 fn the_target_is_next_if_that_is_fair() {
@@ -15,13 +15,13 @@ fn the_target_is_next_if_that_is_fair() {
         };
         let (mut m, all) = build();
         let current = m.current(0).expect("there is work");
-        m.schedule(0, Leave::Yield);
+        m.schedule(0, LeaveReason::Yield);
         assert_ne!(m.current(0), Some(current), "who yields stands back");
         let mut served = 0;
         for &target in all.iter().filter(|&&e| e != current) {
             let (mut m, _) = build();
             assert_eq!(m.level.yield_to(m.now, CpuId(0), target), DirectedYield::Done);
-            m.schedule(0, Leave::Yield);
+            m.schedule(0, LeaveReason::Yield);
             served += u32::from(m.current(0) == Some(target));
         }
         // Without a favour it would be one and the same.

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use folder::{FolderError, lock, lock_soon, usual};
-pub use log::{Log, WholeLines, write_at_once};
+pub use log::{Log, WholeLineWriter, write_at_once};
 
 /// Wait after an `accept` that failed, for example for lack of file descriptors: the connection is still pending, and
 /// an immediate retry would use a whole CPU.

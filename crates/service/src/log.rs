@@ -41,12 +41,12 @@ pub fn write_at_once(to: impl AsFd, text: &[u8]) -> io::Result<usize> {
 /// Writes lines by [`write_at_once`], and each line as a whole: a pipe may take a part of a line that is longer than
 /// `PIPE_BUF`, and then the rest comes before the next line. Lines are lost until there is room for the rest.
 #[derive(Debug)]
-pub struct WholeLines<T: AsFd> {
+pub struct WholeLineWriter<T: AsFd> {
     to: T,
     rest: Vec<u8>,
 }
 
-impl<T: AsFd> WholeLines<T> {
+impl<T: AsFd> WholeLineWriter<T> {
     /// Nothing is written yet.
     pub fn new(to: T) -> Self {
         Self { to, rest: Vec::new() }
@@ -70,7 +70,7 @@ impl<T: AsFd> WholeLines<T> {
     }
 }
 
-impl<T: AsFd> Drop for WholeLines<T> {
+impl<T: AsFd> Drop for WholeLineWriter<T> {
     fn drop(&mut self) {
         let _ = write_at_once(&self.to, &self.rest);
     }
@@ -97,7 +97,7 @@ mod tests {
     use std::io::{ErrorKind, Read as _, pipe};
     use std::os::unix::net::UnixStream;
 
-    use super::{PIECE, WholeLines, write_at_once};
+    use super::{PIECE, WholeLineWriter, write_at_once};
 
     #[test]
     fn who_does_not_read_stops_nobody() {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_reader_that_falls_behind_gets_whole_lines() {
         let (mut reads, writes) = pipe().unwrap();
-        let mut lines = WholeLines::new(writes);
+        let mut lines = WholeLineWriter::new(writes);
         // It needs three pages of a pipe, which mostly has 16.
         let line = |n: u32| format!("{n:05}{}\n", "x".repeat(2 * PIECE));
         (0..100).for_each(|n| lines.put(line(n).as_bytes()).unwrap());

@@ -59,13 +59,13 @@ pub fn text(page: impl Collector) -> String {
 /// A page that is served until this is dropped. The file of its Unix socket goes with it.
 #[derive(Debug)]
 #[must_use = "it is served until this is dropped"]
-pub struct Served {
+pub struct MetricsServer {
     listener: OwnedFd,
     file: Option<PathBuf>,
     stop: Arc<AtomicBool>,
 }
 
-impl Drop for Served {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // Ends the wait for clients. Nobody waits for those that are being answered.
@@ -82,7 +82,7 @@ impl Drop for Served {
 pub fn serve(
     listen: &Listen,
     page: impl Fn() -> io::Result<String> + Send + Sync + 'static,
-) -> io::Result<Served> {
+) -> io::Result<MetricsServer> {
     let named = thread::Builder::new().name("metrics".to_owned());
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
@@ -92,13 +92,13 @@ pub fn serve(
             let socket = TcpListener::bind(address)?;
             let listener = socket.try_clone()?.into();
             named.spawn(move || greet_all(socket.incoming(), &stopped, &page))?;
-            Ok(Served { listener, file: None, stop })
+            Ok(MetricsServer { listener, file: None, stop })
         }
         Listen::Unix(path) => {
             let socket = bind(path)?;
             let listener = socket.try_clone()?.into();
             named.spawn(move || greet_all(socket.incoming(), &stopped, &page))?;
-            Ok(Served { listener, file: Some(path.clone()), stop })
+            Ok(MetricsServer { listener, file: Some(path.clone()), stop })
         }
     }
 }
@@ -135,14 +135,14 @@ where
 {
     let until = Instant::now() + PATIENCE;
     // A client that has gone wants no answer.
-    let _ = answer(Hurried(stream, until), Hurried(stream, until), page);
+    let _ = answer(DeadlineStream(stream, until), DeadlineStream(stream, until), page);
 }
 
 /// A stream with a deadline for all reads and writes. A socket timeout holds for each read alone, so a client that
 /// sends a byte a second would keep others waiting for hours.
-struct Hurried<'s, S>(&'s S, Instant);
+struct DeadlineStream<'s, S>(&'s S, Instant);
 
-impl<S: AsFd> Hurried<'_, S> {
+impl<S: AsFd> DeadlineStream<'_, S> {
     fn hurry(&self, side: Timeout) -> io::Result<()> {
         let left = self.1.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -152,7 +152,7 @@ impl<S: AsFd> Hurried<'_, S> {
     }
 }
 
-impl<'s, S: AsFd> Read for Hurried<'s, S>
+impl<'s, S: AsFd> Read for DeadlineStream<'s, S>
 where
     &'s S: Read,
 {
@@ -162,7 +162,7 @@ where
     }
 }
 
-impl<'s, S: AsFd> Write for Hurried<'s, S>
+impl<'s, S: AsFd> Write for DeadlineStream<'s, S>
 where
     &'s S: Write,
 {

@@ -196,7 +196,7 @@ impl Clock {
 
     /// Schedules an event by a time: an earlier one stays.
     #[inline(always)]
-    pub(crate) fn hasten(&mut self, event: Event, at: Ns) {
+    pub(crate) fn set_earlier(&mut self, event: Event, at: Ns) {
         let slot = self.slot(event);
         if self.queue.time(slot).is_none_or(|due| due > at) {
             self.queue.set(slot, at);
@@ -292,8 +292,8 @@ mod tests {
         clock.set(Event::End, 900);
         clock.set(Event::Sleep(3), 600);
         clock.cancel(Event::Sleep(3));
-        clock.hasten(Event::Govern(1), 800);
-        clock.hasten(Event::Remote(1), 650);
+        clock.set_earlier(Event::Govern(1), 800);
+        clock.set_earlier(Event::Remote(1), 650);
         assert!(clock.is_pending(Event::Tick(2)) && !clock.is_pending(Event::Sleep(3)));
         let mut seen = Vec::new();
         while let Some((at, event)) = clock.next() {

@@ -33,7 +33,7 @@ use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Mode, Preemption};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, LeaveReason, Note};
 
 use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
@@ -132,7 +132,7 @@ impl World<'_> {
                 let vcpu = &self.vcpus[v as usize];
                 let work = &self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
                 if work.spin != Spin::No {
-                    self.spell_ends(v);
+                    self.spin_period_ends(v);
                 }
             }
             GuestSegment::None
@@ -176,7 +176,7 @@ impl World<'_> {
                 self.calls_done(v);
             }
             if resched && (current == NONE || self.guest_may_preempt(v, current)) {
-                if self.guest_reschedule(v, Leave::Preempted) {
+                if self.guest_reschedule(v, LeaveReason::Preempted) {
                     return;
                 }
                 continue;
@@ -188,7 +188,7 @@ impl World<'_> {
                 continue;
             }
             if std::mem::take(&mut self.vms[vm].tasks[current as usize].leaving) {
-                if self.guest_reschedule(v, Leave::Blocked) {
+                if self.guest_reschedule(v, LeaveReason::Blocked) {
                     return;
                 }
                 continue;
@@ -199,7 +199,7 @@ impl World<'_> {
                 let spin = self.vms[vm].tasks[current as usize].spin;
                 let spell = match spin {
                     Spin::No => None,
-                    _ => match self.spell(v, current) {
+                    _ => match self.begin_spin(v, current) {
                         Some(ns) => Some(ns),
                         None => continue,
                     },
@@ -485,7 +485,7 @@ impl World<'_> {
     }
 
     /// Runs the guest's scheduler; true if a context switch was begun.
-    fn guest_reschedule(&mut self, v: u32, leave: Leave) -> bool {
+    fn guest_reschedule(&mut self, v: u32, leave: LeaveReason) -> bool {
         if self.vcpus[v as usize].current == NONE {
             // The idle loop looks at its wake list without an IPI, too.
             self.guest_takes_woken(v);
@@ -564,7 +564,7 @@ impl World<'_> {
         }
         let ns = self.costs.of(key);
         if ns == 0 {
-            return self.guest_reschedule(v, Leave::Blocked);
+            return self.guest_reschedule(v, LeaveReason::Blocked);
         }
         let vm = self.vcpus[v as usize].vm as usize;
         self.vms[vm].tasks[t as usize].leaving = true;

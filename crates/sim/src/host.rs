@@ -21,10 +21,10 @@ pub(crate) mod smt;
 mod speed;
 mod wake;
 
-use vcoop_model::plan::{Mode, Preemption, Room};
+use vcoop_model::plan::{Mode, Preemption, QueueRoom};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
-use vcoop_sched::{CpuId, EntId, Leave};
+use vcoop_sched::{CpuId, EntId, LeaveReason};
 
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
@@ -175,7 +175,7 @@ impl World<'_> {
             if let Some(v) = self.polled_for(current) {
                 return self.poll_goes_on(p, v);
             }
-            return self.reschedule(p, Leave::Preempted);
+            return self.reschedule(p, LeaveReason::Preempted);
         }
         if extra > 0 {
             self.pcpus[p as usize].extra = 0;
@@ -201,7 +201,7 @@ impl World<'_> {
     }
 
     /// Runs the scheduler and switches to its choice.
-    pub(crate) fn reschedule(&mut self, p: u32, leave: Leave) {
+    pub(crate) fn reschedule(&mut self, p: u32, leave: LeaveReason) {
         let pc = &mut self.pcpus[p as usize];
         pc.resched = false;
         pc.eager = false;
@@ -247,7 +247,7 @@ impl World<'_> {
         self.begin(p, Segment::Switch, ns);
     }
 
-    fn switch_out(&mut self, p: u32, prev: u32, leave: Leave) {
+    fn switch_out(&mut self, p: u32, prev: u32, leave: LeaveReason) {
         let thread = &mut self.threads[prev as usize];
         (thread.last_cpu, thread.off_since) = (p, self.clock.now());
         thread.off_idle = self.pcpus[p as usize].idle_ns;
@@ -263,12 +263,12 @@ impl World<'_> {
             if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
                 self.hv_to_sw(vcpu);
             }
-            if matches!(leave, Leave::Preempted | Leave::Yield) {
+            if matches!(leave, LeaveReason::Preempted | LeaveReason::Yield) {
                 self.spin_preempted(vcpu);
             }
             self.guest_sees_away(vcpu);
         }
-        let waits = matches!(leave, Leave::Preempted | Leave::Yield);
+        let waits = matches!(leave, LeaveReason::Preempted | LeaveReason::Yield);
         if track != NONE && waits {
             self.tracks.set(track, State::Preempted, self.clock.now());
             self.queued(prev);
@@ -325,7 +325,7 @@ impl World<'_> {
     /// Interprets the program of the current thread until it uses the CPU or leaves it.
     fn run_thread(&mut self, p: u32, t: u32) {
         if std::mem::take(&mut self.threads[t as usize].work.leaving) {
-            return self.reschedule(p, Leave::Blocked);
+            return self.reschedule(p, LeaveReason::Blocked);
         }
         if let Some(message) = self.threads[t as usize].work.outbox.take() {
             self.signal(message);
@@ -338,7 +338,7 @@ impl World<'_> {
             }
             if self.pcpus[p as usize].resched {
                 // Between two operations there is no kernel section to protect.
-                return self.reschedule(p, Leave::Preempted);
+                return self.reschedule(p, LeaveReason::Preempted);
             }
             let now = self.clock.now();
             let work = &mut self.threads[t as usize].work;
@@ -420,7 +420,7 @@ impl World<'_> {
                 }
                 Op::Reply => {
                     if let Some(to) = self.mail.correspondent(work.mail)
-                        && self.post(p, t, to, Room::List)
+                        && self.post(p, t, to, QueueRoom::List)
                     {
                         return;
                     }
@@ -449,7 +449,7 @@ impl World<'_> {
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     work.ended = Some(self.clock.now());
-                    return self.reschedule(p, Leave::Exit);
+                    return self.reschedule(p, LeaveReason::Exit);
                 }
             }
         }

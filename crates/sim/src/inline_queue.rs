@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 pub(crate) struct InlineQueue<T> {
     /// invariant: `None` if and only if the queue is empty.
     first: Option<T>,
-    rest: Option<Box<Rest<T>>>,
+    rest: Option<Box<Overflow<T>>>,
 }
 
 #[derive(Debug)]
-struct Rest<T>(VecDeque<T>);
+struct Overflow<T>(VecDeque<T>);
 
 impl<T: Copy + PartialEq> InlineQueue<T> {
     pub(crate) fn new() -> Self {
@@ -40,7 +40,7 @@ impl<T: Copy + PartialEq> InlineQueue<T> {
 
     #[inline(never)]
     fn push_behind(&mut self, item: T) {
-        let rest = self.rest.get_or_insert_with(|| Box::new(Rest(VecDeque::with_capacity(8))));
+        let rest = self.rest.get_or_insert_with(|| Box::new(Overflow(VecDeque::with_capacity(8))));
         rest.0.push_back(item);
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use vcoop_model::plan::{Mode, Preemption, Room};
+use vcoop_model::plan::{Mode, Preemption, QueueRoom};
 use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
@@ -234,7 +234,7 @@ impl Work {
     }
 
     /// There was no room for a message to task `to`: it sends it again when woken.
-    pub(crate) fn posts_again(&mut self, to: u32, room: Room) {
+    pub(crate) fn posts_again(&mut self, to: u32, room: QueueRoom) {
         self.hold(Op::Post { peer: to - self.peers, room });
     }
 

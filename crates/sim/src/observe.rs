@@ -4,12 +4,12 @@ pub(crate) mod spans;
 
 use vcoop_model::trace_event::{Event, GuestWork, Left, ThreadNames, Work};
 use vcoop_policy::Action;
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, LeaveReason, Note};
 
 use crate::attribution::track::NONE;
 use crate::guest::exit::EXIT_NAMES;
 use crate::machine::{GuestSegment, Irq, Segment, vector};
-use crate::observe::spans::Turn;
+use crate::observe::spans::WindowChange;
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -35,9 +35,9 @@ impl World<'_> {
             let (at, turn) = self.spans.turn();
             self.clock.pass(at);
             match turn {
-                Turn::Opened => self.span_opens(at),
-                Turn::Closed => {}
-                Turn::Over => return true,
+                WindowChange::Opened => self.span_opens(at),
+                WindowChange::Closed => {}
+                WindowChange::Over => return true,
             }
         }
         false
@@ -117,7 +117,7 @@ impl World<'_> {
 
     /// A pCPU changes threads.
     #[cold]
-    pub(crate) fn span_switch(&mut self, p: u32, prev: u32, next: u32, leave: Leave) {
+    pub(crate) fn span_switch(&mut self, p: u32, prev: u32, next: u32, leave: LeaveReason) {
         let left = left(leave);
         let (from, to) = (who(prev), who(next));
         self.spans.tell(self.clock.now(), Event::Switch { pcpu: p, from, to, left });
@@ -178,7 +178,7 @@ impl World<'_> {
 
     /// A vCPU changes tasks.
     #[cold]
-    pub(crate) fn span_task(&mut self, v: u32, leave: Leave) {
+    pub(crate) fn span_task(&mut self, v: u32, leave: LeaveReason) {
         let vcpu = &self.vcpus[v as usize];
         let (thread, task) = (vcpu.thread, who(vcpu.current));
         self.spans.tell(self.clock.now(), Event::TaskSwitch { thread, task, left: left(leave) });
@@ -199,11 +199,11 @@ impl World<'_> {
     }
 }
 
-fn left(leave: Leave) -> Left {
+fn left(leave: LeaveReason) -> Left {
     match leave {
-        Leave::Preempted | Leave::Yield => Left::Preempted,
-        Leave::Blocked => Left::Blocked,
-        Leave::Exit => Left::Exited,
+        LeaveReason::Preempted | LeaveReason::Yield => Left::Preempted,
+        LeaveReason::Blocked => Left::Blocked,
+        LeaveReason::Exit => Left::Exited,
     }
 }
 

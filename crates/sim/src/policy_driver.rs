@@ -7,7 +7,7 @@ pub(crate) mod page;
 pub(crate) mod page_checks;
 pub(crate) mod preferred;
 
-use vcoop_abi::conformance::{Limits, Report, Watch, What};
+use vcoop_abi::conformance::{Limits, Operation, Report, Watch};
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
 use vcoop_model::plan::{Registers, RogueStep, TimelineAction};
 use vcoop_model::profile::CostKey;
@@ -110,7 +110,7 @@ impl Port for VcpuPort<'_, '_> {
             let p = world.host.cpu_of(thread);
             world.queue_grew(p.0);
             let boosted = self.vcpu().driver.policy().is_boosted();
-            self.world.watch(self.v, |page, now| page.event(now, What::Applied(boosted)));
+            self.world.watch(self.v, |page, now| page.event(now, Operation::Applied(boosted)));
         }
         done.map_err(SetError::Refused)
     }
@@ -131,7 +131,7 @@ impl Port for VcpuPort<'_, '_> {
         vcpu.irr |= vector;
         vcpu.virt.counters.injections += 1;
         if self.world.plan.policy.boosts_on_injection() {
-            self.world.watch(self.v, |page, now| page.event(now, What::Inject));
+            self.world.watch(self.v, |page, now| page.event(now, Operation::Inject));
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let page = &mut vcpu.page;
         if step.takes_own_area() {
-            page.usurp();
+            page.take_over();
         }
         match step {
             RogueStep::Ask => page.request(BoostRequest::Boost),
@@ -275,7 +275,7 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_registered(&mut self, v: u32, on: bool) {
-        self.watch(v, |page, now| page.event(now, What::Registered(on)));
+        self.watch(v, |page, now| page.event(now, Operation::Registered(on)));
         self.drive(v, |port| driver::register(port, on));
     }
 
@@ -316,18 +316,18 @@ impl World<'_> {
 
     pub(crate) fn boost_notify(&mut self, v: u32) {
         if self.vcpus[v as usize].page.is_honest() {
-            self.watch(v, |page, now| page.event(now, What::Notify));
+            self.watch(v, |page, now| page.event(now, Operation::Notify));
         }
         self.drive(v, |port| driver::notify(port, false));
     }
 
     pub(crate) fn boost_halted(&mut self, v: u32) {
-        self.watch(v, |page, now| page.event(now, What::Halted(true)));
+        self.watch(v, |page, now| page.event(now, Operation::Halted(true)));
         self.drive(v, |port| driver::halt(port, true));
     }
 
     pub(crate) fn boost_woken(&mut self, v: u32) -> TimersSet {
-        self.watch(v, |page, now| page.event(now, What::Halted(false)));
+        self.watch(v, |page, now| page.event(now, Operation::Halted(false)));
         self.drive_unpaid(v, |port| driver::halt(port, false))
     }
 
@@ -360,7 +360,7 @@ impl World<'_> {
         for v in 0..self.vcpus.len() as u32 {
             let registered = self.plan.vms[self.vcpus[v as usize].vm as usize].cooperative;
             if registered {
-                self.watch(v, |page, now| page.event(now, What::Registered(true)));
+                self.watch(v, |page, now| page.event(now, Operation::Registered(true)));
             }
             let mut port = VcpuPort::new(self, v, 0);
             driver::start(&mut port, registered)?;

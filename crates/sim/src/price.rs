@@ -10,12 +10,12 @@ use crate::queue::Ns;
 
 /// A cost that varies.
 #[derive(Clone, Debug)]
-struct Varying {
+struct VaryingCost {
     stream: Stream,
     quantiles: Quantiles,
 }
 
-impl Varying {
+impl VaryingCost {
     fn of(costs: &Costs, seed: u64, key: &str) -> Option<Self> {
         let quantiles = *costs.spread.get(key)?;
         Some(Self { stream: Stream::cost(seed, key), quantiles })
@@ -32,7 +32,7 @@ impl Varying {
 struct IdleState {
     exit_ns: Ns,
     residency_ns: Ns,
-    varying: Option<Varying>,
+    varying: Option<VaryingCost>,
 }
 
 /// The costs of a run.
@@ -41,7 +41,7 @@ pub(crate) struct Prices {
     constants: [Ns; CostKey::ALL.len()],
     /// Bit `k`: cost `k` varies. Separate from the draws, which take many cache lines.
     varies: u64,
-    varying: Box<[Option<Varying>]>,
+    varying: Box<[Option<VaryingCost>]>,
     idle: Box<[IdleState]>,
     /// Idle CPUs watch a flag in all of these states.
     idle_watches: bool,
@@ -56,12 +56,12 @@ impl Prices {
             *constant = *ns;
         }
         let varying: Box<[_]> =
-            entries.iter().map(|(key, _)| Varying::of(costs, seed, key)).collect();
+            entries.iter().map(|(key, _)| VaryingCost::of(costs, seed, key)).collect();
         let bits = (0..).zip(&varying).map(|(k, varying)| u64::from(varying.is_some()) << k);
         let idle = costs.cstates.iter().map(|state| IdleState {
             exit_ns: state.exit_ns,
             residency_ns: state.residency_ns,
-            varying: Varying::of(costs, seed, &format!("cstate.{}", state.name)),
+            varying: VaryingCost::of(costs, seed, &format!("cstate.{}", state.name)),
         });
         let states = &costs.cstates;
         let idle_watches = !states.is_empty() && states.iter().all(|state| state.monitor);
@@ -88,14 +88,14 @@ impl Prices {
     }
 
     fn draw(&mut self, key: CostKey) -> Ns {
-        self.varying[key as usize].as_mut().map_or(0, Varying::draw)
+        self.varying[key as usize].as_mut().map_or(0, VaryingCost::draw)
     }
 
     /// Exit latency of the idle state that a governor chooses for this expected idle time.
     pub(crate) fn idle_exit(&mut self, expected: Ns) -> Ns {
         let deepest = self.idle.iter().rposition(|s| s.residency_ns <= expected).unwrap_or(0);
         let Some(state) = self.idle.get_mut(deepest) else { return 0 };
-        state.varying.as_mut().map_or(state.exit_ns, Varying::draw)
+        state.varying.as_mut().map_or(state.exit_ns, VaryingCost::draw)
     }
 }
 

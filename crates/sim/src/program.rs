@@ -16,13 +16,13 @@ use std::sync::Arc;
 use boot::{Boot, Booting};
 use clock::SkewedClock;
 use cycle::Cycle;
-use desktop::{Acting, Desktop};
+use desktop::{Desktop, DesktopStage};
 use message::{Ping, Serve};
 use period::{Audio, Cyclictest};
 use rogue::Rogue;
 use routine::Routine;
 use script::Script;
-use vcoop_model::plan::{IpiTo, LockKind, Mode, Phase, Program, RogueStep, Room, Target};
+use vcoop_model::plan::{IpiTo, LockKind, Mode, Phase, Program, QueueRoom, RogueStep, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -85,13 +85,13 @@ pub enum Op {
     /// The first instruction after a measured sleep: take the sample.
     Sample,
     /// Periods that passed without a sample.
-    Missed(Missed),
+    Missed(MissedPeriods),
     /// Audio: glitches, and callbacks without a sample.
     Glitches {
         /// Written too late, or lost.
         glitches: u64,
         /// Lost, or caught up without a sample.
-        missed: Missed,
+        missed: MissedPeriods,
     },
     /// Change its own policy.
     SetPolicy(Policy),
@@ -155,7 +155,7 @@ pub enum Op {
         /// The peer.
         peer: u32,
         /// Its limit; the task sleeps while there is no room.
-        room: Room,
+        room: QueueRoom,
     },
     /// Take a message, or sleep until there is one.
     Receive {
@@ -188,7 +188,7 @@ impl Op {
 
 /// Consecutive periods without a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missed {
+pub struct MissedPeriods {
     /// How many.
     pub n: u64,
     /// When the last one was due.
@@ -197,7 +197,7 @@ pub struct Missed {
     pub every: Ns,
 }
 
-impl Missed {
+impl MissedPeriods {
     /// How many were due at a time or later.
     pub fn since(self, from: Ns) -> u64 {
         match self.last.checked_sub(from) {
@@ -259,7 +259,7 @@ impl Runner {
             }
             &Program::Desktop { think, bursts, burst, server, irq_vcpu } => {
                 let server = server.map(|server| (server, irq_vcpu));
-                let at = Acting::Think;
+                let at = DesktopStage::Think;
                 Kind::Desktop(Desktop { think, bursts, burst, server, due: 0, done: 0, at })
             }
             &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => {
@@ -295,7 +295,7 @@ impl Runner {
             _ => return None,
         };
         let n = now.saturating_sub(begins) / every.max(1);
-        let missed = Missed { n, last: begins + n * every, every };
+        let missed = MissedPeriods { n, last: begins + n * every, every };
         (n > 0).then_some(if glitches {
             Op::Glitches { glitches: n, missed }
         } else {
@@ -398,10 +398,10 @@ pub struct Open {
 }
 
 /// Moves `due` past `now` by whole periods. Returns those that it skipped.
-fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> Missed {
+fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> MissedPeriods {
     let n = now.checked_sub(*due).map_or(0, |late| late / period + 1);
     *due += n * period;
-    Missed { n, last: due.saturating_sub(period), every: period }
+    MissedPeriods { n, last: due.saturating_sub(period), every: period }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
 use crate::host::smt::Speed;
 use crate::machine::{GuestSegment, Segment, Vcpu, Work};
-use crate::program::Missed;
+use crate::program::MissedPeriods;
 use crate::queue::Ns;
 use crate::world::World;
 use crate::xen::fairness;
@@ -528,7 +528,7 @@ impl World<'_> {
             let Some(begun) = begun else { continue };
             let open = runner.open(begun, start, end);
             // All of them are of the measured time.
-            let missed = Missed { n: open.missed, last: end, every: 1 };
+            let missed = MissedPeriods { n: open.missed, last: end, every: 1 };
             let probes = [(work.sampler, work.probe), (work.irq_sampler, work.irq_probe)];
             for (sampler, probe) in probes.into_iter().filter(|(_, probe)| *probe != NONE) {
                 self.probes.missed(probe, missed);

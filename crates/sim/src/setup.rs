@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan};
+use vcoop_model::plan::{CoreScheduling, Mode, Plan, ProbePlan, SampleEnd};
 use vcoop_model::plan::{Target, TaskPlan, VmPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
@@ -145,7 +145,7 @@ struct Setup<'p> {
 const STARTS_WITHIN_NS: Ns = 100_000_000;
 
 /// Properties of a task that depend on its host or VM.
-struct Owned<'p> {
+struct TaskOwner<'p> {
     target: Target,
     rng: Stream,
     clock: SkewedClock,
@@ -211,7 +211,7 @@ impl<'p> Setup<'p> {
         let start = self.start(0, i, task);
         let work = self.work(
             task,
-            Owned {
+            TaskOwner {
                 target,
                 rng: Stream::host_task(self.seed, i),
                 clock: SkewedClock::HOST,
@@ -286,7 +286,7 @@ impl<'p> Setup<'p> {
             level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
             let mut work = self.work(
                 task,
-                Owned {
+                TaskOwner {
                     target: Target::Guest { vm: m as u32, task: i as u32 },
                     rng: Stream::guest_task(self.seed, m, i),
                     clock: own_clock,
@@ -341,7 +341,7 @@ impl<'p> Setup<'p> {
     }
 
     /// A task's program, with samplers and probes if the plan asks for them.
-    fn work(&mut self, task: &TaskPlan, of: Owned<'_>) -> Work {
+    fn work(&mut self, task: &TaskPlan, of: TaskOwner<'_>) -> Work {
         let takes = task.program.takes_messages();
         let mut runner = Runner::new(&task.program, of.rng).by(of.clock);
         if let Some(at) = of.begins {
@@ -360,10 +360,10 @@ impl<'p> Setup<'p> {
             let i = self.plan.probes.iter().position(is)?;
             Some((self.tracks.add_sampler(), self.probes.of_task(self.plan, i)))
         };
-        if let Some(found) = measured(Moment::Task) {
+        if let Some(found) = measured(SampleEnd::Task) {
             (work.sampler, work.probe) = found;
         }
-        if let Some(found) = measured(Moment::Interrupt) {
+        if let Some(found) = measured(SampleEnd::Interrupt) {
             (work.irq_sampler, work.irq_probe) = found;
         }
         (work.client, work.server) = self.calls.enter(task, of.target, of.first, work.sampler);

@@ -1,13 +1,13 @@
 //! Other acts of tasks than those on locks: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::{Act, Dist, Room};
+use vcoop_model::plan::{Act, Dist, QueueRoom};
 use vcoop_model::recording::Part;
 use vcoop_sched::config::Policy;
 
 #[test]
 fn a_full_box_holds_its_poster_up_until_enough_is_free() {
-    for (room, wakes) in [(Room::Socket(80), 1.0 / 60.0), (Room::Pipe(320), 1.0 / 20.0)] {
+    for (room, wakes) in [(QueueRoom::Socket(80), 1.0 / 60.0), (QueueRoom::Pipe(320), 1.0 / 20.0)] {
         let post = routine(vec![user(10), Act::Post { peer: 1, room }, Act::Done]);
         let take = routine(vec![Act::Receive { sample: false }, user(100), Act::Done]);
         let mut p = machine(2, &[0, 1], vec![post, take]);

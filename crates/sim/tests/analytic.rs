@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::{
-    Act, Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program, Room, TaskPlan,
+    Act, Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program, QueueRoom, TaskPlan,
 };
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
@@ -262,7 +262,7 @@ fn a_pipe_on_one_cpu_takes_two_wake_ups_two_blocks_and_two_switches() {
             ..free()
         };
         let (work, receive) = (run_for(400, Mode::User), Act::Receive { sample: false });
-        let post = |peer| Act::Post { peer, room: Room::Pipe(Room::PIPE) };
+        let post = |peer| Act::Post { peer, room: QueueRoom::Pipe(QueueRoom::PIPE) };
         let ping = vec![work.clone(), post(1), receive.clone(), Act::Done];
         let pong = vec![receive, work, post(0)];
         let mut tasks = [ping, pong].map(|acts| task("t", routine(acts), RT, &[])).to_vec();
@@ -286,7 +286,8 @@ fn tasks_that_exit_take_until_the_last_message_is_worked_on() {
     // A message every 2 us, from 1 ms on, each of which takes its receiver 1 us; a VM does the same twice as often.
     let tasks = |times: u32| {
         let rounds = [Act::Loop { to: 0, times }, Act::Exit];
-        let mut sender = vec![run_for(2_000, Mode::User), Act::Post { peer: 1, room: Room::List }];
+        let mut sender =
+            vec![run_for(2_000, Mode::User), Act::Post { peer: 1, room: QueueRoom::List }];
         let receive = Act::Receive { sample: false };
         let mut receiver = vec![receive, run_for(1_000, Mode::User), Act::Done];
         sender.extend(rounds.clone());
@@ -455,7 +456,7 @@ fn a_request_by_the_clock_is_late_only_if_its_end_is() {
     // A worker has 10 ms of each 40 ms, and something more urgent takes 3 ms after it has begun.
     let served = |guest: bool, after: u64| {
         let sleep = |ns| Act::Do(Phase::Sleep { time: Dist::Const(ns) });
-        let client = vec![sleep(40 * MS), Act::Post { peer: 1, room: Room::List }];
+        let client = vec![sleep(40 * MS), Act::Post { peer: 1, room: QueueRoom::List }];
         let worker = vec![Act::Serve { time: Dist::Const(10 * MS) }, Act::Done];
         let align = Act::Do(Phase::Align { period_ns: 40 * MS });
         let urgent = vec![align, sleep(after), run_for(3 * MS, Mode::User)];

@@ -6,12 +6,12 @@ use crate::support::virt::any_virt;
 use crate::support::*;
 use proptest::prelude::*;
 use vcoop_model::plan::virt::{
-    Candidates, GuestIdle, IpiPath, IpiVirt, SpinLocks, SpinVirt, TimerMode, Told,
+    Candidates, GuestIdle, IpiPath, IpiVirt, PreemptedReport, SpinLocks, SpinVirt, TimerMode,
 };
 use vcoop_model::plan::{
     Act, Claim, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode,
-    Phase, Plan, PolicyPlan, Preemption, Program, Registers, RogueStep, Room, Section, StormPlan,
-    Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
+    Phase, Plan, PolicyPlan, Preemption, Program, QueueRoom, Registers, RogueStep, Section,
+    StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::profile::{Noise, NoiseBy};
 use vcoop_model::quantiles::Quantiles;
@@ -87,7 +87,7 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
         1 => (1u64..400).prop_map(|us| vec![
             Act::Remote { delay: Dist::Const(us * US), irq_vcpu: 0 }, Act::Sample,
         ]),
-        1 => (any::<bool>(), prop::sample::select(&[Room::List, Room::Socket(2), Room::Pipe(33)]))
+        1 => (any::<bool>(), prop::sample::select(&[QueueRoom::List, QueueRoom::Socket(2), QueueRoom::Pipe(33)]))
             .prop_map(|(sample, room)| vec![Act::Post { peer: 0, room }, Act::Receive { sample }]),
         1 => (1u64..2_000).prop_map(|us| vec![
             Act::Every { n: 3, skip: 1 }, Act::Do(Phase::Sleep { time: Dist::Const(us * US) }),
@@ -138,7 +138,11 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                     ipi: window % 4 == 0,
                 },
                 preempted_unseen: window % 2 == 0,
-                told: if window % 5 == 0 { Told::Interrupted } else { Told::Away },
+                told: if window % 5 == 0 {
+                    PreemptedReport::Interrupted
+                } else {
+                    PreemptedReport::Away
+                },
                 early_if_preempted: window % 7 < 3,
             };
             (

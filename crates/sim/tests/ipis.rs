@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::{IpiPath, Virt};
-use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program, Room};
+use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program, QueueRoom};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::HostPollConfig;
@@ -266,7 +266,7 @@ fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
 fn a_wake_up_on_a_busy_vcpu_of_another_llc_is_an_ipi() {
     // vCPU 0 sends 50 messages a second to a task of vCPU 1 that often preempts no task there.
     let wait = Act::Timer { period_ns: 20 * MS, busy: false, interrupt: false };
-    let post = Act::Post { peer: 1, room: Room::Pipe(640) };
+    let post = Act::Post { peer: 1, room: QueueRoom::Pipe(640) };
     let post = routine(vec![wait, user(10), post, Act::Done]);
     let take = routine(vec![Act::Receive { sample: false }, user(10), Act::Done]);
     let rates = |llcs| {

@@ -1,7 +1,7 @@
 //! Locks and spinning: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::{Candidates, SpinLocks, SpinVirt, Told, Virt};
+use vcoop_model::plan::virt::{Candidates, PreemptedReport, SpinLocks, SpinVirt, Virt};
 use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
@@ -594,9 +594,9 @@ fn a_waiter_halts_early_behind_a_preempted_one_in_guests_that_look() {
         spin.threshold_ns = Some(100_000 * US);
         scalar_or_zero(&run(&p), "guest", "pv_halts")
     };
-    assert_eq!(halts(Told::Interrupted, false), 0.0, "nobody waits for so long");
-    assert!(halts(Told::Interrupted, true) > 10.0);
-    assert!(halts(Told::Away, true) > 10.0);
+    assert_eq!(halts(PreemptedReport::Interrupted, false), 0.0, "nobody waits for so long");
+    assert!(halts(PreemptedReport::Interrupted, true) > 10.0);
+    assert!(halts(PreemptedReport::Away, true) > 10.0);
 }
 
 #[test]
@@ -617,9 +617,11 @@ fn a_guest_is_told_of_vcpus_that_an_interrupt_took_from_it() {
         let r = run(&p);
         scalar_or_zero(&r, "guest", "shootdowns.deferred")
     };
-    let (told, all) = (deferred(Told::Interrupted, &hog()), deferred(Told::Away, &hog()));
+    let (told, all) =
+        (deferred(PreemptedReport::Interrupted, &hog()), deferred(PreemptedReport::Away, &hog()));
     assert!(told > 10.0 && all >= told, "{told} of {all}: the tick takes its pCPU");
-    let (told, all) = (deferred(Told::Interrupted, &exits), deferred(Told::Away, &exits));
+    let (told, all) =
+        (deferred(PreemptedReport::Interrupted, &exits), deferred(PreemptedReport::Away, &exits));
     assert!(all > 10.0 && told < 0.5 * all, "{told} of {all}: mostly in an exit");
 }
 

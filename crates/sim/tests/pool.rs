@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use proptest::prelude::*;
-use vcoop_model::plan::virt::{SpinLocks, Told};
-use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, Room, VmPlan};
+use vcoop_model::plan::virt::{PreemptedReport, SpinLocks};
+use vcoop_model::plan::{Act, Dist, HostSched, Mode, Plan, QueueRoom, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::{Policy, Topology};
@@ -79,10 +79,10 @@ fn a_wake_up_waits_for_entitled_work_only() {
 fn a_wake_up_takes_no_idle_thread_of_a_core_that_is_away() {
     // Two virtual processors of two threads share a core. A thread of each computes, and often wakes a task that may run
     // on the other thread of either.
-    let mean_us = |told: Told| {
+    let mean_us = |told: PreemptedReport| {
         let mut guest = hogs("a", 4, 2);
         let receive = vec![Act::Receive { sample: true }, run_for(20 * US, Mode::User)];
-        let post = Act::Post { peer: 1, room: Room::List };
+        let post = Act::Post { peer: 1, room: QueueRoom::List };
         let send = vec![run_for(500 * US, Mode::User), post];
         let t = |acts, cpus: &[u32]| task("t", routine(acts), Policy::NORMAL, cpus);
         guest.tasks = vec![t(send.clone(), &[0]), t(receive, &[1, 3]), t(send, &[2])];
@@ -97,7 +97,7 @@ fn a_wake_up_takes_no_idle_thread_of_a_core_that_is_away() {
     };
     // Each turn has ten wake-ups. If only its own thread counts, the first one of each second turn finds the thread
     // idle on which it ran last, and waits for half a window.
-    let (core, own) = (mean_us(Told::Core), mean_us(Told::Interrupted));
+    let (core, own) = (mean_us(PreemptedReport::Core), mean_us(PreemptedReport::Interrupted));
     assert!(core < 50.0 && own > 300.0, "{core} us, and {own} us if only the thread counts");
 }
 

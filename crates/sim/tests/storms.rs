@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use vcoop_model::plan::{
-    DensityPlan, Dist, Milestone, Moment, Ns, Plan, ProbePlan, Program, Score, StormPlan, Target,
-    TaskPlan, ViewPlan, ViewStart,
+    DensityPlan, Dist, Milestone, Ns, Plan, ProbePlan, Program, SampleEnd, Score, StormPlan,
+    Target, TaskPlan, ViewPlan, ViewStart,
 };
 use vcoop_model::recording::{MarkKind, Part, Recording};
 use vcoop_sched::config::Policy;
@@ -370,7 +370,7 @@ fn copies_are_one_series_and_the_scatter_has_every_sample() {
     }
     let target = |vm| Target::Guest { vm, task: 0 };
     p.probes = (1..=N)
-        .map(|vm| ProbePlan { probe: probe(), target: target(vm), moment: Moment::Task })
+        .map(|vm| ProbePlan { probe: probe(), target: target(vm), moment: SampleEnd::Task })
         .collect();
     p.views = vec![ViewPlan::Scatter { probe: probe(), most: 100 }];
     let r = run(&p);

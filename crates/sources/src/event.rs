@@ -7,16 +7,16 @@ use vcoop_threads::Ns;
 
 /// An event of a watched thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Happened {
+pub struct ThreadEvent {
     /// Time, by CLOCK_MONOTONIC.
     pub at: Ns,
     /// What.
-    pub what: What,
+    pub kind: ThreadEventKind,
 }
 
 /// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ThreadEventKind {
     /// The thread runs, after a sleep.
     Runs,
     /// The thread sleeps.

@@ -11,6 +11,6 @@ mod source;
 pub mod trace;
 mod tracefs;
 
-pub use event::{Error, Happened, What};
+pub use event::{Error, ThreadEvent, ThreadEventKind};
 pub use pressure::Pressure;
 pub use source::Source;

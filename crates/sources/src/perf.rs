@@ -25,7 +25,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_threads::clock::{monotonic, of_event};
 use vcoop_threads::{Ns, Stat};
 
-use crate::event::{Error, Happened, What};
+use crate::event::{Error, ThreadEvent, ThreadEventKind};
 use crate::tracefs::mount_point;
 
 /// Shortest run that is reported: about as long as the wake-up of a watcher takes on the slowest hosts.
@@ -99,7 +99,7 @@ impl Perf {
         self.rings.get_mut(&tid).is_some_and(Ring::await_sleep)
     }
 
-    pub(crate) fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened)) {
+    pub(crate) fn take(&mut self, tid: i32, each: &mut dyn FnMut(ThreadEvent)) {
         if let Some(ring) = self.rings.get_mut(&tid) {
             ring.take(each);
         }
@@ -261,7 +261,7 @@ impl Ring {
         unsafe { self.map.as_ptr().add(PAGE + offset).cast::<u64>().read_volatile() }
     }
 
-    fn take(&mut self, each: &mut dyn FnMut(Happened)) {
+    fn take(&mut self, each: &mut dyn FnMut(ThreadEvent)) {
         let head = self.head();
         while self.tail < head {
             // u32 type, u16 flags, u16 size.
@@ -269,7 +269,7 @@ impl Ring {
             let (kind, size) = (header as u32, header >> 48);
             if size < 8 || size % 8 != 0 || size > head - self.tail {
                 // Nothing that follows can be read.
-                each(Happened { at: monotonic(), what: What::Lost });
+                each(ThreadEvent { at: monotonic(), kind: ThreadEventKind::Lost });
                 self.tail = head;
                 break;
             }
@@ -279,14 +279,14 @@ impl Ring {
                     self.armed = false;
                     // It began to, at the latest. The kernel counts what it ran before the last sleep, too.
                     let at = at.saturating_sub(self.after).max(self.since);
-                    each(Happened { at, what: What::Runs });
+                    each(ThreadEvent { at, kind: ThreadEventKind::Runs });
                 }
                 perf::PERF_RECORD_SAMPLE if size == RECORD => {
-                    each(Happened { at, what: What::Sleeps });
+                    each(ThreadEvent { at, kind: ThreadEventKind::Sleeps });
                 }
                 perf::PERF_RECORD_LOST => {
                     self.armed = false;
-                    each(Happened { at: monotonic(), what: What::Lost });
+                    each(ThreadEvent { at: monotonic(), kind: ThreadEventKind::Lost });
                 }
                 _ => {}
             }
@@ -311,7 +311,7 @@ mod tests {
     use std::fs::{self, File};
     use std::thread;
 
-    use vcoop_testing::{Skip, Waiting};
+    use vcoop_testing::{Skip, WaitingThread};
 
     use super::{Perf, Ring};
 
@@ -320,7 +320,7 @@ mod tests {
         // More than other tests have at the same time.
         const TIMES: usize = 40;
         let Ok(perf) = Perf::new().map_err(|why| Skip::because(why).tell()) else { return };
-        let watched = Waiting::start();
+        let watched = WaitingThread::start();
         let tid = watched.tid;
         let refused = thread::spawn(move || {
             // SAFETY: this thread has files of its own from here on; nobody else's are changed.

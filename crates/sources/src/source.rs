@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use vcoop_bpf::{Event, Events, Missing, OfVcpu};
+use vcoop_bpf::{Event, Events, Unsupported, WatchedVcpu};
 use vcoop_threads::clock::of_event;
 use vcoop_threads::{Ns, Stat};
 
-use crate::event::{Error, Happened, What};
+use crate::event::{Error, ThreadEvent, ThreadEventKind};
 use crate::perf::Perf;
 
 /// A source of thread events.
@@ -18,7 +18,7 @@ use crate::perf::Perf;
 #[derive(Debug)]
 pub struct Source {
     perf: Perf,
-    events: Result<Events, Missing>,
+    events: Result<Events, Unsupported>,
     /// Number of lost events as of the last call of [`take`](Self::take).
     lost: u64,
 }
@@ -41,11 +41,11 @@ impl Source {
     /// # Errors
     ///
     /// As for [`open`](Self::open).
-    pub fn without_bpf(why: Missing) -> Result<Self, Error> {
+    pub fn without_bpf(why: Unsupported) -> Result<Self, Error> {
         Self::new(Err(why))
     }
 
-    fn new(events: Result<Events, Missing>) -> Result<Self, Error> {
+    fn new(events: Result<Events, Unsupported>) -> Result<Self, Error> {
         Ok(Self { perf: Perf::new()?, events, lost: 0 })
     }
 
@@ -66,7 +66,7 @@ impl Source {
         self.perf.watch(tid, after, epoll)?;
         let Ok(events) = &mut self.events else { return Ok(()) };
         let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
-        let full = |why: Missing| Error::of("bpf", io::Error::other(why));
+        let full = |why: Unsupported| Error::of("bpf", io::Error::other(why));
         events.watch(tid, || stat.is_asleep()).map_err(full)?;
         let token = EventData::new_u64(Self::SEVERAL as u64);
         // Edge-triggered: a record that is begun and not yet written makes the ring readable, but cannot be taken.
@@ -83,8 +83,8 @@ impl Source {
     /// # Errors
     ///
     /// This build or this kernel has no support for it.
-    pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
-        self.events.as_mut().map_err(|why| Missing::clone(why))?.hear_interrupts(vcpu)
+    pub fn hear_interrupts(&mut self, vcpu: WatchedVcpu) -> Result<&'static str, Unsupported> {
+        self.events.as_mut().map_err(|why| Unsupported::clone(why))?.hear_interrupts(vcpu)
     }
 
     /// Stops watching a thread. Does nothing if it is not watched.
@@ -127,7 +127,7 @@ impl Source {
     /// Hands the events since the last call, for a `token` of the epoll, to `each`; those of one thread in order. Does
     /// not block. Returns whether there is more for this token, which epoll will not report: one call takes a limited
     /// number.
-    pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) -> bool {
+    pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, ThreadEvent)) -> bool {
         let events = match &mut self.events {
             Ok(events) if token == Self::SEVERAL => events,
             _ => {
@@ -136,19 +136,19 @@ impl Source {
             }
         };
         let (taken, more) = events.take();
-        for Event { at, tid, what, lost } in taken {
+        for Event { at, tid, kind: what, lost } in taken {
             if std::mem::replace(&mut self.lost, lost) != lost {
-                events
-                    .watched()
-                    .for_each(|tid| each(tid, Happened { at: of_event(at), what: What::Lost }));
+                events.watched().for_each(|tid| {
+                    each(tid, ThreadEvent { at: of_event(at), kind: ThreadEventKind::Lost })
+                });
             }
             let what = match what {
-                vcoop_bpf::What::Sleeps => What::Sleeps,
-                vcoop_bpf::What::Interrupt { kind, coalesced } => {
-                    What::Interrupt { kind, coalesced }
+                vcoop_bpf::EventKind::Sleeps => ThreadEventKind::Sleeps,
+                vcoop_bpf::EventKind::Interrupt { kind, coalesced } => {
+                    ThreadEventKind::Interrupt { kind, coalesced }
                 }
             };
-            each(tid, Happened { at: of_event(at), what });
+            each(tid, ThreadEvent { at: of_event(at), kind: what });
         }
         more
     }
@@ -161,7 +161,7 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::{Happened, Source, What};
+    use super::{Source, ThreadEvent, ThreadEventKind};
     use rustix::event::epoll;
     use std::os::fd::{AsFd, OwnedFd};
     use std::path::Path;
@@ -169,8 +169,8 @@ mod tests {
     use std::sync::mpsc;
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
-    use vcoop_bpf::Missing;
-    use vcoop_testing::{Said, Skip};
+    use vcoop_bpf::Unsupported;
+    use vcoop_testing::{ProgramOutput, Skip};
     use vcoop_threads::clock::monotonic;
     use vcoop_threads::{Ns, gettid};
 
@@ -208,7 +208,7 @@ mod tests {
     );
 
     fn by_perf() -> Result<Source, Skip> {
-        let why = Missing { what: "this test wants none".to_owned(), remedy: "" };
+        let why = Unsupported { what: "this test wants none".to_owned(), remedy: "" };
         Source::without_bpf(why).map_err(Skip::because)
     }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     /// Takes the events.
-    fn take(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
+    fn take(source: &mut Source, tid: i32, mut each: impl FnMut(ThreadEvent)) {
         let mut heard = Vec::new();
         for token in [tid, 0] {
             while source.take(token, &mut |of, happened| {
@@ -255,16 +255,16 @@ mod tests {
     }
 
     /// Takes the events, and awaits the opposite of the last.
-    fn follow(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
+    fn follow(source: &mut Source, tid: i32, mut each: impl FnMut(ThreadEvent)) {
         let mut runs = None;
         take(source, tid, |h| {
-            runs = Some(h.what != What::Sleeps);
+            runs = Some(h.kind != ThreadEventKind::Sleeps);
             each(h);
         });
         // Before it is asked: the thread may run again before its answer is looked at.
         let at = monotonic();
         if runs == Some(true) && source.await_sleep(tid) {
-            each(Happened { at, what: What::Sleeps });
+            each(ThreadEvent { at, kind: ThreadEventKind::Sleeps });
             runs = Some(false);
         }
         if runs == Some(false) {
@@ -286,7 +286,7 @@ mod tests {
         }
         let tests = std::env::current_exe().unwrap();
         for seconds in ["1000", "-10"] {
-            let said = Said::from(inside(seconds, &tests, &["sleeps_and_runs"]).unwrap());
+            let said = ProgramOutput::from(inside(seconds, &tests, &["sleeps_and_runs"]).unwrap());
             assert!(said.code == Some(0), "{said}");
         }
     }
@@ -334,17 +334,17 @@ mod tests {
             assert!(events.iter().all(|e| [0, tid as u64].contains(&e.data.u64())));
             wakes += usize::from(!events.is_empty());
             let before = heard.len();
-            follow(&mut source, tid, |h| heard.push((h.at, h.what)));
+            follow(&mut source, tid, |h| heard.push((h.at, h.kind)));
             heard[before..].iter().for_each(|_| _ = asked.send(()));
         }
         thread.join().unwrap();
-        take(&mut source, tid, |h| heard.push((h.at, h.what)));
+        take(&mut source, tid, |h| heard.push((h.at, h.kind)));
         let count = |what| heard.iter().filter(|h| h.1 == what).count();
         // The kernel may let it sleep besides, as for memory.
         let slept = told.recv().unwrap();
         assert!((ROUNDS..YIELDS).contains(&slept), "{slept}");
-        assert!((ROUNDS..=slept).contains(&count(What::Sleeps)), "{slept} {heard:?}");
-        assert!((ROUNDS..=slept + 1).contains(&count(What::Runs)), "{slept} {heard:?}");
+        assert!((ROUNDS..=slept).contains(&count(ThreadEventKind::Sleeps)), "{slept} {heard:?}");
+        assert!((ROUNDS..=slept + 1).contains(&count(ThreadEventKind::Runs)), "{slept} {heard:?}");
         assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
         let since = began..=monotonic();
         assert!(heard.iter().all(|h| since.contains(&h.0)), "{since:?} {heard:?}");
@@ -382,18 +382,18 @@ mod tests {
         let mut heard = Vec::new();
         let began = Instant::now();
         while heard.is_empty() && began.elapsed() < PATIENCE {
-            follow(&mut source, tid, |h| heard.push(h.what));
+            follow(&mut source, tid, |h| heard.push(h.kind));
         }
-        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
+        assert_eq!(heard, [ThreadEventKind::Runs], "from here on its sleeps are heard");
         listen.send(()).unwrap();
         slept.recv().unwrap();
         heard.clear();
-        take(&mut source, tid, |h| heard.push(h.what));
+        take(&mut source, tid, |h| heard.push(h.kind));
         assert!(heard.len() > 100 && heard.len() < SLEEPS, "{}", heard.len());
         more.send(()).unwrap();
         thread.join().unwrap();
-        take(&mut source, tid, |h| heard.push(h.what));
-        assert!(heard.contains(&What::Lost), "{heard:?}");
+        take(&mut source, tid, |h| heard.push(h.kind));
+        assert!(heard.contains(&ThreadEventKind::Lost), "{heard:?}");
         Ok(())
     }
 
@@ -408,7 +408,7 @@ mod tests {
         let (mut heard, mut last) = (0, Instant::now());
         while heard < ENOUGH && last.elapsed() < PATIENCE {
             let before = heard;
-            take(&mut source, tid, |h| heard += usize::from(h.what == What::Runs));
+            take(&mut source, tid, |h| heard += usize::from(h.kind == ThreadEventKind::Runs));
             if heard > before {
                 source.await_run(tid);
                 last = Instant::now();
@@ -434,12 +434,12 @@ mod tests {
             let mut events = Vec::with_capacity(4);
             let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
             wakes += usize::from(!events.is_empty());
-            follow(&mut source, tid, |h| heard.push(h.what));
+            follow(&mut source, tid, |h| heard.push(h.kind));
         }
         thread.join().unwrap();
         // It woke up 200 times, and ran for 10 ms in all.
         assert!(wakes < 190, "{wakes} {heard:?}");
-        let runs = heard.iter().filter(|what| **what == What::Runs).count();
+        let runs = heard.iter().filter(|what| **what == ThreadEventKind::Runs).count();
         assert!(runs >= 1, "{heard:?}");
         Ok(())
     }
@@ -453,9 +453,9 @@ mod tests {
         let (mut source, poll, tid, thread) = watched(get, 0, work)?;
         let (mut heard, began) = (Vec::new(), Instant::now());
         while heard.is_empty() && began.elapsed() < PATIENCE {
-            follow(&mut source, tid, |h| heard.push(h.what));
+            follow(&mut source, tid, |h| heard.push(h.kind));
         }
-        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
+        assert_eq!(heard, [ThreadEventKind::Runs], "from here on its sleeps are heard");
         listen.send(()).unwrap();
         thread.join().unwrap();
         let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -467,8 +467,8 @@ mod tests {
         }
         assert!(several <= 1, "woken {several} times for the same");
         heard.clear();
-        take(&mut source, tid, |h| heard.push(h.what));
-        assert!(heard.contains(&What::Sleeps), "{heard:?}");
+        take(&mut source, tid, |h| heard.push(h.kind));
+        assert!(heard.contains(&ThreadEventKind::Sleeps), "{heard:?}");
         Ok(())
     }
 }

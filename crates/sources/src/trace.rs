@@ -36,7 +36,7 @@ use crate::trace::format::Symbols;
 use crate::trace::instance::Instance;
 use crate::trace::page::Page;
 
-pub use event::{Comm, Event, Leaves, Reason, Tid, What};
+pub use event::{Comm, Event, EventKind, Reason, SwitchOut, Tid};
 pub use timeline::{IDLE, Label, Meter, Span, State, Timeline};
 
 /// Events without which there is no recording.
@@ -290,22 +290,22 @@ impl Recorder {
             let since = last.get(&cpu).copied().unwrap_or(0);
             let Some(page) = Page::new(bytes, &layout) else {
                 // One event long: what it held is missing.
-                pending.push(Event { time: since, cpu, what: What::Lost { since } });
+                pending.push(Event { time: since, cpu, kind: EventKind::Lost { since } });
                 return;
             };
             let mut at = since;
             if page.missed().is_some() {
-                pending.push(Event { time: page.time(), cpu, what: What::Lost { since } });
+                pending.push(Event { time: page.time(), cpu, kind: EventKind::Lost { since } });
             }
             let mut records = page.records();
             for record in records.by_ref() {
                 at = record.time;
                 if let Some(what) = decoder.decode(record.data) {
-                    pending.push(Event { time: at, cpu, what });
+                    pending.push(Event { time: at, cpu, kind: what });
                 }
             }
             if records.is_broken() {
-                pending.push(Event { time: at, cpu, what: What::Lost { since: at } });
+                pending.push(Event { time: at, cpu, kind: EventKind::Lost { since: at } });
             }
             last.insert(cpu, at);
         });
@@ -331,8 +331,8 @@ impl Recorder {
             tap(&event);
             if event.time < self.timeline.covered() {
                 // It came too late for its time: what follows from it is not known.
-                let what = What::Lost { since: event.time };
-                self.timeline.apply(&Event { what, ..event });
+                let what = EventKind::Lost { since: event.time };
+                self.timeline.apply(&Event { kind: what, ..event });
             } else {
                 self.timeline.apply(&event);
             }

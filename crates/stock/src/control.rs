@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use vcoop_vmm::qmp::Timed;
+use vcoop_vmm::qmp::DeadlineStream;
 
 use crate::error::StockError;
 
@@ -63,7 +63,7 @@ impl Control {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let number = format!("{}.{}", std::process::id(), since.as_nanos());
         let broken = |source| StockError::NoAnswer { socket: self.socket.clone(), source };
-        let mut stream = Timed::connect(&self.socket, timeout + GRACE).map_err(broken)?;
+        let mut stream = DeadlineStream::connect(&self.socket, timeout + GRACE).map_err(broken)?;
         let request = format!("{number} {} {command}\n", seconds.max(1));
         stream.write_all(request.as_bytes()).map_err(broken)?;
         let mut replies = BufReader::new(stream.take(REPLY));

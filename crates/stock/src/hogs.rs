@@ -2,7 +2,7 @@
 
 use std::process::{Child, Stdio};
 
-use vcoop_threads::Stay;
+use vcoop_threads::AffinityGuard;
 
 use crate::error::StockError;
 use crate::host::dies_with_caller;
@@ -19,7 +19,7 @@ impl Hogs {
     /// The CPU cannot be used, or no process can be started.
     pub fn start(count: usize, cpu: u32) -> Result<Self, StockError> {
         let mut hogs = Self(Vec::new());
-        let _here = Stay::on(&[cpu]);
+        let _here = AffinityGuard::on(&[cpu]);
         for _ in 0..count {
             let mut shell = dies_with_caller("KILL", "sh");
             shell.args(["-c", "while :; do :; done"]).stdout(Stdio::null());

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_model::scenario::Set;
 
 use crate::ratio::size;
@@ -45,7 +45,7 @@ impl Knob {
 
 /// A step that was tried.
 #[derive(Clone, Debug)]
-pub struct Tried {
+pub struct CapacityStep {
     /// Value of the knob.
     pub value: i64,
     /// vCPUs of all VMs.
@@ -62,7 +62,7 @@ pub struct Capacity {
     /// Policy.
     pub policy: String,
     /// Hardest step at which every limit holds, by its value; `None`: not even the easy end.
-    pub most: Option<Tried>,
+    pub most: Option<CapacityStep>,
     /// Hardest step at which the whole interval of every limit holds.
     pub surely: Option<i64>,
     /// Hardest step at which no limit is broken by its whole interval: harder ones certainly fail.
@@ -72,7 +72,7 @@ pub struct Capacity {
     /// Steps that hold though an easier one does not: they contradict the assumption.
     pub contradictions: Vec<i64>,
     /// Everything that was tried, easy end first.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<CapacityStep>,
 }
 
 /// Finds the capacity under a policy. Limits are checked with all the scenario's repeats at each step, with the same
@@ -87,11 +87,11 @@ pub fn capacity(
     knob: &Knob,
     slos: &[Slo],
     stop: &AtomicBool,
-    told: &dyn Fn(&Tried),
+    told: &dyn Fn(&CapacityStep),
 ) -> Result<Capacity, SearchError> {
-    let mut tried: BTreeMap<u32, Tried> = BTreeMap::new();
+    let mut tried: BTreeMap<u32, CapacityStep> = BTreeMap::new();
     let last = knob.steps() - 1;
-    let mut hold = |step: u32, least: Held| -> Result<bool, SearchError> {
+    let mut hold = |step: u32, least: LimitResult| -> Result<bool, SearchError> {
         if let Some(known) = tried.get(&step) {
             return Ok(known.score.held >= least);
         }
@@ -103,7 +103,7 @@ pub fn capacity(
         }
         let document = bench.run(&mut plans, stop)?;
         let (vcpus, pcpus) = size(&plans[0]);
-        let found = Tried {
+        let found = CapacityStep {
             value: knob.value(step),
             vcpus,
             pcpus,
@@ -115,19 +115,20 @@ pub fn capacity(
         Ok(holds)
     };
     // The likely answer, the certain one and the best case. The last two mostly find their steps tried already.
-    let most = hardest(last, &mut |step| hold(step, Held::Likely))?;
-    let surely = hardest(last, &mut |step| hold(step, Held::Yes))?;
-    let at_best = hardest(last, &mut |step| hold(step, Held::Unlikely))?;
+    let most = hardest(last, &mut |step| hold(step, LimitResult::Likely))?;
+    let surely = hardest(last, &mut |step| hold(step, LimitResult::Yes))?;
+    let at_best = hardest(last, &mut |step| hold(step, LimitResult::Unlikely))?;
     // Bisection tried few steps below the answer and beyond it.
     let answer = most.unwrap_or(0);
     for step in [answer / 4, answer / 2, answer * 3 / 4, answer + 2, answer + answer / 2 + 1] {
         if step <= last {
-            hold(step, Held::Likely)?;
+            hold(step, LimitResult::Likely)?;
         }
     }
-    let first_broken = tried.iter().find(|(_, t)| t.score.held == Held::No).map(|(step, _)| *step);
-    let beyond = |(step, t): &(&u32, &Tried)| {
-        first_broken.is_some_and(|broken| **step > broken) && t.score.held >= Held::Likely
+    let first_broken =
+        tried.iter().find(|(_, t)| t.score.held == LimitResult::No).map(|(step, _)| *step);
+    let beyond = |(step, t): &(&u32, &CapacityStep)| {
+        first_broken.is_some_and(|broken| **step > broken) && t.score.held >= LimitResult::Likely
     };
     let contradictions = tried.iter().filter(beyond).map(|(_, t)| t.value).collect();
     Ok(Capacity {

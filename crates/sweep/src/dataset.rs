@@ -23,7 +23,7 @@ use vcoop_model::file;
 use crate::job::Job;
 use crate::journal::Journal;
 use crate::manifest::{MANIFEST, Manifest, Unreadable, journal_name, part_name};
-use crate::parquet_writer::{self, Located};
+use crate::parquet_writer::{self, LocatedPoint};
 use crate::part;
 use crate::row::PointRows;
 
@@ -184,10 +184,10 @@ impl Dataset {
         let Some(open) = self.open.get(&part).filter(|p| p.points.len() == range.len()) else {
             return Ok(());
         };
-        let points: Vec<Located<'_>> = open
+        let points: Vec<LocatedPoint<'_>> = open
             .points
             .values()
-            .map(|point| Located { cells: job.cells(point.point), point })
+            .map(|point| LocatedPoint { cells: job.cells(point.point), point })
             .collect();
         let path = self.dir.join(part_name(part));
         let mark = part::mark(&self.manifest, part);

@@ -137,5 +137,5 @@ pub fn manifest(dir: &Path) -> Result<Manifest, Unreadable> {
 }
 
 pub(crate) fn cannot_read(path: &Path, error: &io::Error) -> Unreadable {
-    Unreadable(format!("cannot read {}: {}", path.display(), file::said(error)))
+    Unreadable(format!("cannot read {}: {}", path.display(), file::error_text(error)))
 }

@@ -31,7 +31,7 @@ pub const MISSED: &str = "missed";
 
 /// Content of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Show {
+pub enum MapContent {
     /// The policy with the lowest p99 of the guests at an acceptable cost.
     Best,
     /// A column of numbers, of one policy and one probe.
@@ -48,13 +48,13 @@ pub enum Show {
 
 /// Parameters of a map.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct MapRequest {
     /// Axis down, by its column; or [`POLICY`].
     pub rows: String,
     /// Axis across.
     pub columns: String,
     /// Content of the cells.
-    pub show: Show,
+    pub show: MapContent,
     /// Only points with these values: column and value.
     pub only: Vec<(String, String)>,
     /// What a policy may cost others.
@@ -114,7 +114,7 @@ pub struct Map {
 /// # Errors
 ///
 /// The folder cannot be read; or it has no such axis, column, policy or value.
-pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
+pub fn map(dir: &Path, ask: &MapRequest) -> Result<Map, Unreadable> {
     let manifest = manifest(dir)?;
     let numbers = numbers(ask, &manifest)?;
     let axes = manifest.axes.iter().map(|axis| axis.name.as_str());
@@ -132,15 +132,15 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         return Err(Unreadable(why));
     }
     let mut all = records(dir, &manifest, &numbers)?;
-    if ask.show == Show::Best {
+    if ask.show == MapContent::Best {
         judgeable(&all)?;
     }
     for record in &mut all {
         record.axes.push(record.policy.clone());
     }
     let probe = match &ask.show {
-        Show::Number { probe, .. } => Some(probe_of(&all, probe.as_deref())?),
-        Show::Best => None,
+        MapContent::Number { probe, .. } => Some(probe_of(&all, probe.as_deref())?),
+        MapContent::Best => None,
     };
     let different = |points: &mut dyn Iterator<Item = &Record>| {
         points.map(|record| record.point).collect::<BTreeSet<u32>>().len() as u32
@@ -168,8 +168,8 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         }
     }
     let ratio = match &ask.show {
-        Show::Best => true,
-        Show::Number { column, .. } => column.starts_with("ratio"),
+        MapContent::Best => true,
+        MapContent::Number { column, .. } => column.starts_with("ratio"),
     };
     let along = |axis: usize| match names[axis] {
         // The baseline has no ratio to itself.
@@ -184,8 +184,8 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         let inside = |r: &&Record| r.axes[down] == *row && r.axes[across] == *column;
         let inside: Vec<&Record> = all.iter().filter(inside).collect();
         match &ask.show {
-            Show::Best => best(&inside, &manifest.policies, &manifest.baseline, &ask.limits),
-            Show::Number { column, policy, .. } => {
+            MapContent::Best => best(&inside, &manifest.policies, &manifest.baseline, &ask.limits),
+            MapContent::Number { column, policy, .. } => {
                 number(&inside, column, policy.as_deref(), probe.as_deref().unwrap_or_default())
             }
         }
@@ -210,9 +210,9 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
 }
 
 /// The unit of a map's numbers, which are no ratios.
-fn unit(ask: &Ask, all: &[Record], probe: Option<&str>) -> Option<String> {
+fn unit(ask: &MapRequest, all: &[Record], probe: Option<&str>) -> Option<String> {
     match &ask.show {
-        Show::Number { column, .. } if column == MISSED => Some("%".to_owned()),
+        MapContent::Number { column, .. } if column == MISSED => Some("%".to_owned()),
         _ => {
             let unit = &all.iter().find(|r| Some(full_name(r).as_str()) == probe)?.unit;
             (!unit.is_empty()).then(|| unit.clone())
@@ -221,9 +221,9 @@ fn unit(ask: &Ask, all: &[Record], probe: Option<&str>) -> Option<String> {
 }
 
 /// The columns that a map needs.
-fn numbers<'a>(ask: &'a Ask, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
+fn numbers<'a>(ask: &'a MapRequest, manifest: &Manifest) -> Result<Vec<&'a str>, Unreadable> {
     let of_all = [&ask.rows, &ask.columns].into_iter().any(|axis| axis == POLICY);
-    let Show::Number { column, policy, .. } = &ask.show else {
+    let MapContent::Number { column, policy, .. } = &ask.show else {
         if of_all {
             let why = format!("an axis `{POLICY}` goes with a column: --show ratio_p99");
             return Err(Unreadable(why));

@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, ParquetError>;
 
 /// A point with the values of its axes.
 #[derive(Clone, Debug)]
-pub(crate) struct Located<'a> {
+pub(crate) struct LocatedPoint<'a> {
     pub(crate) cells: Vec<Cell>,
     pub(crate) point: &'a PointRows,
 }
@@ -55,7 +55,7 @@ fn schema(axes: &[AxisColumn]) -> Result<TypePtr> {
 pub(crate) fn bytes(
     axes: &[AxisColumn],
     mark: KeyValue,
-    points: &[Located<'_>],
+    points: &[LocatedPoint<'_>],
 ) -> Result<Vec<u8>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -74,9 +74,9 @@ pub(crate) fn bytes(
 fn fill<W: Write + Send>(
     group: SerializedRowGroupWriter<'_, W>,
     axes: &[AxisColumn],
-    points: &[Located<'_>],
+    points: &[LocatedPoint<'_>],
 ) -> Result<()> {
-    let rows: Vec<(&Located<'_>, &Row)> =
+    let rows: Vec<(&LocatedPoint<'_>, &Row)> =
         points.iter().flat_map(|p| p.point.rows.iter().map(move |row| (p, row))).collect();
     let mut group = Group(group);
     group.ints(rows.iter().map(|(p, _)| i64::from(p.point.point)))?;

@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Column, Sim};
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Control, Experiment, Measured};
+use vcoop_experiment::runner::{Control, Experiment, Measurements};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::Stop;
 
@@ -80,7 +80,7 @@ pub fn enough(
         plan.views.clear();
     }
     let control = Control { stop, progress: &|_| () };
-    let mut measured: Option<Measured> = None;
+    let mut measured: Option<Measurements> = None;
     loop {
         let columns = [Column::all(&Sim, plans.len())];
         let experiment = Experiment { plans, columns: &columns, jobs };
@@ -95,7 +95,7 @@ pub fn enough(
         if now.interrupted || stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let about = About { baseline: baseline.to_owned(), ..About::default() };
+        let about = Metadata { baseline: baseline.to_owned(), ..Metadata::default() };
         let document = document(plans, &now, about);
         let sharp = rule.is_none_or(|rule| settled(&document, rule));
         let repeats = plans.first().map_or(0, |plan| plan.repeats);

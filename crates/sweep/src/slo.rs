@@ -3,7 +3,7 @@
 //! Possible names come from a run, not from a list: each series of the scenario is a name, with statistics as suffixes.
 
 use vcoop_experiment::format;
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_experiment::result::{
     Document, Interval, LatencySeries, ScalarSeries, Series, Statistic,
 };
@@ -225,12 +225,12 @@ impl Slo {
     }
 
     /// Whether a reading meets the limit.
-    pub fn held(&self, reading: Reading) -> Held {
+    pub fn held(&self, reading: Reading) -> LimitResult {
         let good = |x: f64| match self.side {
             Side::Below => x < self.limit,
             Side::Above => x > self.limit,
         };
-        Held::of(reading.value, reading.interval, good)
+        LimitResult::of(reading.value, reading.interval, good)
     }
 
     /// Refuses a lower limit on the total of a VM's copies if `path` is their number: more copies may meet a limit that
@@ -375,11 +375,11 @@ mod tests {
     fn intervals_decide_how_sure_it_is() {
         let slo = Slo::parse("--slo", "guest.cyclictest.p99 < 100us", &known()).unwrap();
         let held = |value, interval| slo.held(Reading { value, interval });
-        assert_eq!(held(90.0, Some([80.0, 95.0])), Held::Yes);
-        assert_eq!(held(90.0, Some([80.0, 105.0])), Held::Likely);
-        assert_eq!(held(90.0, None), Held::Likely);
-        assert_eq!(held(110.0, Some([95.0, 120.0])), Held::Unlikely);
-        assert_eq!(held(110.0, Some([105.0, 120.0])), Held::No);
+        assert_eq!(held(90.0, Some([80.0, 95.0])), LimitResult::Yes);
+        assert_eq!(held(90.0, Some([80.0, 105.0])), LimitResult::Likely);
+        assert_eq!(held(90.0, None), LimitResult::Likely);
+        assert_eq!(held(110.0, Some([95.0, 120.0])), LimitResult::Unlikely);
+        assert_eq!(held(110.0, Some([105.0, 120.0])), LimitResult::No);
         assert!(slo.excess(50.0) < 0.0 && slo.excess(200.0) > 0.0);
     }
 }

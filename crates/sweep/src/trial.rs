@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
 use vcoop_experiment::format;
-use vcoop_experiment::judge::{Held, Judgement};
+use vcoop_experiment::judge::{Judgement, LimitResult};
 use vcoop_experiment::result::{Document, Limits};
 use vcoop_experiment::verdict::judgement;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
@@ -177,7 +177,7 @@ pub struct Score {
     /// The worst limit, by [`Slo::excess`]; zero or less where all hold.
     pub excess: f64,
     /// How certain the worst limit is.
-    pub held: Held,
+    pub held: LimitResult,
     /// What it costs others beyond the accepted cost, in words, including quantities that no limit names.
     pub too_much: Vec<String>,
     /// Losses of others and of the guests' other work, in words; empty for the baseline.
@@ -205,7 +205,7 @@ impl Score {
         let excess = pairs()
             .map(|(slo, reading)| reading.map_or(UNKNOWN, |r| slo.excess(r.value)))
             .fold(beyond, f64::max);
-        let held = pairs().map(|(slo, r)| r.map_or(Held::Unknown, |r| slo.held(r)));
+        let held = pairs().map(|(slo, r)| r.map_or(LimitResult::Unknown, |r| slo.held(r)));
         let held = held.chain(judged.as_ref().map(Judgement::held)).min();
         let cost = objective.and_then(|objective| match (objective, &judged) {
             (Objective::Of(quantity), _) => quantity.read(document, policy),
@@ -217,7 +217,7 @@ impl Score {
         Self {
             cost,
             excess,
-            held: held.unwrap_or(Held::Yes),
+            held: held.unwrap_or(LimitResult::Yes),
             limits,
             too_much,
             price: judged.as_ref().map(Judgement::price).unwrap_or_default(),
@@ -226,6 +226,6 @@ impl Score {
 
     /// Whether every limit holds, by the values without intervals.
     pub fn holds(&self) -> bool {
-        self.held >= Held::Likely
+        self.held >= LimitResult::Likely
     }
 }

@@ -56,7 +56,7 @@ pub struct Goal {
 
 /// A setting and its result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
+pub struct TunedTrial {
     /// The setting.
     pub setting: Setting,
     /// Its result.
@@ -65,9 +65,9 @@ pub struct Tried {
 
 /// A confirmed setting.
 #[derive(Clone, Debug)]
-pub struct Confirmed {
+pub struct ConfirmedSetting {
     /// The setting and its score over all fresh repeats.
-    pub tried: Tried,
+    pub tried: TunedTrial,
     /// Number of fresh repeats in which every limit held, and number of repeats with enough samples to decide.
     pub held: (u32, u32),
 }
@@ -87,13 +87,13 @@ pub struct Contribution {
 #[derive(Clone, Debug)]
 pub struct Tuned {
     /// Best confirmed setting that holds every limit; `None`: none does.
-    pub best: Option<Confirmed>,
+    pub best: Option<ConfirmedSetting>,
     /// Confirmed settings, best first; if none meets the limits, the nearest first.
-    pub confirmed: Vec<Confirmed>,
+    pub confirmed: Vec<ConfirmedSetting>,
     /// What each part of the first confirmed setting contributes.
     pub contributions: Vec<Contribution>,
     /// Settings that no other beats in both worst limit and cost, cheapest first.
-    pub front: Vec<Tried>,
+    pub front: Vec<TunedTrial>,
     /// Settings that were tried.
     pub trials: usize,
     /// Settings that are impossible in this scenario, and why: the first of each policy.
@@ -306,10 +306,12 @@ impl<'a> Search<'a> {
     }
 
     fn finish(self) -> Result<Tuned, SearchError> {
-        let mut tried: Vec<Tried> = self
+        let mut tried: Vec<TunedTrial> = self
             .order
             .iter()
-            .filter_map(|s| Some(Tried { setting: s.clone(), score: self.known.get(s)?.clone() }))
+            .filter_map(|s| {
+                Some(TunedTrial { setting: s.clone(), score: self.known.get(s)?.clone() })
+            })
             .collect();
         let front = front(&tried);
         // A stable sort: of equals the one that was tried first, which is the simpler one.
@@ -331,7 +333,7 @@ impl<'a> Search<'a> {
         plan.repeats = self.goal.confirm.max(2);
     }
 
-    fn confirm(&self, settings: &[Setting]) -> Result<Vec<Confirmed>, SearchError> {
+    fn confirm(&self, settings: &[Setting]) -> Result<Vec<ConfirmedSetting>, SearchError> {
         let scores = self.score(settings, |plan| self.fresh(plan))?;
         let mut held = vec![(0, 0); settings.len()];
         for repeat in 0..self.goal.confirm.max(2) {
@@ -353,9 +355,9 @@ impl<'a> Search<'a> {
             }
         }
         let tried = settings.iter().zip(scores);
-        let tried = tried.map(|(s, score)| Tried { setting: s.clone(), score });
-        let both = tried.zip(held).map(|(tried, held)| Confirmed { tried, held });
-        let mut confirmed: Vec<Confirmed> = both.collect();
+        let tried = tried.map(|(s, score)| TunedTrial { setting: s.clone(), score });
+        let both = tried.zip(held).map(|(tried, held)| ConfirmedSetting { tried, held });
+        let mut confirmed: Vec<ConfirmedSetting> = both.collect();
         confirmed.sort_by(|a, b| rank(&a.tried.score).total_cmp(&rank(&b.tried.score)));
         Ok(confirmed)
     }
@@ -410,14 +412,14 @@ fn rank(score: &Score) -> f64 {
 }
 
 /// The settings that no other beats in both worst limit and cost, cheapest first.
-fn front(tried: &[Tried]) -> Vec<Tried> {
-    let cost = |t: &Tried| t.score.cost.map_or(f64::INFINITY, |c| c.value);
-    let beats = |a: &Tried, b: &Tried| {
+fn front(tried: &[TunedTrial]) -> Vec<TunedTrial> {
+    let cost = |t: &TunedTrial| t.score.cost.map_or(f64::INFINITY, |c| c.value);
+    let beats = |a: &TunedTrial, b: &TunedTrial| {
         cost(a) <= cost(b)
             && a.score.excess <= b.score.excess
             && (cost(a) < cost(b) || a.score.excess < b.score.excess)
     };
-    let mut front: Vec<Tried> =
+    let mut front: Vec<TunedTrial> =
         tried.iter().filter(|t| !tried.iter().any(|other| beats(other, t))).cloned().collect();
     front.sort_by(|a, b| {
         cost(a).total_cmp(&cost(b)).then(a.score.excess.total_cmp(&b.score.excess))
@@ -429,21 +431,21 @@ fn front(tried: &[Tried]) -> Vec<Tried> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_experiment::judge::Held;
+    use vcoop_experiment::judge::LimitResult;
 
     use crate::slo::Reading;
 
-    fn tried(base: &str, excess: f64, cost: f64) -> Tried {
+    fn tried(base: &str, excess: f64, cost: f64) -> TunedTrial {
         let cost = Some(Reading { value: cost, interval: None });
         let score = Score {
             limits: Vec::new(),
             cost,
             excess,
-            held: Held::Likely,
+            held: LimitResult::Likely,
             too_much: Vec::new(),
             price: String::new(),
         };
-        Tried { setting: Setting::plain(base), score }
+        TunedTrial { setting: Setting::plain(base), score }
     }
 
     #[test]

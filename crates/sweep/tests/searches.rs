@@ -10,7 +10,7 @@ use vcoop_sweep::capacity::{Capacity, Knob, capacity};
 use vcoop_sweep::slo::{Slo, quantities};
 use vcoop_sweep::space::{Parts, Setting};
 use vcoop_sweep::trial::{Bench, Objective, SearchError};
-use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
+use vcoop_sweep::tune::{ConfirmedSetting, Goal, Tuned, tune};
 
 fn bench(jobs: usize) -> Bench {
     let sets = ["duration=350ms", "warmup=320ms", "repeats=3"];
@@ -175,7 +175,7 @@ fn a_policy_that_starves_a_probe_holds_no_limit() {
     let slo = || Slo::parse("--slo", slo, &quantities(&look)).unwrap();
     let found = tune(&bench, &goal, &stop, &|_, _| ()).unwrap();
     let real_time =
-        |c: &&Confirmed| c.tried.setting.keys.is_empty() && c.tried.setting.base == "static";
+        |c: &&ConfirmedSetting| c.tried.setting.keys.is_empty() && c.tried.setting.base == "static";
     let score = &found.confirmed.iter().find(real_time).unwrap().tried.score;
     assert!(score.limits[0].unwrap().value < 20.0, "the limit itself is held");
     assert!(!score.holds(), "{score:?}");

@@ -2,15 +2,15 @@
 //!
 //! - A harness whose tests can skip themselves at run time, and get a second attempt, for a test file with
 //!   `harness = false`:
-//!   [`test!`] above a function registers it, [`beside_others!`] lets those of a module run at once, [`main`] runs what is
+//!   [`test!`] above a function registers it, [`concurrent!`] lets those of a module run at once, [`main`] runs what is
 //!   registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
-//! - [`Kept`], what is dear to make and serves one test after the other.
+//! - [`Reused`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
 //! - [`assert_no_thread`], after a run that must leave none behind.
-//! - [`Waiting`], a thread that does nothing, to be looked at and changed.
+//! - [`WaitingThread`], a thread that does nothing, to be looked at and changed.
 //! - [`until`] and [`found`], which wait for what comes soon.
-//! - [`Said`], exit code and output of a program that has ended.
+//! - [`ProgramOutput`], exit code and output of a program that has ended.
 //! - [`awaits_interrupt_handler`], before a program is sent a signal, and [`send`], which does it.
 //! - [`without_files`], for what happens when file descriptors run out, and [`full_pipe`], when nobody reads.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
@@ -31,14 +31,14 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 mod files;
-mod kept;
 mod load;
 mod metrics;
 mod native;
 mod placement;
+mod program_output;
 mod random;
+mod reused;
 pub mod rig;
-mod said;
 mod shares;
 mod signal;
 pub mod tasks;
@@ -46,24 +46,24 @@ mod terminal;
 mod threads;
 mod tree;
 mod until;
-mod waiting;
+mod waiting_thread;
 
 pub use files::{full_pipe, without_files};
 pub use inventory;
-pub use kept::Kept;
-pub use load::{Trouble, twice};
+pub use load::{CheckFailure, twice};
 pub use metrics::metric_names;
 pub use native::Native;
 pub use placement::{PLACEMENTS, Placement};
+pub use program_output::ProgramOutput;
 pub use random::random;
-pub use said::Said;
+pub use reused::Reused;
 pub use shares::{GROUP_SHARES, GroupShare};
 pub use signal::{awaits_interrupt_handler, send};
 pub use terminal::Terminal;
 pub use threads::{assert_no_thread, drop_cap_sys_nice};
 pub use tree::Tree;
 pub use until::{found, until};
-pub use waiting::Waiting;
+pub use waiting_thread::WaitingThread;
 
 /// If it is `1`, tests that need KVM fail without it.
 const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";
@@ -163,17 +163,17 @@ pub struct Test {
 
 inventory::collect!(Test);
 
-/// A module whose tests may run concurrently; [`beside_others!`] makes it.
+/// A module whose tests may run concurrently; [`concurrent!`] makes it.
 #[derive(Debug)]
-pub struct BesideOthers(pub &'static str);
+pub struct ConcurrentModule(pub &'static str);
 
-inventory::collect!(BesideOthers);
+inventory::collect!(ConcurrentModule);
 
 /// Declares that the tests of a module may run concurrently: they measure nothing, and tolerate delays.
 #[macro_export]
-macro_rules! beside_others {
+macro_rules! concurrent {
     () => {
-        $crate::inventory::submit! { $crate::BesideOthers(module_path!()) }
+        $crate::inventory::submit! { $crate::ConcurrentModule(module_path!()) }
     };
 }
 
@@ -238,7 +238,8 @@ fn run(ignored: bool) -> ExitCode {
         };
         Trial::ignorable_test(test.name, done).with_kind(test.kind).with_ignored_flag(ignored)
     };
-    let beside: BTreeSet<&str> = inventory::iter::<BesideOthers>.into_iter().map(|m| m.0).collect();
+    let beside: BTreeSet<&str> =
+        inventory::iter::<ConcurrentModule>.into_iter().map(|m| m.0).collect();
     let (beside, alone): (Vec<_>, Vec<_>) =
         tests.into_iter().partition(|test| beside.contains(test.module));
     let failed = [(beside, None), (alone, Some(1))].map(|(tests, threads)| {

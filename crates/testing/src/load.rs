@@ -6,20 +6,20 @@ use crate::{Outcome, Skip};
 
 /// Why a check did not succeed.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum CheckFailure {
     /// It does not hold; the text has the measured value.
     Wrong(String),
     /// It cannot be judged here.
     Skip(Skip),
 }
 
-impl From<String> for Trouble {
+impl From<String> for CheckFailure {
     fn from(measured: String) -> Self {
         Self::Wrong(measured)
     }
 }
 
-impl From<Skip> for Trouble {
+impl From<Skip> for CheckFailure {
     fn from(skip: Skip) -> Self {
         Self::Skip(skip)
     }
@@ -34,12 +34,12 @@ impl From<Skip> for Trouble {
 /// # Panics
 ///
 /// It fails twice.
-pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outcome {
+pub fn twice<E: Into<CheckFailure>>(mut holds: impl FnMut() -> Result<(), E>) -> Outcome {
     let before = HostUse::now();
     let mut once = || match holds().map_err(Into::into) {
         Ok(()) => Ok(None),
-        Err(Trouble::Wrong(measured)) => Ok(Some(measured)),
-        Err(Trouble::Skip(skip)) => Err(skip),
+        Err(CheckFailure::Wrong(measured)) => Ok(Some(measured)),
+        Err(CheckFailure::Skip(skip)) => Err(skip),
     };
     let Some(first) = once()? else { return Ok(()) };
     eprintln!("once more: {first}");

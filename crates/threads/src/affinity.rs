@@ -125,9 +125,9 @@ pub fn apart_from(cpus: &[u32], taken: impl IntoIterator<Item = u32>) -> Vec<u32
 /// Keeps the calling thread on some CPUs while it lives, if the kernel allows it. On drop the thread gets its old CPUs
 /// back. Cannot be sent to another thread.
 #[derive(Debug)]
-pub struct Stay(Vec<u32>, PhantomData<*const ()>);
+pub struct AffinityGuard(Vec<u32>, PhantomData<*const ()>);
 
-impl Stay {
+impl AffinityGuard {
     /// Moves to these CPUs; an empty list changes nothing.
     pub fn on(cpus: &[u32]) -> Self {
         let before = affinity(0).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         // A failure cannot be reported here.
         let _ = pin(&self.0);
@@ -150,8 +150,8 @@ mod tests {
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
     use super::{
-        MOST_CPUS, Stay, affinity, apart_from, cpu_list, cpus_of, mask_of, parse_cpu_list as parse,
-        pin, set_affinity,
+        AffinityGuard, MOST_CPUS, affinity, apart_from, cpu_list, cpus_of, mask_of,
+        parse_cpu_list as parse, pin, set_affinity,
     };
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
     fn who_stayed_goes_back() {
         std::thread::spawn(|| {
             let before = affinity(0).unwrap();
-            let stay = Stay::on(&before[..1]);
+            let stay = AffinityGuard::on(&before[..1]);
             assert_eq!(affinity(0).unwrap(), before[..1]);
             drop(stay);
             pin(&[]).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
     use vcoop_policy::thread::{Policy, attributes};
-    use vcoop_testing::{Waiting, until, without_files};
+    use vcoop_testing::{WaitingThread, until, without_files};
 
     fn boosted(policy: Policy, means: Means) -> Attributes {
         Attributes::from_policy(&attributes(policy, Some(means), Rest::default()))
@@ -257,7 +257,7 @@ mod tests {
             Means::Deadline { runtime_ns: 1_000_000, deadline_ns: 9_000_000, period_ns: 9_000_000 },
         ];
         for policy in policies {
-            let thread = Waiting::start();
+            let thread = WaitingThread::start();
             let tid = thread.tid;
             // A nice value and a slice from an earlier life, under the policy of today.
             fair(libc::SCHED_OTHER, 4, Some(1_100_000)).set(tid).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_nice_value_that_somebody_has_set_becomes_what_the_thread_had() {
         for policy in [Policy::NORMAL, Policy::Fifo(1)] {
-            let thread = Waiting::start();
+            let thread = WaitingThread::start();
             Attributes::from_policy(&policy).set(thread.tid).unwrap();
             let mut captured = Captured::of(thread.tid).unwrap();
             set_nice(thread.tid, 9).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn clamps_that_somebody_has_set_stay() {
         const CLAMP_MIN_AND_MAX: u64 = 0x20 | 0x40;
-        let thread = Waiting::start();
+        let thread = WaitingThread::start();
         let tid = thread.tid;
         let mut clamped = Attributes::get(tid).unwrap();
         (clamped.util_min, clamped.util_max) = (100, 700);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_others_have_changed_since_is_given_back() {
-        let thread = Waiting::start();
+        let thread = WaitingThread::start();
         let tid = thread.tid;
         let mut captured = Captured::of(tid).unwrap();
         let (before, _, cpus) = has(tid);
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_gone_and_its_number_is_nobody() {
-        let thread = Waiting::start();
+        let thread = WaitingThread::start();
         let tid = thread.tid;
         let captured = Captured::of(tid).unwrap();
         let me = Captured::of(crate::gettid()).unwrap();
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_looked_at_has_not_ended() {
-        let thread = Waiting::start();
+        let thread = WaitingThread::start();
         let tid = thread.tid;
         let baseline = Captured::of(tid).unwrap().baseline().clone();
         let again = |(), _all| Captured::again(baseline).map(|c| c.is_some());
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_said() {
-        let thread = Waiting::start();
+        let thread = WaitingThread::start();
         let tid = thread.tid;
         let mut captured = Captured::of(tid).unwrap();
         captured.baseline.cpus = vec![8191];

@@ -43,7 +43,7 @@ pub use vcoop_policy::config::Ns;
 
 #[cfg(target_os = "linux")]
 pub use affinity::{
-    MOST_CPUS, Stay, affinity, allowed_cpus, apart_from, cpu_list, parse_cpu_list, pin,
+    AffinityGuard, MOST_CPUS, affinity, allowed_cpus, apart_from, cpu_list, parse_cpu_list, pin,
     set_affinity,
 };
 #[cfg(target_os = "linux")]
@@ -65,8 +65,8 @@ pub use pi_mutex::{PiGuard, PiMutex};
 #[cfg(target_os = "linux")]
 pub use pidfd::PidFd;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, Until};
+pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, WaitLimits};
 #[cfg(target_os = "linux")]
-pub use stats::{RunTime, RunTimes, SleepsIn, Stat, preemptions, run_time};
+pub use stats::{RunTime, RunTimes, Stat, SyscallFile, preemptions, run_time};
 #[cfg(target_os = "linux")]
 pub use thread::{gettid, set_timer_slack, unblock};

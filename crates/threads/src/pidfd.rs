@@ -44,11 +44,11 @@ mod tests {
     use std::process::Command;
 
     use super::PidFd;
-    use vcoop_testing::{Waiting, until};
+    use vcoop_testing::{WaitingThread, until};
 
     #[test]
     fn a_thread_lives_until_it_has_ended() {
-        let other = Waiting::start();
+        let other = WaitingThread::start();
         let fd = match PidFd::of(other.tid) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 eprintln!("skipped: this kernel has no file descriptors of threads");

@@ -16,7 +16,7 @@ pub const MOST_SPIN_NS: Ns = SPIN_NS.1;
 
 /// When a wait ends, on the sleeper's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Until {
+pub struct WaitLimits {
     /// Latest end of the wait; it may end late.
     pub look: Ns,
     /// Exact end of the wait, if that comes first.
@@ -35,7 +35,7 @@ pub trait Duty {
     /// # Errors
     ///
     /// Those of the work.
-    fn perform(&mut self) -> Result<Until, Self::Error>;
+    fn perform(&mut self) -> Result<WaitLimits, Self::Error>;
 
     /// Whether the awaited event has come. Called in a loop.
     fn is_over(&self) -> bool;
@@ -70,8 +70,8 @@ impl PreciseSleep {
         Ok(())
     }
 
-    fn wait(&mut self, kick: &Kick, armed: u32, until: Until, is_over: impl Fn() -> bool) {
-        let Until { look, exact, watch } = until;
+    fn wait(&mut self, kick: &Kick, armed: u32, until: WaitLimits, is_over: impl Fn() -> bool) {
+        let WaitLimits { look, exact, watch } = until;
         if !self.spins {
             self.spin = 0;
         }
@@ -143,7 +143,7 @@ mod tests {
     use std::cell::Cell;
     use std::convert::Infallible;
 
-    use super::{Attention, Duty, PreciseSleep, Until};
+    use super::{Attention, Duty, PreciseSleep, WaitLimits};
     use crate::Kick;
     use crate::clock::monotonic;
     use crate::tsc::{Clock, tsc};
@@ -159,16 +159,16 @@ mod tests {
     }
 
     /// Does one thing, then waits.
-    struct Once<'a> {
+    struct OneShot<'a> {
         act: &'a dyn Fn(),
-        until: Until,
+        until: WaitLimits,
         watched: Cell<u32>,
     }
 
-    impl Duty for Once<'_> {
+    impl Duty for OneShot<'_> {
         type Error = Infallible;
 
-        fn perform(&mut self) -> Result<Until, Infallible> {
+        fn perform(&mut self) -> Result<WaitLimits, Infallible> {
             (self.act)();
             Ok(self.until)
         }
@@ -180,9 +180,9 @@ mod tests {
     }
 
     /// How long a round takes.
-    fn round(sleep: &mut PreciseSleep, kick: &Kick, act: &dyn Fn(), until: Until) -> u64 {
+    fn round(sleep: &mut PreciseSleep, kick: &Kick, act: &dyn Fn(), until: WaitLimits) -> u64 {
         let start = monotonic();
-        let Ok(()) = sleep.round(kick, &mut Once { act, until, watched: Cell::new(0) });
+        let Ok(()) = sleep.round(kick, &mut OneShot { act, until, watched: Cell::new(0) });
         monotonic() - start
     }
 
@@ -194,7 +194,7 @@ mod tests {
             let far = clock.now() + LONG_NS;
             // Asleep, watching, and spinning for the exact time.
             for (look, exact, watch) in [(far, far, 0), (far, far, far)] {
-                let until = Until { look, exact, watch };
+                let until = WaitLimits { look, exact, watch };
                 let took = round(&mut sleep, &kick, &|| kick.kick(), until);
                 assert!(took < LONG_NS / 2, "{took} ns");
             }
@@ -207,7 +207,7 @@ mod tests {
         let mut sleep = PreciseSleep::new(clock, true);
         let best = (0..50).map(|_| {
             let exact = clock.now() + 1_000_000;
-            round(&mut sleep, &kick, &|| (), Until { look: u64::MAX, exact, watch: 0 });
+            round(&mut sleep, &kick, &|| (), WaitLimits { look: u64::MAX, exact, watch: 0 });
             let now = clock.now();
             assert!(now + 1 >= exact, "{now} before {exact}");
             now.saturating_sub(exact)
@@ -222,11 +222,11 @@ mod tests {
         let (clock, kick) = (clock(), Kick::default());
         let mut sleep = PreciseSleep::new(clock, true);
         let now = clock.now();
-        let soon = Until { look: now + 2_000_000, exact: u64::MAX, watch: 0 };
+        let soon = WaitLimits { look: now + 2_000_000, exact: u64::MAX, watch: 0 };
         let took = round(&mut sleep, &kick, &|| (), soon);
         assert!(took < LONG_NS && clock.now() + 1 >= soon.look);
         let far = clock.now() + LONG_NS;
-        let watch = Until { look: far, exact: far, watch: far };
+        let watch = WaitLimits { look: far, exact: far, watch: far };
         assert!(round(&mut sleep, &kick, &|| (), watch) < LONG_NS / 2, "the 100th look says so");
     }
 

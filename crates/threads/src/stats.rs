@@ -107,9 +107,9 @@ impl Stat {
 
 /// An open `/proc/TID/syscall`, which shows the system call that a thread sleeps in.
 #[derive(Debug)]
-pub struct SleepsIn(File);
+pub struct SyscallFile(File);
 
-impl SleepsIn {
+impl SyscallFile {
     /// Opens the file of a thread of any process.
     ///
     /// # Errors
@@ -158,16 +158,16 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use vcoop_testing::{Waiting, until};
+    use vcoop_testing::{WaitingThread, until};
 
-    use super::{RunTime, RunTimes, SleepsIn, Stat, lends, preemptions, run_time};
+    use super::{RunTime, RunTimes, Stat, SyscallFile, lends, preemptions, run_time};
     use crate::{affinity, gettid, pin};
 
     #[test]
     fn open_files_follow_their_thread_and_no_other() {
         let own = Stat::open(gettid()).unwrap();
         assert!(!own.is_asleep());
-        let sleeper = Waiting::start();
+        let sleeper = WaitingThread::start();
         let tid = sleeper.tid;
         let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
         until("it sleeps", || stat.is_asleep());
@@ -197,10 +197,10 @@ mod tests {
         {
             assert!(!lends(text), "{text}");
         }
-        let sleeper = Waiting::start();
+        let sleeper = WaitingThread::start();
         let stat = Stat::open(sleeper.tid).unwrap();
         until("it sleeps", || stat.is_asleep());
-        assert!(!SleepsIn::open(sleeper.tid).unwrap().lends());
+        assert!(!SyscallFile::open(sleeper.tid).unwrap().lends());
         sleeper.end();
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::known::{self, Known, Told};
+use crate::known::{self, CommandLine, KnownVmm};
 use crate::libvirt::Domain;
 use crate::vm::{Accel, OtherThread, Source, Sources, Thread, VcpuThread, Vm, Vmm};
 
@@ -18,7 +18,7 @@ pub(crate) struct Process {
     pub(crate) executable: String,
     /// Source of that name.
     pub(crate) executable_source: Source,
-    pub(crate) told: Told,
+    pub(crate) told: CommandLine,
     pub(crate) cgroup: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn vms(process: &Process, folders: Vec<Folder>, domain: Option<&Domai
 }
 
 /// What executes the guests of a process, if it has any.
-fn accel(process: &Process, known: Option<&Known>) -> Option<(Accel, Source)> {
+fn accel(process: &Process, known: Option<&KnownVmm>) -> Option<(Accel, Source)> {
     let named = |end: &str| {
         let mut comms = process.threads.values().map(|t| &t.comm);
         comms.any(|comm| known::vcpu_index(known, comm).is_some() && comm.ends_with(end))
@@ -143,7 +143,7 @@ fn accel(process: &Process, known: Option<&Known>) -> Option<(Accel, Source)> {
 /// Separates the VMs of a process.
 fn groups(
     process: &Process,
-    known: Option<&Known>,
+    known: Option<&KnownVmm>,
     accel: Accel,
     folders: Vec<Folder>,
 ) -> Vec<Group> {
@@ -181,7 +181,7 @@ fn groups(
 /// The threads of a VM's vCPUs, by index. `alone`: no other VM of the process can own them.
 fn place(
     process: &Process,
-    known: Option<&Known>,
+    known: Option<&KnownVmm>,
     group: &Group,
     domain: Option<&Domain>,
     alone: bool,

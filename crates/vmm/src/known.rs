@@ -9,7 +9,7 @@ use crate::vm::{Role, Vmm};
 use crate::{limits, text};
 
 /// A VMM that is recognised by the name of its executable.
-pub(crate) struct Known {
+pub(crate) struct KnownVmm {
     pub(crate) vmm: Vmm,
     /// Prefixes of the executable's file name.
     executables: &'static [&'static str],
@@ -27,43 +27,43 @@ pub(crate) struct Known {
 /// `src/crosvm/sys/linux/vcpu.rs` and `run --name`; kvmtool `builtin-run.c`, `virtio/*.c`;
 /// StratoVirt `cpu/src/lib.rs`. libkrun is a library and has no entry: programs that use it have Firecracker's thread
 /// names, and are shown by their own names.
-static KNOWN: &[Known] = &[
-    Known {
+static KNOWN: &[KnownVmm] = &[
+    KnownVmm {
         vmm: Vmm::Qemu,
         executables: &["qemu-system-", "qemu-kvm"],
         vcpus: &[("CPU ", "/KVM"), ("CPU ", "/TCG")],
         names: &[],
         io: &["IO "],
     },
-    Known {
+    KnownVmm {
         vmm: Vmm::CloudHypervisor,
         executables: &["cloud-hypervisor"],
         vcpus: &[("vcpu", "")],
         names: &[],
         io: &["_disk", "_net", "_fs", "_vsock", "_pmem"],
     },
-    Known {
+    KnownVmm {
         vmm: Vmm::Firecracker,
         executables: &["firecracker"],
         vcpus: &[("fc_vcpu ", "")],
         names: &["--id"],
         io: &[],
     },
-    Known {
+    KnownVmm {
         vmm: Vmm::Crosvm,
         executables: &["crosvm"],
         vcpus: &[("crosvm_vcpu", "")],
         names: &["--name"],
         io: &[],
     },
-    Known {
+    KnownVmm {
         vmm: Vmm::Kvmtool,
         executables: &["lkvm", "kvmtool"],
         vcpus: &[("kvm-vcpu-", "")],
         names: &["--name"],
         io: &["virtio-"],
     },
-    Known {
+    KnownVmm {
         vmm: Vmm::StratoVirt,
         executables: &["stratovirt"],
         vcpus: &[("CPU ", "/KVM")],
@@ -77,13 +77,13 @@ const ROUND_ROBIN: &str = "ALL CPUs/TCG";
 
 /// The VMM whose executable has this file name. NixOS starts programs by a wrapper, and hides them behind a dot:
 /// `.qemu-system-x86_64-wrapped`.
-pub(crate) fn by_executable(file_name: &str) -> Option<&'static Known> {
+pub(crate) fn by_executable(file_name: &str) -> Option<&'static KnownVmm> {
     let file_name = file_name.strip_prefix('.').unwrap_or(file_name);
     KNOWN.iter().find(|k| k.executables.iter().any(|e| file_name.starts_with(e)))
 }
 
 /// Number of the vCPU whose thread has this name; for an unknown VMM, by the patterns of all known ones.
-pub(crate) fn vcpu_index(known: Option<&Known>, comm: &str) -> Option<u32> {
+pub(crate) fn vcpu_index(known: Option<&KnownVmm>, comm: &str) -> Option<u32> {
     if known.is_none_or(|k| k.vmm == Vmm::Qemu) && comm == ROUND_ROBIN {
         return Some(0);
     }
@@ -103,7 +103,7 @@ pub(crate) fn lab_vcpu(comm: &str) -> Option<(u32, &str)> {
 }
 
 /// Role of a thread that is not a vCPU's.
-pub(crate) fn role(known: Option<&Known>, is_first: bool, comm: &str) -> Role {
+pub(crate) fn role(known: Option<&KnownVmm>, is_first: bool, comm: &str) -> Role {
     // The kernel's vhost workers are threads of the VMM since Linux 6.4.
     let io = comm.starts_with("vhost-")
         || known.is_some_and(|k| k.io.iter().any(|io| comm.starts_with(io)));
@@ -116,7 +116,7 @@ pub(crate) fn role(known: Option<&Known>, is_first: bool, comm: &str) -> Role {
 
 /// Facts from a VMM's command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct CommandLine {
     pub(crate) name: Option<String>,
     pub(crate) uuid: Option<String>,
     /// Paths of QMP sockets, as the process sees them.
@@ -128,9 +128,9 @@ pub(crate) struct Told {
 }
 
 /// Reads a command line: arguments, each terminated by a zero byte.
-pub(crate) fn command_line(known: &Known, bytes: &[u8]) -> Told {
+pub(crate) fn command_line(known: &KnownVmm, bytes: &[u8]) -> CommandLine {
     let mut args = bytes.split(|b| *b == 0).skip(1).peekable();
-    let mut told = Told::default();
+    let mut told = CommandLine::default();
     if known.vmm != Vmm::Qemu {
         while let Some(arg) = args.next() {
             let value = known.names.iter().find_map(|option| {
@@ -236,12 +236,12 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn told(executable: &str, args: &[&str]) -> Told {
+    fn told(executable: &str, args: &[&str]) -> CommandLine {
         let line: String = args.iter().map(|arg| format!("{arg}\0")).collect();
         command_line(by_executable(executable).unwrap(), line.as_bytes())
     }
 
-    fn qemu(args: &[&str]) -> Told {
+    fn qemu(args: &[&str]) -> CommandLine {
         told("qemu-system-x86_64", &[&["qemu-system-x86_64"], args].concat())
     }
 

@@ -38,5 +38,5 @@ mod text;
 mod vm;
 
 pub use groups::{CpuMax, FairGroup, Groups, Level, rations_real_time};
-pub use proc::{Passed, Proc, Scan};
+pub use proc::{Proc, Scan, SkippedProcesses};
 pub use vm::{Accel, OtherThread, Role, Source, Sources, Thread, VcpuThread, Vm, Vmm};

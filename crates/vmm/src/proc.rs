@@ -37,7 +37,7 @@ pub struct Scan {
 
 /// Processes without a VM, and how many times in a row each was scanned.
 #[derive(Clone, Debug, Default)]
-pub struct Passed(BTreeMap<u32, u8>);
+pub struct SkippedProcesses(BTreeMap<u32, u8>);
 
 /// How many times in a row a process is scanned before it is skipped: a new child may be about to become a VMM.
 const LOOKS: u8 = 3;
@@ -75,7 +75,7 @@ impl Proc {
     /// The list of processes cannot be read, or this process or the kernel is short of file descriptors or memory: VMs
     /// would be missing that are there.
     pub fn scan(&self) -> io::Result<Scan> {
-        self.scan_again(&mut Passed::default())
+        self.scan_again(&mut SkippedProcesses::default())
     }
 
     /// As [`Self::scan`], but skips processes that had no VM in the last few scans, for frequent scans. Callers should
@@ -84,7 +84,7 @@ impl Proc {
     /// # Errors
     ///
     /// As for [`Self::scan`].
-    pub fn scan_again(&self, passed: &mut Passed) -> io::Result<Scan> {
+    pub fn scan_again(&self, passed: &mut SkippedProcesses) -> io::Result<Scan> {
         let domains =
             self.libvirt.as_deref().map(libvirt::domains).transpose()?.unwrap_or_default();
         let entries = fs::read_dir(&self.root)?;
@@ -374,8 +374,8 @@ mod tests {
     fn who_ran_no_vm_some_times_is_not_looked_at_until_all_are_again() {
         let tree = Tree::new("qemu-kvm");
         let proc = tree.proc();
-        let found = |passed: &mut Passed| proc.scan_again(passed).unwrap().vms.len();
-        let mut passed = Passed::default();
+        let found = |passed: &mut SkippedProcesses| proc.scan_again(passed).unwrap().vms.len();
+        let mut passed = SkippedProcesses::default();
         assert_eq!(found(&mut passed), 1);
         // Its process id belongs for a while to a process without a VM.
         let fd = "proc/16548/fd";
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!([0; 3].map(|_| found(&mut passed)), [0; 3]);
         std::fs::rename(tree.path("proc/16548/none"), tree.path(fd)).unwrap();
         assert_eq!(found(&mut passed), 0, "it is passed over");
-        assert_eq!(found(&mut Passed::default()), 1);
+        assert_eq!(found(&mut SkippedProcesses::default()), 1);
         assert_eq!(proc.scan().unwrap().vms.len(), 1);
     }
 

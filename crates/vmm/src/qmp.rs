@@ -102,14 +102,14 @@ struct Refusal {
     desc: String,
 }
 
-impl Qmp<Timed> {
+impl Qmp<DeadlineStream> {
     /// Connects to a QMP socket and waits for the greeting. `timeout` is for the whole conversation.
     ///
     /// # Errors
     ///
     /// See [`QmpError`].
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QmpError> {
-        let stream = Timed::connect(socket, timeout).map_err(|e| match e.kind() {
+        let stream = DeadlineStream::connect(socket, timeout).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => QmpError::Timeout,
             _ => QmpError::Connect(e),
         })?;
@@ -238,12 +238,12 @@ fn broken(error: io::Error) -> QmpError {
 
 /// A connection that ends at a deadline, however slowly the peer sends.
 #[derive(Debug)]
-pub struct Timed {
+pub struct DeadlineStream {
     stream: UnixStream,
     deadline: Instant,
 }
 
-impl Timed {
+impl DeadlineStream {
     /// Connects to a Unix socket. `timeout` covers connecting and everything after it.
     ///
     /// # Errors
@@ -268,14 +268,14 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineStream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         self.stream.write(buffer)

@@ -50,7 +50,7 @@ impl Server {
         })
     }
 
-    fn connect(&self) -> Result<Qmp<vcoop_vmm::qmp::Timed>, QmpError> {
+    fn connect(&self) -> Result<Qmp<vcoop_vmm::qmp::DeadlineStream>, QmpError> {
         Qmp::connect(&self.socket, PATIENCE)
     }
 }

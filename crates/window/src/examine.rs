@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vcoop_abi::conformance::{Limits, Looks, Report};
+use vcoop_abi::conformance::{Limits, Report, SampledCheck};
 use vcoop_abi::{HostArea, Status, Word};
 
 use crate::map::Window;
@@ -17,10 +17,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Result for a vCPU.
 #[derive(Clone, Debug, Default)]
-pub struct Examined {
+pub struct ExaminedVcpu {
     /// Its slot in the window: the guest's number for it.
     pub slot: u64,
-    /// Violations of [`Looks::RULES`]. Times are nanoseconds since the beginning.
+    /// Violations of [`SampledCheck::RULES`]. Times are nanoseconds since the beginning.
     pub report: Report,
     /// Changed words seen.
     pub changes: u64,
@@ -34,12 +34,12 @@ pub struct Examined {
 
 /// A vCPU and what it was told.
 struct Vcpu<'w> {
-    looks: Looks,
+    looks: SampledCheck,
     host: &'w HostArea,
     status: Status,
     since: Duration,
     answered: u64,
-    found: Examined,
+    found: ExaminedVcpu,
 }
 
 /// Acts as the host of a registered guest for `time`: tells each vCPU by turns that it is boosted and that it is not,
@@ -52,7 +52,7 @@ pub fn examine(
     time: Duration,
     grace: Duration,
     stop: impl Fn() -> bool,
-) -> Vec<Examined> {
+) -> Vec<ExaminedVcpu> {
     let began = Instant::now();
     let next = || {
         thread::sleep(LOOK);
@@ -68,18 +68,18 @@ fn examine_by(
     time: Duration,
     grace: Duration,
     stop: impl Fn() -> bool,
-) -> Vec<Examined> {
+) -> Vec<ExaminedVcpu> {
     let limits = Limits { grace_ns: ns(grace), ..Limits::default() };
     let vcpu = |(slot, _): (u64, u32)| {
         let (page, host) = (window.guest(slot)?, window.host(slot)?);
         host.ticket.store(0, Ordering::Release);
         Some(Vcpu {
-            looks: Looks::new(limits, 0, &page.area),
+            looks: SampledCheck::new(limits, 0, &page.area),
             host,
             status: Status::Disabled,
             since: Duration::ZERO,
             answered: 0,
-            found: Examined { slot, ..Examined::default() },
+            found: ExaminedVcpu { slot, ..ExaminedVcpu::default() },
         })
     };
     let mut vcpus: Vec<Vcpu<'_>> = window.online().into_iter().filter_map(vcpu).collect();
@@ -144,11 +144,11 @@ impl Vcpu<'_> {
         }
     }
 
-    fn end(mut self, now: Duration) -> Examined {
+    fn end(mut self, now: Duration) -> ExaminedVcpu {
         self.say(now, Status::Disabled);
         self.host.ticket.store(0, Ordering::Release);
         let looks = &self.looks;
-        Examined {
+        ExaminedVcpu {
             report: looks.report(),
             changes: looks.changes(),
             answers: looks.answers(),
@@ -172,17 +172,17 @@ mod tests {
     use vcoop_abi::window::{Doorbell, Identity};
     use vcoop_abi::{BoostRequest, Header, Status, Word};
 
-    use super::{Examined, LOOK, examine_by};
+    use super::{ExaminedVcpu, LOOK, examine_by};
     use crate::map::Window;
 
     /// Examines a window whose guest has one vCPU; `guest` is called between any two looks. The clock is the test's: on
     /// this host's clock a guest that does not get its CPU in time would break a rule.
-    fn examined(guest: impl Fn(&Window)) -> Examined {
+    fn examined(guest: impl Fn(&Window)) -> ExaminedVcpu {
         examined_until(guest, |_| false)
     }
 
     /// The same, until `stop` says so.
-    fn examined_until(guest: impl Fn(&Window), stop: impl Fn(&Window) -> bool) -> Examined {
+    fn examined_until(guest: impl Fn(&Window), stop: impl Fn(&Window) -> bool) -> ExaminedVcpu {
         let _one = crate::registered();
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();

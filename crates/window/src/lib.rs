@@ -21,10 +21,10 @@ mod map;
 mod server;
 
 pub use clock::Clock;
-pub use examine::{Examined, examine};
+pub use examine::{ExaminedVcpu, examine};
 pub use find::{address, find};
 pub use latency::Latencies;
-pub use map::{Number, Window};
+pub use map::{VcpuNumbers, Window};
 pub use server::{Offer, Server};
 
 /// Lock for tests whose driver registers in a window, and tests that search for windows: these would find the others'

@@ -46,14 +46,14 @@ unsafe impl Sync for Window {}
 
 /// Numbers of a vCPU: the VMM's and KVM's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub struct VcpuNumbers {
     /// The VMM's number.
     pub index: u32,
     /// KVM's number, if known.
     pub kvm_id: Option<u32>,
 }
 
-fn slots_of(vcpus: &[Number], online: &[(u64, u32)]) -> Vec<Option<u64>> {
+fn slots_of(vcpus: &[VcpuNumbers], online: &[(u64, u32)]) -> Vec<Option<u64>> {
     let exact = vcpus.iter().all(|vcpu| vcpu.kvm_id.is_some());
     let mut by_id: Vec<(u32, u64)> = online.iter().map(|(slot, id)| (*id, *slot)).collect();
     by_id.sort_unstable();
@@ -245,7 +245,7 @@ impl Window {
 
     /// The slots of vCPUs with these numbers: by KVM's number, which is the APIC id. If a KVM number is not known,
     /// vCPUs and slots are matched in order, which is how QEMU numbers them.
-    pub fn slots_of(&self, vcpus: &[Number]) -> Vec<Option<u64>> {
+    pub fn slots_of(&self, vcpus: &[VcpuNumbers]) -> Vec<Option<u64>> {
         slots_of(vcpus, &self.online())
     }
 
@@ -293,7 +293,7 @@ impl Drop for Window {
 
 #[cfg(test)]
 mod tests {
-    use super::{Number, Window, slots_of};
+    use super::{VcpuNumbers, Window, slots_of};
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::Ordering;
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn vcpus_and_slots_meet_by_apic_id_or_in_their_order() {
-        let number = |index, kvm_id| Number { index, kvm_id };
+        let number = |index, kvm_id| VcpuNumbers { index, kvm_id };
         let online = [(0, 0), (1, 4), (2, 1)];
         let vcpus = [number(0, Some(4)), number(1, Some(1)), number(2, Some(9))];
         assert_eq!(slots_of(&vcpus, &online), [Some(1), Some(2), None]);

@@ -1,6 +1,6 @@
 //! The guest's rules.
 
-use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
+use super::{Actor, Area, Limits, Operation, Record, Report, Rule, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
 /// The check of [`check_guest`], record by record: the state of both sides so far.
@@ -52,29 +52,29 @@ impl GuestCheck {
         self.report
     }
 
-    fn record(&mut self, Record { at: now, by, what }: Record) {
+    fn record(&mut self, Record { at: now, by, operation: what }: Record) {
         match (by, what) {
-            (Actor::Host, What::Store { area: Area::Host, offset, value, .. }) => {
+            (Actor::Host, Operation::Store { area: Area::Host, offset, value, .. }) => {
                 self.host_stored(offset, value, now);
             }
-            (Actor::Guest, What::Store { area: Area::Guest, offset, size, value }) => {
+            (Actor::Guest, Operation::Store { area: Area::Guest, offset, size, value }) => {
                 self.stored(offset, size, value, now);
             }
             (
                 Actor::OtherVcpu,
-                What::Store { area: Area::Guest, offset: at::REMOTE, size: 8, .. },
+                Operation::Store { area: Area::Guest, offset: at::REMOTE, size: 8, .. },
             ) => {}
-            (Actor::Guest | Actor::OtherVcpu, What::Store { .. }) => {
+            (Actor::Guest | Actor::OtherVcpu, Operation::Store { .. }) => {
                 self.report.broken(Rule::SingleWriter, now);
             }
-            (Actor::Guest, What::Notify) => self.notified(now),
-            (_, What::Registered(on)) => {
+            (Actor::Guest, Operation::Notify) => self.notified(now),
+            (_, Operation::Registered(on)) => {
                 self.registered = on;
                 let ours = |word| Header::from_word(word).is_compatible();
                 self.report.require(Rule::HeaderFirst, !on || self.header.is_some_and(ours), now);
                 self.ack = self.ticket.min(self.ack);
             }
-            (_, What::Halted(on)) => self.halted = on,
+            (_, Operation::Halted(on)) => self.halted = on,
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! The host's rules.
 
-use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
+use super::{Actor, Area, Limits, Operation, Record, Report, Rule, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Hints, Intent, Status, Word};
 
 /// The check of [`check_host`], record by record: the state of both sides so far.
@@ -71,24 +71,24 @@ impl HostCheck {
         self.report.require(Rule::NotifyEndsBoost, !late, now);
     }
 
-    fn record(&mut self, Record { at: now, by, what }: Record) {
+    fn record(&mut self, Record { at: now, by, operation: what }: Record) {
         match (by, what) {
-            (Actor::Host, What::Store { area: Area::Host, offset, size, value }) => {
+            (Actor::Host, Operation::Store { area: Area::Host, offset, size, value }) => {
                 self.stored(offset, size, value, now);
             }
-            (Actor::Host, What::Store { area: Area::Guest, .. }) => {
+            (Actor::Host, Operation::Store { area: Area::Guest, .. }) => {
                 self.report.broken(Rule::SingleWriter, now);
             }
-            (_, What::Store { area: Area::Guest, offset, value, .. }) => {
+            (_, Operation::Store { area: Area::Guest, offset, value, .. }) => {
                 self.guest_stored(offset, value);
             }
             // The guest's stores to the host area never take effect: it is mapped read-only.
-            (_, What::Store { .. }) => {}
-            (_, What::Registered(on)) => {
+            (_, Operation::Store { .. }) => {}
+            (_, Operation::Registered(on)) => {
                 self.registered = on;
                 self.report.require(Rule::HeaderFirst, !on || self.header.is_some(), now);
             }
-            (_, What::Notify) => {
+            (_, Operation::Notify) => {
                 let means_it = self.request == BoostRequest::Unboost
                     && !self.cs.in_interrupt()
                     && !self.intent.is_urgent()
@@ -97,7 +97,7 @@ impl HostCheck {
                     self.owes_since = Some(now);
                 }
             }
-            (_, What::Inject) => {
+            (_, Operation::Inject) => {
                 let gated = self.status == Status::Disabled;
                 let fresh = self.ticket > self.injected;
                 self.report.require(Rule::TicketBeforeInterrupt, gated || fresh, now);
@@ -105,17 +105,17 @@ impl HostCheck {
                 // A new reason: the boost may stay.
                 self.owes_since = None;
             }
-            (_, What::Applied(on)) => {
+            (_, Operation::Applied(on)) => {
                 let covered = !on || self.status == Status::Boosted;
                 self.report.require(Rule::StatusCoversBoost, covered, now);
                 self.applied = on;
                 self.owes_since = None;
             }
-            (_, What::Halted(on)) => {
+            (_, Operation::Halted(on)) => {
                 self.halted = on;
                 self.owes_since = None;
             }
-            (_, What::End) => {}
+            (_, Operation::End) => {}
         }
     }
 

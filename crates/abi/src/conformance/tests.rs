@@ -2,24 +2,26 @@ extern crate std;
 
 use std::vec::Vec;
 
-use super::{Actor, Area, Limits, Record, Report, Rule, Watch, What, at, check_guest, check_host};
+use super::{
+    Actor, Area, Limits, Operation, Record, Report, Rule, Watch, at, check_guest, check_host,
+};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, TaskIntent, Word};
 
 const LIMITS: Limits = Limits { grace_ns: 100, burst_ns: Some(10_000), refill_ppm: 0 };
 
 fn guest(at: u64, offset: u16, value: u64) -> Record {
-    let what = What::Store { area: Area::Guest, offset, size: 8, value };
-    Record { at, by: Actor::Guest, what }
+    let what = Operation::Store { area: Area::Guest, offset, size: 8, value };
+    Record { at, by: Actor::Guest, operation: what }
 }
 
 fn host(at: u64, offset: u16, value: u64) -> Record {
-    let what = What::Store { area: Area::Host, offset, size: 8, value };
-    Record { at, by: Actor::Host, what }
+    let what = Operation::Store { area: Area::Host, offset, size: 8, value };
+    Record { at, by: Actor::Host, operation: what }
 }
 
-fn event(at: u64, what: What) -> Record {
-    let by = if what == What::Notify { Actor::Guest } else { Actor::Host };
-    Record { at, by, what }
+fn event(at: u64, what: Operation) -> Record {
+    let by = if what == Operation::Notify { Actor::Guest } else { Actor::Host };
+    Record { at, by, operation: what }
 }
 
 fn status(at: u64, s: Status) -> Record {
@@ -36,12 +38,12 @@ fn life() -> [Record; 19] {
     [
         guest(0, at::HEADER, Header::OURS.to_word()),
         host(1, at::HEADER, Header::OURS.to_word()),
-        event(2, What::Registered(true)),
+        event(2, Operation::Registered(true)),
         status(3, Status::Normal),
         host(10, at::TICKET, 1),
         status(11, Status::Boosted),
-        event(12, What::Applied(true)),
-        event(13, What::Inject),
+        event(12, Operation::Applied(true)),
+        event(13, Operation::Inject),
         guest(20, at::CS, in_irq.to_word()),
         request(21, BoostRequest::Boost),
         guest(22, at::DEADLINE, 12_345),
@@ -49,10 +51,10 @@ fn life() -> [Record; 19] {
         request(31, BoostRequest::None),
         guest(32, at::ACK, 1),
         request(40, BoostRequest::Unboost),
-        event(41, What::Notify),
-        event(50, What::Applied(false)),
+        event(41, Operation::Notify),
+        event(50, Operation::Applied(false)),
         status(51, Status::Normal),
-        event(9_000, What::End),
+        event(9_000, Operation::End),
     ]
 }
 
@@ -132,7 +134,7 @@ fn guest_rules_are_found_broken() {
     find(&still_off, Rule::StatusGates);
     let rings_when_off = |t: &mut [Record]| {
         t[13] = status(33, Status::Disabled);
-        t[14] = event(34, What::End);
+        t[14] = event(34, Operation::End);
         t[15].at = 134;
     };
     find(&rings_when_off, Rule::StatusGates);
@@ -154,12 +156,12 @@ fn what_a_guest_may_do_is_not_found() {
         t[12] = guest(31, at::CS, 0);
         t[13] = request(32, BoostRequest::None);
         t[14] = guest(33, at::ACK, 1);
-        t[15] = event(5_000, What::End);
+        t[15] = event(5_000, Operation::End);
     });
     // It halts instead of ringing.
     fine(&|t| {
-        t[14] = event(40, What::Halted(true));
-        t[15] = event(5_000, What::End);
+        t[14] = event(40, Operation::Halted(true));
+        t[15] = event(5_000, Operation::End);
     });
     // It has looked at the status just before that was taken back.
     fine(&|t| {
@@ -178,9 +180,9 @@ fn what_a_guest_may_do_is_not_found() {
 fn a_guest_that_registers_again_begins_where_the_new_ticket_is() {
     for (ticket, ack) in [(0, 0), (5, 1)] {
         allowed(as_guest, |t| {
-            t[14] = event(40, What::Registered(false));
+            t[14] = event(40, Operation::Registered(false));
             t[15] = host(41, at::TICKET, ticket);
-            t[16] = event(42, What::Registered(true));
+            t[16] = event(42, Operation::Registered(true));
             t[18] = guest(90, at::ACK, ack);
         });
     }
@@ -189,8 +191,8 @@ fn a_guest_that_registers_again_begins_where_the_new_ticket_is() {
 #[test]
 fn a_store_of_another_size_says_nothing_else() {
     let half = |record: Record| {
-        let What::Store { area, offset, value, .. } = record.what else { unreachable!() };
-        Record { what: What::Store { area, offset, size: 4, value }, ..record }
+        let Operation::Store { area, offset, value, .. } = record.operation else { unreachable!() };
+        Record { operation: Operation::Store { area, offset, size: 4, value }, ..record }
     };
     let mut trace = life();
     trace[10] = half(guest(22, at::REQUEST, 77));
@@ -213,13 +215,13 @@ fn host_rules_are_found_broken() {
     find(&|t| t[10] = host(22, at::TICKET, 0), Rule::TicketMonotone);
     find(&|t| t[10] = host(22, at::HINTS, 1 << 40), Rule::DefinedEncoding);
     find(&|t| t[1] = host(1, at::HEADER, 7), Rule::DefinedEncoding);
-    find(&|t| t[1] = event(1, What::End), Rule::HeaderFirst);
+    find(&|t| t[1] = event(1, Operation::End), Rule::HeaderFirst);
     find(&|t| t.swap(4, 7), Rule::TicketBeforeInterrupt);
-    find(&|t| t[10] = event(22, What::Inject), Rule::TicketBeforeInterrupt);
+    find(&|t| t[10] = event(22, Operation::Inject), Rule::TicketBeforeInterrupt);
     find(&|t| t.swap(5, 6), Rule::StatusCoversBoost);
     find(&|t| t.swap(16, 17), Rule::StatusCoversBoost);
     find(&|t| t[0] = guest(0, at::HEADER, 0), Rule::DisabledUntilRegistered);
-    find(&|t| t[2] = event(2, What::End), Rule::DisabledUntilRegistered);
+    find(&|t| t[2] = event(2, Operation::End), Rule::DisabledUntilRegistered);
     let deaf = |t: &mut [Record]| {
         t[16] = host(50, at::STEAL, 1);
         t[17] = host(51, at::STEAL, 2);
@@ -232,7 +234,7 @@ fn host_rules_are_found_broken() {
     find(&greedy, Rule::WithinBudget);
     let asleep = |t: &mut [Record]| {
         greedy(t);
-        t[16] = event(50, What::Halted(true));
+        t[16] = event(50, Operation::Halted(true));
     };
     let mut trace = life();
     asleep(&mut trace);
@@ -269,7 +271,7 @@ fn a_host_owes_the_end_of_a_boost_only_to_who_is_done() {
         (13, guest(32, at::DEADLINE, 0)),
         (14, guest(40, at::DEADLINE, 0)),
         (16, request(50, BoostRequest::Boost)),
-        (6, event(12, What::End)),
+        (6, event(12, Operation::End)),
     ];
     for (at, record) in reasons {
         allowed(as_host, |t| {
@@ -281,7 +283,7 @@ fn a_host_owes_the_end_of_a_boost_only_to_who_is_done() {
     }
     allowed(as_host, |t| {
         t[16] = host(50, at::TICKET, 2);
-        t[17] = event(51, What::Inject);
+        t[17] = event(51, Operation::Inject);
         t[18].at = 1_000;
     });
 }
@@ -311,8 +313,8 @@ fn watched(change: impl Fn(&mut [Record]), off: Option<[u64; 2]>) -> (Report, Re
             watch.off(at, on);
         }
         let at = record.at;
-        match record.what {
-            What::Store { offset, value, .. } => match offset {
+        match record.operation {
+            Operation::Store { offset, value, .. } => match offset {
                 at::STATUS if record.by == Actor::Host => {
                     watch.status(at, Status::from_word(value));
                 }
@@ -342,7 +344,7 @@ fn who_watches_finds_what_the_checks_find() {
     assert!(guest_side.is_conforming() && host_side.is_conforming());
     // Without any one of these records guest or host breaks a rule.
     for without in [2, 4, 5, 11, 14, 16] {
-        let (guest_side, host_side) = pairs(&|t| t[without].what = What::End);
+        let (guest_side, host_side) = pairs(&|t| t[without].operation = Operation::End);
         assert!(!guest_side.is_conforming() || !host_side.is_conforming(), "{without}");
     }
     let rt = Intent { running: TaskIntent::fifo(1), ..Intent::default() };
@@ -388,7 +390,7 @@ fn the_first_violation_is_kept() {
 
 impl Record {
     fn with_value(mut self, new: u64) -> Self {
-        if let What::Store { value, .. } = &mut self.what {
+        if let Operation::Store { value, .. } = &mut self.operation {
             *value = new;
         }
         self

@@ -1,7 +1,7 @@
 //! Checks a page while both sides use it.
 
 use super::at;
-use super::{Actor, Area, GuestCheck, HostCheck, Limits, Record, Report, What};
+use super::{Actor, Area, GuestCheck, HostCheck, Limits, Operation, Record, Report};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
 /// Both checks of one vCPU's page, fed with words instead of offsets.
@@ -49,13 +49,13 @@ impl Watch {
     }
 
     fn guest_stores(&mut self, at: u64, offset: u16, value: u64) {
-        let what = What::Store { area: Area::Guest, offset, size: 8, value };
-        self.read(Record { at, by: Actor::Guest, what });
+        let what = Operation::Store { area: Area::Guest, offset, size: 8, value };
+        self.read(Record { at, by: Actor::Guest, operation: what });
     }
 
     fn host_stores(&mut self, at: u64, offset: u16, value: u64) {
-        let what = What::Store { area: Area::Host, offset, size: 8, value };
-        self.read(Record { at, by: Actor::Host, what });
+        let what = Operation::Store { area: Area::Host, offset, size: 8, value };
+        self.read(Record { at, by: Actor::Host, operation: what });
     }
 
     /// The guest stored its intent.
@@ -89,9 +89,9 @@ impl Watch {
     }
 
     /// Something else happened: a registration, a notification, an injection, a boost, a halt.
-    pub fn event(&mut self, at: u64, what: What) {
-        let by = if what == What::Notify { Actor::Guest } else { Actor::Host };
-        self.read(Record { at, by, what });
+    pub fn event(&mut self, at: u64, what: Operation) {
+        let by = if what == Operation::Notify { Actor::Guest } else { Actor::Host };
+        self.read(Record { at, by, operation: what });
     }
 
     /// What was found so far: of the guest, and of the host.

@@ -12,8 +12,8 @@ use libbpf_rs::{
 use vcoop_policy::Injection;
 use vcoop_threads::Ns;
 
-use super::{Event, OfVcpu, What};
-use crate::Missing;
+use super::{Event, EventKind, WatchedVcpu};
+use crate::Unsupported;
 use crate::object::{know_threads, map, may_read};
 
 /// The programs, compiled by the build script.
@@ -44,7 +44,7 @@ const MOST_TAKEN: usize = 256;
 
 /// A watched thread.
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedThread {
     wants: u32,
     /// Its key in the map of vCPUs.
     apic: Option<[u8; 8]>,
@@ -53,8 +53,8 @@ struct Watched {
 /// Events of threads, reported by BPF.
 pub struct Events {
     /// How interrupts are reported.
-    interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
-    watched: BTreeMap<i32, Watched>,
+    interrupts: Result<(&'static str, &'static [&'static str]), Unsupported>,
+    watched: BTreeMap<i32, WatchedThread>,
     object: Object,
     threads: MapHandle,
     states: MapHandle,
@@ -83,7 +83,7 @@ impl Events {
     /// # Errors
     ///
     /// The kernel cannot even report sleeps, this process lacks permission, or it is in its own PID namespace.
-    pub fn open() -> Result<Self, Missing> {
+    pub fn open() -> Result<Self, Unsupported> {
         libbpf_rs::set_print(None);
         know_threads()?;
         may_read()?;
@@ -94,19 +94,19 @@ impl Events {
                 Err(error) => why.push(format!("{}: {error}", way.0)),
             }
         }
-        let without = Missing {
+        let without = Unsupported {
             what: format!("BPF cannot report KVM's events: {}", why.join("; ")),
             remedy: REMEDY,
         };
         // Every way reports sleeps, too: this is why they failed.
-        Self::load(Err(without)).map_err(|error| Missing {
+        Self::load(Err(without)).map_err(|error| Unsupported {
             what: format!("BPF cannot report sleeps of threads: {error}"),
             remedy: REMEDY,
         })
     }
 
     fn load(
-        interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
+        interrupts: Result<(&'static str, &'static [&'static str]), Unsupported>,
     ) -> Result<Self, libbpf_rs::Error> {
         let mut loaded = Self::with(interrupts)?;
         // Attached now as a test: a way that cannot be attached does not count.
@@ -118,7 +118,7 @@ impl Events {
 
     /// As [`open`](Self::open), without the test.
     fn with(
-        interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
+        interrupts: Result<(&'static str, &'static [&'static str]), Unsupported>,
     ) -> Result<Self, libbpf_rs::Error> {
         let mut object = ObjectBuilder::default().open_memory(OBJECT)?;
         let programs = interrupts.as_ref().map_or(&[][..], |way| way.1);
@@ -168,7 +168,7 @@ impl Events {
     /// # Errors
     ///
     /// Why they are not reported.
-    pub fn interrupts(&self) -> Result<&'static str, &Missing> {
+    pub fn interrupts(&self) -> Result<&'static str, &Unsupported> {
         self.interrupts.as_ref().map(|way| way.0)
     }
 
@@ -184,15 +184,15 @@ impl Events {
     /// # Errors
     ///
     /// There are too many watched threads.
-    pub fn watch(&mut self, tid: i32, asleep: impl FnOnce() -> bool) -> Result<(), Missing> {
-        let failed = |error| Missing {
+    pub fn watch(&mut self, tid: i32, asleep: impl FnOnce() -> bool) -> Result<(), Unsupported> {
+        let failed = |error| Unsupported {
             what: format!("thread {tid} is not watched: {error}"),
             remedy: "apply policies to fewer vCPUs at a time",
         };
         if self.links.is_empty() {
             self.attach(&[SWITCHED]).map_err(failed)?;
         }
-        self.watched.insert(tid, Watched::default());
+        self.watched.insert(tid, WatchedThread::default());
         // A state of an earlier thread with this id may remain, from a switch while that was being forgotten.
         self.delete(tid);
         self.say(tid).map_err(failed)?;
@@ -216,9 +216,9 @@ impl Events {
     /// # Errors
     ///
     /// Interrupts are not reported here, or there are too many vCPUs.
-    pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
+    pub fn hear_interrupts(&mut self, vcpu: WatchedVcpu) -> Result<&'static str, Unsupported> {
         let (name, programs) = self.interrupts.clone()?;
-        let failed = |error| Missing {
+        let failed = |error| Unsupported {
             what: format!("BPF cannot report interrupts of thread {}: {error}", vcpu.tid),
             remedy: "apply policies to fewer vCPUs at a time",
         };
@@ -231,7 +231,7 @@ impl Events {
     }
 
     /// Adds a vCPU whose interrupts the programs report.
-    fn name(&mut self, vcpu: OfVcpu) -> Result<(), libbpf_rs::Error> {
+    fn name(&mut self, vcpu: WatchedVcpu) -> Result<(), libbpf_rs::Error> {
         let mut apic = [0; 8];
         apic[..4].copy_from_slice(&vcpu.process.to_ne_bytes());
         apic[4..].copy_from_slice(&vcpu.apic.to_ne_bytes());
@@ -307,17 +307,17 @@ fn event(bytes: &[u8]) -> Option<Event> {
         |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let lost = u64::from_ne_bytes(*bytes.last_chunk()?);
     let coalesced = u64::from_ne_bytes(*bytes[16..].first_chunk()?);
-    let interrupt = |kind| What::Interrupt { kind, coalesced };
+    let interrupt = |kind| EventKind::Interrupt { kind, coalesced };
     let what = match word(12) {
         0 => interrupt(Injection::Timer),
         1 => interrupt(Injection::Device),
         2 => interrupt(Injection::Ipi),
         3 => interrupt(Injection::Nmi),
-        4 => What::Sleeps,
+        4 => EventKind::Sleeps,
         _ => return None,
     };
     let at = Ns::from_ne_bytes(*bytes.first_chunk()?);
-    Some(Event { at, tid: word(8) as i32, what, lost })
+    Some(Event { at, tid: word(8) as i32, kind: what, lost })
 }
 
 #[cfg(test)]
@@ -328,7 +328,7 @@ mod tests {
     use vcoop_testing::Skip;
 
     use super::{Events, MOST_TAKEN, STATE, WAYS, map};
-    use crate::events::{OfVcpu, What};
+    use crate::events::{EventKind, WatchedVcpu};
 
     /// The constant of the program.
     const APART_NS: u64 = 100_000;
@@ -339,7 +339,7 @@ mod tests {
     /// Programs with a vCPU that has no thread, so that no KVM reports an interrupt for it.
     fn deaf() -> Result<Events, Skip> {
         let mut events = Events::with(Ok(WAYS[1])).map_err(Skip::because)?;
-        let vcpu = OfVcpu { process: std::process::id(), tid: TID, apic: 7 };
+        let vcpu = WatchedVcpu { process: std::process::id(), tid: TID, apic: 7 };
         events.name(vcpu).unwrap();
         has_run(&events);
         Ok(events)
@@ -372,12 +372,12 @@ mod tests {
         send(&mut events);
         let (heard, _) = events.take();
         let coalesced = |what| match what {
-            What::Interrupt { coalesced, .. } => coalesced,
-            What::Sleeps => 0,
+            EventKind::Interrupt { coalesced, .. } => coalesced,
+            EventKind::Sleeps => 0,
         };
         let told = heard.len() as u64;
         assert!((2..=most + 1).contains(&told), "{told} of {sent} told");
-        assert_eq!(told + heard.iter().map(|e| coalesced(e.what)).sum::<u64>(), sent + 1);
+        assert_eq!(told + heard.iter().map(|e| coalesced(e.kind)).sum::<u64>(), sent + 1);
         assert!(heard.windows(2).all(|two| two[1].at - two[0].at >= APART_NS));
     }
 

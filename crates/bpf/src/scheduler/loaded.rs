@@ -13,7 +13,7 @@ use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::parse_cpu_list;
 
 use super::{Admission, Rules, SchedulerTotals, VcpuState};
-use crate::Missing;
+use crate::Unsupported;
 use crate::object::{know_threads, map, may_read, may_write};
 
 /// The programs, compiled by the build script.
@@ -62,22 +62,22 @@ impl Scheduler {
     ///
     /// The kernel has no sched_ext, another such scheduler is loaded, the kernel is locked down, or this process is in
     /// its own PID namespace.
-    pub fn available() -> Result<(), Missing> {
+    pub fn available() -> Result<(), Unsupported> {
         let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
-        let state = state.map_err(|_| Missing {
+        let state = state.map_err(|_| Unsupported {
             what: "this host's kernel has no sched_ext".to_owned(),
             remedy: "a kernel from 6.13 on that was built with CONFIG_SCHED_CLASS_EXT",
         })?;
         if state.trim() != "disabled" {
             let ops = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops");
             let ops = ops.unwrap_or_else(|_| "another".to_owned());
-            return Err(Missing {
+            return Err(Unsupported {
                 what: format!("the sched_ext scheduler {} is loaded", ops.trim()),
                 remedy: "end it; a host has one",
             });
         }
         if possible_cpus() > MOST_CPUS {
-            return Err(Missing {
+            return Err(Unsupported {
                 what: format!("scx_vcoop has no room for more than {MOST_CPUS} CPUs"),
                 remedy: "a kernel with nr_cpus=1024",
             });
@@ -92,7 +92,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// The kernel is locked down.
-    pub fn answers_guests() -> Result<(), Missing> {
+    pub fn answers_guests() -> Result<(), Unsupported> {
         libbpf_rs::set_print(None);
         may_write()
     }
@@ -102,10 +102,10 @@ impl Scheduler {
     /// # Errors
     ///
     /// As for [`Self::available`], or this process lacks permission.
-    pub fn load() -> Result<Self, Missing> {
+    pub fn load() -> Result<Self, Unsupported> {
         Self::available()?;
         // Without KVM there are no interrupts to report.
-        Self::with(true).or_else(|_| Self::with(false)).map_err(|error| Missing {
+        Self::with(true).or_else(|_| Self::with(false)).map_err(|error| Unsupported {
             what: format!("scx_vcoop cannot be loaded: {error}"),
             remedy: "run as root on a kernel from 6.13 on with sched_ext and BTF",
         })
@@ -166,7 +166,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// There are too many VMs.
-    pub fn begin_vm(&mut self, budget: Budget) -> Result<u32, Missing> {
+    pub fn begin_vm(&mut self, budget: Budget) -> Result<u32, Unsupported> {
         let vm = free(&self.vms)?;
         self.call("begin_vm", &[vm.into(), budget.burst_ns, budget.refill_ppm.into()])?;
         self.vms[vm as usize] = true;
@@ -183,7 +183,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// There are too many vCPUs.
-    pub fn admit(&mut self, vcpu: Admission, policy: &Rules) -> Result<u32, Missing> {
+    pub fn admit(&mut self, vcpu: Admission, policy: &Rules) -> Result<u32, Unsupported> {
         let place = free(&self.places)?;
         let (Budget { burst_ns, refill_ppm }, rules) = in_words(policy);
         let budget = [burst_ns, refill_ppm.into()];
@@ -253,8 +253,8 @@ impl Scheduler {
     }
 
     /// Runs a program that is called from user space.
-    fn call(&mut self, name: &str, args: &[u64]) -> Result<(), Missing> {
-        let failed = |why: String| Missing {
+    fn call(&mut self, name: &str, args: &[u64]) -> Result<(), Unsupported> {
+        let failed = |why: String| Unsupported {
             what: format!("scx_vcoop does not take a vCPU: {why}"),
             remedy: "vcoop detach, and look into the kernel's log",
         };
@@ -306,9 +306,9 @@ fn in_words(policy: &Rules) -> (Budget, [u64; 8]) {
 }
 
 /// The first free index.
-fn free(of: &[bool]) -> Result<u32, Missing> {
+fn free(of: &[bool]) -> Result<u32, Unsupported> {
     let free = of.iter().position(|taken| !taken);
-    free.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| Missing {
+    free.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| Unsupported {
         what: format!("scx_vcoop has no place for more than {}", of.len()),
         remedy: "apply it to fewer vCPUs at a time",
     })

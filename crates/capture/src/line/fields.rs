@@ -6,7 +6,7 @@
 //! | plugin | `a:1 [120] S ==> b:2 [120]` | trace-cmd, older perf |
 //! | raw | `prev_comm=a prev_pid=1 prev_prio=120 prev_state=256 next_comm=b ...` | `trace-cmd report -R` |
 
-use super::{Event, Left, Task};
+use super::{Event, SwitchOut, Task};
 
 /// Parses the fields of the event called `name`.
 pub(super) fn parse<'a>(name: &'a str, text: &'a str) -> Result<Event<'a>, &'static str> {
@@ -109,22 +109,22 @@ fn number(text: &str) -> Option<i32> {
 ///
 /// Of the raw bits the low byte contains the states of sleep and death; preemption is a higher bit, whose position
 /// changed between kernels.
-fn left(state: &str) -> Option<Left> {
+fn left(state: &str) -> Option<SwitchOut> {
     let state = state.trim();
     let first = state.bytes().next()?;
     if first.is_ascii_digit() {
         return Some(match number(state)? & 0xff {
-            0 => Left::Runnable,
-            bits if bits & 0x30 != 0 => Left::Dead,
-            _ => Left::Asleep,
+            0 => SwitchOut::Runnable,
+            bits if bits & 0x30 != 0 => SwitchOut::Dead,
+            _ => SwitchOut::Asleep,
         });
     }
     if state.contains(['X', 'x', 'Z']) {
-        return Some(Left::Dead);
+        return Some(SwitchOut::Dead);
     }
     match first {
-        b'R' => Some(Left::Runnable),
-        b'A'..=b'Z' | b'a'..=b'z' => Some(Left::Asleep),
+        b'R' => Some(SwitchOut::Runnable),
+        b'A'..=b'Z' | b'a'..=b'z' => Some(SwitchOut::Asleep),
         _ => None,
     }
 }

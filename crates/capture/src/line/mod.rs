@@ -96,7 +96,7 @@ pub struct Task<'a> {
 
 /// How a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SwitchOut {
     /// Still runnable: preempted or yielding.
     Runnable,
     /// Sleeping until a wake-up.
@@ -113,7 +113,7 @@ pub enum Event<'a> {
         /// Thread that is switched out.
         prev: Task<'a>,
         /// How it leaves the CPU.
-        left: Left,
+        left: SwitchOut,
         /// Thread that is switched in.
         next: Task<'a>,
     },

@@ -30,10 +30,10 @@ pub(super) fn parse(line: &str) -> Result<Prefix<'_>, &'static str> {
     Ok(Prefix { tid, cpu, context, time_ns, rest: rest.trim() })
 }
 
-type Found<'a> = (&'a str, u32, Context, Ns, &'a str);
+type PrefixFields<'a> = (&'a str, u32, Context, Ns, &'a str);
 
 /// `HEAD [cpu] TIME:` and `HEAD [cpu] FLAGS TIME:`.
-fn bracketed<'a>(line: &'a str, why: &mut &'static str) -> Option<Found<'a>> {
+fn bracketed<'a>(line: &'a str, why: &mut &'static str) -> Option<PrefixFields<'a>> {
     for (open, _) in line.match_indices('[') {
         let Some((cpu, tail)) = line[open + 1..].split_once(']') else { break };
         let Some(cpu) = cpu_number(cpu) else { continue };
@@ -55,7 +55,7 @@ fn bracketed<'a>(line: &'a str, why: &mut &'static str) -> Option<Found<'a>> {
 }
 
 /// `HEAD cpuFLAGS TIME:`, where the time is in seconds (trace-cmd) or whole microseconds (ftrace).
-fn latency(line: &str) -> Option<Found<'_>> {
+fn latency(line: &str) -> Option<PrefixFields<'_>> {
     let mut rest = line;
     loop {
         let (word, tail) = split_word(rest);

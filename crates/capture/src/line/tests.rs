@@ -1,4 +1,4 @@
-use super::{Context, Event, Left, Line, Task, parse};
+use super::{Context, Event, Line, SwitchOut, Task, parse};
 
 /// The record of a line, which must be one.
 fn record(line: &str) -> super::Record<'_> {
@@ -59,7 +59,7 @@ fn every_form_of_a_switch_says_the_same() {
         let line = format!("x-1 [000] 1.0: sched_switch: {fields}");
         let expected = Event::Switch {
             prev: task("a b", 1, 120),
-            left: Left::Asleep,
+            left: SwitchOut::Asleep,
             next: task("c:d", 2, 98),
         };
         assert_eq!(record(&line).event, expected, "{line}");
@@ -69,18 +69,18 @@ fn every_form_of_a_switch_says_the_same() {
 #[test]
 fn states_say_whether_a_thread_sleeps() {
     for (state, expected) in [
-        ("R", Left::Runnable),
-        ("R+", Left::Runnable),
-        ("0", Left::Runnable),
-        ("256", Left::Runnable),
-        ("S", Left::Asleep),
-        ("I", Left::Asleep),
-        ("t", Left::Asleep),
-        ("P", Left::Asleep),
-        ("X", Left::Dead),
-        ("Z", Left::Dead),
-        ("32", Left::Dead),
-        ("0x10", Left::Dead),
+        ("R", SwitchOut::Runnable),
+        ("R+", SwitchOut::Runnable),
+        ("0", SwitchOut::Runnable),
+        ("256", SwitchOut::Runnable),
+        ("S", SwitchOut::Asleep),
+        ("I", SwitchOut::Asleep),
+        ("t", SwitchOut::Asleep),
+        ("P", SwitchOut::Asleep),
+        ("X", SwitchOut::Dead),
+        ("Z", SwitchOut::Dead),
+        ("32", SwitchOut::Dead),
+        ("0x10", SwitchOut::Dead),
     ] {
         let line = format!(
             "x-1 [000] 1.0: sched_switch: prev_comm=a prev_pid=1 prev_prio=120 \

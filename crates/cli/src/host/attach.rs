@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
+use vcoop_daemon::{Request, Response, RunFolder, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
 use vcoop_text::about;
 
 use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
-use crate::host::living::{self, Owner};
+use crate::host::owner::{self, Owner};
 use crate::interrupt::end_flag;
 use crate::output::{json, log, print, print_at_end};
 use crate::scenario::length;
@@ -36,7 +36,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let lasts = args.time.as_ref().map(|text| length("--for", text)).transpose()?;
     let length = lasts.map(Duration::from_nanos);
     vcoop_daemon::could_be(&[&args.policy], &args.sets).map_err(Failure::usage)?;
-    let vm = living::find(&args.vm)?;
+    let vm = owner::find(&args.vm)?;
     let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;
     let (policy, sets) = (args.policy.clone(), args.sets.clone());
@@ -60,7 +60,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
         };
         match status.vms.into_iter().find(|vm| vm.vm == id) {
             Some(now) => *last = now,
-            None if living::find(&id.pid.to_string()).is_ok() => break "detached",
+            None if owner::find(&id.pid.to_string()).is_ok() => break "detached",
             None => break "ended",
         }
     };
@@ -196,14 +196,14 @@ fn summary(vm: &VmStatus, end: &str) -> String {
 }
 
 pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
-    let Some(response) = living::ask_owner(&Request::Status { vm: None })? else {
+    let Some(response) = owner::ask_owner(&Request::Status { vm: None })? else {
         return Err(Failure::run("no policy is applied to any VM"));
     };
     let Response::Status(status) = response else { return Err(unexpected()) };
     // What one VM or stdout refuses is no reason to leave the others with their policies.
     let (mut text, mut end) = (String::new(), Ok(()));
     for vm in chosen(&status.vms, args.vm.as_deref())? {
-        match living::ask_owner(&Request::Detach { vm: vm.clone() }) {
+        match owner::ask_owner(&Request::Detach { vm: vm.clone() }) {
             Ok(Some(Response::Detached(last))) => text += &summary(&last, ""),
             Ok(_) => {}
             Err(why) => end = end.and(Err(why)),
@@ -221,7 +221,7 @@ fn chosen<'a>(vms: &'a [VmStatus], name: Option<&str>) -> Result<Vec<&'a VmId>, 
     let named = chosen.iter().filter(|id| id.name == name);
     let pids: Vec<u32> = named.map(|id| id.pid).collect();
     if pids.len() > 1 {
-        return Err(living::several(name, &pids));
+        return Err(owner::several(name, &pids));
     }
     if chosen.is_empty() {
         let names: Vec<&str> = ids.map(|id| id.name.as_str()).collect();
@@ -234,8 +234,8 @@ fn chosen<'a>(vms: &'a [VmStatus], name: Option<&str>) -> Result<Vec<&'a VmId>, 
 }
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
-    let left = vcoop_daemon::restore(&Place::usual()).map_err(living::failure)?;
-    let mut text = living::said(&left).join("\n");
+    let left = vcoop_daemon::restore(&RunFolder::usual()).map_err(owner::failure)?;
+    let mut text = owner::said(&left).join("\n");
     if text.is_empty() && !args.quiet {
         "nothing was left changed".clone_into(&mut text);
     }

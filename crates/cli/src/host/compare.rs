@@ -1,8 +1,8 @@
 //! `vcoop compare`: compares policies in turns on a running VM.
 
 use vcoop_daemon::{Request, Response, VmId, could_be, setting_of};
-use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
+use vcoop_experiment::analysis::{Metadata, document};
+use vcoop_experiment::backend::{Backend, Column, PolicyApplier, PolicyOutcome, Vm};
 use vcoop_experiment::format;
 use vcoop_experiment::runner::Experiment;
 use vcoop_model::Note;
@@ -16,11 +16,11 @@ use vcoop_text::about;
 use crate::args::host::CompareArgs;
 use crate::failure::{Failure, ended};
 use crate::folder::Folder;
-use crate::host::living::{self, Owner};
+use crate::host::owner::{self, Owner};
 use crate::interrupt::stop_flag;
 use crate::options::Calibration;
 use crate::output::{note, print, style};
-use crate::run::{Eyes, command_line, measured, refuse_twice};
+use crate::run::{RunObservers, command_line, measured, refuse_twice};
 use crate::scenario::{Overrides, length, refuse};
 
 /// Time before the measurement of each turn: a policy's budgets fill up, and its threads reach the shares of CPU time
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     if args.rounds == 0 {
         return Err(Failure::usage("--rounds: at least 1"));
     }
-    let found = living::find(&args.vm)?;
+    let found = owner::find(&args.vm)?;
     let text = vcoop_daemon::living(&found).scenario(&args.policy);
     let overrides = overrides(&args.sets, &args.each, args.rounds)?;
     let parsed = Scenario::parse(&found.name, &text, &overrides.sets, &NoCaptures);
@@ -68,10 +68,10 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     }
     let columns = [Column::all(&vm, plans.len())];
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
-    let eyes = Eyes::new(&plans, spools.as_ref());
+    let eyes = RunObservers::new(&plans, spools.as_ref());
     let experiment = Experiment { plans: &plans, columns: &columns, jobs: 1 };
     let (measured, failure) = measured(&experiment, &eyes, args.quiet)?;
-    let about = About {
+    let about = Metadata {
         title: scenario.title.clone(),
         command: command(args),
         baseline: scenario.baseline.clone(),
@@ -83,14 +83,14 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
             .collect(),
         limits: args.may_cost.limits(),
         measured_s: plans.first().and_then(|plan| vm.measured_s(plan.duration_ns)),
-        ..About::default()
+        ..Metadata::default()
     };
     let result = document(&plans, &measured, about);
     let printed = print(&if args.json { result.to_json() } else { render(&result, style()) });
     if let Some(folder) = folder {
         let samples = spools.as_ref().map(|spools| (spools, &measured));
         folder.write(&result, samples, &plans, &text)?;
-        folder.say(args.quiet);
+        folder.note_written(args.quiet);
     }
     ended(failure, result.interrupted).and(printed)
 }
@@ -125,7 +125,7 @@ fn command(args: &CompareArgs) -> String {
     option("--rounds", &args.rounds.to_string());
     option("--each", &args.each);
     args.exec.iter().for_each(|line| option("--exec", line));
-    words.extend(args.may_cost.words());
+    words.extend(args.may_cost.arguments());
     if args.no_probe {
         words.push("--no-probe".to_owned());
     }
@@ -153,7 +153,7 @@ impl Applier {
     }
 }
 
-impl Applies for Applier {
+impl PolicyApplier for Applier {
     fn apply(&mut self, plan: &Plan) -> Result<(), String> {
         if matches!(plan.policy, PolicyPlan::Vanilla) {
             return Ok(());
@@ -168,9 +168,9 @@ impl Applies for Applier {
         Ok(())
     }
 
-    fn take_back(&mut self) -> Result<Applied, String> {
+    fn take_back(&mut self) -> Result<PolicyOutcome, String> {
         if !std::mem::take(&mut self.in_force) {
-            return Ok(Applied::default());
+            return Ok(PolicyOutcome::default());
         }
         let before = self.engine_ns.take();
         let engine_ns = self.engine().zip(before).map(|(now, then)| now.saturating_sub(then));
@@ -180,7 +180,7 @@ impl Applies for Applier {
         };
         let heard_by = last.hears.clone();
         let mut applied =
-            Applied { for_ns: last.for_ns, engine_ns, heard_by, ..Applied::default() };
+            PolicyOutcome { for_ns: last.for_ns, engine_ns, heard_by, ..PolicyOutcome::default() };
         for vcpu in &last.vcpus {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;

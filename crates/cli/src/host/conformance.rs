@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
-use vcoop_abi::conformance::{Looks, Rule, Violation};
+use vcoop_abi::conformance::{Rule, SampledCheck, Violation};
 use vcoop_abi::window::Doorbell;
 use vcoop_experiment::format;
 use vcoop_text::{about, quoted};
-use vcoop_window::{Examined, Window, examine};
+use vcoop_window::{ExaminedVcpu, Window, examine};
 
 use crate::args::host::ConformanceArgs;
 use crate::failure::Failure;
-use crate::host::living;
+use crate::host::owner;
 use crate::interrupt::stop_flag;
 use crate::output::{json, note, print_at_end, style};
 use crate::scenario::{length, time};
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         for_s: lasts.as_secs_f64(),
         grace_us: grace.as_nanos() as f64 / 1e3,
         vcpus: found.iter().map(vcpu).collect(),
-        rules: Looks::RULES.iter().map(|rule| format!("{rule:?}")).collect(),
+        rules: SampledCheck::RULES.iter().map(|rule| format!("{rule:?}")).collect(),
     };
     let text = if args.json { json(&document)? } else { document.render(&name) };
     print_at_end(&text, verdict(&name, &found))
@@ -99,7 +99,7 @@ fn window(args: &ConformanceArgs) -> Result<(String, Window), Failure> {
         }
         return Ok((name, window));
     }
-    let vm = living::find(args.vm.as_deref().unwrap_or_default())?;
+    let vm = owner::find(args.vm.as_deref().unwrap_or_default())?;
     let found = vcoop_window::find(vm.pid).map_err(Failure::run)?;
     let window = found.ok_or_else(|| {
         let name = &vm.name;
@@ -112,20 +112,20 @@ fn window(args: &ConformanceArgs) -> Result<(String, Window), Failure> {
 }
 
 /// Violations of the judged rules.
-fn broken(of: &Examined) -> impl Iterator<Item = Violation> + '_ {
-    of.report.violations().filter(|violation| Looks::RULES.contains(&violation.rule))
+fn broken(of: &ExaminedVcpu) -> impl Iterator<Item = Violation> + '_ {
+    of.report.violations().filter(|violation| SampledCheck::RULES.contains(&violation.rule))
 }
 
-fn vcpu(of: &Examined) -> Vcpu {
+fn vcpu(of: &ExaminedVcpu) -> Vcpu {
     let one = |Violation { rule, at, .. }: Violation| Broken {
         rule: format!("{rule:?}"),
         after_s: at as f64 / 1e9,
     };
-    let &Examined { slot: index, changes, boosts, answers, gone, .. } = of;
+    let &ExaminedVcpu { slot: index, changes, boosts, answers, gone, .. } = of;
     Vcpu { index, changes, boosts, answers, gone, broken: broken(of).map(one).collect() }
 }
 
-fn verdict(name: &str, found: &[Examined]) -> Result<(), Failure> {
+fn verdict(name: &str, found: &[ExaminedVcpu]) -> Result<(), Failure> {
     let rules: BTreeSet<Rule> = found.iter().flat_map(|of| broken(of).map(|v| v.rule)).collect();
     if !rules.is_empty() {
         let list: Vec<String> = rules.iter().map(|rule| format!("{rule:?}")).collect();

@@ -15,14 +15,14 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
-use vcoop_daemon::{Config, Follower, Place, Service, config};
+use vcoop_daemon::{Config, Follower, RunFolder, Service, config};
 use vcoop_experiment::format;
 use vcoop_service::Log;
 use vcoop_service::metrics::Listen;
 
 use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
-use crate::host::living;
+use crate::host::owner;
 use crate::output::{note, print};
 
 /// Time between two checks for signals and VMs.
@@ -44,8 +44,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     for (signal, flag) in [(SIGTERM, &end), (SIGINT, &end), (SIGHUP, &reload)] {
         flag::register(signal, flag.clone()).map_err(Failure::run)?;
     }
-    let (service, left) = Service::start(&Place::usual()).map_err(living::failure)?;
-    living::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
+    let (service, left) = Service::start(&RunFolder::usual()).map_err(owner::failure)?;
+    owner::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
     service.busy_poll(config.busy_poll_ns);
     let windows = &config.windows;
     service
@@ -62,10 +62,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     doubt(&config);
     let mut follower = Follower::new(&service, config.clone());
     follower.look();
-    tell(&[NotifyState::Ready]);
+    notify_systemd(&[NotifyState::Ready]);
     while !end.load(Ordering::Relaxed) {
         if reload.swap(false, Ordering::Relaxed) {
-            tell(&[NotifyState::Reloading]);
+            notify_systemd(&[NotifyState::Reloading]);
             match read(args) {
                 Ok(new) => {
                     tracing::info!("{}, read again", rules(&new));
@@ -78,26 +78,26 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
                 }
                 Err(why) => tracing::error!("the rules stay as they were: {}", why.text()),
             }
-            tell(&[NotifyState::Ready]);
+            notify_systemd(&[NotifyState::Ready]);
         }
         follower.look();
         if !service.is_alive() {
             return Err(Failure::run(service.end_of_engine()));
         }
-        tell(&[NotifyState::Watchdog]);
+        notify_systemd(&[NotifyState::Watchdog]);
         thread::sleep(LOOK);
     }
-    tell(&[NotifyState::Stopping]);
+    notify_systemd(&[NotifyState::Stopping]);
     drop(service);
     // What its end could not give back is still in the journal.
-    if vcoop_daemon::restore(&Place::usual()).is_ok_and(|left| left.failed.is_empty()) {
+    if vcoop_daemon::restore(&RunFolder::usual()).is_ok_and(|left| left.failed.is_empty()) {
         tracing::info!("every thread has what it had before");
     }
     Ok(())
 }
 
 /// Notifies systemd, if it started this process.
-fn tell(states: &[NotifyState<'_>]) {
+fn notify_systemd(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 

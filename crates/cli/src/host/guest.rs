@@ -12,11 +12,11 @@ use clap::builder::PossibleValue;
 use serde::Serialize;
 use vcoop_experiment::format;
 use vcoop_guest_governor::{
-    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
-    Undone, cpus, pinned, restore, settings,
+    Decision, Evaluation, Fold, FoldError, Journal, Layout, Mechanism, Mode, Numbers, Pinned, Plan,
+    Roots, UndoReport, cpus, pinned, restore, settings,
 };
-use vcoop_service::metrics::{self, Listen, Served};
-use vcoop_service::{WholeLines, usual};
+use vcoop_service::metrics::{self, Listen, MetricsServer};
+use vcoop_service::{WholeLineWriter, usual};
 
 use crate::args::host::{ByArg, GuestArgs};
 use crate::failure::Failure;
@@ -45,11 +45,11 @@ struct Line<'d> {
     why: &'d str,
     /// Changes that a dry run does not make.
     #[serde(skip_serializing_if = "Option::is_none")]
-    changes: Option<Vec<Written>>,
+    changes: Option<Vec<FileChange>>,
 }
 
 #[derive(Debug, Serialize)]
-struct Written {
+struct FileChange {
     file: String,
     from: String,
     to: String,
@@ -72,8 +72,8 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let governor = args.governor.to_possible_value();
     let governor = governor.as_ref().map_or("", PossibleValue::get_name);
     let by = match args.by {
-        ByArg::Cpuset => By::Cpuset,
-        ByArg::Hotplug => By::Hotplug,
+        ByArg::Cpuset => Mechanism::Cpuset,
+        ByArg::Hotplug => Mechanism::Hotplug,
     };
     let tell = |text: &str| {
         if !args.quiet {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         Mode::Dry
     } else {
         let (journal, undone) = Journal::open(&usual(), &roots).map_err(failure)?;
-        said(&undone).iter().for_each(|line| tell(line));
+        undo_messages(&undone).iter().for_each(|line| tell(line));
         Mode::Apply(journal)
     };
     let layout = Layout::read(&roots).map_err(failure)?;
@@ -120,9 +120,9 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let until = length.map(|ns| began + Duration::from_nanos(ns));
     let mut next = began + every;
     let mut steal = Steal::default();
-    let mut decisions = WholeLines::new(io::stdout());
+    let mut decisions = WholeLineWriter::new(io::stdout());
     while wait(next, until, stop) {
-        let Look { decision, notes } = fold.look(Instant::now).map_err(failure)?;
+        let Evaluation { decision, notes } = fold.look(Instant::now).map_err(failure)?;
         notes.iter().for_each(|line| tell(line));
         *page.lock().unwrap_or_else(PoisonError::into_inner) = fold.numbers();
         if let Some(decision) = decision {
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
 /// Restores what a killed process left changed.
 fn undo(args: &GuestArgs, roots: &Roots) -> Result<(), Failure> {
     let undone = restore(&usual(), roots).map_err(failure)?;
-    let mut text: String = said(&undone).iter().map(|line| format!("{line}\n")).collect();
+    let mut text: String = undo_messages(&undone).iter().map(|line| format!("{line}\n")).collect();
     if text.is_empty() && !args.quiet {
         text = "nothing was left changed\n".to_owned();
     }
@@ -205,7 +205,7 @@ fn affinities(threads: &[Pinned]) -> String {
     )
 }
 
-fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<Served, Failure> {
+fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<MetricsServer, Failure> {
     let page = page.clone();
     let text = move || -> io::Result<String> {
         Ok(metrics::text(*page.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -253,7 +253,7 @@ fn show(
     fold: &Fold,
     decision: &Decision,
     args: &GuestArgs,
-    to: &mut WholeLines<Stdout>,
+    to: &mut WholeLineWriter<Stdout>,
 ) -> Result<(), Failure> {
     let Decision { elapsed_ns, time, steal_bp, before, after, why } = decision;
     let steal_pct = f64::from(*steal_bp) / 100.0;
@@ -261,7 +261,7 @@ fn show(
     let plan = if dry { Some(fold.plan(after).map_err(failure)?) } else { None };
     if args.json {
         let written = |plan: Plan| {
-            let written = |c: vcoop_guest_governor::Change| Written {
+            let written = |c: vcoop_guest_governor::Change| FileChange {
                 file: c.target.to_string(),
                 from: c.from,
                 to: c.to,
@@ -311,7 +311,7 @@ fn summary(numbers: Numbers, steal: Steal) -> String {
 }
 
 /// A message about what was undone.
-fn said(undone: &Undone) -> Vec<String> {
+fn undo_messages(undone: &UndoReport) -> Vec<String> {
     let mut lines = Vec::new();
     if !undone.restored.is_empty() {
         let list = undone.restored.join(", ");
@@ -326,7 +326,7 @@ fn said(undone: &Undone) -> Vec<String> {
     lines
 }
 
-fn ended(undone: &Undone) -> Result<(), Failure> {
+fn ended(undone: &UndoReport) -> Result<(), Failure> {
     if undone.failed.is_empty() {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
-use vcoop_experiment::analysis::About;
+use vcoop_experiment::analysis::Metadata;
 use vcoop_experiment::format;
 use vcoop_experiment::this_host::ThisHost;
 use vcoop_experiment::vm::observed;
@@ -22,7 +22,7 @@ use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::Observer;
 use vcoop_model::{Missing, Note};
-use vcoop_observe::{Nobody, Observation, Observed, Scene, Slicing, Subject};
+use vcoop_observe::{NoObserver, Observation, ObservationResult, ObservedVm, Scene, Slicing};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{SLICES, render};
 use vcoop_text::{about, quoted};
@@ -32,7 +32,7 @@ use vcoop_vmm::Vm;
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
 use crate::folder::{Folder, TRACE, named, write};
-use crate::host::living;
+use crate::host::owner;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::scenario::{length, refuse};
@@ -44,12 +44,13 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the observation, not the process.
     let stop = stop_flag();
     let length = length("--for", &args.time)?;
-    let asked = args.scenario.as_deref().map(|file| Asked::new(file, args)).transpose()?;
-    let vm = living::find(&args.vm)?;
-    let subject = Subject::of(&vm);
+    let asked =
+        args.scenario.as_deref().map(|file| ScenarioRequest::new(file, args)).transpose()?;
+    let vm = owner::find(&args.vm)?;
+    let subject = ObservedVm::of(&vm);
     asked.iter().try_for_each(|asked| may_use_all(&asked.here, &subject))?;
     let (text, mut plan) = plan(&vm, &subject, length)?;
-    let policies = living::policies();
+    let policies = owner::policies();
     let id = VmId::of(&vm);
     let in_force = policies.iter().flatten().find(|vm| vm.vm == id);
     in_force.into_iter().for_each(|vm| plan.policy_name.clone_from(&vm.policy));
@@ -86,22 +87,22 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     };
     let (seen, traced) = match &folder {
         Some(folder) => traced(folder.path(), length, observe)?,
-        None => (observe(&mut Nobody).map_err(Failure::run)?, Ok(())),
+        None => (observe(&mut NoObserver).map_err(Failure::run)?, Ok(())),
     };
 
     let complete = there && !stopped();
     // The actual duration, not the requested one.
     plan.duration_ns = seen.window_ns;
-    let Observed { recording, notes, scene, .. } = seen;
+    let ObservationResult { recording, notes, scene, .. } = seen;
     let cost = recording.scalar("observe", "cpu");
     let cost = cost.map(|cost| Note::new(format!("observing took {cost:.2} % of a CPU"), None));
-    let about = About {
+    let about = Metadata {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
         command: command(args),
         baseline: plan.policy_name.clone(),
         environment: vcoop_lab::environment(),
         notes: notes.into_iter().chain(unknown).chain(cost).collect(),
-        ..About::default()
+        ..Metadata::default()
     };
     let result = observed(&plan, recording, complete, about);
     let printed = print(&if args.json { result.to_json() } else { render(&result, style()) });
@@ -109,7 +110,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     if let Some(folder) = folder {
         let plans = std::slice::from_ref(&plan);
         folder.write(&result, None, plans, &text)?;
-        folder.say(args.quiet);
+        folder.note_written(args.quiet);
     }
     if let (Some(asked), Some(scene)) = (asked, scene) {
         let written = asked.write(&scene, &plan)?;
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
 }
 
 /// A scenario to be written.
-struct Asked {
+struct ScenarioRequest {
     file: PathBuf,
     /// The host as it was before this thread moved off the vCPUs' CPUs.
     here: ThisHost,
@@ -134,7 +135,7 @@ struct Asked {
     profile: String,
 }
 
-impl Asked {
+impl ScenarioRequest {
     /// Checks before the observation that a scenario is possible, and that the file can be written.
     fn new(file: &Path, args: &ObserveArgs) -> Result<Self, Failure> {
         named("--scenario ", file)?;
@@ -213,7 +214,7 @@ impl Asked {
 }
 
 /// A scenario has the CPUs that this process may use, which must include those of the vCPUs.
-fn may_use_all(here: &ThisHost, subject: &Subject) -> Result<(), Failure> {
+fn may_use_all(here: &ThisHost, subject: &ObservedVm) -> Result<(), Failure> {
     let mut cpus = subject.vcpus.iter().flat_map(|v| affinity(v.tid).unwrap_or_default());
     match cpus.find(|cpu| here.number_of(*cpu).is_none()) {
         Some(cpu) => Err(Failure::usage(format!(
@@ -231,7 +232,7 @@ const ASKED: [&str; 6] = ["vanilla", "wake-boost", DYNAMIC, "static", "pinned", 
 const DYNAMIC: &str = "dynamic";
 
 /// The VM as a scenario and its plan, with no policy in force.
-fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {
+fn plan(vm: &Vm, subject: &ObservedVm, length: Ns) -> Result<(String, Plan), Failure> {
     let cpus = vcoop_lab::host_facts().cpus;
     let pcpus = cpus.iter().max().map_or(1, |last| *last as usize + 1);
     let living = RunningVm { name: vm.name.clone(), vcpus: subject.vcpus.len().max(1), pcpus };
@@ -248,8 +249,8 @@ fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failur
 fn traced<E: Display>(
     dir: &Path,
     length: Ns,
-    observe: impl FnOnce(&mut dyn Observer) -> Result<Observed, E>,
-) -> Result<(Observed, Result<(), Failure>), Failure> {
+    observe: impl FnOnce(&mut dyn Observer) -> Result<ObservationResult, E>,
+) -> Result<(ObservationResult, Result<(), Failure>), Failure> {
     let mut seen = None;
     let written = write(&dir.join(TRACE), |file| {
         let mut trace = Trace::new(BufWriter::new(file), 0, (0, length));

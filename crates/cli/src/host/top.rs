@@ -19,7 +19,7 @@ use vcoop_threads::run_time;
 
 use crate::args::host::TopArgs;
 use crate::failure::Failure;
-use crate::host::living::{self, Owner};
+use crate::host::owner::{self, Owner};
 use crate::interrupt::end_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
@@ -60,18 +60,18 @@ struct Entry {
 
 /// Previous and current measurements.
 #[derive(Debug, Default)]
-struct Looker {
+struct TopSampler {
     before: BTreeMap<(VmId, u32), Counts>,
     at: Option<Instant>,
     /// Why it is not known which policies are in force.
     unknown: Option<String>,
 }
 
-impl Looker {
+impl TopSampler {
     /// The table, with rates since the last update.
     fn look(&mut self) -> Result<Vec<Entry>, Failure> {
-        let scan = living::scan()?;
-        let policies = living::policies();
+        let scan = owner::scan()?;
+        let policies = owner::policies();
         let since = self.at.replace(Instant::now()).map(|at| at.elapsed());
         let mut now = BTreeMap::new();
         let mut entries = Vec::new();
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     if every < SHORTEST {
         return Err(Failure::usage("--every: at least 100ms"));
     }
-    let mut looker = Looker::default();
+    let mut looker = TopSampler::default();
     if args.once || !io::stderr().is_terminal() {
         looker.look()?;
         thread::sleep(every);
@@ -186,7 +186,7 @@ fn table(entries: &[Entry]) -> String {
     lines.iter().map(line).collect()
 }
 
-fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(), Failure> {
+fn live(looker: &mut TopSampler, screen: &mut Screen, every: Duration) -> Result<(), Failure> {
     let stop = end_flag();
     let mut owner: Option<Owner> = None;
     let (mut chosen, mut said) = (None::<VmId>, String::new());

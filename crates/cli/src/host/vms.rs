@@ -18,7 +18,7 @@ use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
 
 use crate::args::host::VmsArgs;
 use crate::failure::Failure;
-use crate::host::living;
+use crate::host::owner;
 use crate::output::{json, print, print_at_end, style};
 
 /// Where the host is read from.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
         return how(name);
     }
     let host = Host::new(args.tree.as_deref());
-    let unlisted = |why: io::Error| living::unlisted(&host.root, &why);
+    let unlisted = |why: io::Error| owner::unlisted(&host.root, &why);
     let mut scan = host.proc.scan().map_err(unlisted)?;
     if host.is_this && !host.root.join("self").exists() {
         return Err(unlisted(io::Error::other("no process filesystem is mounted there")));
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     let mut notes = notes_of_host(&host, &scan);
     let mut policies = None;
     if host.is_this {
-        match living::policies() {
+        match owner::policies() {
             Ok(vms) => policies = Some(vms),
             Err(unknown) => {
                 notes.push(Note { pid: None, evidence: unknown.evidence, remedy: unknown.remedy })
@@ -200,7 +200,7 @@ fn how(name: &str) -> Result<(), Failure> {
     if name.is_empty() {
         return Err(Failure::usage("--how: give the name of a VM"));
     }
-    let found = living::find(name).ok();
+    let found = owner::find(name).ok();
     let there = found.as_ref().and_then(|vm| driver_of(vm.pid));
     let now = match (&found, there) {
         (None, _) => "it does not run now".to_owned(),
@@ -311,7 +311,7 @@ fn foreign_realtime(vm: &Vm) -> Option<Note> {
     (!foreign.is_empty()).then(|| Note {
         pid: Some(vm.pid),
         evidence,
-        remedy: living::is_something_left().then(|| remedy.to_owned()),
+        remedy: owner::is_something_left().then(|| remedy.to_owned()),
     })
 }
 

@@ -1,11 +1,11 @@
 //! `vcoop capacity`.
 
 use serde_json::json;
-use vcoop_experiment::judge::Held;
+use vcoop_experiment::judge::LimitResult;
 use vcoop_experiment::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
-use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
+use vcoop_sweep::capacity::{Capacity, CapacityStep, Knob, capacity};
 use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Reading, Slo, quantities};
 use vcoop_sweep::trial::Bench;
@@ -142,7 +142,7 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     slos.iter().try_for_each(|slo| slo.refuse_total("--slo", &knob.path)).map_err(refuse)?;
     let mut found = Vec::new();
     for policy in &policies {
-        let told = |tried: &Tried| {
+        let told = |tried: &CapacityStep| {
             let text = format!("{policy}: {} = {}: {}", knob.path, tried.value, tried.score.held);
             line(quiet, &text);
         };
@@ -158,7 +158,7 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
 }
 
 /// vCPUs per pCPU at a step that was tried.
-fn ratio(tried: &Tried) -> f64 {
+fn ratio(tried: &CapacityStep) -> f64 {
     f64::from(tried.vcpus) / f64::from(tried.pcpus.max(1))
 }
 
@@ -212,7 +212,7 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     let Some(most) = &one.most else {
         let Some(first) = one.tried.first() else { return Vec::new() };
         let answer = match first.score.held {
-            Held::Unknown => &format!("not known: too few samples; {MORE_SAMPLES}"),
+            LimitResult::Unknown => &format!("not known: too few samples; {MORE_SAMPLES}"),
             _ => "none",
         };
         let why =
@@ -221,10 +221,10 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
     };
     let value = most.value;
     let (answer, ratio) = (at(value), ratio(most));
-    let harder = |tried: &&Tried| tried.value != value;
+    let harder = |tried: &&CapacityStep| tried.value != value;
     let next = one.tried.iter().rev().take_while(harder).last();
     // Too few samples are no broken limit.
-    let unknown = next.is_some_and(|next| next.score.held == Held::Unknown);
+    let unknown = next.is_some_and(|next| next.score.held == LimitResult::Unknown);
     let more = match (one.open, unknown) {
         (true, _) if knob.to < knob.from && !by_ratio => " or less, as the range ends there",
         (true, _) => " or more, as the range ends there",
@@ -263,8 +263,9 @@ fn capacity_lines(one: &Capacity, vary: &Vary, knob: &Knob, slos: &[Slo]) -> Vec
 }
 
 /// The limits that a step breaks, and its excessive costs.
-fn broken(slos: &[Slo], tried: &Tried) -> String {
-    let holds = |slo: &Slo, r: &Option<Reading>| r.is_some_and(|r| slo.held(r) >= Held::Likely);
+fn broken(slos: &[Slo], tried: &CapacityStep) -> String {
+    let holds =
+        |slo: &Slo, r: &Option<Reading>| r.is_some_and(|r| slo.held(r) >= LimitResult::Likely);
     let limits = slos.iter().zip(&tried.score.limits).filter(|(slo, r)| !holds(slo, r));
     let mut said: Vec<String> = limits.map(limit_words).collect();
     if !tried.score.too_much.is_empty() {
@@ -315,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    fn tried(value: i64, held: Held) -> Tried {
+    fn tried(value: i64, held: LimitResult) -> CapacityStep {
         let score = Score {
             limits: Vec::new(),
             cost: None,
@@ -324,7 +325,7 @@ mod tests {
             too_much: Vec::new(),
             price: String::new(),
         };
-        Tried { value, vcpus: 1, pcpus: 2, score }
+        CapacityStep { value, vcpus: 1, pcpus: 2, score }
     }
 
     #[test]
@@ -332,20 +333,20 @@ mod tests {
         let lines = |held| {
             let one = Capacity {
                 policy: "vanilla".to_owned(),
-                most: Some(tried(1, Held::Yes)),
+                most: Some(tried(1, LimitResult::Yes)),
                 surely: Some(1),
                 at_best: None,
                 open: false,
                 contradictions: Vec::new(),
-                tried: vec![tried(1, Held::Yes), tried(2, held)],
+                tried: vec![tried(1, LimitResult::Yes), tried(2, held)],
             };
             let knob = Knob { path: "load.hog.count".to_owned(), from: 1, to: 4 };
             capacity_lines(&one, &Vary::Field(knob.clone()), &knob, &[])
         };
-        let unknown = lines(Held::Unknown);
+        let unknown = lines(LimitResult::Unknown);
         assert_eq!(unknown[0], "vanilla: 1 or harder (0.50 vCPUs a pCPU)");
         assert!(unknown[2].starts_with("not known at 2: "), "{unknown:?}");
-        let broken = lines(Held::No);
+        let broken = lines(LimitResult::No);
         assert_eq!(broken[0], "vanilla: 1 (0.50 vCPUs a pCPU)");
         assert!(broken[2].starts_with("fails at 2: "), "{broken:?}");
     }
@@ -355,12 +356,12 @@ mod tests {
         let first = |path: &str, from, to, ratio| {
             let one = Capacity {
                 policy: "vanilla".to_owned(),
-                most: Some(tried(to, Held::Yes)),
+                most: Some(tried(to, LimitResult::Yes)),
                 surely: Some(to),
                 at_best: None,
                 open: true,
                 contradictions: Vec::new(),
-                tried: vec![tried(to, Held::Yes)],
+                tried: vec![tried(to, LimitResult::Yes)],
             };
             let knob = Knob { path: path.to_owned(), from, to };
             let vary = if ratio {

@@ -14,7 +14,7 @@ pub(super) const PARTS: u64 = 60;
 
 /// Measurements of one probe since the last update of the board.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct ProbeUpdate {
     pub(super) probe: String,
     pub(super) bins: Bins,
     pub(super) max: Ns,
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     part: (u64, Bins),
 }
 
-impl Seen {
+impl ProbeUpdate {
     pub(super) fn new(probe: &str) -> Self {
         let (bins, part) = (Bins::default(), (0, Bins::default()));
         Self { probe: probe.to_owned(), bins, max: 0, bars: Vec::new(), part }
@@ -124,7 +124,7 @@ impl Board {
     }
 
     /// Adds the new measurements of a run in progress, which is at this time of the measurement.
-    pub(super) fn see(&mut self, run: RunId, (at, of): (Ns, Ns), seen: &mut [Seen]) {
+    pub(super) fn see(&mut self, run: RunId, (at, of): (Ns, Ns), seen: &mut [ProbeUpdate]) {
         self.running.insert((run.column, run.plan, run.repeat), (at.min(of), of));
         let by_time = self.by_time;
         for (p, seen) in seen.iter_mut().enumerate().filter(|(_, seen)| !seen.bins.is_empty()) {
@@ -190,11 +190,11 @@ impl Board {
 
     /// Number of lines of bars.
     pub(super) fn policies(&self) -> usize {
-        self.sparks().len().clamp(1, 12)
+        self.sparklines().len().clamp(1, 12)
     }
 
     /// Bars of each policy's first guest probe.
-    pub(super) fn sparks(&self) -> Vec<(String, &[u64])> {
+    pub(super) fn sparklines(&self) -> Vec<(String, &[u64])> {
         let mut sparks: Vec<((usize, usize), String, &[u64])> = Vec::new();
         for entry in self.entries.iter().filter(|e| !e.probe.starts_with("host.")) {
             let plan = (entry.key.0, entry.key.1);
@@ -243,14 +243,14 @@ impl Entry {
 mod tests {
     use vcoop_experiment::runner::RunId;
 
-    use super::{Board, Seen};
+    use super::{Board, ProbeUpdate};
 
     #[test]
     fn a_run_that_goes_on_is_shown_and_counted_once() {
         let mut board = Board::new("t", &[], 2);
         board.names = vec!["dynamic".to_owned()];
         let run = RunId { backend: "kvm", column: 0, plan: 0, repeat: 0, seed: 1 };
-        let mut seen = vec![Seen::new("guest.cyclictest")];
+        let mut seen = vec![ProbeUpdate::new("guest.cyclictest")];
         let mut see = |board: &mut Board, at, ns: &[u64]| {
             ns.iter().for_each(|ns| seen[0].book(0, *ns));
             board.see(run, (at, 4_000_000_000), &mut seen);

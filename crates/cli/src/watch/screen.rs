@@ -119,7 +119,7 @@ impl Screen {
             let block = Block::bordered().title(title);
             let inside = block.inner(lines);
             frame.render_widget(block, lines);
-            let sparks = board.sparks();
+            let sparks = board.sparklines();
             let names = sparks.iter().map(|(name, _)| name.chars().count() as u16 + 1).max();
             let names = names.unwrap_or(0).min(inside.width / 2);
             for (i, (name, values)) in sparks.into_iter().enumerate() {

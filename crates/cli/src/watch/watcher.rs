@@ -7,7 +7,7 @@ use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{Observer, SampleEvent};
 
-use super::board::{Board, PARTS, Seen};
+use super::board::{Board, PARTS, ProbeUpdate};
 
 /// Time between two updates of the board, which other threads use as well.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -19,17 +19,17 @@ pub(super) struct Watcher<'a> {
     run: RunId,
     /// Length of the warm-up and of the measurement.
     times: (Ns, Ns),
-    seen: Vec<Seen>,
+    seen: Vec<ProbeUpdate>,
     told: Instant,
 }
 
 impl<'a> Watcher<'a> {
     pub(super) fn new(board: &'a Mutex<Board>, run: RunId, plan: &Plan) -> Self {
         // As in results: several tasks can share a name.
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut seen: Vec<ProbeUpdate> = Vec::new();
         for probe in &plan.probes {
             if seen.iter().all(|s| s.probe != probe.probe) {
-                seen.push(Seen::new(&probe.probe));
+                seen.push(ProbeUpdate::new(&probe.probe));
             }
         }
         let times = (plan.warmup_ns, plan.duration_ns);
@@ -57,11 +57,11 @@ impl Observer for Watcher<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Seen;
+    use super::ProbeUpdate;
 
     #[test]
     fn three_digits_are_kept_and_parts_that_are_over_have_a_bar() {
-        let mut seen = Seen::new("p");
+        let mut seen = ProbeUpdate::new("p");
         for (part, ns) in [(0, 7), (0, 1_000_000), (2, 5), (2, 6), (3, 9)] {
             seen.book(part, ns);
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use vcoop_testing::Said;
+use vcoop_testing::ProgramOutput;
 
 use super::{await_runs, begun, folder, run, short, vcoop};
 
@@ -17,15 +17,15 @@ fn json(file: PathBuf) -> Value {
 fn a_full_disk_is_an_error() {
     for args in [&["list"][..], &["--help"], &["run", "--help"], &["--version"]] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        Said::by(vcoop(args).stdout(full)).fails(1, &["cannot write to stdout"]);
+        ProgramOutput::by(vcoop(args).stdout(full)).fails(1, &["cannot write to stdout"]);
     }
 }
 
 /// As [`run`], but no file gets more than a KiB, as on a full disk.
-fn without_room(args: &[&str]) -> Said {
+fn without_room(args: &[&str]) -> ProgramOutput {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" \"$@\""]);
-    Said::by(shell.arg(env!("CARGO_BIN_EXE_vcoop")).args(args).stdin(Stdio::null()))
+    ProgramOutput::by(shell.arg(env!("CARGO_BIN_EXE_vcoop")).args(args).stdin(Stdio::null()))
 }
 
 #[test]

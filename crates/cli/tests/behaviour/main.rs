@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use vcoop_testing::{Said, send, until};
+use vcoop_testing::{ProgramOutput, send, until};
 
 const SHORT: [&str; 7] =
     ["busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--repeats", "5"];
@@ -29,11 +29,11 @@ fn vcoop(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Said {
-    Said::by(&mut vcoop(args))
+fn run(args: &[&str]) -> ProgramOutput {
+    ProgramOutput::by(&mut vcoop(args))
 }
 
-fn short(extra: &[&str]) -> Said {
+fn short(extra: &[&str]) -> ProgramOutput {
     run(&[&["run"], &SHORT[..], extra].concat())
 }
 
@@ -93,7 +93,7 @@ fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
 fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
     let plain = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        Said::by(command.env_remove("VCOOP_BACKEND").args(args)).well().out
+        ProgramOutput::by(command.env_remove("VCOOP_BACKEND").args(args)).well().out
     };
     let run = ["run", "busy-host-1", "--duration", "20ms", "--warmup", "1ms", "--repeats", "2"];
     let report = plain(&run);
@@ -240,7 +240,7 @@ fn the_command_to_repeat_gives_the_same_again() {
     let command = env!("CARGO_BIN_EXE_vcoop");
     let mut second = Command::new("sh");
     second.args(["-c", &shell, command]).env("VCOOP_BACKEND", "sim");
-    let second = Said::by(&mut second);
+    let second = ProgramOutput::by(&mut second);
     assert_eq!(report, second.out);
 }
 
@@ -251,7 +251,7 @@ fn check_determinism_says_identical() {
 }
 
 /// What a command says whose stdout nobody reads.
-fn unread(args: &[&str]) -> Said {
+fn unread(args: &[&str]) -> ProgramOutput {
     let mut child = vcoop(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     child.wait_with_output().unwrap().into()
@@ -421,7 +421,7 @@ fn on_terminal(args: &str, columns: usize) -> String {
     let vcoop = env!("CARGO_BIN_EXE_vcoop");
     let command = format!("stty cols {columns}; NO_COLOR=1 {vcoop} {args}; true");
     // script(1) of util-linux gives a terminal.
-    Said::by(Command::new("script").args(["-qec", &command, "/dev/null"])).out
+    ProgramOutput::by(Command::new("script").args(["-qec", &command, "/dev/null"])).out
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use vcoop_testing::Said;
+use vcoop_testing::ProgramOutput;
 
 use super::{TOO_BIG, end_of, folder, run, short, vcoop};
 
@@ -21,7 +21,7 @@ fn bounded(args: &[&str]) -> (Option<i32>, String) {
     if code.is_none() {
         child.kill().unwrap();
     }
-    (code, Said::from(child.wait_with_output().unwrap()).err)
+    (code, ProgramOutput::from(child.wait_with_output().unwrap()).err)
 }
 
 #[test]
@@ -178,15 +178,15 @@ fn limits_that_cannot_hold_and_options_without_effect_are_refused() {
 #[test]
 fn arguments_that_are_not_utf_8_are_named() {
     let foreign = OsStr::from_bytes(b"a\xff");
-    Said::by(vcoop(&["run"]).arg(foreign)).fails(2, &[r"it is 'a\xff'"]);
+    ProgramOutput::by(vcoop(&["run"]).arg(foreign)).fails(2, &[r"it is 'a\xff'"]);
     let mut wrong = vcoop(&["trace", "busy-host-1", "--backend", "x", "-o"]);
-    Said::by(wrong.arg(foreign)).fails(2, &[]);
+    ProgramOutput::by(wrong.arg(foreign)).fails(2, &[]);
 }
 
 #[test]
 fn a_wrong_value_from_the_environment_is_said_to_be_from_there() {
     let said = |args: &[&str]| {
-        let output = Said::by(vcoop(args).env("VCOOP_BACKEND", "qemu"));
+        let output = ProgramOutput::by(vcoop(args).env("VCOOP_BACKEND", "qemu"));
         output.fails(2, &[]);
         output.err.contains("environment variable VCOOP_BACKEND")
     };
@@ -312,14 +312,14 @@ fn recording_nothing_is_refused() {
         (["-b", "64M"], "-b takes a number of KiB"),
         (["-o", "/dev/null/x"], "cannot write /dev/null/x"),
     ] {
-        let output = Said::by(Command::new("sh").arg(script).args(args));
+        let output = ProgramOutput::by(Command::new("sh").arg(script).args(args));
         output.fails(1, &[says]);
     }
     let dir = folder("recorded");
     fs::create_dir_all(&dir).unwrap();
     let mut command = Command::new("sh");
     command.arg(script).args(["-m", "nothing", "-o"]).arg(dir.join("capture.txt.gz"));
-    Said::by(&mut command).fails(1, &["-m takes tracefs or perf"]);
+    ProgramOutput::by(&mut command).fails(1, &["-m takes tracefs or perf"]);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "no file that is empty");
 }
 

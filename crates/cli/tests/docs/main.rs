@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use vcoop_testing::Said;
+use vcoop_testing::ProgramOutput;
 
 /// The root of the source tree.
 fn root() -> PathBuf {
@@ -73,10 +73,10 @@ fn workshop(name: &str) -> PathBuf {
     dir
 }
 
-fn vcoop(args: &[String], dir: &Path) -> Said {
+fn vcoop(args: &[String], dir: &Path) -> ProgramOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     // Pages show what is the same on every machine.
-    Said::by(command.args(args).current_dir(dir).env("VCOOP_BACKEND", "sim"))
+    ProgramOutput::by(command.args(args).current_dir(dir).env("VCOOP_BACKEND", "sim"))
 }
 
 /// The words of a shell command up to a pipe, a redirection or a comment.

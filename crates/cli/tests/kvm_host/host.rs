@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KvmHost, Output, StockError, program};
-use vcoop_testing::{Kept, Outcome, Skip};
+use vcoop_testing::{Outcome, Reused, Skip};
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 
@@ -29,7 +29,7 @@ pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
 pub(crate) struct Host(KvmHost);
 
 /// The usual host while no test has it.
-static USUAL: Kept<Host> = Kept::new();
+static USUAL: Reused<Host> = Reused::new();
 
 impl Host {
     /// One with a kernel of this series. Its guests have the program and the driver, which is not loaded.

@@ -1,7 +1,7 @@
 //! Interrupts and wake-ups of a guest without a driver, as BPF and perf events tell them.
 
 use serde_json::{Value, json};
-use vcoop_testing::{Outcome, Skip, Trouble, long, test, twice};
+use vcoop_testing::{CheckFailure, Outcome, Skip, long, test, twice};
 
 use crate::host::{Host, NO_BPF, Threads};
 
@@ -168,7 +168,7 @@ fn traced(
 }
 
 /// Wake-ups find the vCPU boosted, except where it outruns the engine. None is lost.
-fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), Trouble> {
+fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), CheckFailure> {
     let (seconds, least) = long((4, 200), (30, 10_000));
     let tid = &threads.vcpu;
     let waking = r"s/.* sched_waking: \(comm=engine pid=[0-9]* \).*/\1/p";
@@ -202,7 +202,7 @@ fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), Trouble> {
 }
 
 /// How many boosts come in time depends on how fast the daemon's CPU is emulated: a slow machine is said to be one.
-fn in_time(boosted: u32, all: u32, told: &str) -> Result<(), Trouble> {
+fn in_time(boosted: u32, all: u32, told: &str) -> Result<(), CheckFailure> {
     let part = f64::from(boosted) / f64::from(all);
     if part >= IN_TIME {
         Ok(())
@@ -232,7 +232,7 @@ fn heard(host: &Host) -> Outcome {
     let polls = || under_daemon(host, "10ms", || twice(|| wakeups_are_boosted(host, &threads)));
     let polled = if long(false, true) { polls() } else { Ok(()) };
     host.sh("guest a 'while :; do :; done >/dev/null 2>&1 &'");
-    let interrupted = twice(|| -> Result<(), Trouble> {
+    let interrupted = twice(|| -> Result<(), CheckFailure> {
         let tid = &threads.vcpu;
         let switches = format!("prev_pid == {tid} || next_pid == {tid}");
         let own = format!("common_pid == {tid}");

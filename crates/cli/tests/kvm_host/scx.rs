@@ -1,7 +1,7 @@
 //! A host that is scheduled by `scx_vcoop`.
 
 use serde_json::json;
-use vcoop_testing::{Outcome, Skip, Trouble, long, test, twice};
+use vcoop_testing::{CheckFailure, Outcome, Skip, long, test, twice};
 
 use crate::host::{Host, NO_BPF, Threads, series, value};
 
@@ -111,7 +111,7 @@ fn times(host: &Host, threads: &Threads) -> [f64; 3] {
 }
 
 /// A guest that always asks has its budget, and no more than its share.
-fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
+fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), CheckFailure> {
     for (what, command) in ROGUES {
         let pid =
             host.sh(&format!("guest a \"setsid sh -c '{command}' >/dev/null 2>&1 & echo \\$!\""));
@@ -157,7 +157,7 @@ fn of_guest() -> String {
 
 /// A guest that never sleeps says what is urgent, and when: it is boosted for that within its budget, and the urgent
 /// task waits less than under the same scheduler without.
-fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
+fn listens_to_the_guest(host: &Host) -> Result<(), CheckFailure> {
     let sets = of_guest();
     // A guest that never sleeps is never boosted by `wake-boost`.
     let compare = "vcoop compare a --policy wake-boost,dynamic --set policy.wake-boost.means=ext \
@@ -178,7 +178,7 @@ fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
 
 /// A guest whose urgent task sleeps, and which is not boosted across idle, wakes up boosted for the deadline that it
 /// has announced.
-fn sleeps_until_its_deadline(host: &Host) -> Result<(), Trouble> {
+fn sleeps_until_its_deadline(host: &Host) -> Result<(), CheckFailure> {
     let alone = ["boost_across_idle=false", "boost_on_request=false", "longest_boost=0s"];
     let alone = alone.map(|set| format!(" --set policy.dynamic.{set}")).concat();
     let told = host.json(&format!("vcoop attach a --policy dynamic{}{alone} --for 3s", of_guest()));
@@ -242,7 +242,7 @@ fn is_answered(host: &Host) -> Outcome {
     let sets = sets.map(|set| format!(" --set policy.wake-boost.{set}")).concat();
     let injection = " --set policy.wake-boost.boost_on_injection=true";
     let deadlines = twice(|| sleeps_until_its_deadline(host));
-    let waits = twice(|| -> Result<(), Trouble> {
+    let waits = twice(|| -> Result<(), CheckFailure> {
         let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 2 --each 2s";
         let document = host.json(&format!("{compare}{sets}"));
         let wait = |policy| value(&document, policy, "a.vcpu0", "wait");

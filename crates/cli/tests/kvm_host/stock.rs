@@ -1,7 +1,7 @@
 //! The lab, and stock guests with the driver.
 
 use serde_json::Value;
-use vcoop_testing::{Outcome, Trouble, test, twice};
+use vcoop_testing::{CheckFailure, Outcome, test, twice};
 
 use crate::host::{Host, series, value};
 
@@ -26,7 +26,7 @@ fn the_lab_runs(host: &Host) -> Outcome {
 
     let run = "vcoop run busy-host-1 --backend kvm --policy vanilla,wake-boost,dynamic,static \
                --repeats 2 --duration 2s";
-    twice(|| -> Result<(), Trouble> {
+    twice(|| -> Result<(), CheckFailure> {
         let ran = host.run(&format!("{run}{} --json", budgets()));
         // Seen once in some sixty runs, on no other host: the emulated processor is suspected.
         if ran.status == 1 && ran.stderr.contains("triple fault") {
@@ -128,7 +128,7 @@ fn guests_are_helped(host: &Host) -> Outcome {
     assert!(policy().contains("SCHED_OTHER"), "{}", policy());
 
     let compare = "vcoop compare told --policy vanilla,static,dynamic --rounds 2 --each 3s";
-    let outcome = twice(|| -> Result<(), Trouble> {
+    let outcome = twice(|| -> Result<(), CheckFailure> {
         let document = host.json(&format!("{compare}{}", budgets()));
         let urgent = |policy| value(&document, policy, "told.urgent", "latency");
         let told = format!(

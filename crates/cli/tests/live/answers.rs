@@ -3,15 +3,15 @@
 use std::process::Command;
 
 use serde_json::Value;
-use vcoop_testing::{Outcome, Said, Skip, need_kvm, test};
+use vcoop_testing::{Outcome, ProgramOutput, Skip, need_kvm, test};
 
 /// What a short run prints.
-fn run(policies: &str, more: &[&str]) -> Result<Said, Skip> {
+fn run(policies: &str, more: &[&str]) -> Result<ProgramOutput, Skip> {
     need_kvm(vcoop_lab::available())?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
     command.args(["run", "busy-host-1", "--backend", "kvm", "--policy", policies]);
     command.args(["--duration", "100ms", "--warmup", "10ms", "--repeats", "5"]);
-    Said::by(command.args(more)).or_skip()
+    ProgramOutput::by(command.args(more)).or_skip()
 }
 
 test!("kvm", the_lab_answers_in_the_same_document, || -> Outcome {

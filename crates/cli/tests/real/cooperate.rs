@@ -19,7 +19,7 @@ use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
     CLOUD, Headers, Hogs, Kernel, KernelTree, Options, StockVm, dies_with_caller, guest_program,
 };
-use vcoop_testing::{Outcome, Said, Skip, long, send, test, twice, until};
+use vcoop_testing::{Outcome, ProgramOutput, Skip, long, send, test, twice, until};
 use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
 use crate::vcoop::{VCOOP, guest, have, needs_tracefs};
@@ -67,8 +67,8 @@ impl Daemon {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Said {
-        Said::by(&mut self.vcoop(args))
+    pub(crate) fn run(&self, args: &[&str]) -> ProgramOutput {
+        ProgramOutput::by(&mut self.vcoop(args))
     }
 
     /// What `vcoop vms` says of a VM.
@@ -123,7 +123,7 @@ impl Daemon {
         });
         during();
         send(attach.id(), Signal::INT);
-        Said::from(attach.wait_with_output().unwrap()).well().json()
+        ProgramOutput::from(attach.wait_with_output().unwrap()).well().json()
     }
 
     pub(crate) fn kill(&mut self) {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vcoop_stock::{Options, StockVm, program};
-use vcoop_testing::{Said, Skip, test};
+use vcoop_testing::{ProgramOutput, Skip, test};
 
 use crate::vcoop::{VCOOP, guest, vm_of};
 
-vcoop_testing::beside_others!();
+vcoop_testing::concurrent!();
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -77,7 +77,7 @@ test!("libvirt", a_domain_is_found_by_libvirts_name, || {
         .spawn()
         .unwrap();
     script.stdin.take().unwrap().write_all(include_bytes!("libvirt.sh")).unwrap();
-    let said = Said::from(script.wait_with_output().unwrap()).well().out;
+    let said = ProgramOutput::from(script.wait_with_output().unwrap()).well().out;
     let mut documents = serde_json::Deserializer::from_str(&said).into_iter::<Value>();
     let mut next = || documents.next().unwrap_or_else(|| panic!("{said}")).unwrap();
     let (libvirts, ours) = (next(), next());

@@ -12,7 +12,7 @@ use vcoop_threads::allowed_cpus;
 use crate::cooperate::{Daemon, doorbell, driver};
 use crate::vcoop::{VCOOP, guest};
 
-vcoop_testing::beside_others!();
+vcoop_testing::concurrent!();
 
 const SECOND: Duration = Duration::from_secs(1);
 const CPUS: u32 = 4;

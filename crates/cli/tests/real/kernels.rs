@@ -10,7 +10,7 @@ use vcoop_testing::{Outcome, long, test};
 
 use crate::vcoop::{guest, have, vcoop};
 
-vcoop_testing::beside_others!();
+vcoop_testing::concurrent!();
 
 pub(crate) const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../stock/guest/wakeups.c");
 

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use vcoop_stock::{Hogs, Options};
-use vcoop_testing::{Outcome, Said, Skip, Trouble, awaits_interrupt_handler, send, test, twice};
-use vcoop_threads::{Stay, allowed_cpus};
+use vcoop_testing::{
+    CheckFailure, Outcome, ProgramOutput, Skip, awaits_interrupt_handler, send, test, twice,
+};
+use vcoop_threads::{AffinityGuard, allowed_cpus};
 
 use crate::cooperate::{Daemon, doorbell, driver};
 use crate::rush::stopped;
@@ -37,7 +39,7 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
         let _ = control.run("while :; do :; done", Duration::from_secs(20));
     });
     thread::sleep(Duration::from_millis(500));
-    let outcome = twice(|| -> Result<(), Trouble> {
+    let outcome = twice(|| -> Result<(), CheckFailure> {
         let document = vcoop(&["observe", "watched", "--for", "4s", "--json"]).or_skip()?.json();
         assert_eq!(document["schema"], "vcoop.result/1");
         assert_eq!(document["backends"][0], "vm");
@@ -97,14 +99,14 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("asked.toml");
     let file = file.to_str().unwrap();
-    let run = |args: &[&str]| -> Result<Value, Trouble> {
+    let run = |args: &[&str]| -> Result<Value, CheckFailure> {
         let began = Instant::now();
         let said = daemon.run(args);
         eprintln!("{}: {:.0} s", args[0], began.elapsed().as_secs_f64());
         Ok(said.or_skip()?.json())
     };
     if !others.is_empty() {
-        let _elsewhere = Stay::on(others);
+        let _elsewhere = AffinityGuard::on(others);
         let refused = vcoop(&["observe", "asked", "--for", "1s", "--scenario", file]);
         refused.fails(2, &[&format!("may use CPU {cpu}, which vcoop may not")]);
         assert!(!fs::exists(file).unwrap(), "nothing was written");
@@ -113,7 +115,7 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
     let policies =
         ["--policy", "vanilla,wake-boost,dynamic", "--set", "policy.dynamic.longest_boost=2ms"];
     let costs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/epyc-pvm.toml");
-    let outcome = twice(|| -> Result<(), Trouble> {
+    let outcome = twice(|| -> Result<(), CheckFailure> {
         let args = ["observe", "asked", "--for", "8s", "--json", "--scenario", file];
         run(&[&args[..], &["--calibration", costs]].concat())?;
         let text = fs::read_to_string(file).unwrap();
@@ -188,7 +190,7 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     let (pid, mut blind) = (vm.pid().to_string(), Command::new("unshare"));
     let umount = "umount -a -t tracefs,debugfs && exec \"$0\" observe \"$1\" --out \"$2\"";
     blind.args(["-m", "sh", "-c", umount, VCOOP, &pid]).arg(&out);
-    Said::by(&mut blind).fails(3, &["remedy: mount -t tracefs"]);
+    ProgramOutput::by(&mut blind).fails(3, &["remedy: mount -t tracefs"]);
     let mut command = Command::new(VCOOP);
     command.args(["observe", &pid, "--for", "1h", "--out"]).arg(&out);
     let child =
@@ -197,7 +199,7 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     // It has something to show then.
     thread::sleep(Duration::from_secs(1));
     send(child.id(), Signal::INT);
-    let said = Said::from(child.wait_with_output().unwrap());
+    let said = ProgramOutput::from(child.wait_with_output().unwrap());
     if said.code == Some(3) {
         return Err(Skip::because(said.err));
     }

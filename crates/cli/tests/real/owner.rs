@@ -14,7 +14,7 @@ use vcoop_daemon::{Client, Request, Response};
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
 use vcoop_testing::{
-    Kept, Outcome, Said, Skip, Terminal, found, full_pipe, long, send, test, until,
+    Outcome, ProgramOutput, Reused, Skip, Terminal, found, full_pipe, long, send, test, until,
 };
 use vcoop_threads::{Attributes, run_time};
 
@@ -25,7 +25,7 @@ use crate::vcoop::{Qemu, VCOOP, guest, need_qemu, needs_tracefs};
 const BEFORE: Policy = Policy::Normal { nice: 3, slice_ns: None };
 
 /// The guest of the tests here while none of them has it.
-static OWNED: Kept<StockVm> = Kept::new();
+static OWNED: Reused<StockVm> = Reused::new();
 
 /// Its name, which no VM of another run on this host has.
 fn name_of_vm() -> String {
@@ -67,8 +67,8 @@ impl Rig {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Said {
-        Said::by(&mut self.vcoop(args))
+    fn run(&self, args: &[&str]) -> ProgramOutput {
+        ProgramOutput::by(&mut self.vcoop(args))
     }
 
     /// It ends with the thread of its test, whatever becomes of that.
@@ -133,7 +133,7 @@ impl Drop for Rig {
 }
 
 fn end(child: Child) -> (Value, String) {
-    let said = Said::from(child.wait_with_output().unwrap()).well();
+    let said = ProgramOutput::from(child.wait_with_output().unwrap()).well();
     (said.json(), said.err)
 }
 
@@ -201,7 +201,7 @@ fn is_refused_with_a_reason(rig: &Rig) {
         "umount -a -t tracefs,debugfs && exec \"$0\" attach \"$1\" --policy wake-boost --for 1s";
     let mut blind_vcoop = Command::new("unshare");
     blind_vcoop.args(["-m", "sh", "-c", blind, VCOOP, rig.name()]).env("VCOOP_RUN_DIR", &rig.dir);
-    let said = Said::by(&mut blind_vcoop);
+    let said = ProgramOutput::by(&mut blind_vcoop);
     said.fails(3, &["remedy: mount -t tracefs"]);
     // That is the fault of no thread, also not of the one that delivers the timers of an emulated VM.
     assert!(!said.err.contains("thread") && !said.err.contains("vCPU"), "{said}");
@@ -214,7 +214,7 @@ fn is_refused_with_a_reason(rig: &Rig) {
         let mut meek = Command::new("setpriv");
         meek.args(["--bounding-set=-sys_nice", "--inh-caps=-sys_nice", VCOOP]);
         meek.args(["attach", rig.name(), "--policy", policy, "--for", "1s"]).args(set);
-        let lacking = Said::by(meek.env("VCOOP_RUN_DIR", &rig.dir));
+        let lacking = ProgramOutput::by(meek.env("VCOOP_RUN_DIR", &rig.dir));
         lacking.fails(3, &["vCPU 0: sched_setattr", "remedy: run with CAP_SYS_NICE"]);
         assert_eq!(rig.has(), BEFORE);
     }
@@ -231,7 +231,7 @@ fn is_kept_by_who_applied_it(rig: &Rig) {
     rig.run(&["restore"]).fails(1, &[]);
     // The first keeps it.
     let nicer = ["--policy", "static", "--set", "policy.static.means=\"nice -7\""];
-    let refused = Said::from(rig.attach(&nicer).wait_with_output().unwrap());
+    let refused = ProgramOutput::from(rig.attach(&nicer).wait_with_output().unwrap());
     let holder = format!("process {} applies static to it", first.id());
     refused.fails(1, &[&holder, &format!("vcoop detach {}", rig.name())]);
     assert!(rig.is_boosted());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vcoop_stock::{KernelTree, Options, StockVm, guest_program};
 use vcoop_testing::{
-    GROUP_SHARES, GroupShare, Outcome, PLACEMENTS, Placement, Skip, Trouble, long, test, twice,
+    CheckFailure, GROUP_SHARES, GroupShare, Outcome, PLACEMENTS, Placement, Skip, long, test, twice,
 };
 
 use crate::kernels::SOURCE;
@@ -40,7 +40,7 @@ fn two_cpus(name: &str, series: Option<&str>, program: &str) -> Result<StockVm, 
 
 /// Runs a program of which the last word is what is measured; that has to be as before, but for `off`.
 fn near(vm: &StockVm, line: &str, [low, high]: [f64; 2], off: f64) -> Outcome {
-    twice(|| -> Result<(), Trouble> {
+    twice(|| -> Result<(), CheckFailure> {
         let said = vm.run(line, Duration::from_secs(60)).unwrap().stdout;
         let measured: f64 = said.split_whitespace().last().unwrap().parse().unwrap();
         let told = format!("{line}: {measured} %, before {low} to {high} %");

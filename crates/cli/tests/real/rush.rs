@@ -14,7 +14,7 @@ use vcoop_testing::{long, send, test};
 
 use crate::vcoop::{Qemu, need_qemu, vcoop, vm_of, vms};
 
-vcoop_testing::beside_others!();
+vcoop_testing::concurrent!();
 
 /// How many VMs there may be at once.
 const VMS: usize = 20;

@@ -4,12 +4,12 @@ use std::process::{Child, Command};
 
 use serde_json::Value;
 use vcoop_stock::{Options, StockError, StockVm, dies_with_caller, program};
-use vcoop_testing::{Said, Skip};
+use vcoop_testing::{ProgramOutput, Skip};
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 
-pub(crate) fn vcoop(args: &[&str]) -> Said {
-    Said::by(Command::new(VCOOP).args(args))
+pub(crate) fn vcoop(args: &[&str]) -> ProgramOutput {
+    ProgramOutput::by(Command::new(VCOOP).args(args))
 }
 
 /// The VMs that `vcoop vms --json` shows; it never complains.

@@ -5,7 +5,7 @@
 use vcoop_credit1::{Credit1, Decision};
 use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_sched::config::{Ns, Policy, Topology};
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note, Waker};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, Note, Waker};
 
 use vcoop_testing::tasks::Tasks;
 pub(crate) use vcoop_testing::tasks::{HOG, MS, US, Work, assert_ratio};
@@ -79,7 +79,7 @@ impl Machine {
         self.tasks.wake_at(e, Some(until));
     }
 
-    pub(crate) fn schedule(&mut self, cpu: u32, leave: Leave) {
+    pub(crate) fn schedule(&mut self, cpu: u32, leave: LeaveReason) {
         self.account();
         self.switch(CpuId(cpu), leave);
         self.serve();
@@ -137,7 +137,7 @@ impl Machine {
             if let Some(e) = self.credit.current(cpu)
                 && self.tasks.falls_asleep(self.now, e)
             {
-                self.switch(cpu, Leave::Blocked);
+                self.switch(cpu, LeaveReason::Blocked);
                 self.serve();
             }
             if self.credit.deadline(cpu).is_some_and(|d| d <= self.now) {
@@ -152,7 +152,7 @@ impl Machine {
         }
     }
 
-    fn switch(&mut self, cpu: CpuId, leave: Leave) {
+    fn switch(&mut self, cpu: CpuId, leave: LeaveReason) {
         self.schedules += 1;
         let before = self.credit.current(cpu);
         let next = self.credit.schedule(self.now, cpu, leave);
@@ -185,7 +185,7 @@ impl Machine {
                 return;
             }
             let cpu = kicked.remove(0);
-            self.switch(cpu, Leave::Preempted);
+            self.switch(cpu, LeaveReason::Preempted);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use vcoop_credit1::{BoostPreempts, Credit1Config, Patch, Patches};
 use vcoop_credit1::{Decision, Pri};
-use vcoop_sched::{CpuId, CpuSet, EntId, Leave, Waker};
+use vcoop_sched::{CpuId, CpuSet, EntId, LeaveReason, Waker};
 
 use crate::driver::{HOG, MS, Machine, US, Work, config};
 
@@ -70,14 +70,14 @@ fn as_posted_a_dom0_without_credit_ends_a_ratelimit_and_does_not_run() {
         let (guest, dom0) = (m.start(1, &[0], HOG), m.start(0, &[0], HOG));
         m.run_for(300 * MS);
         // The guest sleeps for a moment and takes its CPU back.
-        m.schedule(0, Leave::Blocked);
+        m.schedule(0, LeaveReason::Blocked);
         m.run_for(2 * MS);
         m.wake(guest);
         m.run_for(300 * US);
         assert_eq!((m.current(0), m.credit.pri(dom0)), (Some(guest), Pri::Over));
         assert_eq!(m.queue(0), [dom0]);
         m.decisions.clear();
-        m.schedule(0, Leave::Preempted);
+        m.schedule(0, LeaveReason::Preempted);
         assert_eq!((m.current(0), m.count(Decision::RatelimitHold)), (Some(guest), holds));
     }
 }
@@ -137,7 +137,7 @@ fn a_boost_preempts_within_the_ratelimit() {
         let second = m.start(2, &[0], HOG);
         m.run_for(300 * US);
         m.decisions.clear();
-        m.schedule(0, Leave::Preempted);
+        m.schedule(0, LeaveReason::Preempted);
         assert_eq!(m.count(Decision::RatelimitHold), holds);
         assert_eq!(m.current(0) == Some(second), version == BoostPreempts::V1);
     }

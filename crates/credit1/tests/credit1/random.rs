@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use vcoop_credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
 use vcoop_sched::config::Topology;
-use vcoop_sched::{CpuId, CpuSet, EntId, Leave, Waker};
+use vcoop_sched::{CpuId, CpuSet, EntId, LeaveReason, Waker};
 
 use crate::driver::{HOG, MS, Machine, US, Work, config};
 
@@ -11,17 +11,17 @@ use crate::driver::{HOG, MS, Machine, US, Work, config};
 enum Op {
     Run(u64),
     Wake(usize, bool, Option<u32>),
-    Leave(u32, Leave),
+    Leave(u32, LeaveReason),
     SetCpus(usize, u64),
     SetRatelimit(u16, Option<u64>),
 }
 
 fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
     let leave = prop_oneof![
-        3 => Just(Leave::Blocked),
-        1 => Just(Leave::Preempted),
-        1 => Just(Leave::Yield),
-        1 => Just(Leave::Exit)
+        3 => Just(LeaveReason::Blocked),
+        1 => Just(LeaveReason::Preempted),
+        1 => Just(LeaveReason::Yield),
+        1 => Just(LeaveReason::Exit)
     ];
     prop_oneof![
         4 => (0u64..40 * MS).prop_map(Op::Run),
@@ -121,9 +121,9 @@ proptest! {
                     awake[i] = !dead[i];
                 }
                 Op::Leave(c, leave) => {
-                    if matches!(leave, Leave::Blocked | Leave::Exit) && let Some(e) = m.current(c) {
+                    if matches!(leave, LeaveReason::Blocked | LeaveReason::Exit) && let Some(e) = m.current(c) {
                         awake[e.index()] = false;
-                        dead[e.index()] = leave == Leave::Exit;
+                        dead[e.index()] = leave == LeaveReason::Exit;
                     }
                     m.schedule(c, leave);
                 }

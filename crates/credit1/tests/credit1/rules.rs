@@ -3,7 +3,7 @@
 use vcoop_credit1::{Credit1Config, XenVersion};
 use vcoop_credit1::{Decision, Pri};
 use vcoop_sched::config::Topology;
-use vcoop_sched::{CpuId, CpuSet, EntId, Leave};
+use vcoop_sched::{CpuId, CpuSet, EntId, LeaveReason};
 
 use crate::driver::{HOG, MS, Machine, US, Work, config};
 
@@ -86,7 +86,7 @@ fn light_and_heavy() -> (Machine, EntId, EntId) {
 fn who_is_out_of_credit_is_not_boosted() {
     let (mut m, light, _) = light_and_heavy();
     let boosts = m.count(Decision::Boost);
-    m.schedule(0, Leave::Blocked);
+    m.schedule(0, LeaveReason::Blocked);
     m.wake(light);
     assert_eq!((m.credit.pri(light), m.count(Decision::Boost)), (Pri::Over, boosts));
 }
@@ -98,13 +98,13 @@ fn burning_is_exact_and_carries_what_is_less_than_a_credit() {
         let e = m.start(1, &[0], HOG);
         for credit in [after_50us, -1] {
             m.run_for(50 * US);
-            m.schedule(0, Leave::Blocked);
+            m.schedule(0, LeaveReason::Blocked);
             assert_eq!(m.credit.credit(e), credit);
             m.run_for(20 * US);
             m.wake(e);
         }
         m.run_for(5 * MS);
-        m.schedule(0, Leave::Blocked);
+        m.schedule(0, LeaveReason::Blocked);
         assert_eq!(m.credit.credit(e), -51);
     }
 }
@@ -125,7 +125,7 @@ fn a_full_account_leaves_the_list_with_half_of_it() {
     let mut m = Machine::new(&config(1, 1));
     let e = m.start(1, &[0], HOG);
     m.run_for(35 * MS);
-    m.schedule(0, Leave::Blocked);
+    m.schedule(0, LeaveReason::Blocked);
     // 0 at 30 ms, 50 burnt; 300 earned at 60 and at 90 ms: 550 is full.
     m.run_for(30 * MS);
     assert_eq!(m.credit.credit(e), 250);
@@ -219,7 +219,7 @@ fn a_yield_ends_the_ratelimit_today_and_not_in_4_2() {
         let a = m.start(1, &[0], HOG);
         m.start(2, &[0], HOG);
         m.run_for(300 * US);
-        m.schedule(0, Leave::Yield);
+        m.schedule(0, LeaveReason::Yield);
         assert_eq!(m.current(0) == Some(a), stays);
     }
 }
@@ -232,7 +232,7 @@ fn a_yielder_lets_one_less_urgent_go_first() {
     m.run_for(92 * MS);
     assert_eq!((m.current(0), m.queue(0)), (Some(a), vec![b, c]));
     assert_eq!([a, b, c].map(|e| m.credit.pri(e)), [Pri::Under, Pri::Over, Pri::Over]);
-    m.schedule(0, Leave::Yield);
+    m.schedule(0, LeaveReason::Yield);
     assert_eq!((m.current(0), m.queue(0)), (Some(b), vec![a, c]));
 }
 
@@ -332,7 +332,7 @@ fn an_idle_cpu_takes_who_waits_and_respects_affinity() {
         m.credit.set_cpus(m.now, waits, cpus.iter().copied().collect());
         m.run_for(2 * MS);
         assert_eq!((m.current(1), m.queue(0)), (Some(blocks), vec![waits]));
-        m.schedule(1, Leave::Blocked);
+        m.schedule(1, LeaveReason::Blocked);
         assert_eq!(m.current(1) == Some(waits), taken);
     }
 }
@@ -388,7 +388,7 @@ fn ticks_stop_while_a_cpu_idles() {
     let e = m.start(1, &[1], HOG);
     assert_eq!(m.credit.deadline(CpuId(1)), Some(10 * MS));
     m.run_for(13 * MS);
-    m.schedule(1, Leave::Blocked);
+    m.schedule(1, LeaveReason::Blocked);
     assert_eq!(m.credit.deadline(CpuId(1)), None);
     m.wake(e);
     assert_eq!(m.credit.deadline(CpuId(1)), Some(20 * MS), "on the grid that all CPUs share");

@@ -8,9 +8,9 @@ use vcoop_abi::{FromGuest, GuestArea, GuestWords, Hints, Intent, Remote, Status,
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::deadline;
 use vcoop_vmm::VcpuThread;
-use vcoop_window::{Clock, Number, Window};
+use vcoop_window::{Clock, VcpuNumbers, Window};
 
-use super::{Found, Shares};
+use super::{Shares, WindowFound};
 use crate::port::Page;
 
 /// Rate limit of the looks at vCPUs' words that a guest causes by ringing: a burst (beside one look for each vCPU), and
@@ -52,7 +52,7 @@ pub(super) struct Link {
     clock: Clock,
     ping: u64,
     lead: Ns,
-    vcpus: Vec<Of>,
+    vcpus: Vec<LinkedVcpu>,
     /// Looks left in the rate limit.
     looks: f64,
     counted: Ns,
@@ -62,13 +62,13 @@ pub(super) struct Link {
 
 /// What a guest says of a vCPU: its words, its deadline, what others have put on its queue, and the time of its last
 /// answer about the clock, which a vCPU stores before it rings.
-type Said = (GuestWords, [FromGuest<u64>; 3]);
+type VcpuReading = (GuestWords, [FromGuest<u64>; 3]);
 
 /// A vCPU of the guest.
 #[derive(Clone, Copy, Debug, Default)]
-struct Of {
+struct LinkedVcpu {
     /// What was said when news was last looked for.
-    said: Option<Said>,
+    said: Option<VcpuReading>,
     /// Slot of its pages in the window.
     slot: Option<u64>,
     /// The last deadline for which it was boosted, in guest TSC.
@@ -100,7 +100,7 @@ impl Link {
             clock: Clock::new(1, 1),
             ping: 0,
             lead: deadline::lead(advance),
-            vcpus: vec![Of::default(); vcpus],
+            vcpus: vec![LinkedVcpu::default(); vcpus],
             looks: LOOKS_BURST,
             counted: now,
             search_at: 0,
@@ -118,7 +118,7 @@ impl Link {
     }
 
     /// A search has ended. The state of the old window is dropped by [`Self::changed`].
-    pub(super) fn searched(&mut self, found: Option<Found>, now: Ns) {
+    pub(super) fn searched(&mut self, found: Option<WindowFound>, now: Ns) {
         self.search_at = now.saturating_add(SEARCH_NS);
         if let Some((window, address)) = found {
             (self.window, self.address, self.registration) = (window, address, None);
@@ -129,7 +129,7 @@ impl Link {
     /// anew. `threads`: the vCPUs' threads, whose numbers tell which slot is whose.
     pub(super) fn changed(&mut self, threads: &[VcpuThread]) -> bool {
         let now = registration(&self.window);
-        let number = |of: &VcpuThread| Number { index: of.index, kvm_id: of.kvm_id };
+        let number = |of: &VcpuThread| VcpuNumbers { index: of.index, kvm_id: of.kvm_id };
         let slots = self.window.slots_of(&threads.iter().map(number).collect::<Vec<_>>());
         let same = self.registration == now
             && self.vcpus.iter().map(|of| of.slot).eq(slots.iter().copied());
@@ -142,7 +142,11 @@ impl Link {
         }
         self.registration = now;
         let remote = |slot| self.window.guest(slot).map_or(0, |page| sent(&page.area));
-        let of = |slot: Option<u64>| Of { slot, remote: slot.map_or(0, remote), ..Of::default() };
+        let of = |slot: Option<u64>| LinkedVcpu {
+            slot,
+            remote: slot.map_or(0, remote),
+            ..LinkedVcpu::default()
+        };
         self.vcpus = slots.into_iter().map(of).collect();
         true
     }
@@ -486,7 +490,7 @@ pub(super) mod tests {
     #[test]
     fn a_guest_that_registers_anew_all_the_time_is_charged_for_all_of_its_vcpus() {
         let (mut link, _window) = guest();
-        link.vcpus = vec![super::Of::default(); 64];
+        link.vcpus = vec![super::LinkedVcpu::default(); 64];
         assert_eq!((link.cost_of_all(), link.cost_of_ring(1)), (64, 5));
         link.registration = Some(1);
         assert_eq!((link.cost_of_all(), link.cost_of_ring(1)), (256, 256));
@@ -508,7 +512,7 @@ pub(super) mod tests {
     fn a_guest_with_more_vcpus_may_ring_more_often_up_to_a_limit() {
         for (vcpus, gap) in [(1, 200_000), (2, 200_000), (4, 100_000), (8, 50_000), (512, 50_000)] {
             let (mut link, _window) = guest();
-            link.vcpus = vec![super::Of::default(); vcpus];
+            link.vcpus = vec![super::LinkedVcpu::default(); vcpus];
             let mut all =
                 |from: Ns, gap: Ns| (0..5_000).all(|i| link.charge(from + i * gap, 1).is_ok());
             assert!(all(0, gap), "{vcpus}");

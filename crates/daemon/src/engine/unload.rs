@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::aside;
+use super::spawn_at_normal_priority;
 
 /// Things that are being dropped, each by a thread of its own.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ impl Unloading {
             own.done();
         };
         // Without a thread it has been dropped here.
-        if aside("unload", drops).is_err() {
+        if spawn_at_normal_priority("unload", drops).is_err() {
             self.done();
         }
     }

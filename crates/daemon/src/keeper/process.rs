@@ -14,7 +14,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_service::write_at_once;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes, SleepsIn};
+use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes, SyscallFile};
 
 use super::slots::{MOST_SLOTS, Slots, Stall};
 
@@ -32,20 +32,20 @@ const MOST_LINE: usize = 4096;
 
 /// A thread that the keeper takes care of.
 #[derive(Debug)]
-struct Held {
+struct KeptThread {
     captured: Captured,
     times: Option<RunTimes>,
-    sleeps_in: Option<SleepsIn>,
+    sleeps_in: Option<SyscallFile>,
     lending: Lending,
     /// `acts`, and CPU time when that was first seen, if the thread was boosted at each look since.
     since: Option<(u64, Ns)>,
 }
 
-impl Held {
+impl KeptThread {
     fn new(
         captured: Captured,
         times: io::Result<RunTimes>,
-        sleeps_in: io::Result<SleepsIn>,
+        sleeps_in: io::Result<SyscallFile>,
     ) -> Self {
         let (times, sleeps_in) = (times.ok(), sleeps_in.ok());
         Self { captured, times, sleeps_in, lending: Lending::default(), since: None }
@@ -95,7 +95,7 @@ pub fn run(journal: &Path) -> io::Result<()> {
 
 /// Serves the owner until it has died.
 fn serve(pipe: impl AsFd, slots: &Slots, journal: &Path) -> io::Result<()> {
-    let mut held: BTreeMap<usize, Held> = BTreeMap::new();
+    let mut held: BTreeMap<usize, KeptThread> = BTreeMap::new();
     let mut bytes = Vec::new();
     let mut next_look = Instant::now() + LOOK;
     loop {
@@ -156,7 +156,7 @@ fn outlive() {
 }
 
 /// Handles a message.
-fn listen(held: &mut BTreeMap<usize, Held>, line: &str) {
+fn listen(held: &mut BTreeMap<usize, KeptThread>, line: &str) {
     let (verb, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
     let (slot, thread) = rest.split_once(' ').unwrap_or((rest, ""));
     match (verb, slot.parse::<usize>()) {
@@ -165,10 +165,11 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) {
             match Baseline::parse(thread).map(Captured::again) {
                 Some(Ok(Some(captured))) => {
                     let tid = captured.baseline().tid;
-                    let new = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
+                    let new =
+                        KeptThread::new(captured, RunTimes::open(tid), SyscallFile::open(tid));
                     // The same thread with a new baseline: its process may change that at any time.
                     let lending = held.get(&slot).map_or(new.lending, |held| held.lending);
-                    held.insert(slot, Held { lending, ..new });
+                    held.insert(slot, KeptThread { lending, ..new });
                 }
                 // It has ended.
                 Some(Ok(None)) => {}
@@ -181,7 +182,7 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) {
 }
 
 /// Takes back the boosts that a stalled owner should have ended.
-fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
+fn look(slots: &Slots, held: &mut BTreeMap<usize, KeptThread>) {
     let now = monotonic();
     for (slot, thread) in held.iter_mut() {
         let words = slots.get(*slot);
@@ -193,7 +194,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
         let ran = thread.times.as_ref().map(|times| times.read().ran_ns);
         let stall = words.stall(now, ran.unwrap_or(0), &mut thread.since);
         let sleeps_in = thread.sleeps_in.as_ref();
-        let lends = || sleeps_in.is_some_and(SleepsIn::lends);
+        let lends = || sleeps_in.is_some_and(SyscallFile::lends);
         let stall = stall.or_else(|| thread.lending.look(ran, lends).then_some(Stall::Lends));
         if let Some(stall) = stall {
             if stall == Stall::Lends {
@@ -211,7 +212,7 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
 }
 
 /// The owner is gone: restores all threads.
-fn restore_all(held: BTreeMap<usize, Held>, journal: &Path) {
+fn restore_all(held: BTreeMap<usize, KeptThread>, journal: &Path) {
     let mut whole = true;
     for thread in held.values() {
         if let Err(why) = thread.captured.restore() {
@@ -250,9 +251,9 @@ mod tests {
 
     use vcoop_policy::thread::Policy;
     use vcoop_testing::{Skip, until};
-    use vcoop_threads::{Attributes, Captured, RunTimes, SleepsIn, gettid};
+    use vcoop_threads::{Attributes, Captured, RunTimes, SyscallFile, gettid};
 
-    use super::{Held, Lending, MOST_LINE, Slots, listen, look, serve};
+    use super::{KeptThread, Lending, MOST_LINE, Slots, listen, look, serve};
 
     /// `futex(2)` with an operation on a word.
     fn futex(word: &AtomicU32, operation: libc::c_int) {
@@ -304,7 +305,7 @@ mod tests {
         assert!(is_urgent(held_by), "it has what the other one was lent");
         slots.get(0).due(None);
         slots.get(0).boosted(false, 0);
-        let held = Held::new(captured, RunTimes::open(tid), SleepsIn::open(tid));
+        let held = KeptThread::new(captured, RunTimes::open(tid), SyscallFile::open(tid));
         let mut held = BTreeMap::from([(0, held)]);
         let looks = (1..=25).find(|_| {
             look(&slots, &mut held);

@@ -7,7 +7,7 @@ use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::repay::LEARNING_NS;
 
-use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
+use super::{Backend, Column, Kvm, Sim, SimOfThisHost, Unavailable};
 use crate::fit::fit;
 use crate::format;
 use crate::params;
@@ -122,7 +122,7 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
         }
     };
     if request.choice == Choice::Auto {
-        let here = SimHere(ThisHost::look());
+        let here = SimOfThisHost(ThisHost::look());
         let how = here.0.describe();
         let costs = selection.plans.first().map_or("", |plan| &plan.host.profile);
         selection.note = Some(format!(

@@ -33,9 +33,9 @@ impl Backend for Sim {
 
 /// The simulator of this host, whatever host the plan has: for the column beside a live one.
 #[derive(Clone, Debug)]
-pub struct SimHere(pub ThisHost);
+pub struct SimOfThisHost(pub ThisHost);
 
-impl Backend for SimHere {
+impl Backend for SimOfThisHost {
     fn name(&self) -> &'static str {
         SIM
     }

@@ -14,8 +14,8 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
-use vcoop_observe::{NO_EXITS, Nobody, Observation, Slicing, Subject};
-use vcoop_threads::{Stay, affinity};
+use vcoop_observe::{NO_EXITS, NoObserver, Observation, ObservedVm, Slicing};
+use vcoop_threads::{AffinityGuard, affinity};
 use vcoop_vmm::Vm as Found;
 
 use super::{Backend, Unavailable};
@@ -25,7 +25,7 @@ use exec::Exec;
 use probe::HostProbe;
 
 /// Applies policies to the VM.
-pub trait Applies: Send + fmt::Debug {
+pub trait PolicyApplier: Send + fmt::Debug {
     /// Applies the plan's policy, in place of the one in force.
     ///
     /// # Errors
@@ -38,12 +38,12 @@ pub trait Applies: Send + fmt::Debug {
     /// # Errors
     ///
     /// Why not.
-    fn take_back(&mut self) -> Result<Applied, String>;
+    fn take_back(&mut self) -> Result<PolicyOutcome, String>;
 }
 
 /// What a policy did while in force, over all vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct PolicyOutcome {
     /// Boosts.
     pub boosts: u64,
     /// Times the budget ended or prevented a boost.
@@ -65,7 +65,7 @@ pub struct Applied {
 /// Throttles a second from which there is a note.
 const MANY_THROTTLES: f64 = 1.0;
 
-impl Applied {
+impl PolicyOutcome {
     /// Adds the numbers of another run that notes use.
     fn add(&mut self, run: &Self) {
         self.throttles += run.throttles;
@@ -105,14 +105,14 @@ impl Applied {
 #[derive(Debug)]
 pub struct Vm {
     found: Found,
-    applies: Mutex<Box<dyn Applies>>,
+    applies: Mutex<Box<dyn PolicyApplier>>,
     /// Whether a thread of the host measures beside the VM.
     probes: bool,
     /// Command that runs meanwhile.
     command: Option<String>,
     notes: Mutex<Vec<Note>>,
     /// Sums over all runs, by policy.
-    totals: Mutex<BTreeMap<String, Applied>>,
+    totals: Mutex<BTreeMap<String, PolicyOutcome>>,
     /// Whether a turn saw exits of the VM.
     saw_exits: AtomicBool,
     /// Lengths of complete turns: at least as planned, and as long as the command.
@@ -124,7 +124,7 @@ impl Vm {
     /// runs during each measurement, and prints `NAME=NUMBER`.
     pub fn new(
         found: Found,
-        applies: Box<dyn Applies>,
+        applies: Box<dyn PolicyApplier>,
         probes: bool,
         command: Option<String>,
     ) -> Self {
@@ -162,7 +162,8 @@ impl Vm {
         let name = &self.found.name;
         let said = |e: &dyn fmt::Display| e.to_string();
         let cpus = affinity(0).unwrap_or_default();
-        let mut observation = Observation::new(Subject::of(&self.found)).map_err(|e| said(&e))?;
+        let mut observation =
+            Observation::new(ObservedVm::of(&self.found)).map_err(|e| said(&e))?;
         let pause = |observation: &mut Observation, until: Instant, observer: &mut dyn Observer| {
             while Instant::now() < until && !stop() {
                 let left = until.saturating_duration_since(Instant::now());
@@ -171,7 +172,7 @@ impl Vm {
             }
         };
         let warm = Instant::now() + Duration::from_nanos(plan.warmup_ns);
-        pause(&mut observation, warm, &mut Nobody);
+        pause(&mut observation, warm, &mut NoObserver);
         let length = Duration::from_nanos(plan.duration_ns);
         let probe = self.probes.then(|| HostProbe::start(&self.cpu_sets()));
         observation.begin(Slicing { slices: plan.slices, duration_ns: plan.duration_ns });
@@ -179,7 +180,7 @@ impl Vm {
         let mut exec = None;
         if let Some(line) = &self.command {
             // It may run where this process may, and not only where the observation keeps this thread.
-            let _anywhere = Stay::on(&cpus);
+            let _anywhere = AffinityGuard::on(&cpus);
             exec = Some(Exec::start(line, name, &plan.policy_name, length)?);
         }
         pause(&mut observation, began + length, observer);
@@ -231,8 +232,8 @@ fn of_all_turns(mut notes: Vec<Note>, saw_exits: bool) -> Vec<Note> {
 /// back from a VM that has ended.
 fn both(
     measured: Result<Recording, String>,
-    applied: Result<Applied, String>,
-) -> Result<(Recording, Applied), String> {
+    applied: Result<PolicyOutcome, String>,
+) -> Result<(Recording, PolicyOutcome), String> {
     match (measured, applied) {
         (Ok(recording), Ok(applied)) => Ok((recording, applied)),
         (Err(why), Err(also)) => Err(format!("{why}; {also}")),
@@ -262,7 +263,7 @@ impl Backend for Vm {
     }
 
     fn available(&self) -> Result<(), Unavailable> {
-        Observation::new(Subject::of(&self.found)).map(drop)
+        Observation::new(ObservedVm::of(&self.found)).map(drop)
     }
 
     fn environment(&self) -> BTreeMap<String, String> {
@@ -281,7 +282,7 @@ impl Backend for Vm {
 
     fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
         let plan = run.plan;
-        let mut nobody = Nobody;
+        let mut nobody = NoObserver;
         let observer: &mut dyn Observer = match run.observer {
             Some(observer) => observer,
             None => &mut nobody,
@@ -293,7 +294,7 @@ impl Backend for Vm {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         totals.entry(plan.policy_name.clone()).or_default().add(&applied);
         drop(totals);
-        let name = Subject::of(&self.found).name;
+        let name = ObservedVm::of(&self.found).name;
         let (for_s, vcpus) = (applied.for_ns.max(1) as f64 / 1e9, self.found.vcpus.len() as f64);
         recording.put(&name, "boosts", "1/s", applied.boosts as f64 / for_s);
         recording.put(&name, "throttles", "1/s", applied.throttles as f64 / for_s);
@@ -308,7 +309,7 @@ impl Backend for Vm {
 
 #[cfg(test)]
 mod tests {
-    use super::{Applied, NO_EXITS, Note, Recording, both, of_all_turns, range};
+    use super::{NO_EXITS, Note, PolicyOutcome, Recording, both, of_all_turns, range};
 
     #[test]
     fn no_exits_are_told_only_if_no_turn_saw_any() {
@@ -323,7 +324,7 @@ mod tests {
         let none = || Err("web: no policy is applied to it".to_owned());
         let told = |measured, applied| both(measured, applied).map(drop).unwrap_err();
         assert_eq!(told(ended(), none()), "web has ended; web: no policy is applied to it");
-        assert_eq!(told(ended(), Ok(Applied::default())), "web has ended");
+        assert_eq!(told(ended(), Ok(PolicyOutcome::default())), "web has ended");
         assert!(told(Ok(Recording::default()), none()).starts_with("web: no policy"));
     }
 
@@ -338,8 +339,14 @@ mod tests {
     #[test]
     fn a_budget_that_was_too_small_is_named() {
         let of = |throttles, too_long, by_vm| {
-            Applied { throttles, too_long, by_vm, for_ns: 10_000_000_000, ..Applied::default() }
-                .note("dynamic")
+            PolicyOutcome {
+                throttles,
+                too_long,
+                by_vm,
+                for_ns: 10_000_000_000,
+                ..PolicyOutcome::default()
+            }
+            .note("dynamic")
         };
         assert_eq!(of(10, 10, 0), None);
         let named = |too_long, by_vm, keys: &str| {

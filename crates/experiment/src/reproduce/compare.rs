@@ -12,7 +12,7 @@ use super::document::{
 use super::{Measurement, Selection};
 use crate::params;
 use crate::published::{
-    CYCLES, Check, Claim, Column, Coordinates, Form, Quantity, Row, TIMES, Table,
+    CYCLES, Check, Claim, Column, Coordinates, Quantity, QuantityForm, Row, TIMES, Table,
 };
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
@@ -199,12 +199,14 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     let other_policy = check.to.as_ref().unwrap_or(&check.policy);
     let value = || -> Option<f64> {
         Some(match check.form {
-            Form::Value => of(&check.policy, &place)?,
-            Form::Ratio => ratio(of(&check.policy, &place)? / of(other_policy, &other_place)?),
-            Form::Difference => {
+            QuantityForm::Value => of(&check.policy, &place)?,
+            QuantityForm::Ratio => {
+                ratio(of(&check.policy, &place)? / of(other_policy, &other_place)?)
+            }
+            QuantityForm::Difference => {
                 scalar(of(&check.policy, &place)? - of(other_policy, &other_place)?)
             }
-            Form::Share => match series(&check.policy, &place)? {
+            QuantityForm::Share => match series(&check.policy, &place)? {
                 Series::Latency(s) => ratio(s.parts_mean.get(check.part.as_deref()?)? / s.mean?),
                 Series::Scalar(_) => return None,
             },
@@ -213,7 +215,7 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     let value = value().filter(|v| v.is_finite());
     let to_baseline = document.is_some_and(|d| check.to.as_ref() == Some(&d.baseline))
         && check.to_cell.is_empty();
-    let shown = check.form == Form::Ratio && to_baseline && check.per.is_none();
+    let shown = check.form == QuantityForm::Ratio && to_baseline && check.per.is_none();
     let ci95 = series(&check.policy, &place).filter(|_| shown);
     let ci95 = ci95.and_then(|series| interval(series, check.quantity));
     let keeps = |v: f64| {
@@ -237,7 +239,9 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
 fn unit(check: &Check, key: Option<&Key>) -> String {
     let own = key.map_or("", |key| &key.unit);
     let unit = match (check.form, check.quantity, &check.per) {
-        (Form::Ratio | Form::Share, ..) | (_, Quantity::Interleaved, _) | (.., Some(_)) => "",
+        (QuantityForm::Ratio | QuantityForm::Share, ..)
+        | (_, Quantity::Interleaved, _)
+        | (.., Some(_)) => "",
         (_, Quantity::Curve, _) => "s",
         _ => own,
     };
@@ -308,10 +312,10 @@ fn words(check: &Check) -> String {
         to = format!("{to} at {}", params::words(&params::short(&check.to_cell)));
     }
     match check.form {
-        Form::Value => format!("{probe} {quantity}, {policy}"),
-        Form::Ratio => format!("{probe} {quantity}, {policy} / {to}"),
-        Form::Difference => format!("{probe} {quantity}, {policy} - {to}"),
-        Form::Share => {
+        QuantityForm::Value => format!("{probe} {quantity}, {policy}"),
+        QuantityForm::Ratio => format!("{probe} {quantity}, {policy} / {to}"),
+        QuantityForm::Difference => format!("{probe} {quantity}, {policy} - {to}"),
+        QuantityForm::Share => {
             format!("{probe} share of {} in mean, {policy}", check.part.as_deref().unwrap_or("?"))
         }
     }

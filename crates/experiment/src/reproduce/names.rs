@@ -17,7 +17,7 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
     let of = |name: &str| all.iter().find(|scenario| scenario.name == name);
     for (i, table) in publication.tables.iter().enumerate() {
         let Some(scenario) = of(&table.scenario) else { continue };
-        let mut held = Held { publication, scenario, found: &mut found };
+        let mut held = NameCheck { publication, scenario, found: &mut found };
         let at = |list: &'static str, j: usize, key: &'static str| -> [Step<'static>; 5] {
             ["table".into(), i.into(), list.into(), j.into(), key.into()]
         };
@@ -47,7 +47,7 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
     }
     for (i, histogram) in publication.histograms.iter().enumerate() {
         let Some(scenario) = of(&histogram.scenario) else { continue };
-        let mut held = Held { publication, scenario, found: &mut found };
+        let mut held = NameCheck { publication, scenario, found: &mut found };
         held.probe(&histogram.probe, &["histogram".into(), i.into(), "probe".into()]);
         for (j, column) in histogram.columns.iter().enumerate() {
             let at = |key| ["histogram".into(), i.into(), "column".into(), j.into(), key];
@@ -58,7 +58,7 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
     for (i, claim) in publication.claims.iter().enumerate() {
         for (j, check) in claim.checks.iter().enumerate() {
             let Some(scenario) = of(&check.scenario) else { continue };
-            let mut held = Held { publication, scenario, found: &mut found };
+            let mut held = NameCheck { publication, scenario, found: &mut found };
             let at = |key| ["claim".into(), i.into(), "check".into(), j.into(), key];
             held.policy(&check.policy, &at("policy".into()));
             if let Some(to) = &check.to {
@@ -78,13 +78,13 @@ pub(super) fn wrong(publication: &Publication, all: &[ScenarioPlans<'_>]) -> Vec
 }
 
 /// A scenario, and the publication that is checked against it.
-struct Held<'h> {
+struct NameCheck<'h> {
     publication: &'h Publication,
     scenario: &'h ScenarioPlans<'h>,
     found: &'h mut Vec<Diagnostic>,
 }
 
-impl Held<'_> {
+impl NameCheck<'_> {
     fn refuse(&mut self, path: &[Step<'_>], message: String, help: Option<String>) {
         self.found.push(self.publication.origin.at(path, message, help));
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::analysis::{Metadata, document};
 use vcoop_experiment::backend::{Backend, Column};
 use vcoop_experiment::result::{Document, Key};
-use vcoop_experiment::runner::{Control, Experiment, Measured, RunError};
+use vcoop_experiment::runner::{Control, Experiment, Measurements, RunError};
 use vcoop_experiment::simulate;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording};
@@ -20,13 +20,13 @@ pub(crate) fn plans(name: &str, sets: &[&str], policies: &[&str]) -> Vec<Plan> {
 
 /// Simulates plans and makes the document.
 pub(crate) fn simulated(plans: &[Plan], jobs: usize) -> Document {
-    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    let about = Metadata { baseline: "vanilla".to_owned(), ..Metadata::default() };
     simulate(plans, jobs, about).unwrap()
 }
 
 /// Runs plans and makes the document.
 pub(crate) fn run(plans: &[Plan], backend: &'static dyn Backend, jobs: usize) -> Document {
-    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    let about = Metadata { baseline: "vanilla".to_owned(), ..Metadata::default() };
     document(plans, &measured(plans, backend, jobs).unwrap(), about)
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn measured(
     plans: &[Plan],
     backend: &dyn Backend,
     jobs: usize,
-) -> Result<Measured, RunError> {
+) -> Result<Measurements, RunError> {
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
     let columns = [Column::all(backend, plans.len())];

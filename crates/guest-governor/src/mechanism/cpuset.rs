@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::change::{Change, Changes, Target, Undone, give_back, is_gone, same};
+use crate::change::{Change, Changes, Target, UndoReport, give_back, is_gone, same};
 use crate::contents::Contents;
 use crate::cpus::{self, Cpus};
 use crate::error::{FoldError, ROOT};
@@ -241,7 +241,7 @@ fn is_used(roots: &Roots, contents: &Contents) -> bool {
     })
 }
 
-pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
+pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut UndoReport) {
     let mut control = None;
     if std::mem::take(&mut contents.controllers) && is_enabled(roots) {
         let target = Target::Controllers;

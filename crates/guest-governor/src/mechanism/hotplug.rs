@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cpuset;
-use crate::change::{Change, Changes, Target, Undone, give_back, is_gone};
+use crate::change::{Change, Changes, Target, UndoReport, give_back, is_gone};
 use crate::contents::Contents;
 use crate::cpus::Cpus;
 use crate::error::{FoldError, ROOT};
@@ -70,7 +70,7 @@ pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Cha
     all
 }
 
-pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
+pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut UndoReport) {
     let offline = contents.cpus.clone();
     for cpu in &offline {
         let target = Target::Cpu(*cpu);

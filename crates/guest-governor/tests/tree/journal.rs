@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use vcoop_guest_governor::{By, FoldError, Journal, Layout, cpus, restore};
+use vcoop_guest_governor::{FoldError, Journal, Layout, Mechanism, cpus, restore};
 use vcoop_service::FolderError;
 
 use crate::looks::refuse;
@@ -21,7 +21,7 @@ fn put_journal(tree: &Tree, text: &str, mode: u32) {
 fn what_a_killed_process_left_is_undone_once() {
     let mut tree = Tree::new(4, 1);
     ["back.slice", "gone.slice", "new.slice"].iter().for_each(|slice| tree.cgroup(slice, ""));
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     // As `kill -9`: nothing is dropped, and the kernel releases the lock.
     let journal = tree.get("run/guest.journal");
@@ -47,7 +47,7 @@ fn what_a_killed_process_left_is_undone_once() {
 
 #[test]
 fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() {
-    let (tree, fold) = Tree::folded(4, By::Cpuset);
+    let (tree, fold) = Tree::folded(4, Mechanism::Cpuset);
     let journal = tree.get("run/guest.journal");
     drop(fold);
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
@@ -78,7 +78,7 @@ fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() 
 #[test]
 fn two_refuse_each_other() {
     let tree = Tree::new(4, 1);
-    let fold = tree.fold(By::Cpuset, step());
+    let fold = tree.fold(Mechanism::Cpuset, step());
     let why = tree.journal().unwrap_err();
     assert!(matches!(&why, FoldError::Folder(FolderError::Busy(..))), "{why}");
     // Also with a journal elsewhere, and by other means.
@@ -113,7 +113,7 @@ fn who_is_not_root_cannot_hold_the_lock() {
 fn a_cgroup_that_comes_in_place_of_another_is_another() {
     let mut tree = Tree::new(4, 1);
     tree.cgroup("gone.slice", "");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     // Made before the one that goes, so that it has another number.
     tree.cgroup("new.slice", "1-3");
@@ -131,7 +131,7 @@ fn a_cgroup_that_comes_in_place_of_another_is_another() {
 #[test]
 fn what_is_ours_stays_so_after_a_change_that_was_refused() {
     let file = "sys/fs/cgroup/user.slice/cpuset.cpus";
-    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Cpuset);
     refuse(&tree, file);
     tree.decide(&mut fold, 50, 20);
     assert_eq!(fold.numbers().refusals, 1);
@@ -145,7 +145,7 @@ fn what_is_ours_stays_so_after_a_change_that_was_refused() {
 #[test]
 fn cpus_that_are_brought_back_are_waited_for() {
     let effective = "sys/fs/cgroup/cpuset.cpus.effective";
-    let (mut tree, mut fold) = Tree::folded(4, By::Hotplug);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Hotplug);
     // By a wider look, and by the end.
     for ends in [false, true] {
         tree.put("sys/devices/system/cpu/online", "0-2");
@@ -179,7 +179,7 @@ fn cpus_that_are_brought_back_are_waited_for() {
 fn a_panic_undoes_everything() {
     let mut tree = Tree::new(4, 1);
     let before = tree.files();
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     assert_ne!(tree.files(), before);
     let died = std::thread::spawn(move || {
@@ -201,7 +201,7 @@ fn a_controller_that_others_use_by_the_end_stays_enabled() {
     ] {
         let mut tree = Tree::new(4, 1);
         tree.put(control, "cpu");
-        let mut fold = tree.fold(By::Cpuset, step());
+        let mut fold = tree.fold(Mechanism::Cpuset, step());
         tree.decide(&mut fold, 50, 20);
         // The kernel's state after that.
         tree.put(control, "cpuset cpu");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use vcoop_guest_governor::{By, Look, cpus};
+use vcoop_guest_governor::{Evaluation, Mechanism, cpus};
 use vcoop_policy::govern::{GovernorConfig, Kind};
 
 use crate::{SECOND, Tree, step};
@@ -12,7 +12,7 @@ use crate::{SECOND, Tree, step};
 fn a_late_look_is_followed_by_a_whole_interval() {
     let mut tree = Tree::new(8, 1);
     let config = GovernorConfig::new(Kind::Proportional);
-    let mut fold = tree.fold(By::Cpuset, config);
+    let mut fold = tree.fold(Mechanism::Cpuset, config);
     let every = Duration::from_nanos(config.interval_ns);
     let (last, ms) = (tree.now, Duration::from_millis);
     let next = |late: u64| fold.next_look(last, last + ms(late)) - last;
@@ -28,7 +28,7 @@ fn a_late_look_is_followed_by_a_whole_interval() {
     tree.now += ms(1);
     tree.steal.iter_mut().for_each(|ticks| *ticks += 1);
     tree.stat();
-    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
+    assert_eq!(fold.look(|| tree.now).unwrap(), Evaluation::default());
     // Time in which it did not look counts at the next look.
     tree.now += ms(249);
     tree.busy.iter_mut().for_each(|ticks| *ticks += 20);
@@ -42,7 +42,7 @@ fn a_late_look_is_followed_by_a_whole_interval() {
 #[test]
 fn the_time_of_a_look_is_that_of_the_counters() {
     let mut tree = Tree::new(2, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.now += SECOND;
     // It is preempted for 100 ms as it reads them, and then not again.
     let calls = std::cell::Cell::new(0);
@@ -78,7 +78,7 @@ fn the_width_is_what_the_kernel_has_let_be_done() {
     // It has none of the CPUs that are used, and is left alone: it is not what keeps the guest wide.
     tree.cgroup("own.slice", "3");
     slices.iter().for_each(|file| refuse(&tree, file));
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     for looks in 1..=2 {
         let look = tree.look(&mut fold, 50, 20);
         let decision = look.decision.unwrap();
@@ -103,7 +103,7 @@ fn the_width_is_what_the_kernel_has_let_be_done() {
     // Without the controller nothing can be done at all.
     drop(fold);
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     refuse(&tree, "sys/fs/cgroup/cgroup.subtree_control");
     assert!(!tree.decide(&mut fold, 50, 20).is_change());
     assert_eq!((fold.numbers().width, fold.numbers().refusals), (4, 1));
@@ -120,7 +120,7 @@ fn a_refusal_that_lasts_does_not_keep_the_guest_folded() {
     let mut tree = Tree::new(4, 1);
     tree.cgroup("own.slice", "0-2");
     refuse(&tree, "sys/fs/cgroup/own.slice/cpuset.cpus");
-    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    let mut fold = tree.fold(Mechanism::Cpuset, GovernorConfig::new(Kind::Proportional));
     assert_eq!(cpus::show(&tree.decide(&mut fold, 50, 50).after), "0-2");
     assert_eq!(tree.cpus_of("user.slice"), "0-1\n");
     let looks = (1..9).find(|_| tree.decide(&mut fold, 10, 0).after.len() == 4);
@@ -132,7 +132,7 @@ fn a_cpu_that_does_not_go_offline_is_in_use() {
     let mut tree = Tree::new(4, 2);
     let file = "sys/devices/system/cpu/cpu2/online";
     refuse(&tree, file);
-    let mut fold = tree.fold(By::Hotplug, step());
+    let mut fold = tree.fold(Mechanism::Hotplug, step());
     let decision = tree.decide(&mut fold, 50, 20);
     assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-3", "0-2"]);
     assert_eq!((fold.numbers().width, fold.numbers().refusals), (3, 1));
@@ -142,7 +142,7 @@ fn a_cpu_that_does_not_go_offline_is_in_use() {
 #[test]
 fn what_cannot_be_read_is_given_back_later() {
     let file = "sys/devices/system/cpu/cpu3/online";
-    let (mut tree, mut fold) = Tree::folded(4, By::Hotplug);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Hotplug);
     tree.put("sys/devices/system/cpu/online", "0-2");
     fs::remove_file(tree.path(file)).unwrap();
     fs::create_dir(tree.path(file)).unwrap();
@@ -165,7 +165,7 @@ fn what_a_cpu_did_before_it_was_seen_is_not_of_this_look() {
     tree.steal[3] = 1000;
     tree.stat();
     stat(&tree, &|line| !line.starts_with("cpu3"));
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     assert_eq!(tree.decide(&mut fold, 50, 0).steal_bp, 0);
     // A line that lacks once is made up for by the next one.
     tree.now += SECOND;
@@ -187,12 +187,12 @@ fn steal_that_cannot_be_does_not_fold_a_guest() {
         let mut tree = Tree::new(4, 1);
         tree.steal = vec![3000; 4];
         tree.stat();
-        let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(kind));
+        let mut fold = tree.fold(Mechanism::Cpuset, GovernorConfig::new(kind));
         tree.decide(&mut fold, 20, 0);
         // Two hours at once; as much back, as an unsigned counter has it; and forward again.
         for steal in [723_000, u64::MAX / 10_000_000, 0, 720_000] {
             tree.steal[3] = steal;
-            let Look { decision, notes } = tree.look(&mut fold, 20, 0);
+            let Evaluation { decision, notes } = tree.look(&mut fold, 20, 0);
             let decision = decision.unwrap();
             assert_eq!((decision.after.len(), decision.steal_bp), (4, 0), "{kind:?} {steal}");
             let says = |note: &String| note.contains("more steal than time has passed");
@@ -209,7 +209,7 @@ fn steal_that_cannot_be_does_not_fold_a_guest() {
 #[test]
 fn steal_of_a_vcpu_that_did_not_run_for_long_is_counted_late() {
     let mut tree = Tree::new(2, 1);
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     for _ in 0..10 {
         assert_eq!(tree.decide(&mut fold, 0, 0).steal_bp, 0);
     }
@@ -222,7 +222,7 @@ fn steal_of_a_vcpu_that_did_not_run_for_long_is_counted_late() {
     tree.put("proc/stat", &text(0, 0));
     let mut fold = {
         drop(fold);
-        tree.fold(By::Cpuset, step())
+        tree.fold(Mechanism::Cpuset, step())
     };
     for second in 1..=10 {
         tree.now += SECOND;
@@ -239,7 +239,7 @@ fn the_floor_counts_cpus_where_a_core_lacks_some() {
     let mut tree = Tree::new(6, 2);
     tree.online("0,2-5");
     tree.stat();
-    let mut fold = tree.fold(By::Cpuset, GovernorConfig { floor: 2, ..step() });
+    let mut fold = tree.fold(Mechanism::Cpuset, GovernorConfig { floor: 2, ..step() });
     let used = (0..4).map(|_| tree.decide(&mut fold, 50, 50).after).last().unwrap();
     assert_eq!(cpus::show(&used), "0,2-3");
 }
@@ -253,14 +253,14 @@ fn the_user_is_warned_before_it_begins() {
             .map(|about| said.iter().filter(|warning| warning.contains(about)).count())
     };
     let alone = Tree::new(1, 1);
-    assert_eq!(warned(&alone, By::Cpuset), [1, 1, 1, 0]);
+    assert_eq!(warned(&alone, Mechanism::Cpuset), [1, 1, 1, 0]);
     let mut tree = Tree::new(4, 2);
     tree.steal = vec![3; 4];
     tree.stat();
-    assert_eq!(warned(&tree, By::Hotplug), [0, 0, 0, 0]);
+    assert_eq!(warned(&tree, Mechanism::Hotplug), [0, 0, 0, 0]);
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
-    assert_eq!(warned(&tree, By::Cpuset), [0, 0, 1, 1]);
-    let fold = tree.fold(By::Cpuset, GovernorConfig { floor: 1, ..step() });
+    assert_eq!(warned(&tree, Mechanism::Cpuset), [0, 0, 1, 1]);
+    let fold = tree.fold(Mechanism::Cpuset, GovernorConfig { floor: 1, ..step() });
     // One core of two CPUs, and three ticks of a hundredth of a second on each CPU.
     assert_eq!((fold.narrowest(), fold.since_boot().steal_ns), (2, 120_000_000));
 }

@@ -9,7 +9,9 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use vcoop_guest_governor::{By, Decision, Fold, FoldError, Journal, Look, Mode, Roots, cpus};
+use vcoop_guest_governor::{
+    Decision, Evaluation, Fold, FoldError, Journal, Mechanism, Mode, Roots, cpus,
+};
 use vcoop_policy::govern::{GovernorConfig, Kind};
 use vcoop_testing::Tree as Files;
 
@@ -60,7 +62,7 @@ impl Tree {
     }
 
     /// One that has folded by a step.
-    fn folded(cpus: usize, by: By) -> (Self, Fold) {
+    fn folded(cpus: usize, by: Mechanism) -> (Self, Fold) {
         let mut tree = Self::new(cpus, 1);
         let mut fold = tree.fold(by, step());
         tree.decide(&mut fold, 50, 20);
@@ -110,13 +112,13 @@ impl Tree {
         Journal::open(&self.run_dir(), &self.roots()).map(|(journal, _)| journal)
     }
 
-    fn fold(&self, by: By, config: GovernorConfig) -> Fold {
+    fn fold(&self, by: Mechanism, config: GovernorConfig) -> Fold {
         let mode = Mode::Apply(self.journal().unwrap());
         Fold::new(self.roots(), by, config, mode, || self.now).unwrap()
     }
 
     /// A second later, in which every CPU ran and was kept from running for so many ticks.
-    fn look(&mut self, fold: &mut Fold, busy: u64, steal: u64) -> Look {
+    fn look(&mut self, fold: &mut Fold, busy: u64, steal: u64) -> Evaluation {
         self.now += SECOND;
         self.busy.iter_mut().for_each(|ticks| *ticks += busy);
         self.steal.iter_mut().for_each(|ticks| *ticks += steal);
@@ -157,7 +159,7 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
     let mut tree = Tree::new(8, 2);
     tree.cgroup("own.slice", "4-7");
     let before = tree.files();
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     assert_eq!((fold.numbers().width, fold.numbers().cpus), (8, 8));
     // No steal: nothing is touched.
     assert!(!tree.decide(&mut fold, 50, 0).is_change());
@@ -203,7 +205,7 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
 #[test]
 fn the_proportional_governor_folds_at_once() {
     let mut tree = Tree::new(8, 1);
-    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    let mut fold = tree.fold(Mechanism::Cpuset, GovernorConfig::new(Kind::Proportional));
     let decision = tree.decide(&mut fold, 50, 50);
     assert_eq!((decision.after.len(), decision.steal_bp), (4, 5000));
     assert_eq!(decision.why, "steal is above 5 %");
@@ -225,7 +227,7 @@ fn the_proportional_governor_folds_at_once() {
 
 #[test]
 fn what_others_set_meanwhile_stays() {
-    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Cpuset);
     assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
     tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "1");
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.partition", "root");
@@ -250,7 +252,7 @@ fn what_others_set_meanwhile_stays() {
 /// As systemd does where a unit asks for cpusets for the first time.
 #[test]
 fn a_cgroup_that_somebody_widens_counts_as_it_is() {
-    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Cpuset);
     tree.decide(&mut fold, 50, 20);
     assert_eq!(fold.numbers().width, 2);
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "");
@@ -270,7 +272,7 @@ fn a_cgroup_that_somebody_widens_counts_as_it_is() {
 
 #[test]
 fn who_sets_what_was_ours_before_is_somebody_else() {
-    let (mut tree, mut fold) = Tree::folded(4, By::Cpuset);
+    let (mut tree, mut fold) = Tree::folded(4, Mechanism::Cpuset);
     tree.decide(&mut fold, 50, 20);
     tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-2");
     let notes = tree.look(&mut fold, 50, 3).notes;
@@ -285,7 +287,7 @@ fn partitions_are_not_touched() {
     tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-6");
     // As kernels list it that count such partitions among the isolated CPUs.
     tree.put("sys/devices/system/cpu/isolated", "7");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     let look = tree.look(&mut fold, 50, 20);
     let decision = look.decision.unwrap();
     let shown = [&decision.before, &decision.after].map(cpus::show);
@@ -304,7 +306,7 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
         let state = |cpu| tree.get(&format!("sys/devices/system/cpu/cpu{cpu}/online"));
         (1..8).map(state).map(|text| text.trim().to_owned()).collect::<String>()
     };
-    let mut fold = tree.fold(By::Hotplug, step());
+    let mut fold = tree.fold(Mechanism::Hotplug, step());
     tree.decide(&mut fold, 50, 20);
     assert_eq!(online(&tree), "1111100");
     tree.online("0-5");
@@ -333,7 +335,7 @@ fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
 fn other_cpus_start_it_anew() {
     let mut tree = Tree::new(8, 1);
     let before = tree.files();
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     tree.online("0-3");
     let decision = tree.decide(&mut fold, 50, 20);
@@ -358,7 +360,8 @@ fn a_dry_run_changes_nothing_and_says_what_it_would_do_first() {
     fs::remove_file(tree.path("sys/fs/cgroup/user.slice/cpuset.cpus")).unwrap();
     let before = tree.files();
     let config = GovernorConfig::new(Kind::Proportional);
-    let mut fold = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, || tree.now).unwrap();
+    let mut fold =
+        Fold::new(tree.roots(), Mechanism::Cpuset, config, Mode::Dry, || tree.now).unwrap();
     let decision = tree.decide(&mut fold, 50, 50);
     assert_eq!((decision.before.len(), decision.after.len()), (8, 4));
     // The same again is no decision: nothing has changed, so it starts from all CPUs each time.
@@ -381,7 +384,7 @@ fn a_dry_run_changes_nothing_and_says_what_it_would_do_first() {
 fn the_controller_is_enabled_only_where_it_is_not() {
     let mut tree = Tree::new(4, 1);
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpu\n");
     assert_eq!(fold.plan(&fold.layout().all()).unwrap().changes, []);
     // A cgroup that goes as it is written to is no refusal.
@@ -395,7 +398,7 @@ fn the_controller_is_enabled_only_where_it_is_not() {
 fn a_controller_that_somebody_disables_is_enabled_again() {
     let mut tree = Tree::new(4, 1);
     tree.cgroup("own.slice", "0-2");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     tree.assert_cpus([("user.slice", "0-2"), ("own.slice", "0-2")]);
     // No file is left; those of the tree are what is there once it is enabled again.
@@ -403,7 +406,7 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
     for slice in ["own.slice", "system.slice", "user.slice"] {
         tree.cgroup(slice, "");
     }
-    let said = |look: Look| look.notes.iter().filter(|n| n.contains("enabled again")).count();
+    let said = |look: Evaluation| look.notes.iter().filter(|n| n.contains("enabled again")).count();
     assert_eq!(said(tree.look(&mut fold, 50, 3)), 1);
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
     tree.assert_cpus([("user.slice", "0-2"), ("own.slice", "0-2")]);
@@ -425,7 +428,7 @@ fn a_controller_that_nobody_needs_stays_disabled() {
     let mut tree = Tree::new(4, 1);
     let control = "sys/fs/cgroup/cgroup.subtree_control";
     tree.put(control, "cpu");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
     tree.put(control, "cpu");
     ["system.slice", "user.slice"].iter().for_each(|slice| tree.cgroup(slice, ""));
@@ -440,7 +443,7 @@ fn a_controller_that_nobody_needs_stays_disabled() {
 #[test]
 fn a_guest_of_4096_cpus_folds() {
     let mut tree = Tree::new(4096, 2);
-    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    let mut fold = tree.fold(Mechanism::Cpuset, GovernorConfig::new(Kind::Proportional));
     let decision = tree.decide(&mut fold, 75, 25);
     assert_eq!((decision.before.len(), cpus::show(&decision.after)), (4096, "0-3071".to_owned()));
     assert_eq!(tree.cpus_of("user.slice"), "0-3071\n");
@@ -450,12 +453,13 @@ fn a_guest_of_4096_cpus_folds() {
 fn a_guest_uses_what_its_host_asks_for_in_whole_cores() {
     let mut tree = Tree::new(8, 2);
     let config = GovernorConfig { floor: 3, ..GovernorConfig::new(Kind::HostHint) };
-    let refused = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, || tree.now).unwrap_err();
+    let refused =
+        Fold::new(tree.roots(), Mechanism::Cpuset, config, Mode::Dry, || tree.now).unwrap_err();
     assert!(matches!(refused, FoldError::Missing { .. }), "{refused}");
 
     let preferred = "sys/module/vcoop/parameters/preferred";
     tree.put(preferred, "");
-    let mut fold = tree.fold(By::Cpuset, config);
+    let mut fold = tree.fold(Mechanism::Cpuset, config);
     for (asked, used, why) in [
         ("", "0-7", "the host does not say"),
         ("0-4", "0-5", "the host asks for 5"),

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use vcoop_guest_governor::{By, Fold, FoldError, Layout, Look, Mode, cpus, pinned};
+use vcoop_guest_governor::{Evaluation, Fold, FoldError, Layout, Mechanism, Mode, cpus, pinned};
 
 use crate::{SECOND, Tree, step};
 
 #[track_caller]
-fn assert_refused(tree: &Tree, by: By, says: &[&str]) {
+fn assert_refused(tree: &Tree, by: Mechanism, says: &[&str]) {
     let why = Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now).unwrap_err();
     assert!(matches!(why, FoldError::Missing { .. }), "{why}");
     let why = why.to_string();
@@ -21,12 +21,12 @@ fn no_task_is_moved_onto_isolated_cpus() {
     let mut tree = Tree::new(8, 1);
     tree.put("sys/devices/system/cpu/isolated", "6-7");
     let says = ["CPUs 6-7 are isolated", "remedy: isolate them by a partition"];
-    assert_refused(&tree, By::Cpuset, &says);
-    assert_refused(&tree, By::Hotplug, &says);
+    assert_refused(&tree, Mechanism::Cpuset, &says);
+    assert_refused(&tree, Mechanism::Hotplug, &says);
     // No cgroup has cpusets, so hotplug changes the CPUs of none.
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    assert_refused(&tree, By::Cpuset, &says);
-    let mut fold = tree.fold(By::Hotplug, step());
+    assert_refused(&tree, Mechanism::Cpuset, &says);
+    let mut fold = tree.fold(Mechanism::Hotplug, step());
     let decision = tree.decide(&mut fold, 50, 20);
     assert_eq!([&decision.before, &decision.after].map(cpus::show), ["0-5", "0-4"]);
 }
@@ -40,16 +40,19 @@ fn cpus_that_legacy_cpusets_would_lose_stay_online() {
         tree.put("proc/cgroups", &format!("{head}{line}\nmemory\t0\t80\t1"));
     };
     cgroups("cpuset\t4\t3\t1");
-    assert_refused(&tree, By::Hotplug, &["cgroup v1", "remedy: boot with cgroup v2"]);
+    assert_refused(&tree, Mechanism::Hotplug, &["cgroup v1", "remedy: boot with cgroup v2"]);
     // Neither is it the remedy where cgroup v2 has no cpusets.
     fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).unwrap();
-    let why = Fold::new(tree.roots(), By::Cpuset, step(), Mode::Dry, || tree.now).unwrap_err();
+    let why =
+        Fold::new(tree.roots(), Mechanism::Cpuset, step(), Mode::Dry, || tree.now).unwrap_err();
     assert!(!why.to_string().contains("hotplug"), "{why}");
     // That of the root gets its CPUs back, and cgroup v2 gives them back.
     for line in ["cpuset\t4\t1\t1", "cpuset\t0\t80\t1", "cpuset", ""] {
         cgroups(line);
-        assert!(Fold::new(tree.roots(), By::Hotplug, step(), Mode::Dry, || tree.now).is_ok());
-        assert_refused(&tree, By::Cpuset, &["or --by hotplug"]);
+        assert!(
+            Fold::new(tree.roots(), Mechanism::Hotplug, step(), Mode::Dry, || tree.now).is_ok()
+        );
+        assert_refused(&tree, Mechanism::Cpuset, &["or --by hotplug"]);
     }
 }
 
@@ -66,7 +69,7 @@ fn what_could_not_be_undone_ends_it_also_when_it_comes_later() {
     };
     let mut tree = Tree::new(4, 1);
     let before = tree.files();
-    let mut fold = tree.fold(By::Hotplug, step());
+    let mut fold = tree.fold(Mechanism::Hotplug, step());
     tree.decide(&mut fold, 50, 20);
     tree.put("sys/devices/system/cpu/online", "0-2");
     tree.put("proc/cgroups", "cpuset\t4\t3\t1");
@@ -77,7 +80,7 @@ fn what_could_not_be_undone_ends_it_also_when_it_comes_later() {
     let mut tree = Tree::new(4, 1);
     tree.put("sys/devices/system/cpu/isolated", "1");
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
-    let fold = tree.fold(By::Hotplug, step());
+    let fold = tree.fold(Mechanism::Hotplug, step());
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
     ends(&mut tree, fold, "CPUs 1 are isolated");
 }
@@ -87,7 +90,11 @@ fn the_root_of_a_cgroup_namespace_is_not_taken_for_the_guests() {
     for file in ["cgroup.type", "cpuset.cpus"] {
         let tree = Tree::new(4, 1);
         tree.put(&format!("sys/fs/cgroup/{file}"), "");
-        assert_refused(&tree, By::Cpuset, &[file, "container", "remedy: run it in the guest"]);
+        assert_refused(
+            &tree,
+            Mechanism::Cpuset,
+            &[file, "container", "remedy: run it in the guest"],
+        );
     }
 }
 
@@ -96,29 +103,29 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
     let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, || tree.now);
     let tree = Tree::new(4, 1);
     tree.put("sys/fs/cgroup/cgroup.controllers", "cpu");
-    let why = new(&tree, By::Cpuset).unwrap_err();
+    let why = new(&tree, Mechanism::Cpuset).unwrap_err();
     assert!(
         matches!(&why, FoldError::Missing { .. }) && why.to_string().contains("remedy"),
         "{why}"
     );
     tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset");
     fs::remove_file(tree.path("sys/fs/cgroup/cgroup.subtree_control")).unwrap();
-    assert!(new(&tree, By::Cpuset).is_ok(), "a dry run writes nothing");
+    assert!(new(&tree, Mechanism::Cpuset).is_ok(), "a dry run writes nothing");
     let mode = Mode::Apply(tree.journal().unwrap());
-    let applied = Fold::new(tree.roots(), By::Cpuset, step(), mode, || tree.now);
+    let applied = Fold::new(tree.roots(), Mechanism::Cpuset, step(), mode, || tree.now);
     assert!(matches!(applied.unwrap_err(), FoldError::Missing { .. }));
     tree.put("sys/devices/system/cpu/isolated", "0-3");
-    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
+    assert!(matches!(new(&tree, Mechanism::Hotplug).unwrap_err(), FoldError::Missing { .. }));
     tree.put("sys/devices/system/cpu/online", "nonsense");
-    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
+    assert!(matches!(new(&tree, Mechanism::Hotplug).unwrap_err(), FoldError::Missing { .. }));
     fs::remove_dir_all(tree.path("proc")).unwrap();
-    assert!(new(&tree, By::Hotplug).is_err());
+    assert!(new(&tree, Mechanism::Hotplug).is_err());
 
     // Counters that go back, CPUs without a line, an empty file, siblings that contradict each other.
     let mut tree = Tree::new(4, 2);
     tree.put("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0-99");
     tree.put("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "x");
-    let mut fold = tree.fold(By::Cpuset, step());
+    let mut fold = tree.fold(Mechanism::Cpuset, step());
     tree.busy = vec![1000; 4];
     tree.decide(&mut fold, 0, 0);
     tree.busy = vec![0; 4];
@@ -130,7 +137,7 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
     assert!(fold.look(|| tree.now).unwrap().decision.is_some());
     fs::write(tree.path("proc/stat"), "").unwrap();
     tree.now += SECOND;
-    assert_eq!(fold.look(|| tree.now).unwrap(), Look::default());
+    assert_eq!(fold.look(|| tree.now).unwrap(), Evaluation::default());
 }
 
 #[test]
@@ -164,16 +171,16 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     tree.put("proc/16/task/16/status", "nonsense");
     let layout = Layout::read(&tree.roots()).unwrap();
     let tids = |by| pinned(&tree.roots(), by, &layout).iter().map(|p| p.tid).collect::<Vec<_>>();
-    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
+    assert_eq!(tids(Mechanism::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
     tree.put("proc/sys/kernel/osrelease", "6.2.0");
-    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "it is the first that keeps them");
+    assert_eq!(tids(Mechanism::Cpuset), Vec::<u32>::new(), "it is the first that keeps them");
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
-    assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
+    assert_eq!((tids(Mechanism::Cpuset), tids(Mechanism::Hotplug)), (vec![11], vec![11, 15]));
     // A CPU that all threads lack was not excluded by a thread.
     tree.put("sys/devices/system/cpu/isolated", "3");
     thread(17, 17, 1, "0-2", "system.slice");
     thread(18, 18, 1, "3", "system.slice");
     let layout = Layout::read(&tree.roots()).unwrap();
-    let found = pinned(&tree.roots(), By::Hotplug, &layout);
+    let found = pinned(&tree.roots(), Mechanism::Hotplug, &layout);
     assert_eq!(found.iter().map(|p| p.tid).collect::<Vec<_>>(), [11, 15, 18]);
 }

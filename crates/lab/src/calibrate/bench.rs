@@ -132,9 +132,9 @@ impl Bench<'_> {
 
 /// Calls a function when dropped, also during a panic: a scope waits for its threads, and they wait for a signal to
 /// end.
-pub(crate) struct Finally<F: FnMut()>(pub(crate) F);
+pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
 
-impl<F: FnMut()> Drop for Finally<F> {
+impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }

@@ -42,7 +42,7 @@ use vcoop_model::plan::Ns;
 use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 
-use super::{Measure, SeenNoise, settle::Distribution};
+use super::{Measure, MeasuredNoise, settle::Distribution};
 use crate::facts::{HostFacts, IdleState};
 
 /// Where a cost that cannot be measured comes from.
@@ -81,7 +81,7 @@ pub struct Cost {
 
 /// The input of the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct RuleInput<'a> {
     pub(crate) measures: &'a [Measure],
     pub(crate) facts: &'a HostFacts,
     /// Ring 0 of guests is emulated.
@@ -92,7 +92,7 @@ pub(crate) struct Known<'a> {
     /// The CPU's timers, and their source.
     pub(crate) cpu: &'a (Cpu, String),
     /// Activities that took CPUs unasked.
-    pub(crate) noise: &'a [SeenNoise],
+    pub(crate) noise: &'a [MeasuredNoise],
     /// Constants only.
     pub(crate) constant: bool,
 }
@@ -115,14 +115,14 @@ struct Value {
 
 /// What is known, at one quantile of all measures.
 #[derive(Clone, Copy, Debug)]
-struct At<'a> {
-    known: &'a Known<'a>,
+struct AtQuantile<'a> {
+    known: &'a RuleInput<'a>,
     level: usize,
     /// What became of the medians, at another quantile.
     medians: Option<&'a Values>,
 }
 
-impl Known<'_> {
+impl RuleInput<'_> {
     fn seen(&self, name: &str) -> Option<Distribution> {
         self.measures.iter().find(|m| m.name == name).map(|m| m.distribution)
     }
@@ -133,8 +133,8 @@ impl Known<'_> {
 
     /// The values of all costs, and how each is spread.
     fn values(&self) -> (Values, BTreeMap<&'static str, Quantiles>) {
-        let medians = At { known: self, level: MEDIAN, medians: None }.values();
-        let at = |level| At { known: self, level, medians: Some(&medians) }.values();
+        let medians = AtQuantile { known: self, level: MEDIAN, medians: None }.values();
+        let at = |level| AtQuantile { known: self, level, medians: Some(&medians) }.values();
         let levels: [Values; LEVELS] = std::array::from_fn(at);
         let mut spread = BTreeMap::new();
         for (key, value) in medians.0.iter().filter(|_| !self.constant) {
@@ -151,7 +151,7 @@ impl Known<'_> {
     }
 }
 
-impl At<'_> {
+impl AtQuantile<'_> {
     /// What was measured, at this quantile.
     fn m(&self, name: &str) -> Option<Ns> {
         self.known.seen(name).map(|d| d.quantiles()[self.level])
@@ -352,7 +352,7 @@ impl At<'_> {
     }
 }
 
-impl Known<'_> {
+impl RuleInput<'_> {
     /// What the source says of a measure.
     fn evidence(&self, value: &Value) -> String {
         let plain = value.of == value.formula.as_ref();

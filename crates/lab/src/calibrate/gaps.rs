@@ -9,10 +9,10 @@ use vcoop_model::plan::Ns;
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::tsc::{Clock, tsc};
 
-use super::bench::{BLOCK_NS, Bench, Finally};
+use super::bench::{BLOCK_NS, Bench, OnDrop};
 use super::host::prepare;
 use super::timer::TimerFd;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// A time in which the thread did not run.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +172,7 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
             }
             Ok(())
         });
-        let end = Finally(|| over.store(true, Ordering::Release));
+        let end = OnDrop(|| over.store(true, Ordering::Release));
         let sample = |out: &mut Vec<u64>, which: usize| {
             running.store(true, Ordering::Release);
             let until = tsc() + block;
@@ -206,7 +206,7 @@ fn ipi(b: &mut Bench<'_>, least: u64) -> Result<(), Error> {
             done = done.and(b.sample(name, about, |out| sample(out, i)));
         }
         drop(end);
-        done.and(spinner.join().unwrap_or(Err(Error::Panicked(Whom::Host))))
+        done.and(spinner.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host))))
     })
 }
 

@@ -20,10 +20,10 @@ use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{gettid, run_time};
 
-use super::bench::{BLOCK_NS, Bench, Finally};
+use super::bench::{BLOCK_NS, Bench, OnDrop};
 use super::gaps::{can_interrupt_others, interrupt_others, least};
-use super::host::{Late, prepare};
-use crate::error::{Error, Whom};
+use super::host::{Lateness, prepare};
+use crate::error::{Error, RequestTarget};
 use crate::machine::Machine;
 use crate::vcpu::{install_handler, interrupt};
 
@@ -221,7 +221,7 @@ fn read(ring: &Ring, reader: &mut Reader, from: u64, mut each: impl FnMut(Sample
 }
 
 fn run_vcpu(fd: &mut VcpuFd, n: u32, gate: &Gate) -> Result<(), Error> {
-    let whom = Whom::Vcpu("calibration".to_owned(), n);
+    let whom = RequestTarget::Vcpu("calibration".to_owned(), n);
     let guest = |what: String| Error::Guest { whom: whom.clone(), what };
     while gate.pass() {
         gate.inside.fetch_add(1, Ordering::AcqRel);
@@ -294,7 +294,7 @@ fn with_guest(
             thread::sleep(Duration::from_micros(200));
         }
         let running = Running { machine: &machine, gate: &gate, tids: &tids, failed: &failed };
-        let _end = Finally(|| {
+        let _end = OnDrop(|| {
             gate.over.store(true, Ordering::Release);
             gate.set(false);
             running.stop();
@@ -379,7 +379,7 @@ fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     if !b.needs_fifo(NAME) {
         return Ok(());
     }
-    let (cpu, late) = ([b.cpu], Late::of(b));
+    let (cpu, late) = ([b.cpu], Lateness::of(b));
     with_guest(b, kvm, Setup::of(Op::Gaps), &cpu, |b, guest| {
         let about = "sleep-late where a vCPU runs in guest mode meanwhile";
         guest.measure(b, NAME, about, |out| {

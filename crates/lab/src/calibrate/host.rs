@@ -11,10 +11,10 @@ use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EventFd};
 
-use super::bench::{BLOCK_NS, Bench, Finally};
+use super::bench::{BLOCK_NS, Bench, OnDrop};
 use super::timer::TimerFd;
 use crate::environment::NoDeepIdle;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// Priority of the measuring thread.
 const PRIORITY: u8 = 10;
@@ -25,7 +25,7 @@ const PRIORITY: u8 = 10;
 ///
 /// [`Error::Kernel`].
 pub(crate) fn prepare(cpu: u32, fifo: bool, below: u8) -> Result<(), Error> {
-    let whom = Whom::Thread("calibration".to_owned());
+    let whom = RequestTarget::Thread("calibration".to_owned());
     pin(&[cpu]).map_err(Error::refused(&whom))?;
     set_timer_slack(1);
     if fifo {
@@ -198,7 +198,7 @@ fn cache_line(
                 out.push((last - before) / (2 * TURNS) + floor);
             }
             word.swap(Word::MINE, Word::OVER);
-            peer.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+            peer.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host)))
         })
     })
 }
@@ -211,7 +211,7 @@ fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
         Attributes::from_policy(&Policy::NORMAL),
         Attributes::from_policy(&Policy::Fifo(PRIORITY)),
     );
-    let whom = Whom::Thread("calibration".to_owned());
+    let whom = RequestTarget::Thread("calibration".to_owned());
     let timer = Timer::of(b);
     let toggle = |out: &mut Vec<u64>, tid: i32| {
         let mut failed = None;
@@ -288,7 +288,7 @@ impl<F: FnOnce() + Send> Helper<F> {
             while !self.spins && id > 0 && !Stat::open(id).is_ok_and(|stat| stat.is_asleep()) {
                 sleep_until(monotonic() + 200_000);
             }
-            let _end = Finally(|| {
+            let _end = OnDrop(|| {
                 over.store(true, Ordering::Release);
                 kick.kick();
             });
@@ -327,7 +327,7 @@ fn switch(b: &mut Bench<'_>) -> Result<(), Error> {
                 out.push(last - before);
             }
             over.store(true, Ordering::Release);
-            peer.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+            peer.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host)))
         })
     })
 }
@@ -394,13 +394,13 @@ impl Sleeper {
             while sleeper.tid.load(Ordering::Acquire) == 0 && !thread.is_finished() {
                 sleep_until(monotonic() + 200_000);
             }
-            let end = Finally(|| {
+            let end = OnDrop(|| {
                 sleeper.over.store(true, Ordering::Release);
                 sleeper.kick.kick();
             });
             let done = body(&sleeper);
             drop(end);
-            let ended = thread.join().unwrap_or(Err(Error::Panicked(Whom::Host)));
+            let ended = thread.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host)));
             done.and(ended)
         })
     }
@@ -442,7 +442,8 @@ fn wake_there(b: &mut Bench<'_>) -> Result<(), Error> {
 /// Two threads on one CPU pass a number to and fro.
 fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
     let (cpu, fifo, timer) = (b.cpu, b.fifo, Timer::of(b));
-    let new = || EventFd::new(EFD_CLOEXEC).map_err(|e| Error::io("eventfd", Whom::Host, e));
+    let new =
+        || EventFd::new(EFD_CLOEXEC).map_err(|e| Error::io("eventfd", RequestTarget::Host, e));
     let (there, back) = (new()?, new()?);
     let over = AtomicBool::new(false);
     thread::scope(|s| {
@@ -456,7 +457,7 @@ fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
                 let _ = back.write(1);
             }
         });
-        let end = Finally(|| {
+        let end = OnDrop(|| {
             over.store(true, Ordering::Release);
             let _ = there.write(1);
         });
@@ -468,7 +469,7 @@ fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
             });
         });
         drop(end);
-        done.and(peer.join().unwrap_or(Err(Error::Panicked(Whom::Host))))
+        done.and(peer.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host))))
     })
 }
 
@@ -477,12 +478,12 @@ const AHEAD_NS: Ns = 200_000;
 
 /// Lateness of the calling thread after sleeps to absolute times, for a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Late {
+pub(crate) struct Lateness {
     block: u64,
     ahead: u64,
 }
 
-impl Late {
+impl Lateness {
     pub(crate) fn of(b: &Bench<'_>) -> Self {
         Self { block: Timer::of(b).block, ahead: b.clock.to_cycles(AHEAD_NS) }
     }
@@ -499,7 +500,7 @@ impl Late {
 
 /// Lateness after a sleep to an absolute time, and the CPU time of such a cycle.
 fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
-    let (block, late) = (Timer::of(b).block, Late::of(b));
+    let (block, late) = (Timer::of(b).block, Lateness::of(b));
     let about = "clock_nanosleep to a time: how late the thread runs";
     idle_and_busy(b, ["sleep-late", "sleep-late-busy"], about, |out| late.measure(out))?;
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.

@@ -11,11 +11,11 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, pin};
 
-use super::SeenNoise;
+use super::MeasuredNoise;
 use super::bench::Bench;
 use super::gaps::{Gap, least, spin, tick_block, ticks_among};
 use super::settle::{Distribution, Interruptions};
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// Fewest samples that make a distribution.
 const FEWEST: usize = 10;
@@ -26,20 +26,24 @@ const FEWEST: usize = 10;
 /// # Errors
 ///
 /// [`Error::Kernel`].
-pub(crate) fn watch(b: &mut Bench<'_>, tick_ns: Ns, watch_ns: Ns) -> Result<Vec<SeenNoise>, Error> {
+pub(crate) fn watch(
+    b: &mut Bench<'_>,
+    tick_ns: Ns,
+    watch_ns: Ns,
+) -> Result<Vec<MeasuredNoise>, Error> {
     (b.progress)("noise");
     let cpus: Vec<u32> = std::iter::once(b.cpu).chain(b.other).collect();
-    let mut all = Watched::default();
+    let mut all = SpinInterruptions::default();
     for &cpu in &cpus {
         let part = watch_ns / cpus.len() as Ns;
         // A thread of its own: fair, and of low weight, so that other threads get the CPU at once.
         let watched = thread::scope(|s| {
-            let watcher = s.spawn(|| Watched::on(b, cpu, tick_ns, part));
-            watcher.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+            let watcher = s.spawn(|| SpinInterruptions::on(b, cpu, tick_ns, part));
+            watcher.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host)))
         })?;
         all.add(watched);
     }
-    let Watched { ns, ticks, interrupts, threads } = all;
+    let SpinInterruptions { ns, ticks, interrupts, threads } = all;
     let others = if b.fifo { Vec::new() } else { threads.clone() };
     b.interruptions = Interruptions::new([ticks, interrupts.clone(), others].concat(), ns);
     let mut seen = Vec::new();
@@ -47,7 +51,7 @@ pub(crate) fn watch(b: &mut Bench<'_>, tick_ns: Ns, watch_ns: Ns) -> Result<Vec<
         if took.len() >= FEWEST
             && let Some(took) = Distribution::of(&mut took)
         {
-            let found = SeenNoise { by, took, watched_ns: ns, cpus: cpus.clone() };
+            let found = MeasuredNoise { by, took, watched_ns: ns, cpus: cpus.clone() };
             if found.leaves_time() {
                 seen.push(found);
             } else {
@@ -60,14 +64,14 @@ pub(crate) fn watch(b: &mut Bench<'_>, tick_ns: Ns, watch_ns: Ns) -> Result<Vec<
 
 /// Interruptions of a spinning thread.
 #[derive(Debug, Default)]
-struct Watched {
+struct SpinInterruptions {
     ns: Ns,
     ticks: Vec<Ns>,
     interrupts: Vec<Ns>,
     threads: Vec<Ns>,
 }
 
-impl Watched {
+impl SpinInterruptions {
     fn add(&mut self, other: Self) {
         self.ns += other.ns;
         self.ticks.extend(other.ticks);
@@ -76,7 +80,7 @@ impl Watched {
     }
 
     fn on(b: &Bench<'_>, cpu: u32, tick_ns: Ns, watch_ns: Ns) -> Result<Self, Error> {
-        let whom = Whom::Thread("calibration".to_owned());
+        let whom = RequestTarget::Thread("calibration".to_owned());
         pin(&[cpu]).map_err(Error::refused(&whom))?;
         let lowest = Policy::Normal { nice: 19, slice_ns: None };
         Attributes::from_policy(&lowest).set(0).map_err(Error::refused(&whom))?;

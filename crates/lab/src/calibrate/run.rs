@@ -15,11 +15,11 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::{Clock, measured_khz};
 
 use super::bench::Bench;
-use super::costs::{BASE_PROFILE, Known};
+use super::costs::{BASE_PROFILE, RuleInput};
 use super::settle::Interruptions;
 use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host, noise};
 use crate::environment::{NoDeepIdle, flavour, has_reliable_tsc};
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::facts::{HostFacts, Root, host_facts, timers};
 use crate::run::{available, one_at_a_time, tsc_khz};
 
@@ -55,7 +55,7 @@ pub fn calibrate(
     // A thread of its own: its policy, its CPU and its timer slack end with it.
     thread::scope(|s| {
         let measuring = s.spawn(|| measure(options, facts, stop, progress));
-        measuring.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+        measuring.join().unwrap_or(Err(Error::Panicked(RequestTarget::Host)))
     })
 }
 
@@ -127,7 +127,7 @@ fn measure(
     let place = format!("{cpu_model}, Linux {}, {}", facts.release, today());
     let software = flavour.as_deref().is_some_and(|f| f != "vmx" && f != "svm");
     let cpu = timers::cpu(&Root::new(Path::new("/")), khz, &place);
-    let known = Known {
+    let known = RuleInput {
         measures: &bench.measures,
         facts: &facts,
         software,
@@ -162,7 +162,7 @@ fn unreadable(why: &str) -> Error {
 }
 
 fn open() -> Result<Kvm, Error> {
-    Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))
+    Kvm::new().map_err(Error::kvm("open /dev/kvm", &RequestTarget::Host))
 }
 
 /// The CPU to measure, and others: see [`Bench`].

@@ -8,7 +8,7 @@ use rustix::time::{
 use vcoop_model::plan::Ns;
 use vcoop_threads::clock::timespec;
 
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 
 /// It expires on the CPU that set it last and wakes no thread, so that only its interrupt is measured.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl TimerFd {
     /// [`Error::Kernel`].
     pub(crate) fn new() -> Result<Self, Error> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
-        fd.map(Self).map_err(|e| Error::io("timerfd_create", Whom::Host, e.into()))
+        fd.map(Self).map_err(|e| Error::io("timerfd_create", RequestTarget::Host, e.into()))
     }
 
     /// Lets it expire after `ns` nanoseconds; 0 disarms it.

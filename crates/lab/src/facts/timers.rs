@@ -120,7 +120,7 @@ mod tests {
         let zen = "cpu family\t: 25\nmodel\t\t: 17\nstepping\t: 1\n";
         let (cpu, source) = read(&[("proc/cpuinfo", zen.as_bytes())]);
         assert_eq!((cpu.signature, cpu.preemption_timer_shift), (0x00a1_0f11, None));
-        assert!(cpu.shuns_preemption_timer() && source.starts_with("measured "), "{source}");
+        assert!(cpu.avoids_preemption_timer() && source.starts_with("measured "), "{source}");
         let (cpu, source) = read(&[]);
         assert_eq!(cpu.signature, 0);
         assert!(source.starts_with("assumed: "), "{source}");

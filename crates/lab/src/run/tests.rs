@@ -5,7 +5,7 @@ use vcoop_testing::rig::plan;
 use vcoop_testing::{assert_no_thread, need_kvm, scenario};
 
 use super::run;
-use crate::error::{Error, Whom};
+use crate::error::{Error, RequestTarget};
 use crate::{Options, fault_injection};
 
 /// A boosted vCPU whose thread panics (its VM's name is what [`fault_injection`] goes by) beside one that does not.
@@ -37,7 +37,7 @@ fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
     }
     let plan = plan(PANICS, "dynamic", &[]);
     let (recording, failure) = run(Run::new(&plan, 1), &Options::default()).unwrap();
-    let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
+    let Some(Error::Panicked(RequestTarget::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
     assert_eq!(vm, fault_injection::PANICS);
     // The samples of the other VM until then are there.
     let samples: u64 = recording.latencies.iter().map(|l| l.hist.len()).sum();

@@ -14,14 +14,14 @@ use vcoop_threads::tsc::Clock;
 
 /// Parts of a sample, and the threads on the CPU while it waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Attributed {
+pub(crate) struct AttributedSample {
     pub(crate) parts: Parts,
     /// By label, largest first.
     pub(crate) ran: Vec<(Label, Ns)>,
 }
 
 /// Cuts a sample.
-struct Ledger<'a> {
+struct Attribution<'a> {
     timeline: &'a Timeline,
     clock: &'a Clock,
     due: u64,
@@ -32,7 +32,7 @@ struct Ledger<'a> {
     ran: BTreeMap<Label, Ns>,
 }
 
-impl<'a> Ledger<'a> {
+impl<'a> Attribution<'a> {
     fn new(timeline: &'a Timeline, clock: &'a Clock, due: u64, latency: Ns) -> Self {
         let (parts, ran) = (Parts::default(), BTreeMap::new());
         Self { timeline, clock, due, latency, done: 0, parts, ran }
@@ -88,12 +88,12 @@ impl<'a> Ledger<'a> {
     }
 
     /// The decomposition; `rest`: the part that gets the last rounding.
-    fn close(mut self, rest: Part) -> Attributed {
+    fn close(mut self, rest: Part) -> AttributedSample {
         self.parts[rest as usize] += self.latency - self.done;
         debug_assert_eq!(self.parts.iter().sum::<Ns>(), self.latency);
         let mut ran: Vec<_> = self.ran.into_iter().filter(|(_, ns)| *ns > 0).collect();
         ran.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-        Attributed { parts: self.parts, ran }
+        AttributedSample { parts: self.parts, ran }
     }
 }
 
@@ -107,9 +107,9 @@ pub(crate) fn guest(
     tid: Tid,
     sample: &Sample,
     fired: Option<u64>,
-) -> Option<Attributed> {
+) -> Option<AttributedSample> {
     let latency = clock.to_ns(sample.taken - sample.due);
-    let mut ledger = Ledger::new(timeline, clock, sample.due, latency);
+    let mut ledger = Attribution::new(timeline, clock, sample.due, latency);
     let mut asleep = Part::TimerSlack;
     if let Some(fired) = fired {
         ledger.until(fired, Part::TimerSlack);
@@ -134,8 +134,8 @@ pub(crate) fn host(
     tid: Tid,
     (due, taken): (u64, u64),
     latency: Ns,
-) -> Option<Attributed> {
-    let mut ledger = Ledger::new(timeline, clock, due, latency);
+) -> Option<AttributedSample> {
+    let mut ledger = Attribution::new(timeline, clock, due, latency);
     let meaning = [Part::TimerSlack, Part::HostSwitch, Part::HostSwitch];
     ledger.follow(tid, due, taken, meaning)?;
     Some(ledger.close(Part::HostSwitch))
@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::{Part, Parts};
-    use vcoop_sources::trace::{Comm, Event, Leaves, Timeline, What};
+    use vcoop_sources::trace::{Comm, Event, EventKind, SwitchOut, Timeline};
     use vcoop_threads::tsc::Clock;
 
     fn comm(name: &str) -> Comm {
@@ -157,9 +157,9 @@ mod tests {
     }
 
     fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-        let leaves = if runnable { Leaves::Runnable } else { Leaves::Asleep };
-        let what = What::Switch { prev, leaves, next, comm: comm(name) };
-        Event { time, cpu: 0, what }
+        let leaves = if runnable { SwitchOut::Runnable } else { SwitchOut::Asleep };
+        let what = EventKind::Switch { prev, leaves, next, comm: comm(name) };
+        Event { time, cpu: 0, kind: what }
     }
 
     fn timeline(khz: u32, events: &[Event]) -> (Timeline, Clock) {
@@ -210,10 +210,10 @@ mod tests {
         let events = [
             switch(50, 0, true, 5, "vcpu0"),
             switch(60, 5, false, 0, "swapper/0"),
-            Event { time: 105, cpu: 1, what: What::Waking { tid: 5, cpu: 0, by: None } },
+            Event { time: 105, cpu: 1, kind: EventKind::Waking { tid: 5, cpu: 0, by: None } },
             switch(120, 0, true, 8, "hog"),
             switch(130, 8, false, 5, "vcpu0"),
-            Event { time: 133, cpu: 0, what: What::Entry { tid: 5 } },
+            Event { time: 133, cpu: 0, kind: EventKind::Entry { tid: 5 } },
         ];
         let (t, clock) = timeline(1_000_000, &events);
         let sample = Sample { due: 100, taken: 150, woken: 140, ..Sample::default() };
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_no_guess() {
-        let lost = Event { time: 300, cpu: 0, what: What::Lost { since: 200 } };
+        let lost = Event { time: 300, cpu: 0, kind: EventKind::Lost { since: 200 } };
         let (t, clock) = timeline(1_000_000, &[switch(50, 0, true, 5, "vcpu0"), lost]);
         let sample = |due, taken| Sample { due, taken, woken: due, ..Sample::default() };
         assert!(guest(&t, &clock, 5, &sample(100, 200), None).is_some());
@@ -268,11 +268,11 @@ mod tests {
                 let what = match kind {
                     0 => return switch(time, 5, flag, 8, "hog"),
                     1 => return switch(time, 8, flag, 5, "vcpu0"),
-                    2 => What::Wakeup { tid: 5, cpu: 0 },
-                    3 => What::Entry { tid: 5 },
-                    _ => What::HaltOver { tid: 5, ns: after },
+                    2 => EventKind::Wakeup { tid: 5, cpu: 0 },
+                    3 => EventKind::Entry { tid: 5 },
+                    _ => EventKind::HaltOver { tid: 5, ns: after },
                 };
-                Event { time, cpu: 0, what }
+                Event { time, cpu: 0, kind: what }
             }).collect();
             let (t, clock) = timeline(khz, &events);
             let fired = due + lengths.0;

@@ -9,14 +9,14 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{
     Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, ThreadNames, Work,
 };
-use vcoop_sources::trace::{Event, Leaves, Tid, What};
+use vcoop_sources::trace::{Event, EventKind, SwitchOut, Tid};
 use vcoop_threads::tsc::Clock;
 
 use crate::policy_log::Note;
 
 /// Threads of a run, by kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tids<'a> {
+pub(crate) struct RunThreads<'a> {
     pub(crate) tasks: &'a [Tid],
     pub(crate) vcpus: &'a [Vec<Tid>],
     pub(crate) injector: Tid,
@@ -53,7 +53,7 @@ impl Live {
     pub(crate) fn new(
         plan: &Plan,
         clock: Clock,
-        tids: Tids<'_>,
+        tids: RunThreads<'_>,
         cpus: u32,
         window: (Ns, Ns),
     ) -> Self {
@@ -107,8 +107,8 @@ impl Live {
             let ours = self.ids.get(&tid).copied();
             (ours.is_some() && ours == has).then_some(Told::Begin { pcpu, work })
         };
-        let told = match event.what {
-            What::Switch { prev, leaves, next, .. } => {
+        let told = match event.kind {
+            EventKind::Switch { prev, leaves, next, .. } => {
                 let (from, to) = (self.who(prev), self.who(next));
                 if has != from {
                     // A switch that was missed.
@@ -116,19 +116,19 @@ impl Live {
                     self.events.push((at, Told::Switch { pcpu, from: has, to: from, left }));
                 }
                 self.has[pcpu as usize] = to;
-                let runnable = leaves == Leaves::Runnable;
+                let runnable = leaves == SwitchOut::Runnable;
                 let left = if runnable { Left::Preempted } else { Left::Blocked };
                 (from != to).then_some(Told::Switch { pcpu, from, to, left })
             }
-            What::Waking { tid, cpu, .. } => match self.ids.get(&tid) {
+            EventKind::Waking { tid, cpu, .. } => match self.ids.get(&tid) {
                 Some(&thread) if (cpu as usize) < self.has.len() => {
                     Some(Told::Wake { thread, pcpu: cpu, by: pcpu })
                 }
                 _ => None,
             },
-            What::Entry { tid } => begins(tid, Work::Guest(GuestWork::Task)),
-            What::Exit { tid, .. } => begins(tid, Work::Exit("handled")),
-            What::Wakeup { .. } | What::HaltOver { .. } | What::Lost { .. } => None,
+            EventKind::Entry { tid } => begins(tid, Work::Guest(GuestWork::Task)),
+            EventKind::Exit { tid, .. } => begins(tid, Work::Exit("handled")),
+            EventKind::Wakeup { .. } | EventKind::HaltOver { .. } | EventKind::Lost { .. } => None,
         };
         self.events.extend(told.map(|told| (at, told)));
     }
@@ -212,7 +212,7 @@ mod tests {
     use crate::policy_log::Note;
     use vcoop_model::plan::Ns;
     use vcoop_model::trace_event::{Event as Told, Observer, ThreadNames};
-    use vcoop_sources::trace::{Event, Leaves, What};
+    use vcoop_sources::trace::{Event, EventKind, SwitchOut};
     use vcoop_threads::tsc::Clock;
 
     #[derive(Debug, Default)]
@@ -239,9 +239,13 @@ mod tests {
         let clock = Clock::new(0, 1_000_000);
         let mut live = Live::of(clock, ids, 2, ThreadNames::default(), 1, window);
         for (time, prev, next) in [(10, 0, 7), (20, 7, 99), (25, 99, 98), (30, 8, 0), (40, 0, 7)] {
-            let what =
-                What::Switch { prev, leaves: Leaves::Asleep, next, comm: Default::default() };
-            live.take(&Event { time, cpu: 0, what });
+            let what = EventKind::Switch {
+                prev,
+                leaves: SwitchOut::Asleep,
+                next,
+                comm: Default::default(),
+            };
+            live.take(&Event { time, cpu: 0, kind: what });
         }
         live
     }

@@ -6,7 +6,7 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
 pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar};
-pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, need_kvm, scenario, twice};
+pub(crate) use vcoop_testing::{CheckFailure, Outcome, Skip, need_kvm, scenario, twice};
 
 /// Registers a test that needs the lab.
 macro_rules! live {

@@ -9,7 +9,7 @@ use crate::toml_read::value::choice;
 /// How many messages a receiver has room for, and when waiting senders are woken. Numbers are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Room {
+pub enum QueueRoom {
     /// A list in memory, behind a futex: without limit.
     List,
     /// A Unix stream socket: all waiting senders are woken when a quarter is left in it (`unix_writable`,
@@ -20,7 +20,7 @@ pub enum Room {
     Pipe(u32),
 }
 
-impl Room {
+impl QueueRoom {
     /// Messages in a socket with the usual send buffer (`net.core.wmem_default`, 212 992 bytes): a message of 100 bytes
     /// takes 768.
     pub const SOCKET: u32 = 278;
@@ -62,7 +62,7 @@ pub enum Act {
         /// Guests only: spin until the timer's interrupt, instead of sleeping.
         busy: bool,
         /// Guests only: how late the timer's interrupt is, is a sample of its own
-        /// ([`Moment::Interrupt`](super::Moment::Interrupt)).
+        /// ([`SampleEnd::Interrupt`](super::SampleEnd::Interrupt)).
         interrupt: bool,
     },
     /// A unit of work is done: counted by `rate`.
@@ -122,7 +122,7 @@ pub enum Act {
         /// The peer.
         peer: u32,
         /// Its limit.
-        room: Room,
+        room: QueueRoom,
     },
     /// Take a message; sleeps until there is one.
     Receive {

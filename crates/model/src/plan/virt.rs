@@ -10,7 +10,7 @@ use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 use super::govern::Govern;
 use crate::toml_read::value::choice;
-pub use spin::{Candidates, IpiPath, IpiVirt, SpinLocks, SpinVirt, Told};
+pub use spin::{Candidates, IpiPath, IpiVirt, PreemptedReport, SpinLocks, SpinVirt};
 
 /// Everything by which one VM is virtualised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::units::{Time, show};
 use crate::toml_read::value::{Int, Name};
-use crate::toml_read::{At, Node, Text, Value};
+use crate::toml_read::{Node, Placed, Text, Value};
 use crate::topology::{TopologyTable, topology};
 
 /// Profiles that ship with the program: name and text.
@@ -186,21 +186,21 @@ table! {
     /// How a cost is spread: quantiles of what it takes, in nanoseconds.
     struct SpreadKeys {
         /// The least.
-        min: At<Int<0, MAX_SPREAD>>,
+        min: Placed<Int<0, MAX_SPREAD>>,
         /// One of ten is at most this.
-        p10: At<Int<0, MAX_SPREAD>>,
+        p10: Placed<Int<0, MAX_SPREAD>>,
         /// Half are.
-        p50: At<Int<0, MAX_SPREAD>>,
+        p50: Placed<Int<0, MAX_SPREAD>>,
         /// 90 % are.
-        p90: At<Int<0, MAX_SPREAD>>,
+        p90: Placed<Int<0, MAX_SPREAD>>,
         /// 99 % are.
-        p99: At<Int<0, MAX_SPREAD>>,
+        p99: Placed<Int<0, MAX_SPREAD>>,
         /// 99.9 % are.
-        p999: At<Int<0, MAX_SPREAD>>,
+        p999: Placed<Int<0, MAX_SPREAD>>,
         /// 99.99 % are.
-        p9999: At<Int<0, MAX_SPREAD>>,
+        p9999: Placed<Int<0, MAX_SPREAD>>,
         /// The largest.
-        max: At<Int<0, MAX_SPREAD>>,
+        max: Placed<Int<0, MAX_SPREAD>>,
     }
 }
 
@@ -242,12 +242,12 @@ table! {
     /// One cost and where it is from.
     struct CostKeys {
         /// Nanoseconds of the CPU that pays.
-        ns: At<Int<0, MAX_COST>>,
+        ns: Placed<Int<0, MAX_COST>>,
         /// How it is spread, where it varies: the simulator then draws it anew each time, and takes `ns` only where a
         /// scenario says `costs = "constant"`.
-        spread: Option<At<Quantiles>>,
+        spread: Option<Placed<Quantiles>>,
         /// Where the number is from.
-        source: At<SourceText>,
+        source: Placed<SourceText>,
     }
 }
 
@@ -284,29 +284,29 @@ table! {
     /// An idle state of the machine.
     struct CStateKeys {
         /// Name (`C1`, `C6`, ...).
-        name: At<Name>,
+        name: Placed<Name>,
         /// Time to leave it.
-        exit: At<Time>,
+        exit: Placed<Time>,
         /// How that is spread, where it varies.
-        spread: Option<At<Quantiles>>,
+        spread: Option<Placed<Quantiles>>,
         /// Predicted idle time from which the governor chooses it.
-        residency: At<Time>,
+        residency: Placed<Time>,
         /// The CPU watches its flags in it (MWAIT): where that is so of all states, a wake-up of an idle CPU is a
         /// write, and no IPI. Default: false.
-        monitor: Option<At<bool>>,
+        monitor: Option<Placed<bool>>,
         /// Where the numbers are from.
-        source: At<SourceText>,
+        source: Placed<SourceText>,
     }
 }
 
 /// What a file has about costs besides the constants, by key.
 #[derive(Debug, Default)]
-struct About {
+struct CostNotes {
     sources: BTreeMap<String, String>,
     spread: BTreeMap<String, Quantiles>,
 }
 
-impl About {
+impl CostNotes {
     fn add(&mut self, key: &str, source: String, spread: Option<Quantiles>) -> bool {
         self.spread.extend(spread.map(|spread| (key.to_owned(), spread)));
         self.sources.insert(key.to_owned(), source).is_none()
@@ -318,7 +318,7 @@ macro_rules! costs {
     ($( $(#[doc = $doc:literal])+ $name:ident: $key:ident => $field:ident $(= $default:literal)? ),+ $(,)?) => {
         table! {
             /// What each mechanism costs.
-            struct CostsKeys = "a table [costs]" { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
+            struct CostsKeys = "a table [costs]" { $( $(#[doc = $doc])+ $key: Placed<Cost> $(= $default)?, )+ }
         }
 
         /// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that
@@ -337,7 +337,7 @@ macro_rules! costs {
 
         impl CostsKeys {
             /// The constants; the rest goes to `about`.
-            fn resolve(self, about: &mut About) -> Costs {
+            fn resolve(self, about: &mut CostNotes) -> Costs {
                 $(
                     let $key = self.$key.value;
                     about.add(stringify!($key), $key.source, $key.spread);
@@ -479,25 +479,25 @@ table! {
     /// Something that takes each CPU for a while, again and again, at random times.
     struct NoiseKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// What it is made of.
-        by: At<NoiseBy>,
+        by: Placed<NoiseBy>,
         /// Mean time from one to the next, on each CPU.
-        period: At<Time>,
+        period: Placed<Time>,
         /// How long it takes the CPU.
-        takes: At<Quantiles>,
+        takes: Placed<Quantiles>,
         /// The mean of that. Default: that of straight lines between the quantiles, which is too large where most of
         /// the times are short.
-        mean: Option<At<Time>>,
+        mean: Option<Placed<Time>>,
         /// Where the numbers are from.
-        source: At<SourceText>,
+        source: Placed<SourceText>,
     }
 }
 
 /// Least mean time between two.
 const LEAST_PERIOD_NS: Ns = 1_000;
 
-fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &Collector) -> Vec<Noise> {
+fn noise(all: Vec<NoiseKeys>, about: &mut CostNotes, errors: &Collector) -> Vec<Noise> {
     let one = |keys: NoiseKeys| {
         let name = keys.name.value.0;
         if !about.add(&format!("noise.{name}"), keys.source.value.0, None) {
@@ -525,18 +525,18 @@ table! {
     /// A machine profile: its CPUs, and what each mechanism costs on it.
     struct ProfileKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// One line for lists.
-        title: At<String>,
+        title: Placed<String>,
         /// What machine this is and how its numbers came about.
-        about: At<String> = "''",
+        about: Placed<String> = "''",
         /// CPUs: threads a core, cores that share a last-level cache, such groups.
-        topology: At<TopologyTable>,
+        topology: Placed<TopologyTable>,
         /// What the timers of its CPUs are. Without it some mechanisms cannot be simulated.
-        cpu: Option<At<CpuKeys>>,
+        cpu: Option<Placed<CpuKeys>>,
         /// Costs.
         // It must be there: a profile without it would blame every key at line 1.
-        costs: At<CostsKeys>,
+        costs: Placed<CostsKeys>,
         /// Idle states, shallowest first.
         cstate: Vec<CStateKeys>,
         /// Interrupts and threads of the system that take its CPUs at random times.
@@ -548,14 +548,14 @@ table! {
     /// What the timers of a machine's CPUs are.
     struct CpuKeys = "a table [cpu]" {
         /// Frequency of the time-stamp counter, in kHz.
-        tsc_khz: At<Int<100_000, 10_000_000>>,
+        tsc_khz: Placed<Int<100_000, 10_000_000>>,
         /// Family, model and stepping: EAX of CPUID leaf 1, in hexadecimal ("306F2").
-        signature: At<Signature>,
+        signature: Placed<Signature>,
         /// The VMX preemption timer counts once in 2 to this power cycles of the TSC. Default: there is
         /// no such timer.
-        preemption_timer_shift: Option<At<Int<0, 31>>>,
+        preemption_timer_shift: Option<Placed<Int<0, 31>>>,
         /// Where the numbers are from.
-        source: At<SourceText>,
+        source: Placed<SourceText>,
     }
 }
 
@@ -577,7 +577,7 @@ impl Text for Signature {
 impl ProfileKeys {
     fn resolve(self, errors: &Collector) -> Option<Profile> {
         let topology = topology(&self.topology, None, errors)?;
-        let mut about = About::default();
+        let mut about = CostNotes::default();
         let voluntary = &self.costs.value.voluntary_point;
         if voluntary.value.ns == 0 {
             errors.error(voluntary.span, "voluntary_point is a distance: it cannot be 0");
@@ -609,13 +609,13 @@ impl ProfileKeys {
         }
         let costs = self.costs.value.resolve(&mut about);
         let noise = noise(self.noise, &mut about, errors);
-        let About { mut sources, spread } = about;
+        let CostNotes { mut sources, spread } = about;
         Some(Profile {
             name: self.name.value.0,
             title: self.title.value,
             about: self.about.value,
             topology,
-            cpu: self.cpu.map(|At { value: cpu, .. }| {
+            cpu: self.cpu.map(|Placed { value: cpu, .. }| {
                 sources.insert("cpu".to_owned(), cpu.source.value.0);
                 let preemption_timer_shift =
                     cpu.preemption_timer_shift.map(|shift| shift.value.get32());

@@ -36,7 +36,7 @@ fn a_cpu_is_described_in_full_or_not_at_all() {
     let haswell = Profile::load("haswell-ep").unwrap();
     let cpu = haswell.cpu.expect("the machine of hv-timer is known");
     assert_eq!((cpu.signature, cpu.preemption_timer_shift), (0x306f2, Some(5)));
-    assert!(!cpu.shuns_preemption_timer());
+    assert!(!cpu.avoids_preemption_timer());
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn machines_are_what_they_say() {
     let svm = |name: &str| Profile::load(name).unwrap().cpu.unwrap().has_svm();
     let all = ["epyc-server", "epyc-pvm", "xeon-server", "celeron-n4500"];
     assert_eq!(all.map(svm), [true, true, false, false]);
-    assert!(epyc.cpu.unwrap().shuns_preemption_timer());
+    assert!(epyc.cpu.unwrap().avoids_preemption_timer());
     let spins = |name| Profile::load(name).unwrap().costs.pv_spin_ns;
     assert!(10 * spins("haswell-ep") < spins("xeon-server"), "PAUSE takes longer since Skylake");
     let zero = Profile::load(ZERO).unwrap().costs;

@@ -6,13 +6,13 @@ use super::keys::VmKeys;
 use super::keys::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{Target, TaskPlan, VmPlan};
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 
 /// Placeholder for the server of a call before [`link`] has found it.
 pub(crate) const UNKNOWN: Target = Target::Host(u32::MAX);
 
 /// The server that a workload names.
-fn server_of(workload: &Workload) -> Option<&At<String>> {
+fn server_of(workload: &Workload) -> Option<&Placed<String>> {
     match &workload.kind {
         Kind::Ping(keys) => Some(&keys.server),
         Kind::Bursty(keys) => keys.server.as_ref(),
@@ -92,13 +92,13 @@ pub(crate) fn link(
 pub(crate) fn find(
     caller: Option<&Workload>,
     enabled: bool,
-    server: &At<String>,
+    server: &Placed<String>,
     all: &[Named<'_>],
     host_tasks: &[TaskPlan],
     vms: &[VmPlan],
     errors: &Collector,
 ) -> Option<Vec<Target>> {
-    let At { value: text, span } = server;
+    let Placed { value: text, span } = server;
     // `VM/3.TASK/1` is a task of `VM.TASK`.
     let (level, task) = text.split_once('.').unwrap_or((text, ""));
     let base = |name: &str| name.split('/').next().unwrap_or(name).to_owned();

@@ -6,7 +6,7 @@ use super::keys::credit1::{Dom0Pin, PresetKind};
 use super::keys::{PolicyKeys, VmKeys};
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::VmPlan;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 
 /// The patches that a policy names; `None` if it keeps those of the host.
 pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &Collector) -> Option<Patches> {
@@ -15,7 +15,7 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &Collector) -> Option<Pa
     }
     let mut out = PresetKind::patches(keys.preset.as_ref());
     let mut seen: Vec<&str> = Vec::new();
-    for At { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
+    for Placed { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
         let Some(patch) = find_patch(name) else {
             let help = nearest(name, "patches", patches().iter().map(|p| p.name));
             errors.error_help(*span, format!("there is no patch `{}`", name), help);
@@ -55,7 +55,7 @@ pub(crate) fn domain(keys: &VmKeys, errors: &Collector) -> Domain {
 
 /// Applies `dom0_pin` to the VMs, which are those of `keys` that are enabled.
 pub(crate) fn pin_dom0(
-    pin: Option<&At<Dom0Pin>>,
+    pin: Option<&Placed<Dom0Pin>>,
     keys: &[VmKeys],
     vms: &mut [VmPlan],
     pcpus: u32,

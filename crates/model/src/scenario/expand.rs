@@ -9,14 +9,14 @@ use vcoop_sched::config::Policy;
 use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
 use super::keys::workload::{
-    Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
-    CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, Ping, Rogue, SectionKeys, Server,
-    Stress, Then, Workload, named,
+    Abuse, AfterBoot, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys,
+    CpuMap, CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, Ping, Rogue, SectionKeys,
+    Server, Stress, Workload, named,
 };
 use crate::diagnostic::{Collector, Span};
 use crate::limits::{MAX_ROGUE_STEPS, MAX_TASKS};
 use crate::plan::{DevicePlan, Dist, LockKind, Mode, Ns, Phase, Program, Section, TaskPlan};
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::value::Int;
 
 /// Linux's default timer slack.
@@ -189,7 +189,7 @@ fn cycle(phases: Vec<Phase>) -> Program {
 const MIN_WORK_NS: Ns = 50;
 
 /// Refuses a loop that uses no time: it would never let time pass.
-fn needs_time(key: &At<Dist>, name: &str, errors: &Collector) {
+fn needs_time(key: &Placed<Dist>, name: &str, errors: &Collector) {
     if key.value.mean() < MIN_WORK_NS {
         let help = "at least 50ns on average";
         errors.error_help(key.span, format!("`{name}` is too short for a loop"), help);
@@ -378,7 +378,7 @@ fn boot(keys: &Boot, place: Place, errors: &Collector) -> Program {
         long: keys.long.value,
         server: keys.server.as_ref().map(|_| UNKNOWN),
         irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
-        hog: keys.then.value == Then::Hog,
+        hog: keys.then.value == AfterBoot::Hog,
     }
 }
 
@@ -405,7 +405,7 @@ fn ping(keys: &Ping, place: Place, errors: &Collector) -> Program {
 }
 
 /// vCPU of a key; ignored on the host, where it has no meaning.
-fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &Collector) -> u32 {
+fn irq_vcpu(key: &Placed<Int<0, 255>>, place: Place, errors: &Collector) -> u32 {
     let vcpu = key.value.get32();
     if place.guest {
         check_cpus(&[vcpu], key.span, place, errors);
@@ -499,7 +499,7 @@ fn audio(keys: &Audio, common: &CommonKeys, place: Place, out: &mut Expanded, er
         errors.error_help(keys.buffer.span, message, "at least `period`");
     }
     let device = match (keys.source.as_ref(), place.guest) {
-        (Some(At { value: AudioSource::Device, span }), false) => {
+        (Some(Placed { value: AudioSource::Device, span }), false) => {
             let help = "write source = \"timer\"";
             errors.error_help(*span, "devices interrupt guests; this is the host", help);
             false

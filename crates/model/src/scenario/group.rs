@@ -9,7 +9,7 @@ use super::keys::texts::CpuMax;
 use super::keys::{GroupKeys, VmKeys};
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::VmPlan;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::units::Time;
 use crate::toml_read::value::Name;
 
@@ -90,7 +90,11 @@ pub(crate) fn of_vm(
     (own, (0..each).filter_map(|_| shares.add(group)).collect())
 }
 
-fn quota(max: Option<&At<CpuMax>>, burst: Option<&At<Time>>, errors: &Collector) -> Option<Quota> {
+fn quota(
+    max: Option<&Placed<CpuMax>>,
+    burst: Option<&Placed<Time>>,
+    errors: &Collector,
+) -> Option<Quota> {
     let burst_ns = burst.map_or(0, |burst| burst.value.0);
     let Some(&CpuMax { runtime_ns, period_ns }) = max.map(|max| &max.value) else {
         if let Some(burst) = burst.filter(|burst| burst.value.0 > 0) {
@@ -107,7 +111,7 @@ fn quota(max: Option<&At<CpuMax>>, burst: Option<&At<Time>>, errors: &Collector)
 }
 
 /// The number of a group that is declared.
-pub(crate) fn number(name: &At<Name>, named: &[String], errors: &Collector) -> Option<u16> {
+pub(crate) fn number(name: &Placed<Name>, named: &[String], errors: &Collector) -> Option<u16> {
     let found = named.iter().position(|group| *group == name.value.0);
     if found.is_none() {
         let message = format!("there is no [[group]] named `{}`", name.value.0);

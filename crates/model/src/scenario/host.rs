@@ -19,14 +19,14 @@ use crate::plan::{
     VmPlan,
 };
 use crate::profile::{Costs, Cpu, Profile};
-use crate::toml_read::table::Sub;
+use crate::toml_read::table::SubTable;
 use crate::toml_read::value::OneOrEach;
-use crate::toml_read::{At, Value};
+use crate::toml_read::{Placed, Value};
 use crate::topology::topology;
 
 /// The host of a plan, without groups.
 pub(crate) fn host(
-    keys: &Sub<HostKeys>,
+    keys: &SubTable<HostKeys>,
     profile: &Profile,
     errors: &Collector,
 ) -> Option<HostPlan> {
@@ -114,7 +114,7 @@ const LEAST_SPEED_PPM: u32 = 100_000;
 const MIN_PERIOD_NS: Ns = 1_000;
 
 /// Refuses a device that interrupts without end.
-fn check_period(period: &At<Dist>, errors: &Collector) {
+fn check_period(period: &Placed<Dist>, errors: &Collector) {
     if period.value.mean() < MIN_PERIOD_NS {
         let message = "the device interrupts too often";
         errors.error_help(period.span, message, "at least 1us apart on average");
@@ -252,14 +252,14 @@ pub(crate) fn vm(
         refuse_linux_keys(keys, &vcpu_policy, host.class, errors);
     }
     virt::refuse_foreign(&keys.virt.0, host.class, errors);
-    ClassKind::Linux.only(host.class, "group", At::span_of(&keys.group), errors);
-    ClassKind::Linux.only(host.class, "cpu_max", At::span_of(&keys.cpu_max), errors);
-    ClassKind::Linux.only(host.class, "vcpu_cpu_max", At::span_of(&keys.vcpu_cpu_max), errors);
+    ClassKind::Linux.only(host.class, "group", Placed::span_of(&keys.group), errors);
+    ClassKind::Linux.only(host.class, "cpu_max", Placed::span_of(&keys.cpu_max), errors);
+    ClassKind::Linux.only(host.class, "vcpu_cpu_max", Placed::span_of(&keys.vcpu_cpu_max), errors);
     let own = Some(keys.vcpu_groups.span).filter(|_| keys.vcpu_groups.value);
     ClassKind::Linux.only(host.class, "vcpu_groups", own, errors);
-    ClassKind::PowerVm.only(host.class, "capped", At::span_of(&keys.capped), errors);
-    ClassKind::Credit1.only(host.class, "cap", At::span_of(&keys.cap), errors);
-    ClassKind::Credit1.only(host.class, "dom0", At::span_of(&keys.dom0), errors);
+    ClassKind::PowerVm.only(host.class, "capped", Placed::span_of(&keys.capped), errors);
+    ClassKind::Credit1.only(host.class, "cap", Placed::span_of(&keys.cap), errors);
+    ClassKind::Credit1.only(host.class, "dom0", Placed::span_of(&keys.dom0), errors);
     let (group, vcpu_groups) = match host.class {
         ClassKind::Linux => group::of_vm(keys, shares, errors),
         ClassKind::Credit1 => {
@@ -298,7 +298,7 @@ fn refuse_linux_keys(keys: &VmKeys, policies: &[Policy], has: ClassKind, errors:
     if policies.iter().any(|policy| *policy != Policy::NORMAL) {
         ClassKind::Linux.only(has, "vcpu_policy", keys.vcpu_policy.span, errors);
     }
-    ClassKind::Linux.only(has, "means", At::span_of(&keys.means), errors);
+    ClassKind::Linux.only(has, "means", Placed::span_of(&keys.means), errors);
 }
 
 /// Checks that a VM has at most one boot program, and one if something waits for its end.
@@ -413,7 +413,7 @@ fn explicit_devices(
 
 /// One value for each vCPU, and the place of the key.
 fn each<T: Value + Clone>(
-    given: &At<OneOrEach<T>>,
+    given: &Placed<OneOrEach<T>>,
     vcpus: u32,
     errors: &Collector,
 ) -> Vec<(T, Span)> {

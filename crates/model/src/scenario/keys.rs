@@ -16,9 +16,9 @@ use crate::diagnostic::Collector;
 use crate::limits::{MAX_PCPUS, MAX_VCPUS};
 use crate::plan::Dist;
 use crate::plan::{CoreScheduling, Preemption};
-use crate::toml_read::At;
 use crate::toml_read::Node;
-use crate::toml_read::table::{Flat, Keyed, Sub, table};
+use crate::toml_read::Placed;
+use crate::toml_read::table::{NamedTables, SharedKeys, SubTable, table};
 use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Speeds, Time};
 use crate::toml_read::value::{Int, Name, OneOrEach, choice};
 use crate::topology::TopologyTable;
@@ -31,29 +31,29 @@ use texts::CpuMax;
 use vcoop_policy::config::Means;
 use vcoop_sched::config::Policy;
 use virt::VirtKeys;
-use workload::{GuestTask, HostLoad, Kind, Then, Workload};
+use workload::{AfterBoot, GuestTask, HostLoad, Kind, Workload};
 
 table! {
     /// A scenario: one experiment, run for each policy compared and each cell of the matrix.
     pub(crate) struct ScenarioKeys {
         /// Name, as results show it.
-        name: At<Name>,
+        name: Placed<Name>,
         /// One line for lists.
-        title: At<String>,
+        title: Placed<String>,
         /// What the experiment is and why it is shaped like this.
-        about: At<String> = "''",
+        about: Placed<String> = "''",
         /// Assumptions about what is neither published nor measured, one sentence each.
-        assumptions: At<Vec<At<String>>> = "[]",
+        assumptions: Placed<Vec<Placed<String>>> = "[]",
         /// Measured time, after the warm-up.
-        duration: At<AtLeast<1_000_000>> = "5s",
+        duration: Placed<AtLeast<1_000_000>> = "5s",
         /// Time at the start of each run that is not measured.
-        warmup: At<Time> = "500ms",
+        warmup: Placed<Time> = "500ms",
         /// Independent repeats, each with a seed of its own.
-        repeats: At<Int<1, 10_000>> = "10",
+        repeats: Placed<Int<1, 10_000>> = "10",
         /// Seed of the first repeat.
-        seed: At<Int<0, { i64::MAX }>> = "1",
+        seed: Placed<Int<0, { i64::MAX }>> = "1",
         /// The machine and its kernel.
-        host: Sub<HostKeys>,
+        host: SubTable<HostKeys>,
         /// Control groups of a Linux host, which loads and VMs name.
         group: Vec<GroupKeys>,
         /// Threads of the host that are not vCPUs: loads and probes.
@@ -61,14 +61,14 @@ table! {
         /// Virtual machines.
         vm: Vec<VmKeys>,
         /// Parameters of built-in policies, and policies of the user's own.
-        policy: Keyed<PolicyKeys>,
+        policy: NamedTables<PolicyKeys>,
         /// Which policies to compare.
-        compare: Sub<CompareKeys>,
+        compare: SubTable<CompareKeys>,
         /// What to report; without any, every task that measures.
         probe: Vec<ProbeKeys>,
         /// Fields to vary: path (as in `--set`) = list of values. Every combination is run; paths
         /// joined by a comma in one key change together, to one value or each to its own of a list.
-        matrix: Option<At<Node>>,
+        matrix: Option<Placed<Node>>,
         /// Changes at times of the run.
         at: Vec<AtKeys>,
         /// VMs created during the run.
@@ -108,48 +108,48 @@ table! {
     /// The host.
     pub(crate) struct HostKeys {
         /// Machine profile: a built-in name, or a profile file relative to the scenario's.
-        profile: At<String> = "xeon-server",
+        profile: Placed<String> = "xeon-server",
         /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary;
         /// the others are constants).
-        costs: At<CostsKind> = "drawn",
+        costs: Placed<CostsKind> = "drawn",
         /// Simulated only: whether interrupts and kernel threads take pCPUs at times, as the profile says.
         /// `celeron-n4500`, `epyc-pvm` and profiles of `vcoop calibrate` have the noise of a host that was idle; the
         /// other profiles have none.
-        noise: At<bool> = "true",
+        noise: Placed<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
-        pcpus: Option<At<Int<1, MAX_PCPUS>>>,
+        pcpus: Option<Placed<Int<1, MAX_PCPUS>>>,
         /// Topology: which pCPUs share cores and caches. Default: the profile's, where `pcpus` fits its cores and
         /// caches; else one cache for all.
-        topology: Option<At<TopologyTable>>,
+        topology: Option<Placed<TopologyTable>>,
         /// Ticks a second.
-        tick_hz: At<Int<10, 10_000>> = "250",
+        tick_hz: Placed<Int<10, 10_000>> = "250",
         /// Kernel preemption.
-        preemption: At<Preemption> = "voluntary",
+        preemption: Placed<Preemption> = "voluntary",
         /// Longest exit latency that an idle state may have, as a process requests it by `/dev/cpu_dma_latency`. Deeper
         /// states are not entered. With "0us" idle pCPUs poll. Default: no limit.
-        cpu_dma_latency: Option<At<Time>>,
+        cpu_dma_latency: Option<Placed<Time>>,
         /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep the tick.
         /// Timers that are set on them fire on a housekeeping pCPU, which also takes their device interrupts. Default:
         /// "none".
-        nohz_full: Option<At<NohzCpus>>,
+        nohz_full: Option<Placed<NohzCpus>>,
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of its
         /// speed on a core alone: "60%". For a core of more than two threads, the speeds beside one, two and more busy
         /// threads: "70%, 50%, 40%"; the last one also holds for more busy threads. Handlers, exits and switches take
         /// as long as always. Simulated only. Default: 100%.
-        smt_speed: Option<At<Speeds>>,
+        smt_speed: Option<Placed<Speeds>>,
         /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time. The host's
         /// other threads may run beside each other, but beside no vCPU. Simulated only.
-        core_scheduling: At<CoreScheduling> = "off",
+        core_scheduling: Placed<CoreScheduling> = "off",
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
         /// Scheduler.
-        sched: Sub<SchedKeys>,
+        sched: SubTable<SchedKeys>,
         /// credit1: its tunables.
-        credit1: Sub<Credit1Keys>,
+        credit1: SubTable<Credit1Keys>,
         /// powervm: the pool.
-        powervm: Sub<PowerVmKeys>,
+        powervm: SubTable<PowerVmKeys>,
         /// credit1: where dom0 runs. Default: as its `pin` says.
-        dom0_pin: Option<At<Dom0Pin>>,
+        dom0_pin: Option<Placed<Dom0Pin>>,
     }
 }
 
@@ -158,15 +158,15 @@ table! {
     /// take time, and vCPUs that run on these pCPUs exit. Its data is not modelled. Simulated only.
     pub(crate) struct InterruptKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// False: it is left out of the scenario. A matrix can vary it.
-        enabled: At<bool> = "true",
+        enabled: Placed<bool> = "true",
         /// Time from one interrupt to the next, on each of its pCPUs.
-        period: At<Dist>,
+        period: Placed<Dist>,
         /// CPU time of handler and softirq. Default: `device_irq` of the profile.
-        work: Option<At<Dist>>,
+        work: Option<Placed<Dist>>,
         /// pCPUs that take them.
-        cpus: At<CpuList> = "all",
+        cpus: Placed<CpuList> = "all",
     }
 }
 
@@ -174,19 +174,19 @@ table! {
     /// A control group of a Linux host, with the CPU controller.
     pub(crate) struct GroupKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// The `[[group]]` that contains it, which must stand before it in the file. Default: none.
-        group: Option<At<Name>>,
+        group: Option<Placed<Name>>,
         /// Weight of all its threads on all CPUs together, compared with the threads and groups beside it (1024: as a
         /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is. With eevdf-7.3 the
         /// group has it for each runnable thread, but at most for each CPU.
-        weight: At<Int<2, 262_144>> = "1024",
+        weight: Placed<Int<2, 262_144>> = "1024",
         /// Most CPU time of its fair threads and those of groups in it, on all CPUs together, in each period. Threads
         /// under `fifo`, `rr` and `deadline`, and so vCPUs with a boost of that kind, run even if it is used up.
         /// Simulated only. Default: no limit.
-        cpu_max: Option<At<CpuMax>>,
+        cpu_max: Option<Placed<CpuMax>>,
         /// Most unused time of `cpu_max` that may be used later; at most `cpu_max`.
-        cpu_max_burst: At<Time> = "0us",
+        cpu_max_burst: Placed<Time> = "0us",
     }
 }
 
@@ -194,60 +194,60 @@ table! {
     /// A virtual machine.
     pub(crate) struct VmKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// False: it is left out of the scenario. A matrix can vary it.
-        enabled: At<bool> = "true",
+        enabled: Placed<bool> = "true",
         /// Copies, named NAME/0, NAME/1, ... when there are several. Series and numbers of all are shown
         /// as one, under NAME.
-        count: At<Int<1, 1024>> = "1",
+        count: Placed<Int<1, 1024>> = "1",
         /// Number of vCPUs.
-        vcpus: At<Int<1, MAX_VCPUS>>,
+        vcpus: Placed<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
-        pin: At<OneOrEach<CpuList>> = "all",
+        pin: Placed<OneOrEach<CpuList>> = "all",
         /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`, and in its
         /// `group`; default: no group. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256. powervm:
         /// weight in what others leave, 0 (capped) to 255; default: 128.
-        weight: Option<At<Int<0, 262_144>>>,
+        weight: Option<Placed<Int<0, 262_144>>>,
         /// Linux: the `[[group]]` that its vCPU threads are in, or its own group, if it has `weight` or `cpu_max`.
-        group: Option<At<Name>>,
+        group: Option<Placed<Name>>,
         /// Linux: most CPU time of its vCPU threads, as that of a `[[group]]`; the VM then has a group of its own.
         /// Default: no limit.
-        cpu_max: Option<At<CpuMax>>,
+        cpu_max: Option<Placed<CpuMax>>,
         /// Linux: each vCPU thread is in a group of its own, of weight 1024, in the VM's group, as libvirt makes them.
         /// The thread's nice value then has no effect, because the thread is alone in its group.
-        vcpu_groups: At<bool> = "false",
+        vcpu_groups: Placed<bool> = "false",
         /// Linux: most CPU time of each vCPU thread, as `<quota>` of libvirt sets it; each then has a group of its own.
         /// Default: no limit.
-        vcpu_cpu_max: Option<At<CpuMax>>,
+        vcpu_cpu_max: Option<Placed<CpuMax>>,
         /// Linux: most unused time of `cpu_max` that may be used later; at most `cpu_max`. Default: 0us.
-        cpu_max_burst: Option<At<Time>>,
+        cpu_max_burst: Option<Placed<Time>>,
         /// credit1: the VM's cap: its largest CPU time in percent of one pCPU, up to 100 for each vCPU. 0: no cap.
         /// Default: 0.
-        cap: Option<At<Int<0, 25_600>>>,
+        cap: Option<Placed<Int<0, 25_600>>>,
         /// powervm: the VM gets no time beyond its entitlement. Default: false.
-        capped: Option<At<bool>>,
+        capped: Option<Placed<bool>>,
         /// credit1: this VM is dom0, to which `dom0_pin` and the rules of patches apply.
-        dom0: Option<At<bool>>,
+        dom0: Option<Placed<bool>>,
         /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.
-        vcpu_policy: At<OneOrEach<Policy>> = "other",
+        vcpu_policy: Placed<OneOrEach<Policy>> = "other",
         /// Means of boosting, instead of the policy's: one for all, or one each.
-        means: Option<At<OneOrEach<Means>>>,
+        means: Option<Placed<OneOrEach<Means>>>,
         /// Topology of the vCPUs, as the guest sees it. Default: one cache for all, no SMT.
-        topology: Option<At<TopologyTable>>,
+        topology: Option<Placed<TopologyTable>>,
         /// Ticks a second of the guest.
-        tick_hz: At<Int<10, 10_000>> = "250",
+        tick_hz: Placed<Int<10, 10_000>> = "250",
         /// Preemption of the guest's kernel.
-        preemption: At<Preemption> = "voluntary",
+        preemption: Placed<Preemption> = "voluntary",
         /// The guest takes part in the boost protocol.
-        cooperative: At<bool> = "true",
+        cooperative: Placed<bool> = "true",
         /// Simulated only: each vCPU has a series of its waits, VM.vcpuN with the metric `wait`. A wait is the time
         /// from a wake-up of the vCPU's thread until it runs. It counts as a guest's latency, like the waits that
         /// `vcoop observe` measures.
-        waits: At<bool> = "false",
+        waits: Placed<bool> = "false",
         /// How it is virtualised.
-        virt: Flat<VirtKeys>,
+        virt: SharedKeys<VirtKeys>,
         /// The guest's scheduler.
-        sched: Sub<SchedKeys>,
+        sched: SubTable<SchedKeys>,
         /// Tasks of the guest.
         task: Vec<GuestTask>,
         /// Devices that interrupt it.
@@ -269,7 +269,7 @@ impl VmKeys {
     /// left out.
     pub(crate) fn never_logs_in(&self) -> bool {
         self.task.iter().any(|task| match &task.0.kind {
-            Kind::Boot(boot) => task.0.common.enabled.value && boot.then.value != Then::Tasks,
+            Kind::Boot(boot) => task.0.common.enabled.value && boot.then.value != AfterBoot::Tasks,
             _ => false,
         })
     }
@@ -279,17 +279,17 @@ table! {
     /// A device that interrupts a guest.
     pub(crate) struct DeviceKeys {
         /// Name.
-        name: At<Name>,
+        name: Placed<Name>,
         /// Time between interrupts.
-        period: At<Dist>,
+        period: Placed<Dist>,
         /// vCPU that takes it.
-        vcpu: At<Int<0, 255>> = "0",
+        vcpu: Placed<Int<0, 255>> = "0",
         /// Injected as an NMI.
-        nmi: At<bool> = "false",
+        nmi: Placed<bool> = "false",
         /// CPU time of the guest's softirq half.
-        softirq: At<Dist> = "0us",
+        softirq: Placed<Dist> = "0us",
         /// Guest task it wakes.
-        wakes: Option<At<Name>>,
+        wakes: Option<Placed<Name>>,
     }
 }
 
@@ -306,24 +306,24 @@ macro_rules! policy_keys {
             /// what is not given here; one of another name starts from its `base`.
             pub(crate) struct PolicyKeys {
                 /// Policy this one starts from.
-                base: Option<At<String>>,
-                $( $(#[doc = $doc])+ $key: Option<At<$type>>, )+
+                base: Option<Placed<String>>,
+                $( $(#[doc = $doc])+ $key: Option<Placed<$type>>, )+
                 /// Every policy: virtualisation of all VMs under this policy, instead of their own keys.
-                virt: Flat<VirtKeys>,
+                virt: SharedKeys<VirtKeys>,
             }
         }
 
         impl PolicyKeys {
             /// These parameters, and what they lack from `under`.
             pub(crate) fn over(self, under: Self) -> Self {
-                let virt = Flat(self.virt.0.over(under.virt.0));
+                let virt = SharedKeys(self.virt.0.over(under.virt.0));
                 Self { base: None, $( $key: self.$key.or(under.$key), )+ virt }
             }
 
             /// Refuses parameters that mean nothing to a policy of this kind.
             pub(crate) fn refuse_foreign(&self, kind: &str, errors: &Collector) {
                 let like = if EVERY.contains(&kind) { kind } else { "vanilla" };
-                let all = [$( (stringify!($key), At::span_of(&self.$key), $kinds.contains(&like)) ),+];
+                let all = [$( (stringify!($key), Placed::span_of(&self.$key), $kinds.contains(&like)) ),+];
                 let own = all.iter().filter(|(.., own)| *own).map(|(key, ..)| *key);
                 let help = format!("parameters of `{kind}`: {}", own.collect::<Vec<_>>().join(", "));
                 for (key, span, _) in all.iter().filter(|(.., own)| !own) {
@@ -374,7 +374,7 @@ policy_keys! {
     run: Span1 => &["wake-boost"],
     /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
     /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
-    patches: Vec<At<String>> => &["ratelimit-auto", "vanilla"],
+    patches: Vec<Placed<String>> => &["ratelimit-auto", "vanilla"],
     /// Likewise: patches to start from.
     preset: PresetKind => &["ratelimit-auto", "vanilla"],
     /// ratelimit-auto: interval at which a domain is examined.
@@ -408,9 +408,9 @@ table! {
     /// What to compare.
     pub(crate) struct CompareKeys {
         /// Policies, in the order of the report.
-        policy: At<Vec<At<String>>> = "['vanilla', 'wake-boost', 'dynamic', 'static']",
+        policy: Placed<Vec<Placed<String>>> = "['vanilla', 'wake-boost', 'dynamic', 'static']",
         /// Policy that ratios are taken to. Default: vanilla if it is compared, else the first.
-        baseline: Option<At<String>>,
+        baseline: Option<Placed<String>>,
     }
 }
 
@@ -419,7 +419,7 @@ table! {
     pub(crate) struct ProbeKeys {
         /// `host.LOAD` or `VM.TASK`; of several copies `host.LOAD/0`, or all of them without the
         /// number. All copies of a VM are one series, `VM/3.TASK` is that of one.
-        task: At<String>,
+        task: Placed<String>,
     }
 }
 
@@ -437,17 +437,17 @@ table! {
     /// A change during the run: `boost`, `policy` of a vCPU, or vCPUs to `prefer`.
     pub(crate) struct AtKeys {
         /// When, counted from the start of the warm-up.
-        time: At<Time>,
+        time: Placed<Time>,
         /// Switch boosting, for `vm` or for all.
-        boost: Option<At<Switch>>,
+        boost: Option<Placed<Switch>>,
         /// VM.
-        vm: Option<At<String>>,
+        vm: Option<Placed<String>>,
         /// vCPU whose `policy` changes.
-        vcpu: Option<At<Int<0, 255>>>,
+        vcpu: Option<Placed<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
-        policy: Option<At<Policy>>,
+        policy: Option<Placed<Policy>>,
         /// vCPUs that the guest of `vm` prefers from now on: it keeps its tasks off the others. If the VM has a
         /// governor, the governor's next decision replaces this.
-        prefer: Option<At<CpuList>>,
+        prefer: Option<Placed<CpuList>>,
     }
 }

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use super::keys::PolicyKeys;
 use super::keys::pinning::{LoadCpus, Pin};
 use super::keys::sched::ClassKind;
-use super::unfit::Unfit;
+use super::misfit::PolicyMisfit;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{Plan, TaskPlan, VmPlan};
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::value::OneOrEach;
 
 /// Pins of a policy. By default none: vCPUs and loads stay where the scenario has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pinning {
-    pin: Option<At<OneOrEach<Pin>>>,
-    load_cpus: Option<At<LoadCpus>>,
+    pin: Option<Placed<OneOrEach<Pin>>>,
+    load_cpus: Option<Placed<LoadCpus>>,
 }
 
 impl Pinning {
@@ -39,9 +39,9 @@ impl Pinning {
             }
         };
         match &self.pin {
-            Some(At { value: OneOrEach::One(Pin::To(list)), span }) => one(list, *span),
-            Some(At { value: OneOrEach::Each(pins), .. }) => {
-                for At { value, span } in pins {
+            Some(Placed { value: OneOrEach::One(Pin::To(list)), span }) => one(list, *span),
+            Some(Placed { value: OneOrEach::Each(pins), .. }) => {
+                for Placed { value, span } in pins {
                     if let Pin::To(list) = value {
                         one(list, *span);
                     }
@@ -49,13 +49,13 @@ impl Pinning {
             }
             _ => {}
         }
-        if let Some(At { value: LoadCpus::On(list), span }) = &self.load_cpus {
+        if let Some(Placed { value: LoadCpus::On(list), span }) = &self.load_cpus {
             one(list, *span);
         }
     }
 
     /// Why the policy `name` cannot pin on a host of this class.
-    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
+    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<PolicyMisfit> {
         let (message, help) = match class {
             ClassKind::PowerVm if self.span().is_some() => (
                 format!("`{name}` pins vCPUs: a shared pool pins nobody"),
@@ -67,11 +67,11 @@ impl Pinning {
             ),
             _ => return None,
         };
-        Some(Unfit { message, help: help.to_owned() })
+        Some(PolicyMisfit { message, help: help.to_owned() })
     }
 
     /// Pins the vCPUs of a plan and moves its loads, for the policy `name`.
-    pub(crate) fn apply(&self, name: &str, plan: &mut Plan) -> Result<(), Unfit> {
+    pub(crate) fn apply(&self, name: &str, plan: &mut Plan) -> Result<(), PolicyMisfit> {
         let pcpus = plan.host.sched.cpus();
         if let Some(pin) = &self.pin {
             let pinned = pinned(name, &pin.value, &plan.vms, pcpus)?;
@@ -94,7 +94,7 @@ impl Pinning {
                     );
                     let help =
                         "a policy without `load_cpus`, as `pinned` is, or more pCPUs than vCPUs";
-                    return Err(Unfit { message, help: help.to_owned() });
+                    return Err(PolicyMisfit { message, help: help.to_owned() });
                 }
                 others
             }
@@ -117,8 +117,8 @@ fn pinned(
     pin: &OneOrEach<Pin>,
     vms: &[VmPlan],
     pcpus: u32,
-) -> Result<Vec<Vec<Vec<u32>>>, Unfit> {
-    let unfit = |message: String, help: &str| Unfit { message, help: help.to_owned() };
+) -> Result<Vec<Vec<Vec<u32>>>, PolicyMisfit> {
+    let unfit = |message: String, help: &str| PolicyMisfit { message, help: help.to_owned() };
     for vm in vms {
         let (label, vcpus) = (&vm.label, vm.vcpu_cpus.len());
         if vm.vcpu_cpus.iter().any(|list| !list.is_empty()) {

@@ -13,12 +13,12 @@ use super::keys::PolicyKeys;
 use super::keys::sched::ClassKind;
 use super::keys::texts::SLICES;
 use super::keys::virt::VirtKeys;
+use super::misfit::PolicyMisfit;
 use super::pinning::Pinning;
-use super::unfit::Unfit;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::PolicyPlan;
-use crate::toml_read::At;
-use crate::toml_read::table::{Keyed, table};
+use crate::toml_read::Placed;
+use crate::toml_read::table::{NamedTables, table};
 use crate::toml_read::units::{Time, show};
 
 /// The built-in policies and their parameters, in the format of scenario files.
@@ -45,7 +45,7 @@ table! {
     /// A file of policies only.
     pub(crate) struct PolicyFile {
         /// Policies.
-        policy: Keyed<PolicyKeys>,
+        policy: NamedTables<PolicyKeys>,
     }
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct Policies {
 impl Policies {
     /// Resolves all policies, for a host with so many pCPUs; `builtin` is the parsed [`BUILTIN`].
     pub(crate) fn resolve(
-        user: &Keyed<PolicyKeys>,
-        builtin: &Keyed<PolicyKeys>,
+        user: &NamedTables<PolicyKeys>,
+        builtin: &NamedTables<PolicyKeys>,
         pcpus: u32,
         errors: &Collector,
     ) -> Self {
@@ -129,7 +129,7 @@ impl Policies {
     }
 
     /// Why a policy cannot run on this host, and which can; `None` if it can, or does not exist.
-    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
+    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<PolicyMisfit> {
         let Named { plan, virt, pinning } = self.plans.get(name)?;
         let governs = virt.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
@@ -158,7 +158,7 @@ impl Policies {
         } else {
             return None;
         };
-        Some(Unfit { message, help: help.to_owned() })
+        Some(PolicyMisfit { message, help: help.to_owned() })
     }
 }
 
@@ -166,8 +166,8 @@ impl Policies {
 fn chain(
     name: &str,
     span: Span,
-    user: &Keyed<PolicyKeys>,
-    builtin: &Keyed<PolicyKeys>,
+    user: &NamedTables<PolicyKeys>,
+    builtin: &NamedTables<PolicyKeys>,
     depth: usize,
     errors: &Collector,
 ) -> Option<(String, PolicyKeys)> {
@@ -175,7 +175,7 @@ fn chain(
         errors.error(span, format!("the base of policy `{name}` leads back to itself"));
         return None;
     }
-    let find = |all: &Keyed<PolicyKeys>| {
+    let find = |all: &NamedTables<PolicyKeys>| {
         all.0.iter().find(|(n, _)| n.value == name).map(|(n, keys)| (n.span, keys.clone()))
     };
     let own = find(user);
@@ -206,15 +206,15 @@ fn chain(
 
 fn plan(kind: &str, keys: &PolicyKeys, span: Span, errors: &Collector) -> Option<PolicyPlan> {
     keys.refuse_foreign(kind, errors);
-    let budget = |burst: &Option<At<_>>, refill_ppm: Option<u32>| {
-        let burst: &Option<At<crate::toml_read::units::Span1>> = burst;
+    let budget = |burst: &Option<Placed<_>>, refill_ppm: Option<u32>| {
+        let burst: &Option<Placed<crate::toml_read::units::Span1>> = burst;
         Some(Budget { burst_ns: burst.as_ref()?.value.0, refill_ppm: refill_ppm? })
     };
     let means = keys.means.as_ref().map(|m| m.value);
     let vcpu = budget(&keys.vcpu_burst, keys.vcpu_refill.as_ref().map(|k| k.value.ppm));
     let vm = budget(&keys.vm_burst, keys.vm_refill.as_ref().map(|k| k.value.ppm));
-    let flag = |key: &Option<At<bool>>| key.as_ref().map(|k| k.value);
-    let unless_0 = |key: &Option<At<Time>>| Some(key.as_ref()?.value.0).filter(|&ns| ns > 0);
+    let flag = |key: &Option<Placed<bool>>| key.as_ref().map(|k| k.value);
+    let unless_0 = |key: &Option<Placed<Time>>| Some(key.as_ref()?.value.0).filter(|&ns| ns > 0);
     let complete = || -> Option<PolicyPlan> {
         Some(match kind {
             "static" => PolicyPlan::Static { means: means? },
@@ -268,8 +268,8 @@ fn plan(kind: &str, keys: &PolicyKeys, span: Span, errors: &Collector) -> Option
 fn check_ratelimits(config: &RatelimitConfig, keys: &PolicyKeys, span: Span, errors: &Collector) {
     let (floor, ceiling) = (show(RATELIMIT_FLOOR_NS), show(RATELIMIT_CEILING_NS));
     let range = RATELIMIT_FLOOR_NS..=RATELIMIT_CEILING_NS;
-    let bound = |name: &str, key: &Option<At<Time>>, off: &str| {
-        if let Some(At { value, span }) = key
+    let bound = |name: &str, key: &Option<Placed<Time>>, off: &str| {
+        if let Some(Placed { value, span }) = key
             && !range.contains(&value.0)
             && (off.is_empty() || value.0 != 0)
         {

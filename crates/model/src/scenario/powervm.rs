@@ -6,7 +6,7 @@ use vcoop_sched::config::Topology;
 use super::keys::sched::ClassKind;
 use super::keys::{HostKeys, VmKeys};
 use crate::diagnostic::Collector;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 
 /// Refuses tables and keys of the host that its scheduler does not use.
 pub(crate) fn refuse_unused(host: &HostKeys, errors: &Collector) {
@@ -19,7 +19,7 @@ pub(crate) fn refuse_unused(host: &HostKeys, errors: &Collector) {
     for (class, given) in tables.into_iter().filter(|(class, _)| *class != has) {
         class.not_tuned(has, given, errors);
     }
-    ClassKind::Credit1.only(has, "dom0_pin", At::span_of(&host.dom0_pin), errors);
+    ClassKind::Credit1.only(has, "dom0_pin", Placed::span_of(&host.dom0_pin), errors);
 }
 
 /// Default topology of a VM: threads of cores like the host's.
@@ -56,7 +56,7 @@ pub(crate) fn partition(
             let help = "say to how many pCPUs' worth of time: entitled = 1";
             errors.error_help(keys.name.span, message, help);
         }
-        Some(At { value, span }) => {
+        Some(Placed { value, span }) => {
             out.entitled = value.get32();
             if out.entitled * 20 < vcpus {
                 let message = format!("{} pCPUs for {vcpus} vCPUs", out.entitled);

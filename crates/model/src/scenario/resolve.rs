@@ -15,20 +15,20 @@ use super::host::{self, HostFacts, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
 use super::keys::{PolicyKeys, ScenarioKeys};
+use super::misfit::PolicyMisfit;
 use super::policies::{Named, Policies};
 use super::storm;
 use super::timeline::{check_before_end, timeline};
-use super::unfit::Unfit;
 use super::virt;
 use crate::builtin::is_path;
 use crate::diagnostic::{Collector, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
-    HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, VmPlan,
+    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, SampleEnd, Target, TaskPlan, VmPlan,
 };
 use crate::profile::Profile;
-use crate::toml_read::At;
-use crate::toml_read::table::Keyed;
+use crate::toml_read::Placed;
+use crate::toml_read::table::NamedTables;
 
 /// A cell, ready but for the policy.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Resolved {
     /// Patches of credit1 that replace the host's, by policy.
     pub(crate) patches: BTreeMap<String, Patches>,
     /// The policies that the host cannot run, and why.
-    pub(crate) unfit: BTreeMap<String, Unfit>,
+    pub(crate) unfit: BTreeMap<String, PolicyMisfit>,
     /// Names of the policies compared.
     pub(crate) compared: Vec<String>,
     /// The one that ratios are taken to.
@@ -51,20 +51,20 @@ pub(crate) struct Resolved {
 
 /// What resolving needs from outside the file.
 #[derive(Debug)]
-pub(crate) struct Outside<'o, 'l> {
+pub(crate) struct ResolveContext<'o, 'l> {
     /// Captures loaded so far.
     pub(crate) captures: &'o mut Captures<'l>,
     /// Profiles loaded so far.
     pub(crate) profiles: &'o mut BTreeMap<String, Profile>,
     /// The built-in policies.
-    pub(crate) builtin_policies: &'o Keyed<PolicyKeys>,
+    pub(crate) builtin_policies: &'o NamedTables<PolicyKeys>,
 }
 
 /// Resolves the tables; `None` if an error prevents any plan.
 pub(crate) fn resolve(
     keys: &ScenarioKeys,
     params: BTreeMap<String, String>,
-    outside: &mut Outside<'_, '_>,
+    outside: &mut ResolveContext<'_, '_>,
     errors: &Collector,
 ) -> Option<Resolved> {
     let profile = profile(keys, outside, errors)?;
@@ -98,7 +98,7 @@ pub(crate) fn resolve(
     let runs_here = !host_tasks.is_empty() || keys.vm.iter().any(|vm| !vm.task.is_empty());
     check_means(&policies, &facts, runs_here, errors);
     let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
-    let unfit: BTreeMap<String, Unfit> = policies
+    let unfit: BTreeMap<String, PolicyMisfit> = policies
         .plans
         .keys()
         .filter_map(|name| Some((name.clone(), policies.unfit(name, facts.class)?)))
@@ -230,10 +230,10 @@ fn check_starts(keys: &ScenarioKeys, loads: &[&Workload], end_ns: Ns, errors: &C
 /// Refuses changes during the run that the host's hypervisor does not have.
 fn check_changes(keys: &ScenarioKeys, class: ClassKind, errors: &Collector) {
     for at in &keys.at {
-        ClassKind::Linux.only(class, "boost", At::span_of(&at.boost), errors);
-        ClassKind::Linux.only(class, "policy", At::span_of(&at.policy), errors);
+        ClassKind::Linux.only(class, "boost", Placed::span_of(&at.boost), errors);
+        ClassKind::Linux.only(class, "policy", Placed::span_of(&at.policy), errors);
         if class != ClassKind::PowerVm {
-            ClassKind::Linux.only(class, "prefer", At::span_of(&at.prefer), errors);
+            ClassKind::Linux.only(class, "prefer", Placed::span_of(&at.prefer), errors);
         }
     }
 }
@@ -263,7 +263,7 @@ fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &Co
             let mut own = plan.clone();
             match named.pinning.apply(&name.value, &mut own) {
                 Ok(()) => deadline::check_pinned(&own, named, errors),
-                Err(Unfit { message, help }) => errors.error_help(name.span, message, help),
+                Err(PolicyMisfit { message, help }) => errors.error_help(name.span, message, help),
             }
         }
     }
@@ -271,10 +271,10 @@ fn check_pins(keys: &ScenarioKeys, plan: &Plan, policies: &Policies, errors: &Co
 
 fn profile(
     keys: &ScenarioKeys,
-    outside: &mut Outside<'_, '_>,
+    outside: &mut ResolveContext<'_, '_>,
     errors: &Collector,
 ) -> Option<Profile> {
-    let At { value, span } = &keys.host.value.profile;
+    let Placed { value, span } = &keys.host.value.profile;
     let mut name = value.clone();
     let path = is_path(&name);
     if path {
@@ -308,7 +308,7 @@ fn vms(
     loads: &[&Workload],
     facts: &HostFacts,
     shares: &mut Shares,
-    outside: &mut Outside<'_, '_>,
+    outside: &mut ResolveContext<'_, '_>,
     errors: &Collector,
 ) -> Option<Vec<VmPlan>> {
     // Reports name loads and VMs side by side ("who ran instead"), so all names differ.
@@ -389,7 +389,7 @@ fn compared(
     // A comparison that is a default is not refused.
     let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
-        if let Some(Unfit { message, help }) = policies.unfit(&name.value, class) {
+        if let Some(PolicyMisfit { message, help }) = policies.unfit(&name.value, class) {
             if written {
                 errors.error_help(name.span, message, help);
             }
@@ -462,8 +462,8 @@ impl Candidate {
     fn probes(&self, series: &str) -> impl Iterator<Item = ProbePlan> + use<> {
         let of = |probe, moment| ProbePlan { probe, target: self.target, moment };
         let interrupt =
-            self.times_interrupts.then(|| of(format!("{series}.interrupt"), Moment::Interrupt));
-        std::iter::once(of(series.to_owned(), Moment::Task)).chain(interrupt)
+            self.times_interrupts.then(|| of(format!("{series}.interrupt"), SampleEnd::Interrupt));
+        std::iter::once(of(series.to_owned(), SampleEnd::Task)).chain(interrupt)
     }
 }
 
@@ -503,7 +503,7 @@ fn probes(
     }
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
-        let At { value, span } = &probe.task;
+        let Placed { value, span } = &probe.task;
         let one = |c: &Candidate| c.name == *value || c.group == *value;
         let copies = |c: &Candidate| c.pooled == *value || c.pooled_group == *value;
         let named: Vec<&Candidate> = all.iter().filter(|c| one(c) || copies(c)).collect();

@@ -10,7 +10,7 @@ use crate::plan::{
     DensityPlan, Milestone, Ns, Plan, ProbePlan, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,
     VmPlan,
 };
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::units::show;
 
 /// The storms of a plan that has its VMs.
@@ -24,7 +24,7 @@ pub(crate) fn storms(
     let mut storms: Vec<StormPlan> = Vec::new();
     errors.distinct(keys.storm.iter().map(|s| (s.name.value.0.as_str(), s.name.span)));
     for storm in &keys.storm {
-        let At { value: label, span } = &storm.vm;
+        let Placed { value: label, span } = &storm.vm;
         let Some(vm) = keys.vm.iter().find(|vm| vm.name.value.0 == *label) else {
             let message = format!("there is no VM `{label}`");
             let help = nearest(label, "VMs", keys.vm.iter().map(|vm| &vm.name.value.0));
@@ -53,7 +53,7 @@ pub(crate) fn storms(
                 window_ns: storm.window.as_ref().map(|window| window.value.0),
             }
         });
-        let servers = |key: &Option<At<String>>| match key {
+        let servers = |key: &Option<Placed<String>>| match key {
             Some(server) => {
                 let found =
                     calls::find(None, vm.enabled.value, server, all, host_tasks, vms, errors);
@@ -116,7 +116,7 @@ fn check_begin(keys: &ScenarioKeys, storm: &StormKeys, begin_ns: Ns, errors: &Co
 pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &Collector) -> Vec<ViewPlan> {
     let view = |view: &ViewKeys| match view.kind.value {
         ViewKind::Scatter => {
-            let Some(At { value: probe, span }) = &view.probe else {
+            let Some(Placed { value: probe, span }) = &view.probe else {
                 let help = "add `probe = ...`";
                 errors.error_help(view.kind.span, "it is not said whose samples this shows", help);
                 return None;

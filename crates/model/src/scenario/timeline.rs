@@ -4,7 +4,7 @@ use super::host::check_policy_slice;
 use super::keys::{AtKeys, ScenarioKeys, Switch};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{Ns, TimelineAction, TimelineEvent, VmPlan};
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::units::{CpuList, show};
 
 /// The events of `switches`, in order of time. `slices`: whether the host's fair class has slices.
@@ -97,7 +97,7 @@ fn action(
 /// A mask set by hand.
 fn prefers(
     switch: &AtKeys,
-    prefer: &At<CpuList>,
+    prefer: &Placed<CpuList>,
     vm: Option<u32>,
     vms: &[VmPlan],
     errors: &Collector,

@@ -15,7 +15,9 @@ use super::keys::virt::VirtKeys;
 use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Told, Virt};
+use crate::plan::virt::{
+    GuestIdle, GuestTimer, IpiPath, PreemptedReport, SpinLocks, TimerMode, Virt,
+};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
@@ -173,7 +175,7 @@ pub(crate) fn resolve(vm: &VmKeys, class: ClassKind, cpu: Option<Cpu>, errors: &
     let mut virt = Virt::default();
     if class == ClassKind::PowerVm {
         virt.spin.locks = SpinLocks::Confer;
-        virt.spin.told = Told::Core;
+        virt.spin.told = PreemptedReport::Core;
     }
     vm.virt.0.apply(&mut virt);
     refuse(&virt, &vm.virt.0, None, vm, cpu, errors);
@@ -234,7 +236,9 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &Collector
             _ => {}
         }
     }
-    if let Some(told) = keys.preempted_flag.as_ref().filter(|told| told.value == Told::Core) {
+    if let Some(told) =
+        keys.preempted_flag.as_ref().filter(|told| told.value == PreemptedReport::Core)
+    {
         ClassKind::PowerVm.only(has, "preempted_flag = \"core\"", told.span, errors);
     }
     if let Some(timer) = &keys.timer {

@@ -6,7 +6,7 @@ use crate::limits::MAX_POINTS;
 use crate::toml_read::node::leaves;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::value::Int;
-use crate::toml_read::{At, Node, NodeValue, Value};
+use crate::toml_read::{Node, NodeValue, Placed, Value};
 
 /// Changes of a case: paths, and values as TOML.
 type Case = Vec<(String, String)>;
@@ -52,7 +52,7 @@ pub(super) fn cases(
             errors.error_help(set.span, "it sets nothing", shape);
             return None;
         }
-        let name = At { value: AxisValue::of(name), span: name.span };
+        let name = Placed { value: AxisValue::of(name), span: name.span };
         if names.contains(&name.value) {
             errors.error(name.span, format!("{} is there twice", name.value.toml));
         }
@@ -75,17 +75,17 @@ table! {
     /// vCPUs a pCPU.
     pub(crate) struct RatioKeys {
         /// The field that makes it so: the number of pCPUs, or that of VMs or of their vCPUs.
-        by: Option<At<String>>,
+        by: Option<Placed<String>>,
         /// Ratios to try, instead of a range.
-        values: Option<At<Vec<At<End>>>>,
+        values: Option<Placed<Vec<Placed<End>>>>,
         /// Lower end.
-        from: Option<At<End>>,
+        from: Option<Placed<End>>,
         /// Upper end.
-        to: Option<At<End>>,
+        to: Option<Placed<End>>,
         /// Values that a grid takes, both ends among them.
-        points: Option<At<Int<2, { MAX_POINTS as i64 }>>>,
+        points: Option<Placed<Int<2, { MAX_POINTS as i64 }>>>,
         /// How values lie.
-        scale: At<Scale> = "linear",
+        scale: Placed<Scale> = "linear",
     }
 }
 
@@ -97,8 +97,8 @@ pub(super) fn ratio(
     errors: &Collector,
 ) -> Option<(String, Values)> {
     if let NodeValue::Array(items) = &node.value {
-        let read = |item| Some(At { value: End::read(item, errors)?, span: item.span });
-        let ends: Option<Vec<At<End>>> = items.iter().map(read).collect();
+        let read = |item| Some(Placed { value: End::read(item, errors)?, span: item.span });
+        let ends: Option<Vec<Placed<End>>> = items.iter().map(read).collect();
         return Some((BY.to_owned(), Values::List(ratios(span, &ends?, errors)?)));
     }
     if node.as_table().is_none() {
@@ -131,7 +131,7 @@ pub(super) fn ratio(
 }
 
 /// A list of ratios without repetitions.
-fn ratios(span: Span, ends: &[At<End>], errors: &Collector) -> Option<Vec<AxisValue>> {
+fn ratios(span: Span, ends: &[Placed<End>], errors: &Collector) -> Option<Vec<AxisValue>> {
     positive(ends, errors)?;
     if ends.is_empty() {
         errors.error(span, "there is no ratio in it");
@@ -150,9 +150,9 @@ fn ratios(span: Span, ends: &[At<End>], errors: &Collector) -> Option<Vec<AxisVa
 }
 
 /// Whether all are numbers above zero; adds an error if not.
-fn positive(ends: &[At<End>], errors: &Collector) -> Option<()> {
+fn positive(ends: &[Placed<End>], errors: &Collector) -> Option<()> {
     let number = |end: &End| matches!(end.kind, RangeKind::Integer | RangeKind::Number);
-    let right = |end: &&At<End>| number(&end.value) && end.value.value > 0.0;
+    let right = |end: &&Placed<End>| number(&end.value) && end.value.value > 0.0;
     let Some(wrong) = ends.iter().find(|end| !right(end)) else { return Some(()) };
     errors.error_help(wrong.span, "a ratio is a number above 0", "write 0.5, 1, 2");
     None

@@ -6,9 +6,9 @@ use super::axes::{axes, sets};
 use super::{Keep, Stop, Sweep};
 use crate::diagnostic::{Collector, Sources, Span};
 use crate::limits::MAX_POINTS;
-use crate::toml_read::At;
 use crate::toml_read::Node;
-use crate::toml_read::table::{Sub, table};
+use crate::toml_read::Placed;
+use crate::toml_read::table::{SubTable, table};
 use crate::toml_read::units::Percent;
 use crate::toml_read::value::{Int, Name, choice};
 
@@ -16,37 +16,37 @@ table! {
     /// A sweep: the scenario, what varies, and when a point has enough repeats.
     pub(crate) struct SweepKeys {
         /// Name, as the dataset shows it.
-        name: At<Name>,
+        name: Placed<Name>,
         /// One line about it.
-        title: Option<At<String>>,
+        title: Option<Placed<String>>,
         /// The base scenario: a built-in name, or a path relative to this file.
-        scenario: At<String>,
+        scenario: Placed<String>,
         /// Fields of the base scenario to change at every point: path and value, as `--set` has them.
-        set: Option<At<Node>>,
+        set: Option<Placed<Node>>,
         /// What varies: path of a field (or several with commas between, which change together) and
         /// a list of values, or a range `{ from = 1, to = 64, points = 7, scale = "log" }`. Ends are
         /// integers, numbers, durations or percentages. A name of its own and a list of cases
         /// `{ name = "busy", set = { PATH = VALUE, ... } }` varies several fields together.
         /// `vcpus_per_pcpu` with ratios (or `{ by = PATH, values = [0.5, 1, 2] }`, or a range) sets `host.pcpus`, or
         /// the field that `by` names, so that the scenario has this ratio.
-        axes: At<Node>,
+        axes: Placed<Node>,
         /// How points are chosen.
-        design: At<DesignKind> = "grid",
+        design: Placed<DesignKind> = "grid",
         /// latin-hypercube and sobol: number of points.
-        points: Option<At<Int<1, { MAX_POINTS as i64 }>>>,
+        points: Option<Placed<Int<1, { MAX_POINTS as i64 }>>>,
         /// Seed of the design. Workloads have the scenario's own seed.
-        seed: At<Int<0, { i64::MAX }>> = "1",
+        seed: Placed<Int<0, { i64::MAX }>> = "1",
         /// Policies to compare; `dynamic:nice` is `dynamic` by another means: fifo, rr, nice or slice,
         /// or with a value, as `dynamic:nice -10`. Default: the scenario's.
-        policies: Option<At<Vec<At<String>>>>,
+        policies: Option<Placed<Vec<Placed<String>>>>,
         /// Repeats.
-        repeats: Sub<RepeatKeys>,
+        repeats: SubTable<RepeatKeys>,
         /// When a point has enough repeats.
-        stop: Sub<StopKeys>,
+        stop: SubTable<StopKeys>,
         /// What the whole sweep may cost.
-        budget: Sub<BudgetKeys>,
+        budget: SubTable<BudgetKeys>,
         /// Parts of the results that the dataset keeps. Default: all.
-        keep: Sub<KeepKeys>,
+        keep: SubTable<KeepKeys>,
     }
 }
 
@@ -54,9 +54,9 @@ table! {
     /// Repeats of a point. Repeat `r` of every policy at every point sees the same workload.
     pub(crate) struct RepeatKeys {
         /// Least repeats of a point.
-        min: At<Int<1, 10_000>> = "5",
+        min: Placed<Int<1, 10_000>> = "5",
         /// Most repeats of a point; more than `min` needs `[stop]`. Default: `min`.
-        max: Option<At<Int<1, 10_000>>>,
+        max: Option<Placed<Int<1, 10_000>>>,
     }
 }
 
@@ -65,11 +65,11 @@ table! {
     /// repeats.
     pub(crate) struct StopKeys {
         /// Widest 95 % interval of a policy's ratio to the baseline, relative to the ratio.
-        width: Option<At<Percent<1000>>>,
+        width: Option<Placed<Percent<1000>>>,
         /// Whose ratio.
-        statistic: At<Statistic> = "mean",
+        statistic: Placed<Statistic> = "mean",
         /// Latency probes that count. Default: those of guests.
-        probes: Option<At<Vec<At<String>>>>,
+        probes: Option<Placed<Vec<Placed<String>>>>,
     }
 }
 
@@ -78,7 +78,7 @@ table! {
     pub(crate) struct BudgetKeys {
         /// Most simulated runs (one repeat of one policy each). Points share them evenly, so that the repeats of a
         /// point do not depend on the others. No point has fewer than `min` repeats.
-        runs: Option<At<Int<1, { i64::MAX }>>>,
+        runs: Option<Placed<Int<1, { i64::MAX }>>>,
     }
 }
 
@@ -86,9 +86,9 @@ table! {
     /// What the dataset keeps of a point. Best policies and the stopping rule see everything.
     pub(crate) struct KeepKeys {
         /// Probes whose rows it has. Default: all.
-        probes: Option<At<Vec<At<String>>>>,
+        probes: Option<Placed<Vec<Placed<String>>>>,
         /// Columns of numbers that it has; the others are null. Default: all.
-        columns: Option<At<Vec<At<String>>>>,
+        columns: Option<Placed<Vec<Placed<String>>>>,
     }
 }
 
@@ -166,7 +166,7 @@ impl SweepKeys {
         if let Some(width) = width.filter(|w| w.value.ppm == 0) {
             errors.error(width.span, "no interval is as narrow as that");
         }
-        let listed = |list: Option<At<Vec<At<String>>>>| -> (Vec<String>, Vec<Span>) {
+        let listed = |list: Option<Placed<Vec<Placed<String>>>>| -> (Vec<String>, Vec<Span>) {
             let items = list.map(|at| at.value).unwrap_or_default();
             items.into_iter().map(|at| (at.value, at.span)).unzip()
         };

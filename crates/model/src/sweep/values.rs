@@ -5,7 +5,7 @@ use crate::limits::MAX_POINTS;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Percent, Time, show};
 use crate::toml_read::value::{Int, choice};
-use crate::toml_read::{At, Node, NodeValue, Text, Value};
+use crate::toml_read::{Node, NodeValue, Placed, Text, Value};
 
 /// Possible values of an axis.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,13 +122,13 @@ table! {
     /// A range.
     pub(crate) struct RangeKeys {
         /// Lower end.
-        from: At<End>,
+        from: Placed<End>,
         /// Upper end.
-        to: At<End>,
+        to: Placed<End>,
         /// Values that a grid takes, both ends among them.
-        points: Option<At<Int<2, { MAX_POINTS as i64 }>>>,
+        points: Option<Placed<Int<2, { MAX_POINTS as i64 }>>>,
         /// How values lie.
-        scale: At<Scale> = "linear",
+        scale: Placed<Scale> = "linear",
     }
 }
 

@@ -12,6 +12,6 @@ pub(crate) mod table;
 pub(crate) mod units;
 pub(crate) mod value;
 
-pub(crate) use node::{At, Node, NodeValue, TableNode};
+pub(crate) use node::{Node, NodeValue, Placed, TableNode};
 pub(crate) use table::{Reader, Table, TableSchema};
 pub(crate) use value::{Text, Value};

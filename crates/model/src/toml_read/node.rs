@@ -19,12 +19,12 @@ pub(crate) struct Node {
 
 /// A value read from a file and its place (for a default: the table without the key).
 #[derive(Clone, Debug)]
-pub(crate) struct At<T> {
+pub(crate) struct Placed<T> {
     pub(crate) value: T,
     pub(crate) span: Span,
 }
 
-impl<T> At<T> {
+impl<T> Placed<T> {
     /// Place of a key, if given.
     pub(crate) fn span_of(given: &Option<Self>) -> Option<Span> {
         given.as_ref().map(|given| given.span)

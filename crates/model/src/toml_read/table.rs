@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value as Json, json};
 
-use super::node::{self, At, Node, NodeValue, TableNode};
+use super::node::{self, Node, NodeValue, Placed, TableNode};
 use super::value::Value;
 use crate::diagnostic::{Collector, Span, nearest};
 
@@ -104,9 +104,9 @@ pub(crate) trait Field: Sized {
 
 /// Keys that several tables have, declared once: they are among the table's own keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Flat<T>(pub(crate) T);
+pub(crate) struct SharedKeys<T>(pub(crate) T);
 
-impl<T: Table + JsonSchema> Field for Flat<T> {
+impl<T: Table + JsonSchema> Field for SharedKeys<T> {
     fn read(reader: &mut Reader<'_>, _: &'static str, _: &str) -> Option<Self> {
         T::read_fields(reader).map(Self)
     }
@@ -123,7 +123,7 @@ impl<T: Table + JsonSchema> Field for Flat<T> {
 }
 
 /// Required, unless the declaration gives a default.
-impl<T: Value> Field for At<T> {
+impl<T: Value> Field for Placed<T> {
     fn read(reader: &mut Reader<'_>, key: &'static str, default: &str) -> Option<Self> {
         let given = reader.table.get(key);
         if given.is_none() && default.is_empty() {
@@ -151,11 +151,11 @@ impl<T: Value> Field for At<T> {
 }
 
 /// Optional. A wrong value is reported and then treated as absent, so that reading goes on.
-impl<T: Value> Field for Option<At<T>> {
+impl<T: Value> Field for Option<Placed<T>> {
     fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let node = reader.table.get(key);
         Some(node.and_then(|node| {
-            T::read(node, reader.errors).map(|value| At { value, span: node.span })
+            T::read(node, reader.errors).map(|value| Placed { value, span: node.span })
         }))
     }
 
@@ -185,14 +185,14 @@ impl<T: Table + JsonSchema> Field for Vec<T> {
 
 /// A single table (`[host]`); read as an empty one if missing, so that its defaults apply.
 #[derive(Clone, Debug)]
-pub(crate) struct Sub<T> {
+pub(crate) struct SubTable<T> {
     /// The table read.
     pub(crate) value: T,
     /// Its written keys, and their places.
     pub(crate) given: Vec<(String, Span)>,
 }
 
-impl<T: Table + JsonSchema> Field for Sub<T> {
+impl<T: Table + JsonSchema> Field for SubTable<T> {
     fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let empty;
         let node = match reader.table.get(key) {
@@ -216,9 +216,9 @@ impl<T: Table + JsonSchema> Field for Sub<T> {
 
 /// Tables with names of the user's choice (`[policy.NAME]`), in the order of the text.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyed<T>(pub(crate) Vec<(At<String>, T)>);
+pub(crate) struct NamedTables<T>(pub(crate) Vec<(Placed<String>, T)>);
 
-impl<T: Table + JsonSchema> Field for Keyed<T> {
+impl<T: Table + JsonSchema> Field for NamedTables<T> {
     fn read(reader: &mut Reader<'_>, key: &'static str, _: &str) -> Option<Self> {
         let Some(node) = reader.table.get(key) else { return Some(Self(Vec::new())) };
         let Some(table) = node.as_table() else {
@@ -229,7 +229,7 @@ impl<T: Table + JsonSchema> Field for Keyed<T> {
         let mut named = Vec::new();
         for (name, span, node) in &table.entries {
             if let Some(value) = read_table(node, reader.errors) {
-                named.push((At { value: name.clone(), span: *span }, value));
+                named.push((Placed { value: name.clone(), span: *span }, value));
             }
         }
         Some(Self(named))

@@ -4,7 +4,7 @@
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-use super::node::{At, Node, NodeValue};
+use super::node::{Node, NodeValue, Placed};
 use crate::diagnostic::Collector;
 
 /// A type that a key's value can have.
@@ -204,7 +204,7 @@ impl Value for Factor {
 }
 
 /// A list; every wrong item is reported.
-impl<T: Value> Value for Vec<At<T>> {
+impl<T: Value> Value for Vec<Placed<T>> {
     fn what() -> String {
         format!("a list, each item {}", T::what())
     }
@@ -218,7 +218,7 @@ impl<T: Value> Value for Vec<At<T>> {
         let mut read = Self::new();
         for item in items {
             if let Some(value) = T::read(item, errors) {
-                read.push(At { value, span: item.span });
+                read.push(Placed { value, span: item.span });
             }
         }
         (read.len() == items.len()).then_some(read)
@@ -235,7 +235,7 @@ pub(crate) enum OneOrEach<T> {
     /// For all.
     One(T),
     /// One each.
-    Each(Vec<At<T>>),
+    Each(Vec<Placed<T>>),
 }
 
 impl<T: Value> Value for OneOrEach<T> {

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Claim, CpuTime, Governor, GovernorConfig, Grant, Member, Seen, grant};
+use super::{Claim, CpuTime, Governor, GovernorConfig, GovernorInput, Grant, Member, grant};
 use crate::config::Ns;
 
 /// What a backend provides to drive its governors.
@@ -101,7 +101,7 @@ impl GovernorDriver {
             *since = Some(time.since(core::mem::replace(last, time)));
         }
         let grant = self.by_host.then(|| self.grant(elapsed_ns, host));
-        self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grain_ns: 0, grant })
+        self.governor.on(&GovernorInput { elapsed_ns, cpus: &self.since, grain_ns: 0, grant })
     }
 
     /// What the host can give the VM, from what each VM ran and waited for.

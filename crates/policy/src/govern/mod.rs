@@ -5,7 +5,7 @@
 //! than a preemption, and the guest decides when it happens ("paravirt CPUs", 2025; merged as `cpu_preferred_mask` with
 //! a steal governor). A governor says how many vCPUs to use. The guest's scheduler keeps tasks off the others.
 //!
-//! All kinds have one interface. Once per interval [`Governor::on`] gets what was [`Seen`], and returns the new width
+//! All kinds have one interface. Once per interval [`Governor::on`] gets what was [`GovernorInput`], and returns the new width
 //! if it changes. The width is the number of vCPUs to use, counted from vCPU 0, in whole cores. Governors do not choose
 //! *which* vCPUs (NUMA, caches): they use the lowest, as the merged driver does.
 //!
@@ -18,7 +18,7 @@
 
 #[cfg(feature = "alloc")]
 mod driver;
-mod granted;
+mod grant_follower;
 mod pool;
 mod proportional;
 mod share;
@@ -26,7 +26,7 @@ mod step;
 
 #[cfg(feature = "alloc")]
 pub use driver::{GovernorDriver, Host};
-pub use granted::Granted;
+pub use grant_follower::GrantFollower;
 pub use pool::{Member, grant};
 pub use proportional::{Proportional, State};
 pub use share::{Claim, share};
@@ -161,7 +161,7 @@ pub struct Grant {
 
 /// What a governor sees of an interval.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'s> {
+pub struct GovernorInput<'s> {
     /// Length of the interval.
     pub elapsed_ns: Ns,
     /// Every vCPU of the guest, from 0 up, with the same number for each core; `None`: this core has no such vCPU.
@@ -172,7 +172,7 @@ pub struct Seen<'s> {
     pub grant: Option<Grant>,
 }
 
-impl Seen<'_> {
+impl GovernorInput<'_> {
     /// Time of the first `width` vCPUs together.
     pub fn sum(&self, width: u32) -> CpuTime {
         self.first(width).fold(CpuTime::default(), |all, one| CpuTime {
@@ -243,8 +243,8 @@ pub enum Governor {
     Step(Step),
     /// See [`Proportional`].
     Proportional(Proportional),
-    /// `Entitlement` and `HostHint`: see [`Granted`].
-    Granted(Granted),
+    /// `Entitlement` and `HostHint`: see [`GrantFollower`].
+    Granted(GrantFollower),
 }
 
 impl Governor {
@@ -254,13 +254,13 @@ impl Governor {
             Kind::Step => Self::Step(Step::new(config, vcpus, threads)),
             Kind::Proportional => Self::Proportional(Proportional::new(config, vcpus, threads)),
             Kind::Entitlement | Kind::HostHint => {
-                Self::Granted(Granted::new(config, vcpus, threads))
+                Self::Granted(GrantFollower::new(config, vcpus, threads))
             }
         }
     }
 
     /// An interval is over. Returns how many vCPUs to use from now on, if that changes.
-    pub fn on(&mut self, seen: &Seen<'_>) -> Option<u32> {
+    pub fn on(&mut self, seen: &GovernorInput<'_>) -> Option<u32> {
         let before = self.width();
         if seen.elapsed_ns > 0 {
             match self {

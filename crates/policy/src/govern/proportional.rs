@@ -1,6 +1,6 @@
 //! Folds as far as the steal shows, keeps the CPU time that it had, and measures again.
 
-use super::{Cores, CpuTime, GovernorConfig, Ns, ROOM_PCT, Seen};
+use super::{Cores, CpuTime, GovernorConfig, GovernorInput, Ns, ROOM_PCT};
 
 /// vCPUs in use are saturated when they wanted to run for this many percent of the time.
 const SATURATED_PCT: u128 = 90;
@@ -26,7 +26,7 @@ pub enum State {
 
 /// The governor of a guest that knows nothing but its own steal and CPU time.
 ///
-/// Pressure is that of [`Seen::pressure_bp`] on the vCPUs in use. `had` is the CPU time at full width under pressure.
+/// Pressure is that of [`GovernorInput::pressure_bp`] on the vCPUs in use. `had` is the CPU time at full width under pressure.
 /// The governor *loses* when its vCPUs are saturated and have less than `keep` percent of `had`.
 ///
 /// How far it may fold depends on what the guest did with all its vCPUs. A guest that saturated them keeps as many as
@@ -142,7 +142,7 @@ impl Proportional {
         self.cores.width(self.used)
     }
 
-    pub(crate) fn on(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn on(&mut self, seen: &GovernorInput<'_>) {
         let now = seen.sum(self.width());
         let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
         let pressure = seen.pressure_bp(self.width());

@@ -1,6 +1,6 @@
 //! The steal governor as merged in Linux (`drivers/virt/steal_governor.c`, tip, September 2026).
 
-use super::{Cores, GovernorConfig, Seen};
+use super::{Cores, GovernorConfig, GovernorInput};
 
 /// One core less an interval above `high`, one more up to `low`, none between.
 ///
@@ -26,7 +26,7 @@ impl Step {
         self.cores.width(self.used)
     }
 
-    pub(crate) fn on(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn on(&mut self, seen: &GovernorInput<'_>) {
         let steal = u128::from(seen.sum(u32::MAX).steal_ns);
         let active = u128::from(seen.count(u32::MAX).max(1));
         let ratio = 10_000 * steal / (u128::from(seen.elapsed_ns) * active);

@@ -1,6 +1,6 @@
 //! `proportional`: how it measures, folds and opens again.
 
-use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, Seen, State};
+use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, GovernorInput, Kind, State};
 
 use super::{Guest, Host, S, every, interval, seen, widths};
 
@@ -205,7 +205,7 @@ fn under_quota(config: &GovernorConfig, period_ms: u64, looks: usize) -> (Vec<u3
         had += busy * used;
         let mut cpus = [CpuTime::default(); 8];
         cpus[..used as usize].fill(CpuTime { busy_ns: busy, steal_ns: end - begin - busy });
-        g.on(&Seen { elapsed_ns: config.interval_ns, ..seen(&every(&cpus)) });
+        g.on(&GovernorInput { elapsed_ns: config.interval_ns, ..seen(&every(&cpus)) });
         widths.push(g.width());
     }
     (widths, had as f64 / (looks as u64 * config.interval_ns) as f64)

@@ -6,7 +6,7 @@
 use vcoop_powervm::Pool;
 use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::{Ns, Policy, Topology};
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, Note};
 
 use vcoop_testing::tasks::Tasks;
 pub(crate) use vcoop_testing::tasks::{HOG, MS, US, Work};
@@ -72,7 +72,7 @@ impl Machine {
         self.serve();
     }
 
-    pub(crate) fn schedule(&mut self, cpu: u32, leave: Leave) {
+    pub(crate) fn schedule(&mut self, cpu: u32, leave: LeaveReason) {
         self.account();
         self.switch(CpuId(cpu), leave);
         self.serve();
@@ -143,7 +143,7 @@ impl Machine {
             if let Some(e) = self.pool.current(cpu)
                 && self.tasks.falls_asleep(self.now, e)
             {
-                self.switch(cpu, Leave::Blocked);
+                self.switch(cpu, LeaveReason::Blocked);
                 self.serve();
             }
             if self.pool.deadline(cpu).is_some_and(|d| d <= self.now) {
@@ -158,7 +158,7 @@ impl Machine {
         }
     }
 
-    fn switch(&mut self, cpu: CpuId, leave: Leave) {
+    fn switch(&mut self, cpu: CpuId, leave: LeaveReason) {
         let before = self.pool.current(cpu);
         let next = self.pool.schedule(self.now, cpu, leave);
         assert_eq!(next, self.pool.current(cpu));
@@ -194,7 +194,7 @@ impl Machine {
                 return;
             }
             let cpu = kicked.remove(0);
-            self.switch(cpu, Leave::Preempted);
+            self.switch(cpu, LeaveReason::Preempted);
         }
     }
 }

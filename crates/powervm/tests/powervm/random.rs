@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vcoop_powervm::PoolConfig;
-use vcoop_sched::{CpuId, EntId, Leave};
+use vcoop_sched::{CpuId, EntId, LeaveReason};
 
 use crate::driver::{HOG, MS, Machine};
 use crate::promises::pool;
@@ -11,16 +11,16 @@ use crate::promises::pool;
 enum Op {
     Run(u64),
     Wake(usize),
-    Leave(u32, Leave),
+    Leave(u32, LeaveReason),
     Confer(usize, Option<usize>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let leave = prop_oneof![
-        6 => Just(Leave::Blocked),
-        2 => Just(Leave::Preempted),
-        2 => Just(Leave::Yield),
-        1 => Just(Leave::Exit)
+        6 => Just(LeaveReason::Blocked),
+        2 => Just(LeaveReason::Preempted),
+        2 => Just(LeaveReason::Yield),
+        1 => Just(LeaveReason::Exit)
     ];
     prop_oneof![
         4 => (0u64..7 * MS).prop_map(Op::Run),
@@ -52,11 +52,11 @@ fn play(cfg: &PoolConfig, ops: &[Op]) -> Result<Machine, TestCaseError> {
             }
             Op::Leave(c, leave) => {
                 let cpu = c % cfg.topology.cpus();
-                if matches!(leave, Leave::Blocked | Leave::Exit)
+                if matches!(leave, LeaveReason::Blocked | LeaveReason::Exit)
                     && let Some(e) = m.current(cpu)
                 {
                     awake[e.index()] = false;
-                    dead[e.index()] = leave == Leave::Exit;
+                    dead[e.index()] = leave == LeaveReason::Exit;
                 }
                 m.schedule(cpu, leave);
             }

@@ -3,7 +3,7 @@
 use vcoop_powervm::Pool;
 use vcoop_powervm::{Partition, PoolConfig};
 use vcoop_sched::config::Topology;
-use vcoop_sched::{ConfigError, EntId, Leave};
+use vcoop_sched::{ConfigError, EntId, LeaveReason};
 
 use crate::driver::{HOG, MS, Machine, US, Work, config, smt};
 
@@ -209,11 +209,11 @@ fn a_thread_that_wakes_joins_its_siblings() {
     assert_ne!(core(&m, other), core(&m, first));
     // While one of its threads is awake the core is its own.
     let cpu = m.pool.cpu_of(first).0;
-    m.schedule(cpu, Leave::Blocked);
+    m.schedule(cpu, LeaveReason::Blocked);
     assert_eq!(m.current(cpu), None);
     assert_eq!(core(&m, late[1]), cpu / 4);
     assert_eq!(m.pool.counters().cedes, 0);
-    m.schedule(m.pool.cpu_of(late[1]).0, Leave::Blocked);
+    m.schedule(m.pool.cpu_of(late[1]).0, LeaveReason::Blocked);
     assert_eq!(m.pool.counters().cedes, 1);
 }
 
@@ -222,13 +222,13 @@ fn who_yields_goes_behind_the_others_but_keeps_its_threads_together() {
     let mut m = Machine::new(&config(1, &[(1, 1, 128)]));
     let e = m.start(0, HOG);
     m.run_for(MS);
-    m.schedule(0, Leave::Yield);
+    m.schedule(0, LeaveReason::Yield);
     assert_eq!(m.current(0), Some(e), "nobody else");
     let mut m = Machine::new(&config(2, &[(4, 2, 128)]));
     let all = m.hogs(0, 4);
     m.run_for(MS);
     let was = m.current(0);
-    m.schedule(0, Leave::Yield);
+    m.schedule(0, LeaveReason::Yield);
     assert_ne!(m.current(0), was);
     assert!(all.iter().any(|&e| Some(e) == m.current(0)));
     let mut m = Machine::new(&smt(SMT, &[(4, 2, 128); 3]));
@@ -237,7 +237,7 @@ fn who_yields_goes_behind_the_others_but_keeps_its_threads_together() {
     m.hogs(2, 4);
     m.run_for(MS);
     let cpu = m.pool.cpu_of(first).0;
-    m.schedule(cpu, Leave::Yield);
+    m.schedule(cpu, LeaveReason::Yield);
     assert_eq!(m.current(cpu), Some(first));
 }
 
@@ -292,7 +292,7 @@ fn a_core_is_given_up_when_all_of_its_threads_confer() {
     assert!(m.pool.is_running(core[0]) && !m.pool.is_running(waits));
     core[1..].iter().for_each(|&e| m.confer(e, Some(waits)));
     assert!(m.pool.is_running(core[1]), "a sibling works");
-    m.schedule(m.pool.cpu_of(core[0]).0, Leave::Blocked);
+    m.schedule(m.pool.cpu_of(core[0]).0, LeaveReason::Blocked);
     assert!(m.pool.is_running(waits) && !m.pool.is_running(core[1]), "it sleeps");
     assert_eq!(m.pool.counters().confers, 1);
 }

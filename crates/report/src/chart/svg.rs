@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::escape::text as esc;
-use super::{Chart, Key, Layer, Rect, Sign, Slot, Whisker};
+use super::{Chart, Key, Layer, LegendSymbol, Rect, Slot, Whisker};
 
 /// Colours and strokes of everything drawn; variables are those of [`LIGHT`] and [`DARK`].
 pub(crate) const STYLE: &str = include_str!("../../assets/chart.css");
@@ -165,9 +165,9 @@ impl<'c> Drawing<'c> {
     fn key(&mut self, key: &Key, label: &str, x: f64, y: f64) {
         let (class, mid) = (class(key.slot), px(y - 4.0));
         let sign = match key.sign {
-            Sign::Line => format!("<path class=\"ln {class}\" d=\"M{} {mid}h20\"/>", px(x)),
-            Sign::Dot => dot_path(key.slot, 6.0, &format!("M{} {mid}h0", px(x + 10.0))),
-            Sign::Box => format!(
+            LegendSymbol::Line => format!("<path class=\"ln {class}\" d=\"M{} {mid}h20\"/>", px(x)),
+            LegendSymbol::Dot => dot_path(key.slot, 6.0, &format!("M{} {mid}h0", px(x + 10.0))),
+            LegendSymbol::Box => format!(
                 "<rect class=\"bx {class}\" x=\"{}\" y=\"{}\" width=\"12\" height=\"10\"/>",
                 px(x + 6.0),
                 px(y - 9.0)

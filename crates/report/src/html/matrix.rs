@@ -7,7 +7,7 @@ use vcoop_experiment::result::{Document, LatencySeries};
 use super::{heads, row, scrolling};
 use crate::chart::build::probes;
 use crate::chart::escape::text as esc;
-use crate::compare::{Judged, judged};
+use crate::compare::{LatencyComparison, judged};
 
 /// A heat map for each probe and backend; nothing without a matrix, or with only one policy.
 pub(super) fn heat_maps(document: &Document) -> String {
@@ -43,7 +43,9 @@ pub(super) fn heat_maps(document: &Document) -> String {
 }
 
 fn one(document: &Document, series: &LatencySeries) -> String {
-    let Some(Judged { ratio: Some(ratio), of_means, sign, .. }) = judged(document, series) else {
+    let Some(LatencyComparison { ratio: Some(ratio), of_means, sign, .. }) =
+        judged(document, series)
+    else {
         return "<td>n/a</td>".to_owned();
     };
     let star = if of_means { "*" } else { "" };

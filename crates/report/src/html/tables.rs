@@ -9,7 +9,7 @@ use vcoop_experiment::sim_vs_kvm;
 use super::{class, details, facts, heads, row, scrolling};
 use crate::chart::build::{place_words, probes, slowest};
 use crate::chart::escape::text as esc;
-use crate::compare::{Judged, judged, mark, with_interval};
+use crate::compare::{LatencyComparison, judged, mark, with_interval};
 use crate::cost;
 use crate::parts::{largest, named_parts};
 use crate::style::Tone;
@@ -80,7 +80,7 @@ fn latency_row(document: &Document, s: &LatencySeries) -> String {
     let (ratio, tone) = match judged(document, s) {
         _ if s.is_starved() => ("starved".to_owned(), Tone::Bad),
         None => (String::new(), Tone::Plain),
-        Some(Judged { ratio, interval, of_means, sign, tone }) => {
+        Some(LatencyComparison { ratio, interval, of_means, sign, tone }) => {
             let star = if of_means { "* of means" } else { "" };
             (format!("{} {sign}{star}", with_interval(ratio, interval)), tone)
         }

@@ -1,7 +1,7 @@
 //! A small result with everything in it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use vcoop_experiment::analysis::About;
+use vcoop_experiment::analysis::Metadata;
 use vcoop_experiment::result::Document;
 use vcoop_experiment::simulate;
 use vcoop_model::capture::NoCaptures;
@@ -69,11 +69,11 @@ pub(crate) fn simulated(name: &str, text: &str, slices: u32) -> Document {
     let scenario = Scenario::parse(name, text, &[], &NoCaptures).unwrap();
     let mut plans = scenario.plans(None).unwrap();
     plans.iter_mut().for_each(|plan| plan.slices = slices);
-    let about = About {
+    let about = Metadata {
         title: scenario.title,
         command: format!("vcoop run {name}"),
         baseline: scenario.baseline,
-        ..About::default()
+        ..Metadata::default()
     };
     simulate(&plans, 2, about).unwrap()
 }

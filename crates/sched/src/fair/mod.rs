@@ -37,7 +37,7 @@ use crate::heap::NONE;
 use crate::{CpuId, EntId};
 use group::Group;
 use queue::{Rq, Se};
-pub(crate) use quota::Wanted;
+pub(crate) use quota::RunsNow;
 
 /// Bounds of a custom slice, as `sched_setattr` clamps them.
 const SLICE_RANGE: (Ns, Ns) = (100_000, 100_000_000);
@@ -83,7 +83,7 @@ pub(crate) struct FairClass {
     /// The last turn that was given ([`Self::take_turn`]).
     turns: u64,
     /// Of each CPU, if directed yields have a penalty.
-    penalties: Vec<penalty::Past>,
+    penalties: Vec<penalty::PenaltyHistory>,
 }
 
 impl FairClass {
@@ -116,7 +116,7 @@ impl FairClass {
             all_told_at: 0,
             turns: 0,
             penalties: match cfg.fair {
-                Fair::Eevdf(t) if t.yield_penalty => vec![penalty::Past::default(); cpus],
+                Fair::Eevdf(t) if t.yield_penalty => vec![penalty::PenaltyHistory::default(); cpus],
                 _ => Vec::new(),
             },
         }

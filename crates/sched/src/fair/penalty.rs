@@ -24,7 +24,7 @@ const REVERSAL: Ns = 600_000;
 
 /// What the penalties of a CPU depend on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Past {
+pub(super) struct PenaltyHistory {
     /// When the last one was considered. Linux takes 0 for never.
     considered: Ns,
     /// Who yielded to whom at the last one, and when.

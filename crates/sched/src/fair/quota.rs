@@ -24,7 +24,7 @@ use crate::{CpuId, EntId};
 
 /// Why a queue is checked: an entity is about to run on it, so that it takes a slice; or an entity was put aside there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RunsNow {
     Yes,
     No,
 }
@@ -93,7 +93,7 @@ impl FairClass {
     /// Throttles the queues of the entity's groups on `cpu` that have no time left and get none. Returns how many
     /// entities can run no more, and how many of those are SCHED_IDLE.
     #[cold]
-    pub(crate) fn throttle(&mut self, cpu: CpuId, e: EntId, wanted: Wanted) -> Option<(u32, u32)> {
+    pub(crate) fn throttle(&mut self, cpu: CpuId, e: EntId, wanted: RunsNow) -> Option<(u32, u32)> {
         let (mut group, mut all) = (self.tasks[e.index()].group, None);
         while let Some(of) = self.groups.get(group as usize) {
             let above = of.parent;
@@ -106,14 +106,14 @@ impl FairClass {
         all
     }
 
-    fn throttle_group(&mut self, cpu: CpuId, group: u32, wanted: Wanted) -> Option<(u32, u32)> {
+    fn throttle_group(&mut self, cpu: CpuId, group: u32, wanted: RunsNow) -> Option<(u32, u32)> {
         self.groups[group as usize].quota.as_ref()?;
         let r = self.group_queue(group, cpu);
         let target = match wanted {
             // A running entity asks for more when it is charged.
-            Wanted::Yes if self.runs_in(r) => return None,
-            Wanted::Yes => SLICE as i64,
-            Wanted::No => 1,
+            RunsNow::Yes if self.runs_in(r) => return None,
+            RunsNow::Yes => SLICE as i64,
+            RunsNow::No => 1,
         };
         let pool = self.groups[group as usize].quota.as_mut()?;
         let local = pool.on[cpu.index()];

@@ -24,13 +24,13 @@ const PATIENCE: u32 = NICE_TRIES + 3;
 
 /// Attempts to pull a waiting entity where none waits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tries {
+pub(super) struct PullAttempts {
     failed: u32,
     /// When the next one is due.
     next: Ns,
 }
 
-impl Tries {
+impl PullAttempts {
     /// Starts again: there is nothing to pull any more.
     pub(super) fn start_anew(&mut self) {
         self.failed = 0;
@@ -80,7 +80,7 @@ impl Level {
         }
         let interval = self.cpus.len() as Ns * INTERVAL_PER_CPU;
         let Some(llc) = self.roomier_llc(cpu) else {
-            self.spread[own] = Tries { failed: 0, next: now + interval };
+            self.spread[own] = PullAttempts { failed: 0, next: now + interval };
             return false;
         };
         if self.idle_in(e, llc.0, llc.0, llc.1).is_none() {

@@ -1,6 +1,6 @@
 //! Changes of policy, affinity and weight, in any state of the entity.
 
-use super::{Kicked, Level, State};
+use super::{Level, ReschedRequest, State};
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{ClassId, Ns, Policy};
 use crate::dl::NEVER;
@@ -296,7 +296,7 @@ impl Level {
 
     /// Whether `cpu` was kicked and has not scheduled since.
     pub fn is_kicked(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.index()].kicked != Kicked::No
+        self.cpus[cpu.index()].kicked != ReschedRequest::No
     }
 
     /// New CPU of an entity that may not stay.

@@ -31,7 +31,7 @@ use crate::heap::NONE;
 use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
-use active::Tries;
+use active::PullAttempts;
 use core_sched::CoreSched;
 
 /// State of an entity.
@@ -77,7 +77,7 @@ struct Ent {
 
 /// Whether a CPU was asked to schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Kicked {
+enum ReschedRequest {
     #[default]
     No,
     Lazy,
@@ -92,7 +92,7 @@ enum Kicked {
 struct Cpu {
     /// The running entity, or [`NONE`].
     curr: u32,
-    kicked: Kicked,
+    kicked: ReschedRequest,
     /// To be avoided, or offline.
     spared: bool,
     nohz_full: bool,
@@ -133,12 +133,12 @@ struct Core {
     /// Number of its idle CPUs.
     idle: u32,
     /// Attempts of idle cores to pull an entity from here, since two of its CPUs are busy.
-    tries: Tries,
+    tries: PullAttempts,
 }
 
 /// Sets of CPUs, so that placement needs no walk. A level with one CPU does not maintain them.
 #[derive(Clone, Debug)]
-struct Sets {
+struct CpuSets {
     /// Nothing runs and nothing waits (except throttled entities).
     idle: CpuSet,
     /// First CPU of every core all of whose CPUs are in `idle`. Only kept with SMT.
@@ -175,12 +175,12 @@ pub struct Level {
     open: Vec<CpuSet>,
     cores: Vec<Core>,
     /// Attempts to spread running entities, for each LLC.
-    spread: Vec<Tries>,
+    spread: Vec<PullAttempts>,
     /// How many CPUs of each LLC a wake-up may check for an idle one.
     idle_scan: Vec<u32>,
     cfg: LevelConfig,
     rt: RtClass,
-    sets: Sets,
+    sets: CpuSets,
     pri: CpuPri,
     /// Last, because most levels have no deadline entities.
     dl: DlClass,
@@ -217,10 +217,10 @@ impl Level {
             masks: Vec::new(),
             open: Vec::new(),
             cpus: vec![cpu; n as usize],
-            cores: vec![Core { idle: threads, tries: Tries::default() }; cores as usize],
-            spread: vec![Tries::default(); cfg.topology.llcs as usize],
+            cores: vec![Core { idle: threads, tries: PullAttempts::default() }; cores as usize],
+            spread: vec![PullAttempts::default(); cfg.topology.llcs as usize],
             idle_scan: vec![threads * cfg.topology.cores_per_llc; cfg.topology.llcs as usize],
-            sets: Sets {
+            sets: CpuSets {
                 idle: CpuSet::first_n(n),
                 idle_cores: (0..cores).map(|c| CpuId(c * threads)).collect(),
                 only_idle: CpuSet::EMPTY,

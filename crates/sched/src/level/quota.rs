@@ -2,7 +2,7 @@
 
 use super::Level;
 use crate::config::{ClassId, Ns};
-use crate::fair::Wanted;
+use crate::fair::RunsNow;
 use crate::heap::NONE;
 use crate::{CpuId, EntId, Note};
 
@@ -18,7 +18,7 @@ impl Level {
 
     /// Throttles the queues of an entity's groups on `cpu` that have no time left.
     #[cold]
-    pub(super) fn throttle(&mut self, now: Ns, cpu: CpuId, e: EntId, wanted: Wanted) {
+    pub(super) fn throttle(&mut self, now: Ns, cpu: CpuId, e: EntId, wanted: RunsNow) {
         self.fair.clock = now;
         if let Some((tasks, idle)) = self.fair.throttle(cpu, e, wanted) {
             self.remove_fair(cpu, tasks, idle);
@@ -31,7 +31,7 @@ impl Level {
     #[inline]
     pub(super) fn ask_quota(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         if self.fair.has_quota(e) && self.class(e) == ClassId::Fair {
-            self.throttle(now, cpu, e, Wanted::Yes);
+            self.throttle(now, cpu, e, RunsNow::Yes);
         }
     }
 

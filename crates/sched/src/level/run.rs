@@ -1,13 +1,13 @@
 //! Waking and running: the most frequent calls of a driver.
 
-use super::{Kicked, Level, State};
+use super::{Level, ReschedRequest, State};
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
-use crate::fair::Wanted;
+use crate::fair::RunsNow;
 use crate::heap::NONE;
 use crate::rt::DEADLINE;
-use crate::{CpuId, EntId, Leave, Note};
+use crate::{CpuId, EntId, LeaveReason, Note};
 
 impl Level {
     /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not blocked (or has exited).
@@ -84,9 +84,9 @@ impl Level {
     ///
     /// Call it when the current entity blocks, yields or exits, and to serve a [`Note::Kick`].
     /// Serving a kick that has no reason any more is harmless: the current entity stays.
-    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: LeaveReason) -> Option<EntId> {
         let i = cpu.index();
-        self.cpus[i].kicked = Kicked::Serving;
+        self.cpus[i].kicked = ReschedRequest::Serving;
         let push = core::mem::replace(&mut self.cpus[i].push, NONE);
         self.charge(now, cpu);
         let prev = self.current(cpu);
@@ -99,14 +99,14 @@ impl Level {
             prev_dl = class == ClassId::Dl;
             prev_rank = self.rank(p);
             match leave {
-                Leave::Blocked => self.stop(p, Dequeue::Sleep, State::Blocked),
-                Leave::Exit => {
+                LeaveReason::Blocked => self.stop(p, Dequeue::Sleep, State::Blocked),
+                LeaveReason::Exit => {
                     self.stop(p, Dequeue::Exit, State::Dead);
                     if prev_dl {
                         self.dl.left(p);
                     }
                 }
-                Leave::Yield => match class {
+                LeaveReason::Yield => match class {
                     ClassId::Fair => self.fair.yield_current(cpu, p),
                     ClassId::Rt => self.rt.yield_current(cpu, p),
                     ClassId::Dl if self.dl.is_held(p) => {}
@@ -115,9 +115,9 @@ impl Level {
                         self.exhausted(now, cpu, p);
                     }
                 },
-                Leave::Preempted => {}
+                LeaveReason::Preempted => {}
             }
-            stays = matches!(leave, Leave::Preempted | Leave::Yield);
+            stays = matches!(leave, LeaveReason::Preempted | LeaveReason::Yield);
             let to = if stays { self.leaves_for(now, cpu, p, push == p.0) } else { None };
             if let Some(to) = to {
                 self.expel(now, p, to);
@@ -137,7 +137,7 @@ impl Level {
             self.guard.fair_preempted(now, cpu);
         }
         if let Some(p) = prev.filter(|&p| prev_rank == 0 && self.fair.has_quota(p)) {
-            self.throttle(now, cpu, p, Wanted::No);
+            self.throttle(now, cpu, p, RunsNow::No);
         }
         let mut next = self.pick(cpu);
         let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
@@ -152,9 +152,9 @@ impl Level {
             }
         }
         if next != prev {
-            self.switch(now, cpu, prev, next, stays && leave == Leave::Preempted);
+            self.switch(now, cpu, prev, next, stays && leave == LeaveReason::Preempted);
         }
-        self.cpus[i].kicked = Kicked::No;
+        self.cpus[i].kicked = ReschedRequest::No;
         match next.map(|n| self.class(n)) {
             Some(ClassId::Rt) if self.rt.overloaded().contains(cpu) => self.push_rt(now, cpu),
             Some(ClassId::Dl) if self.dl.overloaded().contains(cpu) => self.push_dl(now, cpu),
@@ -551,7 +551,7 @@ impl Level {
     #[inline]
     pub(super) fn kick(&mut self, cpu: CpuId, eager: bool) {
         let c = &mut self.cpus[cpu.index()];
-        let kicked = if eager { Kicked::Eager } else { Kicked::Lazy };
+        let kicked = if eager { ReschedRequest::Eager } else { ReschedRequest::Lazy };
         if kicked > c.kicked {
             c.kicked = kicked;
             self.notes.push_back(Note::Kick { cpu, eager });
@@ -562,7 +562,7 @@ impl Level {
     #[inline]
     pub(super) fn check_preempt(&mut self, cpu: CpuId, e: EntId) {
         let c = &self.cpus[cpu.index()];
-        if c.kicked >= Kicked::Eager {
+        if c.kicked >= ReschedRequest::Eager {
             return;
         }
         let (curr, kicked, class) = (c.curr, c.kicked, self.class(e));
@@ -574,7 +574,7 @@ impl Level {
                 return self.kick(cpu, true);
             }
             if self.class(EntId(curr)) == ClassId::Fair {
-                if (kicked == Kicked::No || self.fair.always_compares())
+                if (kicked == ReschedRequest::No || self.fair.always_compares())
                     && self.fair.check_preempt(cpu, EntId(curr), e)
                 {
                     self.kick(cpu, false);

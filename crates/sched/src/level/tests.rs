@@ -6,7 +6,7 @@ use crate::config::{
     RtGuard, Topology,
 };
 use crate::fair::tests::level;
-use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
+use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, LeaveReason, Note};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::{offset_of, size_of};
@@ -23,7 +23,7 @@ fn config(cpus: u32, eevdf: bool) -> LevelConfig {
 fn serve(level: &mut Level, now: u64) {
     while let Some(note) = level.pop_note() {
         if let Note::Kick { cpu, .. } = note {
-            level.schedule(now, cpu, Leave::Preempted);
+            level.schedule(now, cpu, LeaveReason::Preempted);
         }
     }
 }
@@ -55,7 +55,7 @@ proptest! {
                     level.wake(now, e, None);
                 }
                 2 => {
-                    level.schedule(now, cpu, Leave::Blocked);
+                    level.schedule(now, cpu, LeaveReason::Blocked);
                 }
                 3 => level.tick(now, cpu),
                 4 => level.set_cpus(now, e, CpuSet::one(cpu)),
@@ -100,7 +100,7 @@ fn a_wakee_stays_near_its_cache() {
     let sleeper = level.add(Attr::anywhere(Policy::NORMAL), CpuId(5));
     assert_eq!(level.wake(0, sleeper, None), Some(CpuId(5)));
     serve(&mut level, 0);
-    level.schedule(1_000_000, CpuId(5), Leave::Blocked);
+    level.schedule(1_000_000, CpuId(5), LeaveReason::Blocked);
     let other =
         level.add(Attr { cpus: CpuSet::one(CpuId(5)), ..Attr::anywhere(Policy::NORMAL) }, CpuId(5));
     level.wake(1_000_000, other, None);
@@ -155,11 +155,11 @@ fn a_level_of_one_cpu_places_without_sets() {
     let (a, b) = (add(&mut level), add(&mut level));
     assert_eq!(level.wake(0, a, None), Some(CpuId(0)));
     level.check();
-    assert_eq!(level.schedule(0, CpuId(0), Leave::Preempted), Some(a));
+    assert_eq!(level.schedule(0, CpuId(0), LeaveReason::Preempted), Some(a));
     assert_eq!(level.wake(10, b, Some(CpuId(0))), Some(CpuId(0)));
-    assert_eq!(level.schedule(1000, CpuId(0), Leave::Blocked), Some(b));
+    assert_eq!(level.schedule(1000, CpuId(0), LeaveReason::Blocked), Some(b));
     level.check();
-    assert_eq!(level.schedule(2000, CpuId(0), Leave::Blocked), None, "nothing to pull from");
+    assert_eq!(level.schedule(2000, CpuId(0), LeaveReason::Blocked), None, "nothing to pull from");
     level.check();
 }
 
@@ -203,7 +203,7 @@ fn the_timer_of_a_request_outlives_the_one_that_it_was_set_for() {
     deadline(&mut level, 350_000);
     assert!(level.is_running(sleeps));
     assert_eq!(level.deadline(CpuId(0)), Some(700_000));
-    level.schedule(400_000, CpuId(0), Leave::Blocked);
+    level.schedule(400_000, CpuId(0), LeaveReason::Blocked);
     assert!(level.is_running(stays));
     assert_eq!(level.deadline(CpuId(0)), Some(700_000), "alone, it starts no other");
     deadline(&mut level, 700_000);

@@ -8,7 +8,7 @@ use crate::{CpuId, DirectedYield, EntId};
 impl Level {
     /// The current entity of `cpu` yields to `to`, as Linux's `yield_to(to, true)`: `to` becomes the
     /// next buddy of its queue, and its CPU is asked to schedule. Call [`schedule`](Level::schedule)
-    /// with [`Leave::Yield`](crate::Leave::Yield) after [`DirectedYield::Done`].
+    /// with [`LeaveReason::Yield`](crate::LeaveReason::Yield) after [`DirectedYield::Done`].
     pub fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
         let there = self.cpu_of(to);
         if self.has_single(cpu) && self.has_single(there) {

@@ -7,7 +7,7 @@ use vcoop_sched::config::{
     Balance, CfsRelease, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns,
     Policy, RtGuard, Topology,
 };
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, LeaveReason, Level, Note};
 
 use vcoop_testing::tasks::Tasks;
 #[allow(unused_imports, reason = "each test uses its own part")]
@@ -146,7 +146,7 @@ impl Machine {
         self.serve();
     }
 
-    pub fn schedule(&mut self, cpu: u32, leave: Leave) {
+    pub fn schedule(&mut self, cpu: u32, leave: LeaveReason) {
         self.account();
         self.switch(CpuId(cpu), leave);
         self.serve();
@@ -213,7 +213,7 @@ impl Machine {
             if let Some(e) = self.level.current(cpu)
                 && self.tasks.falls_asleep(self.now, e)
             {
-                self.switch(cpu, Leave::Blocked);
+                self.switch(cpu, LeaveReason::Blocked);
                 self.serve();
             }
             if self.level.tick_needed(cpu) && self.ticks[cpu.index()] <= self.now {
@@ -229,7 +229,7 @@ impl Machine {
         }
     }
 
-    fn switch(&mut self, cpu: CpuId, leave: Leave) {
+    fn switch(&mut self, cpu: CpuId, leave: LeaveReason) {
         let before = self.level.current(cpu);
         let next = self.level.schedule(self.now, cpu, leave);
         assert_eq!(next, self.level.current(cpu));
@@ -280,7 +280,7 @@ impl Machine {
                 return;
             }
             let cpu = kicked.remove(0);
-            self.switch(cpu, Leave::Preempted);
+            self.switch(cpu, LeaveReason::Preempted);
         }
     }
 }

@@ -6,7 +6,7 @@ use vcoop_model::trace_event::SampleEvent;
 
 use crate::attribution::track::{NONE, Sample};
 use crate::observe::spans::Spans;
-use crate::program::Missed;
+use crate::program::MissedPeriods;
 use crate::queue::Ns;
 
 const WORST: usize = LatencyRecord::WORST;
@@ -21,7 +21,7 @@ struct Probe {
     record: LatencyRecord,
     ran_instead: Box<[u128]>,
     /// invariant: sorted by latency, largest first; at most [`WORST`].
-    worst: Vec<Kept>,
+    worst: Vec<WorstEntry>,
     /// Every sample (due, latency), if a view needs them, and the most that are kept.
     every: Option<(Vec<(Ns, Ns)>, usize)>,
     dropped: u64,
@@ -29,7 +29,7 @@ struct Probe {
 
 /// One of the worst samples.
 #[derive(Debug)]
-struct Kept {
+struct WorstEntry {
     latency: Ns,
     due: Ns,
     parts: Parts,
@@ -134,7 +134,7 @@ impl Probe {
         let at = self.worst.partition_point(|w| w.latency >= sample.latency);
         if at < WORST {
             self.worst.truncate(WORST - 1);
-            let kept = Kept {
+            let kept = WorstEntry {
                 latency: sample.latency,
                 due: sample.due.saturating_sub(self.start),
                 parts: *sample.parts,
@@ -145,7 +145,7 @@ impl Probe {
     }
 
     /// Counts periods without a sample that are in the measured time.
-    fn missed(&mut self, missed: Missed) {
+    fn missed(&mut self, missed: MissedPeriods) {
         self.record.missed += missed.since(self.start);
     }
 
@@ -229,7 +229,7 @@ impl Probes {
     }
 
     /// Counts periods without a sample. A task without a probe has [`NONE`].
-    pub(crate) fn missed(&mut self, probe: u32, missed: Missed) {
+    pub(crate) fn missed(&mut self, probe: u32, missed: MissedPeriods) {
         if probe != NONE {
             self.probes[probe as usize].missed(missed);
         }
@@ -308,9 +308,9 @@ mod tests {
             probes.record(probe, &sample, due + 30, &mut nobody);
         }
         // The third is of the warm-up, until 100.
-        probes.missed(probe, Missed { n: 3, last: 120, every: 20 });
-        probes.missed(probe, Missed { n: 1, last: 90, every: 20 });
-        probes.missed(NONE, Missed { n: 1, last: 110, every: 20 });
+        probes.missed(probe, MissedPeriods { n: 3, last: 120, every: 20 });
+        probes.missed(probe, MissedPeriods { n: 1, last: 90, every: 20 });
+        probes.missed(NONE, MissedPeriods { n: 1, last: 110, every: 20 });
         let (records, scatters) = probes.finish(&plan);
         let [record] = &records[..] else { panic!("{records:?}") };
         assert_eq!((record.hist.len(), record.missed), (2, 2));

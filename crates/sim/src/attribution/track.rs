@@ -8,15 +8,15 @@
 //! changes vCPUs.
 //!
 //! A round trip begins with the call and changes tracks with the message: that of the caller while it is sent, that of
-//! the vCPU that takes the interrupt, that of the server, and all the way back. Its [`Leg`] decides what a state means
+//! the vCPU that takes the interrupt, that of the server, and all the way back. Its [`RoundTripStage`] decides what a state means
 //! to it.
 
 mod meaning;
 
 use vcoop_model::recording::{Part, Parts};
 
-pub(crate) use self::meaning::{Leg, State};
 use self::meaning::{Phase, RUNNABLE, STATES};
+pub(crate) use self::meaning::{RoundTripStage, State};
 use crate::queue::Ns;
 
 /// No track, sampler, or thread.
@@ -75,20 +75,20 @@ struct Sampler {
 
 /// A moment on a track.
 #[derive(Debug)]
-pub(crate) struct OnTrack<'a> {
+pub(crate) struct TrackPosition<'a> {
     tracks: &'a mut Tracks,
     track: u32,
     now: Ns,
 }
 
-impl OnTrack<'_> {
+impl TrackPosition<'_> {
     /// Begins a round trip; see [`Tracks::call`].
     pub(crate) fn call(&mut self, sampler: u32) {
         self.tracks.call(sampler, self.track, self.now);
     }
 
     /// Moves a round trip to another leg; see [`Tracks::leg`].
-    pub(crate) fn leg(&mut self, sampler: u32, leg: Leg) {
+    pub(crate) fn leg(&mut self, sampler: u32, leg: RoundTripStage) {
         self.tracks.leg(sampler, leg, self.track, self.now);
     }
 }
@@ -131,8 +131,8 @@ impl Tracks {
 
     /// This moment on a track.
     #[inline]
-    pub(crate) fn on(&mut self, track: u32, now: Ns) -> OnTrack<'_> {
-        OnTrack { tracks: self, track, now }
+    pub(crate) fn on(&mut self, track: u32, now: Ns) -> TrackPosition<'_> {
+        TrackPosition { tracks: self, track, now }
     }
 
     /// A thread with this label runs on a pCPU from now on.
@@ -325,9 +325,9 @@ impl Tracks {
             return;
         }
         if self.samplers[sampler as usize].phase != Phase::Idle {
-            return self.leg(sampler, Leg::Flight, track, now);
+            return self.leg(sampler, RoundTripStage::Flight, track, now);
         }
-        self.start(sampler, Phase::On(Leg::Flight), track, now);
+        self.start(sampler, Phase::On(RoundTripStage::Flight), track, now);
     }
 
     /// A task begins an action, which is measured to its end, on this track.
@@ -349,7 +349,7 @@ impl Tracks {
     }
 
     /// Moves a round trip to another leg, on this track.
-    pub(crate) fn leg(&mut self, sampler: u32, leg: Leg, track: u32, now: Ns) {
+    pub(crate) fn leg(&mut self, sampler: u32, leg: RoundTripStage, track: u32, now: Ns) {
         if sampler == NONE {
             return;
         }
@@ -564,14 +564,14 @@ mod tests {
         t.set(caller, State::Run, 5);
         t.call(s, caller, 10);
         t.set(caller, State::ExitEntry, 10);
-        t.leg(s, Leg::Queued, server, 14);
+        t.leg(s, RoundTripStage::Queued, server, 14);
         t.set(server, State::Run, 14);
-        t.leg(s, Leg::Served, server, 20);
+        t.leg(s, RoundTripStage::Served, server, 20);
         t.set(server, State::Preempted, 23);
         t.set(server, State::Run, 30);
-        t.leg(s, Leg::Flight, server, 31);
+        t.leg(s, RoundTripStage::Flight, server, 31);
         t.set(caller, State::Asleep, 14);
-        t.leg(s, Leg::Flight, caller, 33);
+        t.leg(s, RoundTripStage::Flight, caller, 33);
         t.event(s, caller, 36);
         t.set(caller, State::WakeToRun, 36);
         let sample = t.sample(s, 40).expect("a call was made");

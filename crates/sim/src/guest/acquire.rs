@@ -7,7 +7,7 @@
 use vcoop_model::plan::{LockKind, Mode};
 use vcoop_model::profile::CostKey;
 
-use crate::guest::sleeping_lock::{Owner, Sees, Turn};
+use crate::guest::sleeping_lock::{Acquired, Owner, SpinsOn};
 use crate::guest::spin_vcpu::Spin;
 use crate::guest::vm_sync::Count;
 use crate::machine::Wait;
@@ -21,13 +21,13 @@ impl World<'_> {
         let (vm, now) = (vcpu.vm as usize, self.clock.now());
         let may_spin = !vcpu.resched && self.is_worth_a_spin(vm, l);
         let turn = self.vms[vm].sync.sleeping.acquire(l, t, kind, now, may_spin);
-        if turn == Turn::Has {
+        if turn == Acquired::Has {
             self.writes_word(v, t, l);
             return false;
         }
         let work = &mut self.vms[vm].tasks[t as usize];
         work.hold(Op::Acquire { lock: l, kind });
-        if turn == Turn::Spins {
+        if turn == Acquired::Spins {
             work.mode = Mode::Kernel;
             self.spin(vm, t, Spin::Sleeping(l));
             return false;
@@ -96,8 +96,8 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let (vm, resched) = (vcpu.vm as usize, vcpu.resched);
         let goes_on = match self.vms[vm].sync.sleeping.sees(l, t) {
-            Some(Sees::Lock) => self.is_worth_a_spin(vm, l),
-            Some(Sees::Before(other)) => !self.is_known_to_be_away(vm, other),
+            Some(SpinsOn::Lock) => self.is_worth_a_spin(vm, l),
+            Some(SpinsOn::Before(other)) => !self.is_known_to_be_away(vm, other),
             None => false,
         };
         if goes_on && !resched {
@@ -127,7 +127,7 @@ impl World<'_> {
         }
         let v = self.home_of(vm, t);
         if self.spins_on(v, t, l) {
-            self.spell_again(v, t);
+            self.begin_spin_again(v, t);
         }
     }
 

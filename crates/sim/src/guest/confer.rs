@@ -74,7 +74,7 @@ impl World<'_> {
         }
         for other in watch {
             if self.spins_now(vm, other) {
-                self.spell_again(self.home_of(vm, other), other);
+                self.begin_spin_again(self.home_of(vm, other), other);
             }
         }
     }

@@ -94,12 +94,12 @@ counters! {
 }
 
 /// A scalar: metric, unit, value.
-pub(crate) type Counted = (String, &'static str, f64);
+pub(crate) type NamedScalar = (String, &'static str, f64);
 
 impl Counters {
     /// Scalars of a VM with so many vCPUs, virtualised like this, for `ns`. Counters of mechanisms that are off are
     /// left out.
-    pub(crate) fn scalars(&self, virt: &Virt, vcpus: f64, ns: f64) -> Vec<Counted> {
+    pub(crate) fn scalars(&self, virt: &Virt, vcpus: f64, ns: f64) -> Vec<NamedScalar> {
         let mut all = Vec::new();
         let seconds = ns / 1e9;
         let rate = |metric: &str, n: u64| (metric.to_owned(), "1/s", n as f64 / seconds);

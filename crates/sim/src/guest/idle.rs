@@ -11,12 +11,12 @@
 
 use vcoop_model::profile::CostKey;
 use vcoop_policy::{GuestEvent, Idle};
-use vcoop_sched::{CpuId, Leave};
+use vcoop_sched::{CpuId, LeaveReason};
 
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
 use crate::guest::exit::Exit;
-use crate::guest::vcpu_virt::{IdleWay, wants};
+use crate::guest::vcpu_virt::{IdleMode, wants};
 use crate::host::idle_governor::{IdleGovernor, TICKED_NS};
 use crate::interrupts::guest_timers::TimerFor;
 use crate::machine::{GuestSegment, Segment, Vcpu};
@@ -109,7 +109,7 @@ impl World<'_> {
     pub(crate) fn poll_sees_in(&mut self, p: u32, after: Ns) {
         if self.pcpus[p as usize].segment == Segment::Poll {
             let there = self.clock.now() + after;
-            self.clock.hasten(Event::Segment(p), there + self.costs.of(CostKey::PollNotice));
+            self.clock.set_earlier(Event::Segment(p), there + self.costs.of(CostKey::PollNotice));
         }
     }
 
@@ -134,12 +134,12 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let way = self.vms[vm].virt.idle;
         let way = match way {
-            IdleWay::Haltpoll(rests) => match self.guest_haltpoll(v) {
+            IdleMode::Haltpoll(rests) => match self.guest_haltpoll(v) {
                 Idle::Poll(left) => return self.guest_polls(v, left),
-                Idle::Halt if rests => IdleWay::Rest,
-                Idle::Halt => IdleWay::Halt,
+                Idle::Halt if rests => IdleMode::Rest,
+                Idle::Halt => IdleMode::Halt,
             },
-            IdleWay::Poll => return self.guest_polls(v, FOR_EVER),
+            IdleMode::Poll => return self.guest_polls(v, FOR_EVER),
             way => way,
         };
         if !(self.vms[vm].virt.mwait && self.keeps_tick(v)) {
@@ -148,7 +148,7 @@ impl World<'_> {
         self.guest_program(v);
         self.guest_event(v, GuestEvent::IdleEnter);
         let vcpu = &mut self.vcpus[v as usize];
-        if way == IdleWay::Halt {
+        if way == IdleMode::Halt {
             vcpu.exits.push_back(Exit::Halt);
             return false;
         }
@@ -195,7 +195,7 @@ impl World<'_> {
     /// The guest's idle loop ends: there is work.
     pub(crate) fn guest_idle_ends(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if let IdleWay::Halt | IdleWay::Rest = self.vms[vcpu.vm as usize].virt.idle {
+        if let IdleMode::Halt | IdleMode::Rest = self.vms[vcpu.vm as usize].virt.idle {
             return;
         }
         if let Some(ns) = vcpu.virt.guest_poll.work_comes(self.clock.now()) {
@@ -209,11 +209,11 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
         match virt.idle {
-            IdleWay::Halt => false,
-            IdleWay::Poll | IdleWay::Haltpoll(_) => {
+            IdleMode::Halt => false,
+            IdleMode::Poll | IdleMode::Haltpoll(_) => {
                 vcpu.current == NONE && vcpu.virt.guest_poll.is_polling()
             }
-            IdleWay::Rest => virt.mwait && vcpu.segment == GuestSegment::Rest,
+            IdleMode::Rest => virt.mwait && vcpu.segment == GuestSegment::Rest,
         }
     }
 
@@ -236,7 +236,7 @@ impl World<'_> {
             GuestSegment::Rest => self.rest_exit(v),
             _ => return,
         };
-        self.clock.hasten(Event::Segment(p), self.clock.now() + after + ns);
+        self.clock.set_earlier(Event::Segment(p), self.clock.now() + after + ns);
     }
 
     /// Exit latency of the idle state in which a pCPU rests in guest mode: for HLT the first, for MWAIT the one that
@@ -296,6 +296,6 @@ impl World<'_> {
         }
         self.boost_halted(v);
         // The cost of the priority change is paid with the switch.
-        self.reschedule(p, Leave::Blocked);
+        self.reschedule(p, LeaveReason::Blocked);
     }
 }

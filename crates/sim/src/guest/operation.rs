@@ -1,9 +1,9 @@
 //! The operations of programs of a guest's tasks.
 
-use vcoop_model::plan::{Mode, Room};
+use vcoop_model::plan::{Mode, QueueRoom};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
-use vcoop_sched::{EntId, Leave};
+use vcoop_sched::{EntId, LeaveReason};
 
 use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::Spin;
@@ -154,14 +154,14 @@ impl World<'_> {
             }
             Op::Reply => {
                 let to = self.mail.correspondent(work.mail);
-                return to.is_some_and(|to| self.guest_post(v, t, to, Room::List));
+                return to.is_some_and(|to| self.guest_post(v, t, to, QueueRoom::List));
             }
             Op::Receive { sample } => return self.guest_receive(v, t, sample),
             Op::Rogue(step) => self.violate_protocol(v, t, step),
             Op::Exit => {
                 work.wait = Wait::Dead;
                 work.ended = Some(self.clock.now());
-                return self.guest_reschedule(v, Leave::Exit);
+                return self.guest_reschedule(v, LeaveReason::Exit);
             }
         }
         false

@@ -27,7 +27,7 @@ const MAX_READERS: Ns = 30;
 
 /// Result of asking for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Acquired {
     Has,
     Spins,
     Sleeps,
@@ -46,7 +46,7 @@ pub(crate) enum Owner {
 
 /// What a spinning task watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sees {
+pub(crate) enum SpinsOn {
     /// The lock.
     Lock,
     /// The task before it in line.
@@ -202,12 +202,12 @@ impl SleepingLocks {
         kind: LockKind,
         now: Ns,
         may_spin: bool,
-    ) -> Turn {
+    ) -> Acquired {
         let lock = &mut self.locks[l as usize];
         lock.kind = kind;
         if let Some(at) = lock.given.iter().position(|&given| given == t) {
             lock.given.swap_remove(at);
-            return Turn::Has;
+            return Acquired::Has;
         }
         let place = lock.place(t);
         let reads = kind == LockKind::Read;
@@ -220,7 +220,7 @@ impl SleepingLocks {
                 true => lock.readers += 1,
                 false => (lock.owner, lock.slow) = (t, false),
             }
-            return Turn::Has;
+            return Acquired::Has;
         }
         let spins = match place {
             None if may_spin && matches!(kind, LockKind::Mutex | LockKind::Write) => {
@@ -245,15 +245,15 @@ impl SleepingLocks {
             }
         };
         self.spinning += u32::from(spins);
-        if spins { Turn::Spins } else { Turn::Sleeps }
+        if spins { Acquired::Spins } else { Acquired::Sleeps }
     }
 
     /// What a task that spins for a lock watches; `None`: it can have the lock.
-    pub(crate) fn sees(&self, l: u32, t: u32) -> Option<Sees> {
+    pub(crate) fn sees(&self, l: u32, t: u32) -> Option<SpinsOn> {
         let lock = &self.locks[l as usize];
         match lock.spinners.iter().position(|&other| other == t) {
-            Some(at) if at > 0 => Some(Sees::Before(lock.spinners[at - 1])),
-            at => (!lock.admits(LockKind::Write, at.is_none())).then_some(Sees::Lock),
+            Some(at) if at > 0 => Some(SpinsOn::Before(lock.spinners[at - 1])),
+            at => (!lock.admits(LockKind::Write, at.is_none())).then_some(SpinsOn::Lock),
         }
     }
 
@@ -371,7 +371,7 @@ mod tests {
             Self(SleepingLocks::new(1), 0)
         }
 
-        fn asks(&mut self, t: u32, kind: LockKind, may_spin: bool) -> Turn {
+        fn asks(&mut self, t: u32, kind: LockKind, may_spin: bool) -> Acquired {
             self.0.acquire(0, t, kind, self.1, may_spin)
         }
 
@@ -399,21 +399,24 @@ mod tests {
     fn who_spins_has_a_mutex_before_who_sleeps() {
         let kind = LockKind::Mutex;
         let mut one = One::new();
-        assert_eq!(one.asks(1, kind, true), Turn::Has);
-        assert_eq!(one.asks(2, kind, false), Turn::Sleeps);
-        assert_eq!((one.asks(3, kind, true), one.asks(4, kind, true)), (Turn::Spins, Turn::Spins));
+        assert_eq!(one.asks(1, kind, true), Acquired::Has);
+        assert_eq!(one.asks(2, kind, false), Acquired::Sleeps);
+        assert_eq!(
+            (one.asks(3, kind, true), one.asks(4, kind, true)),
+            (Acquired::Spins, Acquired::Spins)
+        );
         let sees = |one: &One, t| one.0.sees(0, t);
-        assert_eq!((sees(&one, 3), sees(&one, 4)), (Some(Sees::Lock), Some(Sees::Before(3))));
+        assert_eq!((sees(&one, 3), sees(&one, 4)), (Some(SpinsOn::Lock), Some(SpinsOn::Before(3))));
         assert_eq!((one.0.behind(0, 3), one.0.watchers(1)), (Some(4), vec![3]));
         assert_eq!(one.released(1), [3, 2], "the sleeper is woken all the same");
         assert_eq!((one.0.owner(0), one.0.watchers(3)), (Owner::Task(3), vec![4]));
-        assert_eq!(one.asks(3, kind, false), Turn::Has, "it knows now");
+        assert_eq!(one.asks(3, kind, false), Acquired::Has, "it knows now");
         // Woken in vain: no waiter is before it any more.
-        assert_eq!(one.asks(2, kind, false), Turn::Sleeps);
+        assert_eq!(one.asks(2, kind, false), Acquired::Sleeps);
         assert_eq!(one.released(3), [2]);
         assert_eq!(one.0.owner(0), Owner::Task(2), "though another spins");
-        assert_eq!(one.asks(2, kind, false), Turn::Has);
-        assert_eq!((one.released(2), one.asks(4, kind, false)), (vec![4], Turn::Has));
+        assert_eq!(one.asks(2, kind, false), Acquired::Has);
+        assert_eq!((one.released(2), one.asks(4, kind, false)), (vec![4], Acquired::Has));
         assert_eq!((one.released(4), one.0.owner(0)), (vec![], Owner::Nobody));
         assert_eq!(one.0.spinning, 0);
     }
@@ -425,17 +428,17 @@ mod tests {
         one.asks(1, kind, false);
         assert_eq!(
             (one.asks(2, kind, true), one.asks(3, kind, false)),
-            (Turn::Spins, Turn::Sleeps)
+            (Acquired::Spins, Acquired::Sleeps)
         );
         assert_eq!(one.released_alone(1), [3], "who spins has no pCPU");
         assert_eq!((one.0.owner(0), one.0.sees(0, 2)), (Owner::Nobody, None));
-        assert_eq!(one.asks(4, kind, false), Turn::Has, "before all who wait");
+        assert_eq!(one.asks(4, kind, false), Acquired::Has, "before all who wait");
         one.0.stops_spinning(0, 2, 0, false);
-        assert_eq!(one.asks(2, kind, true), Turn::Sleeps, "it has given spinning up");
+        assert_eq!(one.asks(2, kind, true), Acquired::Sleeps, "it has given spinning up");
         // The first waiter spins, as the holder runs. Then that one does not any more.
-        assert_eq!((one.asks(3, kind, true), one.0.watchers(4)), (Turn::Spins, vec![3]));
+        assert_eq!((one.asks(3, kind, true), one.0.watchers(4)), (Acquired::Spins, vec![3]));
         one.0.stops_spinning(0, 3, 0, false);
-        assert_eq!((one.asks(3, kind, true), one.0.spinning), (Turn::Sleeps, 0));
+        assert_eq!((one.asks(3, kind, true), one.0.spinning), (Acquired::Sleeps, 0));
         assert_eq!((one.released(4), one.0.owner(0)), (vec![3], Owner::Task(3)));
     }
 
@@ -443,21 +446,27 @@ mod tests {
     fn readers_share_a_semaphore_and_wait_behind_a_writer() {
         let (read, write) = (LockKind::Read, LockKind::Write);
         let mut one = One::new();
-        assert_eq!((one.asks(1, read, false), one.asks(2, read, false)), (Turn::Has, Turn::Has));
-        assert_eq!((one.0.owner(0), one.asks(3, write, false)), (Owner::Readers, Turn::Sleeps));
+        assert_eq!(
+            (one.asks(1, read, false), one.asks(2, read, false)),
+            (Acquired::Has, Acquired::Has)
+        );
+        assert_eq!((one.0.owner(0), one.asks(3, write, false)), (Owner::Readers, Acquired::Sleeps));
         assert_eq!(
             (one.asks(4, read, true), one.asks(5, read, true)),
-            (Turn::Sleeps, Turn::Sleeps)
+            (Acquired::Sleeps, Acquired::Sleeps)
         );
         assert!(one.released(1).is_empty());
-        assert_eq!((one.released(2), one.asks(3, write, false)), (vec![3], Turn::Has));
-        assert_eq!(one.asks(6, write, false), Turn::Sleeps);
+        assert_eq!((one.released(2), one.asks(3, write, false)), (vec![3], Acquired::Has));
+        assert_eq!(one.asks(6, write, false), Acquired::Sleeps);
         assert_eq!(one.released(3), [4, 5], "all who wait to read, before the next writer");
-        assert_eq!((one.asks(4, read, false), one.asks(5, read, false)), (Turn::Has, Turn::Has));
+        assert_eq!(
+            (one.asks(4, read, false), one.asks(5, read, false)),
+            (Acquired::Has, Acquired::Has)
+        );
         assert!(one.released(4).is_empty());
         assert_eq!(one.released(5), [6]);
-        assert_eq!(one.asks(7, read, false), Turn::Has, "the writer was not there yet");
-        assert_eq!(one.asks(6, write, false), Turn::Sleeps);
+        assert_eq!(one.asks(7, read, false), Acquired::Has, "the writer was not there yet");
+        assert_eq!(one.asks(6, write, false), Acquired::Sleeps);
         assert!(one.released(9) == [6] && one.released(9).is_empty(), "nobody holds it");
     }
 
@@ -468,24 +477,24 @@ mod tests {
         one.asks(1, write, false);
         assert_eq!(
             (one.asks(2, write, false), one.asks(3, read, false)),
-            (Turn::Sleeps, Turn::Sleeps)
+            (Acquired::Sleeps, Acquired::Sleeps)
         );
         for at in [MS, 3 * MS] {
             one.1 = at;
-            assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Turn::Has));
-            assert_eq!(one.asks(2, write, false), Turn::Sleeps);
+            assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Acquired::Has));
+            assert_eq!(one.asks(2, write, false), Acquired::Sleeps);
         }
         one.1 = 4 * MS;
-        assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Turn::Has));
-        assert_eq!(one.asks(2, write, true), Turn::Spins);
+        assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Acquired::Has));
+        assert_eq!(one.asks(2, write, true), Acquired::Spins);
         assert!(one.released_alone(1).is_empty(), "it will see that it may have it");
-        assert_eq!(one.asks(1, write, true), Turn::Spins);
-        assert_eq!((one.0.sees(0, 1), one.0.sees(0, 2)), (Some(Sees::Lock), None));
+        assert_eq!(one.asks(1, write, true), Acquired::Spins);
+        assert_eq!((one.0.sees(0, 1), one.0.sees(0, 2)), (Some(SpinsOn::Lock), None));
         one.0.stops_spinning(0, 2, one.1, false);
-        assert_eq!(one.asks(2, write, true), Turn::Has);
+        assert_eq!(one.asks(2, write, true), Acquired::Has);
         assert_eq!(one.released(2), [1], "who spins is faster than readers");
-        assert_eq!(one.asks(1, write, true), Turn::Has);
-        assert_eq!(one.asks(6, write, true), Turn::Spins);
+        assert_eq!(one.asks(1, write, true), Acquired::Has);
+        assert_eq!(one.asks(6, write, true), Acquired::Spins);
         assert_eq!(one.released(1), [3], "the reader has waited for long enough");
         assert_eq!(one.0.patience(0, 6, 4_000), Some(6_500));
         one.0.stops_spinning(0, 6, one.1, true);
@@ -499,12 +508,12 @@ mod tests {
         one.asks(1, kind, true);
         assert_eq!(
             (one.asks(2, kind, true), one.asks(3, kind, true)),
-            (Turn::Sleeps, Turn::Sleeps)
+            (Acquired::Sleeps, Acquired::Sleeps)
         );
-        assert_eq!((one.released(1), one.asks(1, kind, true)), (vec![2], Turn::Has));
-        assert_eq!(one.asks(2, kind, true), Turn::Sleeps);
-        assert_eq!((one.released(1), one.asks(3, kind, true)), (vec![3], Turn::Has));
-        assert_eq!((one.released(3), one.asks(2, kind, true)), (vec![2], Turn::Has));
+        assert_eq!((one.released(1), one.asks(1, kind, true)), (vec![2], Acquired::Has));
+        assert_eq!(one.asks(2, kind, true), Acquired::Sleeps);
+        assert_eq!((one.released(1), one.asks(3, kind, true)), (vec![3], Acquired::Has));
+        assert_eq!((one.released(3), one.asks(2, kind, true)), (vec![2], Acquired::Has));
         assert!(one.released(2).is_empty());
     }
 }

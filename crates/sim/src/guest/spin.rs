@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use vcoop_model::plan::Mode;
-use vcoop_model::plan::virt::{SpinLocks, SpinVirt, Told};
+use vcoop_model::plan::virt::{PreemptedReport, SpinLocks, SpinVirt};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
-use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
+use vcoop_sched::{CpuId, DirectedYield, EntId, LeaveReason};
 
 use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
-use crate::guest::spin_vcpu::{Seen, Spell, Spin, UNBOUNDED};
+use crate::guest::spin_vcpu::{Spin, SpinEnd, UNBOUNDED, YieldTarget};
 use crate::guest::vm_sync::Count;
 use crate::machine::{GuestSegment, Vm};
 use crate::queue::Ns;
@@ -117,7 +117,7 @@ impl World<'_> {
         for t in joined {
             self.vms[vm].tasks[t as usize].spun = 0;
             if self.spins_now(vm, t) {
-                self.spell_again(self.home_of(vm, t), t);
+                self.begin_spin_again(self.home_of(vm, t), t);
             }
         }
     }
@@ -160,7 +160,7 @@ impl World<'_> {
     }
 
     /// The current task of a vCPU spins. Returns for how long it may, or `None` if it need not any more.
-    pub(crate) fn spell(&mut self, v: u32, t: u32) -> Option<Ns> {
+    pub(crate) fn begin_spin(&mut self, v: u32, t: u32) -> Option<Ns> {
         let vm = self.vcpus[v as usize].vm as usize;
         let spin = self.vms[vm].tasks[t as usize].spin;
         if self.vcpus[v as usize].spin.unparks() {
@@ -197,16 +197,16 @@ impl World<'_> {
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
-            Spin::Lock(_) if away => Some((self.plan.host.costs.cache_line_ns, Spell::Away)),
+            Spin::Lock(_) if away => Some((self.plan.host.costs.cache_line_ns, SpinEnd::Away)),
             Spin::Lock(l) if sync.spin.locks.halts() && !sync.locks.is_outside(l, t) => {
-                Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
+                Some((self.pv_threshold(vm, t, l, work.spun), SpinEnd::Threshold))
             }
             Spin::Sleeping(l) => {
-                sync.sleeping.patience(l, t, work.spun).map(|ns| (ns, Spell::Patience))
+                sync.sleeping.patience(l, t, work.spun).map(|ns| (ns, SpinEnd::Patience))
             }
             Spin::Barrier => {
                 let left = sync.barriers.spin_ns(work.peers).saturating_sub(work.spun);
-                Some((left, Spell::Patience))
+                Some((left, SpinEnd::Patience))
             }
             _ => None,
         };
@@ -242,9 +242,9 @@ impl World<'_> {
     pub(crate) fn is_told_away(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         match self.vms[vcpu.vm as usize].sync.spin.told {
-            Told::Interrupted => vcpu.spin.is_told(),
-            Told::Away => vcpu.pcpu == NONE,
-            Told::Core => {
+            PreemptedReport::Interrupted => vcpu.spin.is_told(),
+            PreemptedReport::Away => vcpu.pcpu == NONE,
+            PreemptedReport::Core => {
                 let mut core = self.core_of(v);
                 vcpu.pcpu == NONE && core.any(|v| self.vcpus[v as usize].spin.is_preempted())
             }
@@ -270,22 +270,22 @@ impl World<'_> {
     }
 
     /// A period of spinning is over.
-    pub(crate) fn spell_ends(&mut self, v: u32) {
+    pub(crate) fn spin_period_ends(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         match vcpu.spin.spell_ends() {
-            Spell::Open => {}
-            Spell::Window => vcpu.exits.push_back(Exit::Pause),
-            Spell::Threshold => {
+            SpinEnd::Open => {}
+            SpinEnd::Window => vcpu.exits.push_back(Exit::Pause),
+            SpinEnd::Threshold => {
                 vcpu.exits.push_back(Exit::Halt);
                 self.tally(vm, Count::PvHalts, 1);
                 self.halts_in_line(vm, t);
             }
-            Spell::Away => self.asks_to_confer(v, t),
-            Spell::Patience if self.vms[vm].tasks[t as usize].spin == Spin::Barrier => {
+            SpinEnd::Away => self.asks_to_confer(v, t),
+            SpinEnd::Patience if self.vms[vm].tasks[t as usize].spin == Spin::Barrier => {
                 self.spin_ends(vm, t);
             }
-            Spell::Patience => self.stops_spinning(vm, t, true),
+            SpinEnd::Patience => self.stops_spinning(vm, t, true),
         }
     }
 
@@ -302,12 +302,12 @@ impl World<'_> {
     fn next_looks(&mut self, vm: usize, l: u32, t: u32) {
         let next = self.vms[vm].sync.locks.after(l, t);
         if let Some(next) = next.filter(|&next| self.spins_now(vm, next)) {
-            self.spell_again(self.home_of(vm, next), next);
+            self.begin_spin_again(self.home_of(vm, next), next);
         }
     }
 
     /// The condition that ends a task's present spinning has changed.
-    pub(crate) fn spell_again(&mut self, v: u32, t: u32) {
+    pub(crate) fn begin_spin_again(&mut self, v: u32, t: u32) {
         let vcpu = &self.vcpus[v as usize];
         let (vm, p) = (vcpu.vm as usize, vcpu.pcpu);
         self.stop_guest(p);
@@ -368,7 +368,7 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let SpinVirt { told, locks, .. } = self.vms[vm].sync.spin;
         if self.vms[vm].sync.spin.sees_preempted() {
-            let changed = if told == Told::Core { self.core_of(v) } else { v..v + 1 };
+            let changed = if told == PreemptedReport::Core { self.core_of(v) } else { v..v + 1 };
             for v in changed {
                 let away = self.is_told_away(v);
                 self.vms[vm].level.set_away(self.vcpus[v as usize].cpu, away);
@@ -411,7 +411,7 @@ impl World<'_> {
         if self.host.credit1().is_some() {
             // Xen's window does not grow, and its vCPU yields to the next one (`EXIT_REASON_PAUSE_INSTRUCTION` of
             // `xen/arch/x86/hvm/vmx/vmx.c`).
-            self.reschedule(p, Leave::Yield);
+            self.reschedule(p, LeaveReason::Yield);
             return true;
         }
         let vm = self.vcpus[v as usize].vm as usize;
@@ -449,7 +449,7 @@ impl World<'_> {
             let interrupted = posted && (other.irr != 0 || !other.posts.is_empty());
             let in_kernel = self.in_kernel(c);
             let awaited = self.vcpus[v as usize].spin.awaits(c - first, self.clock.now());
-            let seen = Seen { in_kernel, interrupted, awaited, relaxed: since.is_none() };
+            let seen = YieldTarget { in_kernel, interrupted, awaited, relaxed: since.is_none() };
             let other = &mut self.vcpus[c as usize].spin;
             if !other.may_be_yielded_to(rules, seen) || !other.takes_turn() {
                 continue;
@@ -527,7 +527,7 @@ impl World<'_> {
         self.host_notes();
         if done == DirectedYield::Done {
             self.tally(vm, Count::YieldsWon, 1);
-            self.reschedule(p, Leave::Yield);
+            self.reschedule(p, LeaveReason::Yield);
         }
         done
     }

@@ -30,7 +30,7 @@ pub(crate) enum Spin {
 
 /// What ends a period of spinning, unless something else does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Spell {
+pub(crate) enum SpinEnd {
     #[default]
     Open,
     /// The hardware: a PLE exit.
@@ -45,7 +45,7 @@ pub(crate) enum Spell {
 
 /// What KVM sees of a vCPU that a spinning one may yield to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct YieldTarget {
     /// It last left guest mode in its kernel.
     pub(crate) in_kernel: bool,
     /// An interrupt waits for it.
@@ -83,7 +83,7 @@ pub(crate) struct SpinVcpu {
     ipi_to: Option<(u32, Ns)>,
     /// vCPU (of the VM) that last sent such an IPI to it.
     ipi_from: Option<u32>,
-    spell: Spell,
+    spell: SpinEnd,
     /// Time until the next PLE exit.
     window: Ns,
 }
@@ -174,7 +174,7 @@ impl SpinVcpu {
     }
 
     /// Whether a spinning vCPU may yield to it by these rules, if it could run.
-    pub(crate) fn may_be_yielded_to(&self, rules: Candidates, seen: Seen) -> bool {
+    pub(crate) fn may_be_yielded_to(&self, rules: Candidates, seen: YieldTarget) -> bool {
         match self.preempted {
             _ if seen.relaxed => self.preempted,
             _ if rules.ipi && (seen.awaited || seen.interrupted) => true,
@@ -218,21 +218,21 @@ impl SpinVcpu {
     }
 
     /// Begins to spin until the hardware's window ends, or the guest's kernel stops after a time. Returns for how long.
-    pub(crate) fn spell(&mut self, limit: Option<(Ns, Spell)>, exits: bool) -> Ns {
-        let mut ends = (UNBOUNDED, Spell::Open);
+    pub(crate) fn spell(&mut self, limit: Option<(Ns, SpinEnd)>, exits: bool) -> Ns {
+        let mut ends = (UNBOUNDED, SpinEnd::Open);
         if let Some((left, by)) = limit {
             ends = (left.max(1), by);
         }
         if exits && self.window < ends.0 {
-            ends = (self.window, Spell::Window);
+            ends = (self.window, SpinEnd::Window);
         }
         self.spell = ends.1;
         ends.0
     }
 
     /// A period of spinning is over. Returns what ended it. A vCPU that has used up its threshold halts.
-    pub(crate) fn spell_ends(&mut self) -> Spell {
-        self.parks |= self.spell == Spell::Threshold;
+    pub(crate) fn spell_ends(&mut self) -> SpinEnd {
+        self.parks |= self.spell == SpinEnd::Threshold;
         self.spell
     }
 }
@@ -243,13 +243,13 @@ mod tests {
 
     #[test]
     fn a_spell_ends_at_what_comes_first() {
-        let halts = |left| Some((left, Spell::Threshold));
+        let halts = |left| Some((left, SpinEnd::Threshold));
         let mut spin = SpinVcpu::default();
         spin.loaded(0, 50);
-        assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, Spell::Open));
-        assert_eq!((spin.spell(halts(0), false), spin.spell), (1, Spell::Threshold));
-        assert_eq!((spin.spell(halts(40), true), spin.spell), (40, Spell::Threshold));
-        assert_eq!((spin.spell(halts(60), true), spin.spell), (50, Spell::Window));
+        assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, SpinEnd::Open));
+        assert_eq!((spin.spell(halts(0), false), spin.spell), (1, SpinEnd::Threshold));
+        assert_eq!((spin.spell(halts(40), true), spin.spell), (40, SpinEnd::Threshold));
+        assert_eq!((spin.spell(halts(60), true), spin.spell), (50, SpinEnd::Window));
         spin.widen(2, 150);
         assert_eq!(spin.spell(None, true), 100);
         spin.widen(2, 150);
@@ -307,14 +307,14 @@ mod tests {
         let rules = Candidates { ipi: true, ..Candidates::default() };
         let woken = SpinVcpu::default();
         let preempted = SpinVcpu { preempted: true, ..woken };
-        let none = Seen::default();
-        let awaited = Seen { awaited: true, ..none };
-        let relaxed = Seen { relaxed: true, ..none };
+        let none = YieldTarget::default();
+        let awaited = YieldTarget { awaited: true, ..none };
+        let relaxed = YieldTarget { relaxed: true, ..none };
         let may = |seen| [woken, preempted].map(|spin| spin.may_be_yielded_to(rules, seen));
         assert_eq!(may(none), [false, false]);
         assert_eq!(may(awaited), [true, true]);
-        assert_eq!(may(Seen { interrupted: true, ..none }), [true, true]);
-        assert_eq!(may(Seen { in_kernel: true, ..none }), [false, true]);
+        assert_eq!(may(YieldTarget { interrupted: true, ..none }), [true, true]);
+        assert_eq!(may(YieldTarget { in_kernel: true, ..none }), [false, true]);
         assert_eq!(may(relaxed), [false, true]);
     }
 
@@ -330,7 +330,10 @@ mod tests {
         let preempted = SpinVcpu { preempted: true, ..woken };
         let may = |spin: SpinVcpu, rules, state: (bool, bool)| {
             let (in_kernel, interrupted) = state;
-            spin.may_be_yielded_to(rules, Seen { in_kernel, interrupted, ..Seen::default() })
+            spin.may_be_yielded_to(
+                rules,
+                YieldTarget { in_kernel, interrupted, ..YieldTarget::default() },
+            )
         };
         assert!(may(preempted, rules(false, false), (false, false)));
         assert!(!may(preempted, rules(true, false), (false, true)));

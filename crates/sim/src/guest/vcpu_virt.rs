@@ -35,7 +35,7 @@ enum FastPath {
 
 /// What a guest's idle vCPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IdleWay {
+pub(crate) enum IdleMode {
     /// HLT exits.
     Halt,
     /// HLT or MWAIT does not exit: the pCPU rests in guest mode.
@@ -48,7 +48,7 @@ pub(crate) enum IdleWay {
 
 /// What fires a VM's deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fires {
+enum DeadlineTimer {
     /// An hrtimer of the pCPU where it was set.
     Hrtimer,
     /// The preemption timer, where it can.
@@ -64,7 +64,7 @@ enum Fires {
 pub(crate) struct VmVirt {
     /// Interrupts reach a running guest without an exit.
     pub(crate) posted: bool,
-    fires: Fires,
+    fires: DeadlineTimer,
     /// An hrtimer replaces the preemption timer while the vCPU is preempted.
     pub(crate) sw_on_preempt: bool,
     /// Deadlines are fired early.
@@ -77,7 +77,7 @@ pub(crate) struct VmVirt {
     pub(crate) eoi_exits: bool,
     pub(crate) window_exits: bool,
     fastpath: FastPath,
-    pub(crate) idle: IdleWay,
+    pub(crate) idle: IdleMode,
     /// MWAIT: idle states of every depth, not only the first.
     pub(crate) mwait: bool,
     pub(crate) host_polls: bool,
@@ -87,19 +87,19 @@ impl VmVirt {
     /// Writing a deadline does not exit.
     #[inline]
     pub(crate) fn exitless(&self) -> bool {
-        self.fires == Fires::Exitless
+        self.fires == DeadlineTimer::Exitless
     }
 
     /// Its deadlines are fired by the housekeeping pCPU.
     #[inline]
     pub(crate) fn away(&self) -> bool {
-        matches!(self.fires, Fires::Posted | Fires::Exitless)
+        matches!(self.fires, DeadlineTimer::Posted | DeadlineTimer::Exitless)
     }
 
     /// Its deadlines use the preemption timer where possible.
     #[inline]
     pub(crate) fn hv_timer(&self) -> bool {
-        self.fires == Fires::Hv
+        self.fires == DeadlineTimer::Hv
     }
 
     /// Whether its timer is an hrtimer (or the housekeeping's) that fires when it is due.
@@ -127,11 +127,11 @@ impl VmVirt {
         Self {
             posted: virt.apic.posted,
             fires: match virt.timer.source {
-                Some(GuestTimer::Exitless) => Fires::Exitless,
-                Some(GuestTimer::Posted) => Fires::Posted,
-                Some(GuestTimer::HvTimer) if posts_timers(virt, host) => Fires::Posted,
-                _ if hv_timer => Fires::Hv,
-                _ => Fires::Hrtimer,
+                Some(GuestTimer::Exitless) => DeadlineTimer::Exitless,
+                Some(GuestTimer::Posted) => DeadlineTimer::Posted,
+                Some(GuestTimer::HvTimer) if posts_timers(virt, host) => DeadlineTimer::Posted,
+                _ if hv_timer => DeadlineTimer::Hv,
+                _ => DeadlineTimer::Hrtimer,
             },
             special_timer: hv_timer || advance || virt.timer.mode != TimerMode::TscDeadline,
             sw_on_preempt: virt.timer.arm_sw_on_preempt,
@@ -147,11 +147,11 @@ impl VmVirt {
                 IpiPath::Icr | IpiPath::Pv | IpiPath::Posted => FastPath::TimerAndIcr,
             },
             idle: match virt.idle.guest {
-                GuestIdle::Hlt if rests => IdleWay::Rest,
-                GuestIdle::Hlt => IdleWay::Halt,
-                GuestIdle::Poll => IdleWay::Poll,
-                GuestIdle::Haltpoll => IdleWay::Haltpoll(rests),
-                GuestIdle::Mwait => IdleWay::Rest,
+                GuestIdle::Hlt if rests => IdleMode::Rest,
+                GuestIdle::Hlt => IdleMode::Halt,
+                GuestIdle::Poll => IdleMode::Poll,
+                GuestIdle::Haltpoll => IdleMode::Haltpoll(rests),
+                GuestIdle::Mwait => IdleMode::Rest,
             },
             mwait: virt.idle.guest == GuestIdle::Mwait,
             host_polls: virt.idle.host_polls_in_force().max_ns > 0,
@@ -162,7 +162,7 @@ impl VmVirt {
 /// Whether deadlines of a VM's vCPUs use the preemption timer where possible: KVM's `kvm_can_use_hv_timer`, and whether
 /// the CPU has one.
 fn can_use_hv_timer(virt: &Virt, host: &HostPlan) -> bool {
-    let shuns = host.cpu.is_none_or(|cpu| cpu.shuns_preemption_timer());
+    let shuns = host.cpu.is_none_or(|cpu| cpu.avoids_preemption_timer());
     let off = virt.exits_off.mwait || posts_timers(virt, host);
     virt.timer.source == Some(GuestTimer::HvTimer) && !off && !shuns
 }

@@ -84,7 +84,7 @@ impl HostTicks {
 #[cfg(test)]
 mod tests {
     use vcoop_sched::config::Policy;
-    use vcoop_sched::{Attr, Leave, Waker};
+    use vcoop_sched::{Attr, LeaveReason, Waker};
 
     use super::*;
     use crate::clock::Entities;
@@ -104,17 +104,17 @@ mod tests {
         assert_eq!((ticks.timer_cpu(0), ticks.timer_cpu(1), ticks.away(1)), (1, 1, 1));
 
         host.wake(0, first, Waker::default());
-        assert_eq!(host.schedule(0, CpuId(0), Leave::Blocked), Some(first));
+        assert_eq!(host.schedule(0, CpuId(0), LeaveReason::Blocked), Some(first));
         assert!(!ticks.start(0, &host, &mut clock), "it is alone");
         host.wake(10, second, Waker::default());
         assert!(ticks.grew(0, &host, &mut clock) && clock.is_pending(Event::Tick(0)));
         assert!(!ticks.grew(0, &host, &mut clock), "it ticks already");
         ticks.handled(0, &host, &mut clock);
         assert!(clock.is_pending(Event::Tick(0)), "they still compete");
-        assert_eq!(host.schedule(20, CpuId(0), Leave::Blocked), Some(second));
+        assert_eq!(host.schedule(20, CpuId(0), LeaveReason::Blocked), Some(second));
         ticks.handled(0, &host, &mut clock);
         assert!(clock.is_pending(Event::Tick(0)), "who sleeps in debt is still queued");
-        assert_eq!(host.schedule(5_000_000, CpuId(0), Leave::Yield), Some(second));
+        assert_eq!(host.schedule(5_000_000, CpuId(0), LeaveReason::Yield), Some(second));
         ticks.handled(0, &host, &mut clock);
         assert!(!clock.is_pending(Event::Tick(0)));
     }

@@ -6,8 +6,8 @@ use vcoop_model::rng::Stream;
 use vcoop_powervm::Pool;
 use vcoop_sched::config::Policy;
 use vcoop_sched::{
-    Attr, ConfigError, CpuId, CpuSet, DirectedYield, EntId, EntStats, Leave, Level, Note, Refusal,
-    Waker,
+    Attr, ConfigError, CpuId, CpuSet, DirectedYield, EntId, EntStats, LeaveReason, Level, Note,
+    Refusal, Waker,
 };
 
 use crate::queue::Ns;
@@ -96,7 +96,7 @@ impl Scheduler {
 
     /// [`Level::schedule`].
     #[inline]
-    pub(crate) fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+    pub(crate) fn schedule(&mut self, now: Ns, cpu: CpuId, leave: LeaveReason) -> Option<EntId> {
         either!(self, s => s.schedule(now, cpu, leave))
     }
 

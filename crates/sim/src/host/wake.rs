@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::Preemption;
 use vcoop_model::profile::CostKey;
-use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
+use vcoop_sched::{CpuId, EntId, LeaveReason, Note, Waker};
 
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
@@ -27,7 +27,7 @@ impl World<'_> {
     pub(crate) fn block(&mut self, p: u32, t: u32, key: CostKey, more: Ns) {
         let ns = self.costs.of(key) + more;
         if ns == 0 {
-            return self.reschedule(p, Leave::Blocked);
+            return self.reschedule(p, LeaveReason::Blocked);
         }
         let thread = &mut self.threads[t as usize];
         thread.work.leaving = true;

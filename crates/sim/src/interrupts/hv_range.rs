@@ -93,10 +93,10 @@ mod tests {
     fn kvm_shuns_broken_and_short_timers() {
         let cpu =
             |signature, shift, tsc_khz| Cpu { tsc_khz, signature, preemption_timer_shift: shift };
-        assert!(!cpu(0x306f2, Some(5), 2_300_000).shuns_preemption_timer(), "Haswell");
-        assert!(cpu(0x306a8, Some(5), 2_300_000).shuns_preemption_timer(), "an Ivy Bridge");
-        assert!(cpu(0x106a5, Some(5), 2_300_000).shuns_preemption_timer(), "Nehalem");
-        assert!(cpu(0x306f2, None, 2_300_000).shuns_preemption_timer(), "without");
-        assert!(cpu(0x306f2, Some(1), 2_300_000).shuns_preemption_timer(), "3.7 s");
+        assert!(!cpu(0x306f2, Some(5), 2_300_000).avoids_preemption_timer(), "Haswell");
+        assert!(cpu(0x306a8, Some(5), 2_300_000).avoids_preemption_timer(), "an Ivy Bridge");
+        assert!(cpu(0x106a5, Some(5), 2_300_000).avoids_preemption_timer(), "Nehalem");
+        assert!(cpu(0x306f2, None, 2_300_000).avoids_preemption_timer(), "without");
+        assert!(cpu(0x306f2, Some(1), 2_300_000).avoids_preemption_timer(), "3.7 s");
     }
 }

@@ -106,7 +106,7 @@ impl World<'_> {
         let far = self.crossing(self.vcpus[v as usize].home);
         let lands = now + leaves + self.costs.of(CostKey::IpiFlight) + far;
         self.vcpus[v as usize].posts.push(Post { sent: now + sent, lands, which });
-        self.clock.hasten(Event::Posted(v), lands);
+        self.clock.set_earlier(Event::Posted(v), lands);
     }
 
     /// KVM looks at the interrupts posted to a vCPU: at its entry or halt, or after it has lost its pCPU.
@@ -133,7 +133,7 @@ impl World<'_> {
         let there = self.take_posts(v, |post| post.lands <= now);
         let vcpu = &mut self.vcpus[v as usize];
         if let Some(next) = vcpu.posts.iter().map(|post| post.lands).min() {
-            self.clock.hasten(Event::Posted(v), next);
+            self.clock.set_earlier(Event::Posted(v), next);
         }
         let (p, home) = (vcpu.pcpu, vcpu.home);
         if there == 0 {

@@ -10,7 +10,7 @@ use vcoop_sched::{CpuId, EntId};
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::guest::vcpu_virt::{IdleWay, VmVirt, wants};
+use crate::guest::vcpu_virt::{IdleMode, VmVirt, wants};
 use crate::machine::{Irq, Segment, Vcpu, vector};
 use crate::queue::Ns;
 use crate::ticks::Ticks;
@@ -20,8 +20,8 @@ use crate::world::World;
 /// idle loop keeps its pCPU begins with that at once, even if it never has a task.
 pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> Option<Ns> {
     vcpu.programmed = match virt.idle {
-        IdleWay::Halt | IdleWay::Haltpoll(false) => vcpu.timers.next(),
-        IdleWay::Rest | IdleWay::Poll | IdleWay::Haltpoll(true) => now.max(1),
+        IdleMode::Halt | IdleMode::Haltpoll(false) => vcpu.timers.next(),
+        IdleMode::Rest | IdleMode::Poll | IdleMode::Haltpoll(true) => now.max(1),
     };
     if virt.mode == TimerMode::Periodic {
         vcpu.programmed = ticks.after(vcpu.cpu.0, now);

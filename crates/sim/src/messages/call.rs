@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use vcoop_model::distinct;
 use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
 
-use crate::attribution::track::{Leg, NONE, OnTrack};
+use crate::attribution::track::{NONE, RoundTripStage, TrackPosition};
 use crate::queue::Ns;
 
 /// A request or its answer, identified by the client.
@@ -66,7 +66,7 @@ struct Server {
 
 /// State of a server that has calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Serving {
+pub(crate) enum ServerState {
     /// The server has its (v)CPU.
     Runs,
     /// The server waits for its (v)CPU.
@@ -146,7 +146,7 @@ impl Calls {
         client: u32,
         server: u32,
         irq_vcpu: Option<u32>,
-        mut on: OnTrack<'_>,
+        mut on: TrackPosition<'_>,
     ) -> Message {
         let c = self.begin(client, irq_vcpu);
         c.server = server;
@@ -155,7 +155,13 @@ impl Calls {
     }
 
     /// Begins a call to another machine, which takes `ns`.
-    pub(crate) fn call_remote(&mut self, client: u32, ns: Ns, irq_vcpu: u32, mut on: OnTrack<'_>) {
+    pub(crate) fn call_remote(
+        &mut self,
+        client: u32,
+        ns: Ns,
+        irq_vcpu: u32,
+        mut on: TrackPosition<'_>,
+    ) {
         let c = self.begin(client, Some(irq_vcpu));
         c.remote.1 = ns;
         on.call(c.sampler);
@@ -192,12 +198,12 @@ impl Calls {
     }
 
     /// Answers the call that a server has worked on.
-    pub(crate) fn answer(&mut self, server: u32, on: OnTrack<'_>) -> Message {
+    pub(crate) fn answer(&mut self, server: u32, on: TrackPosition<'_>) -> Message {
         let s = &mut self.servers[server as usize];
         let client = std::mem::replace(&mut s.serving, NONE);
         s.served += 1;
         let answer = Self::answer_to(client);
-        self.leg(answer, Leg::Flight, on);
+        self.leg(answer, RoundTripStage::Flight, on);
         answer
     }
 
@@ -207,7 +213,7 @@ impl Calls {
     }
 
     /// A server takes the next call, if there is one.
-    pub(crate) fn take(&mut self, server: u32, on: OnTrack<'_>) -> bool {
+    pub(crate) fn take(&mut self, server: u32, on: TrackPosition<'_>) -> bool {
         let s = &mut self.servers[server as usize];
         if s.serving != NONE {
             // Handed over with the wake-up.
@@ -215,7 +221,7 @@ impl Calls {
         }
         let Some(next) = s.queue.pop_front() else { return false };
         s.serving = next;
-        self.leg(Message { client: next, answer: false }, Leg::Served, on);
+        self.leg(Message { client: next, answer: false }, RoundTripStage::Served, on);
         true
     }
 
@@ -258,11 +264,11 @@ impl Calls {
 
     /// A server gets or loses its (v)CPU, or sleeps: changes the leg of the call that it works on and of those behind
     /// it.
-    pub(crate) fn server_is(&self, server: u32, what: Serving, mut on: OnTrack<'_>) {
+    pub(crate) fn server_is(&self, server: u32, what: ServerState, mut on: TrackPosition<'_>) {
         let (served, queued) = match what {
-            Serving::Runs => (Leg::Served, Leg::Queued),
-            Serving::Waits => (Leg::Arrived, Leg::Arrived),
-            Serving::Sleeps => (Leg::Held, Leg::Behind),
+            ServerState::Runs => (RoundTripStage::Served, RoundTripStage::Queued),
+            ServerState::Waits => (RoundTripStage::Arrived, RoundTripStage::Arrived),
+            ServerState::Sleeps => (RoundTripStage::Held, RoundTripStage::Behind),
         };
         let s = &self.servers[server as usize];
         let sampler = |c: u32| self.clients[c as usize].sampler;
@@ -275,7 +281,7 @@ impl Calls {
     }
 
     /// Moves the round trip of a message to another leg, on this track.
-    pub(crate) fn leg(&self, m: Message, leg: Leg, mut on: OnTrack<'_>) {
+    pub(crate) fn leg(&self, m: Message, leg: RoundTripStage, mut on: TrackPosition<'_>) {
         on.leg(self.clients[m.client as usize].sampler, leg);
     }
 
@@ -388,12 +394,12 @@ mod tests {
         let call = calls.call(0, 0, Some(0), tracks.on(own, 10));
         calls.received(call, true);
         tracks.set(track, State::Run, 10);
-        calls.server_is(0, Serving::Runs, tracks.on(track, 12));
-        calls.server_is(0, Serving::Sleeps, tracks.on(track, 15));
+        calls.server_is(0, ServerState::Runs, tracks.on(track, 12));
+        calls.server_is(0, ServerState::Sleeps, tracks.on(track, 15));
         tracks.set(track, State::Asleep, 15);
-        calls.server_is(0, Serving::Waits, tracks.on(track, 40));
+        calls.server_is(0, ServerState::Waits, tracks.on(track, 40));
         tracks.set(track, State::WakeToRun, 40);
-        calls.server_is(0, Serving::Runs, tracks.on(track, 46));
+        calls.server_is(0, ServerState::Runs, tracks.on(track, 46));
         tracks.set(track, State::Run, 46);
         tracks.event(sampler, own, 47);
         let sample = tracks.sample(sampler, 47).expect("it was called");

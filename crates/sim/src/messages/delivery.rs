@@ -7,17 +7,17 @@
 //! guest -> guest an exit, whose handler signals the other VM
 //! ```
 
-use vcoop_model::plan::{Room, Target};
+use vcoop_model::plan::{QueueRoom, Target};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_sched::{EntId, Waker};
 
-use crate::attribution::track::{Leg, NONE};
+use crate::attribution::track::{NONE, RoundTripStage};
 use crate::clock::Event;
 use crate::guest::exit::Exit;
 use crate::machine::{Irq, Wait, vector};
-use crate::messages::call::{Calls, Message, Serving};
-use crate::messages::mailbox::{Found, Posted};
+use crate::messages::call::{Calls, Message, ServerState};
+use crate::messages::mailbox::{ReceiveResult, SendResult};
 use crate::program::Op;
 use crate::world::World;
 
@@ -113,7 +113,7 @@ impl World<'_> {
             (Target::Guest { .. }, v) => self.vcpus[v as usize].track,
         };
         self.clock.set(Event::Remote(remote), self.clock.now() + ns);
-        self.leg(Calls::answer_to(client), Leg::Held, track);
+        self.leg(Calls::answer_to(client), RoundTripStage::Held, track);
     }
 
     /// Its answer reaches this machine: an interrupt on the pCPU where its receiver ran last, or on the housekeeping
@@ -127,7 +127,7 @@ impl World<'_> {
                 (vcpu.track, vcpu.home)
             }
         };
-        self.leg(Calls::answer_to(client), Leg::Flight, track);
+        self.leg(Calls::answer_to(client), RoundTripStage::Flight, track);
         self.interrupt(self.ticks.timer_cpu(p), Irq::Remote(client));
     }
 
@@ -150,12 +150,12 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.messages.push_back(m);
         let track = vcpu.track;
-        self.leg(m, Leg::Flight, track);
+        self.leg(m, RoundTripStage::Flight, track);
         self.inject(v, vector::MESSAGE, Injection::Device);
     }
 
     /// A message goes on to another leg, on this track.
-    fn leg(&mut self, m: Message, leg: Leg, track: u32) {
+    fn leg(&mut self, m: Message, leg: RoundTripStage, track: u32) {
         self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
     }
 
@@ -176,11 +176,11 @@ impl World<'_> {
         }
         let leg = match (m.is_answer(), waits) {
             (true, true) => return,
-            (true, false) => Leg::Arrived,
-            (false, true) => Leg::Served,
-            (false, false) if sleeps => Leg::Behind,
+            (true, false) => RoundTripStage::Arrived,
+            (false, true) => RoundTripStage::Served,
+            (false, false) if sleeps => RoundTripStage::Behind,
             // On its own track a host thread runs for itself only.
-            (false, false) => Leg::Queued,
+            (false, false) => RoundTripStage::Queued,
         };
         self.leg(m, leg, track);
     }
@@ -201,9 +201,9 @@ impl World<'_> {
         }
         let home = &self.vcpus[self.home_of(vm as usize, t) as usize];
         let leg = match m.is_answer() {
-            false if wait == Wait::Timer && self.calls.is_busy(server) => Leg::Behind,
-            false if home.current == t => Leg::Queued,
-            _ => Leg::Arrived,
+            false if wait == Wait::Timer && self.calls.is_busy(server) => RoundTripStage::Behind,
+            false if home.current == t => RoundTripStage::Queued,
+            _ => RoundTripStage::Arrived,
         };
         self.leg(m, leg, home.track);
     }
@@ -220,9 +220,9 @@ impl World<'_> {
         let wait = self.vms[vm].tasks[t as usize].wait;
         let sleeps = wait == Wait::Timer && self.calls.is_busy(server);
         let what = match (runs, sleeps) {
-            (true, _) => Serving::Runs,
-            (false, true) => Serving::Sleeps,
-            (false, false) => Serving::Waits,
+            (true, _) => ServerState::Runs,
+            (false, true) => ServerState::Sleeps,
+            (false, false) => ServerState::Waits,
         };
         self.calls.server_is(server, what, self.tracks.on(track, self.clock.now()));
     }
@@ -232,7 +232,7 @@ impl World<'_> {
         let thread = &self.threads[t as usize];
         let (server, track) = (thread.work.server, thread.track);
         if server != NONE && track != NONE {
-            let what = if sleeps { Serving::Sleeps } else { Serving::Runs };
+            let what = if sleeps { ServerState::Sleeps } else { ServerState::Runs };
             self.calls.server_is(server, what, self.tracks.on(track, self.clock.now()));
         }
     }
@@ -249,12 +249,12 @@ impl World<'_> {
     }
 
     /// A guest task sends a message to task `to`; true if it sleeps for room.
-    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: Room) -> bool {
+    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: QueueRoom) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let Some(other) = self.vms[vm].tasks.get(to as usize) else { return false };
         let sampler = other.sampler;
         let woken = match self.mail.post(other.mail, t, other.wait == Wait::Mail, room) {
-            Posted::Wakes { sampled, others } => {
+            SendResult::Wakes { sampled, others } => {
                 if sampled {
                     let home = self.home_of(vm, to);
                     let (track, now) = (self.vcpus[home as usize].track, self.clock.now());
@@ -263,8 +263,8 @@ impl World<'_> {
                 self.guest_wake_up(v, to, wakes_sync(room));
                 others
             }
-            Posted::Left(woken) => woken,
-            Posted::Blocks => {
+            SendResult::Left(woken) => woken,
+            SendResult::Blocks => {
                 let work = &mut self.vms[vm].tasks[t as usize];
                 work.wait = Wait::Room;
                 work.posts_again(to, room);
@@ -280,11 +280,11 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let work = &mut self.vms[vm].tasks[t as usize];
         match self.mail.receive(work.mail, sample) {
-            Found::Message(woken) => {
+            ReceiveResult::Message(woken) => {
                 woken.into_iter().for_each(|poster| self.guest_wake_up(v, poster, true));
                 false
             }
-            Found::Nothing => {
+            ReceiveResult::Nothing => {
                 work.wait = Wait::Mail;
                 self.guest_sleep(v, t, None, CostKey::Block)
             }
@@ -292,10 +292,10 @@ impl World<'_> {
     }
 
     /// A host thread sends a message to thread `to`; true if it sleeps for room.
-    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: Room) -> bool {
+    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: QueueRoom) -> bool {
         let Some(other) = self.threads.get_mut(to as usize) else { return false };
         let woken = match self.mail.post(other.work.mail, t, other.work.wait == Wait::Mail, room) {
-            Posted::Wakes { sampled, others } => {
+            SendResult::Wakes { sampled, others } => {
                 other.work.wait = Wait::No;
                 if sampled {
                     let now = self.clock.now();
@@ -304,8 +304,8 @@ impl World<'_> {
                 self.wake_thread(to, Waker { sync: wakes_sync(room), ..self.waker() });
                 others
             }
-            Posted::Left(woken) => woken,
-            Posted::Blocks => {
+            SendResult::Left(woken) => woken,
+            SendResult::Blocks => {
                 let work = &mut self.threads[t as usize].work;
                 work.wait = Wait::Room;
                 work.posts_again(to, room);
@@ -321,11 +321,11 @@ impl World<'_> {
     pub(crate) fn receive(&mut self, p: u32, t: u32, sample: bool) -> bool {
         let work = &mut self.threads[t as usize].work;
         match self.mail.receive(work.mail, sample) {
-            Found::Message(woken) => {
+            ReceiveResult::Message(woken) => {
                 self.wake_posters(woken);
                 false
             }
-            Found::Nothing => {
+            ReceiveResult::Nothing => {
                 work.wait = Wait::Mail;
                 self.block(p, t, CostKey::Block, 0);
                 true
@@ -343,6 +343,6 @@ impl World<'_> {
 }
 
 /// Whether the sender's wake-up says that the sender is about to sleep, as for sockets and pipes.
-fn wakes_sync(room: Room) -> bool {
-    room != Room::List
+fn wakes_sync(room: QueueRoom) -> bool {
+    room != QueueRoom::List
 }

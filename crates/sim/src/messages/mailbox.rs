@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use vcoop_model::plan::Room;
+use vcoop_model::plan::QueueRoom;
 
 use crate::attribution::track::NONE;
 
 /// A task's mailbox.
 #[derive(Clone, Debug)]
 struct Mailbox {
-    room: Room,
+    room: QueueRoom,
     /// Sender of each message in it.
     queue: VecDeque<u32>,
     /// Messages taken from a pipe's first page.
@@ -32,9 +32,9 @@ impl Mailbox {
     fn is_full(&self) -> bool {
         let n = self.queue.len() as u32;
         match self.room {
-            Room::List => false,
-            Room::Socket(room) => n >= room,
-            Room::Pipe(room) => n + self.taken >= room,
+            QueueRoom::List => false,
+            QueueRoom::Socket(room) => n >= room,
+            QueueRoom::Pipe(room) => n + self.taken >= room,
         }
     }
 
@@ -44,11 +44,11 @@ impl Mailbox {
         let from = self.queue.pop_front()?;
         let n = self.queue.len() as u32;
         let woken = match self.room {
-            Room::Socket(room) if n * 4 <= room => self.blocked.drain(..).collect(),
-            Room::List | Room::Socket(_) => Vec::new(),
-            Room::Pipe(room) => {
+            QueueRoom::Socket(room) if n * 4 <= room => self.blocked.drain(..).collect(),
+            QueueRoom::List | QueueRoom::Socket(_) => Vec::new(),
+            QueueRoom::Pipe(room) => {
                 self.taken += 1;
-                if n == 0 || self.taken == Room::page(room) {
+                if n == 0 || self.taken == QueueRoom::page(room) {
                     self.taken = 0;
                 }
                 self.next_writer(was_full && !self.is_full())
@@ -75,7 +75,7 @@ impl Mailbox {
 
 /// Result of sending a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Posted {
+pub(crate) enum SendResult {
     /// The receiver waits and is to be woken; so are these senders that wait for room.
     Wakes {
         /// The wake-up is sampled.
@@ -91,7 +91,7 @@ pub(crate) enum Posted {
 
 /// Result of receiving.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ReceiveResult {
     /// A message, or there is no mailbox; these senders are to be woken because there is room now.
     Message(Vec<u32>),
     /// Nothing: the task sleeps until there is a message.
@@ -106,7 +106,7 @@ impl Mailboxes {
     /// Adds a mailbox; returns its number.
     pub(crate) fn add(&mut self) -> u32 {
         self.0.push(Mailbox {
-            room: Room::List,
+            room: QueueRoom::List,
             queue: VecDeque::new(),
             taken: 0,
             blocked: VecDeque::new(),
@@ -118,34 +118,40 @@ impl Mailboxes {
     }
 
     /// Task `from` sends a message, if there is room. `waits`: the receiver waits for it.
-    pub(crate) fn post(&mut self, mailbox: u32, from: u32, waits: bool, room: Room) -> Posted {
+    pub(crate) fn post(
+        &mut self,
+        mailbox: u32,
+        from: u32,
+        waits: bool,
+        room: QueueRoom,
+    ) -> SendResult {
         let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
-            return Posted::Left(Vec::new());
+            return SendResult::Left(Vec::new());
         };
         mailbox.room = room;
         if waits {
             mailbox.from = from;
-            Posted::Wakes { sampled: mailbox.sampled, others: mailbox.written(from) }
+            SendResult::Wakes { sampled: mailbox.sampled, others: mailbox.written(from) }
         } else if mailbox.is_full() {
             mailbox.blocked.push_back(from);
-            Posted::Blocks
+            SendResult::Blocks
         } else {
             mailbox.queue.push_back(from);
-            Posted::Left(mailbox.written(from))
+            SendResult::Left(mailbox.written(from))
         }
     }
 
     /// The owner of a mailbox receives. `sample`: if it has to wait, its wake-up is sampled.
-    pub(crate) fn receive(&mut self, mailbox: u32, sample: bool) -> Found {
+    pub(crate) fn receive(&mut self, mailbox: u32, sample: bool) -> ReceiveResult {
         let Some(mailbox) = self.0.get_mut(mailbox as usize) else {
-            return Found::Message(Vec::new());
+            return ReceiveResult::Message(Vec::new());
         };
         let Some((from, woken)) = mailbox.take() else {
             mailbox.sampled = sample;
-            return Found::Nothing;
+            return ReceiveResult::Nothing;
         };
         mailbox.from = from;
-        Found::Message(woken)
+        ReceiveResult::Message(woken)
     }
 
     /// Sender of the message that the owner of a mailbox took last.
@@ -158,8 +164,8 @@ impl Mailboxes {
 mod tests {
     use super::*;
 
-    fn left() -> Posted {
-        Posted::Left(Vec::new())
+    fn left() -> SendResult {
+        SendResult::Left(Vec::new())
     }
 
     #[test]
@@ -167,46 +173,54 @@ mod tests {
         let mut all = Mailboxes::default();
         let own = all.add();
         assert_eq!(all.correspondent(own), None);
-        assert_eq!(all.receive(own, true), Found::Nothing);
-        let wakes = Posted::Wakes { sampled: true, others: Vec::new() };
-        assert_eq!(all.post(own, 7, true, Room::List), wakes);
+        assert_eq!(all.receive(own, true), ReceiveResult::Nothing);
+        let wakes = SendResult::Wakes { sampled: true, others: Vec::new() };
+        assert_eq!(all.post(own, 7, true, QueueRoom::List), wakes);
         assert_eq!(all.correspondent(own), Some(7));
-        assert_eq!(all.post(own, 8, false, Room::List), left());
-        assert_eq!(all.receive(own, false), Found::Message(Vec::new()));
+        assert_eq!(all.post(own, 8, false, QueueRoom::List), left());
+        assert_eq!(all.receive(own, false), ReceiveResult::Message(Vec::new()));
         assert_eq!(all.correspondent(own), Some(8));
-        assert_eq!(all.receive(own, false), Found::Nothing);
-        assert_eq!(all.post(NONE, 1, false, Room::Pipe(1)), left(), "who has no box gets nothing");
+        assert_eq!(all.receive(own, false), ReceiveResult::Nothing);
+        assert_eq!(
+            all.post(NONE, 1, false, QueueRoom::Pipe(1)),
+            left(),
+            "who has no box gets nothing"
+        );
     }
 
     #[test]
     fn a_socket_wakes_all_who_wait_when_three_quarters_are_free() {
         let mut all = Mailboxes::default();
-        let (own, room) = (all.add(), Room::Socket(8));
+        let (own, room) = (all.add(), QueueRoom::Socket(8));
         (0..8).for_each(|_| assert_eq!(all.post(own, 1, false, room), left()));
         for writer in [2, 3] {
-            assert_eq!(all.post(own, writer, false, room), Posted::Blocks);
+            assert_eq!(all.post(own, writer, false, room), SendResult::Blocks);
         }
-        let woken: Vec<Found> = (0..8).map(|_| all.receive(own, false)).collect();
-        let all_at = woken.iter().position(|found| *found == Found::Message(vec![2, 3]));
+        let woken: Vec<ReceiveResult> = (0..8).map(|_| all.receive(own, false)).collect();
+        let all_at = woken.iter().position(|found| *found == ReceiveResult::Message(vec![2, 3]));
         assert_eq!(all_at, Some(5), "two of eight are left");
-        assert_eq!(all.receive(own, false), Found::Nothing, "they write themselves");
+        assert_eq!(all.receive(own, false), ReceiveResult::Nothing, "they write themselves");
     }
 
     #[test]
     fn a_pipe_wakes_one_who_waits_for_a_page_and_that_one_the_next() {
         let mut all = Mailboxes::default();
-        let (own, room) = (all.add(), Room::Pipe(32));
+        let (own, room) = (all.add(), QueueRoom::Pipe(32));
         (0..32).for_each(|_| assert_eq!(all.post(own, 1, false, room), left()));
         for writer in [2, 3] {
-            assert_eq!(all.post(own, writer, false, room), Posted::Blocks);
+            assert_eq!(all.post(own, writer, false, room), SendResult::Blocks);
         }
-        assert_eq!(all.receive(own, false), Found::Message(Vec::new()), "half a page");
-        assert_eq!(all.post(own, 4, false, room), Posted::Blocks);
-        assert_eq!(all.receive(own, false), Found::Message(vec![2]));
-        assert_eq!(all.receive(own, false), Found::Message(Vec::new()), "it was not full");
+        assert_eq!(all.receive(own, false), ReceiveResult::Message(Vec::new()), "half a page");
+        assert_eq!(all.post(own, 4, false, room), SendResult::Blocks);
+        assert_eq!(all.receive(own, false), ReceiveResult::Message(vec![2]));
+        assert_eq!(all.receive(own, false), ReceiveResult::Message(Vec::new()), "it was not full");
         assert_eq!(all.post(own, 5, false, room), left(), "who has not waited wakes nobody");
         assert_eq!(all.post(own, 2, false, room), left(), "now it is full again");
-        assert_eq!(all.receive(own, false), Found::Message(vec![3]));
-        assert_eq!(all.post(own, 3, false, room), Posted::Left(vec![4]), "there is room for one");
+        assert_eq!(all.receive(own, false), ReceiveResult::Message(vec![3]));
+        assert_eq!(
+            all.post(own, 3, false, room),
+            SendResult::Left(vec![4]),
+            "there is room for one"
+        );
     }
 }

@@ -45,20 +45,24 @@ impl<'p> Spans<'p> {
     }
 
     /// The next window opens, or the open one ends.
-    pub(super) fn turn(&mut self) -> (Ns, Turn) {
+    pub(super) fn turn(&mut self) -> (Ns, WindowChange) {
         let at = self.turns;
         let turn = if self.on {
             self.close(at);
             self.windows.pop();
             self.turns = self.windows.last().map_or(Ns::MAX, |w| w.0);
-            if self.windows.is_empty() && self.ends { Turn::Over } else { Turn::Closed }
+            if self.windows.is_empty() && self.ends {
+                WindowChange::Over
+            } else {
+                WindowChange::Closed
+            }
         } else {
             self.on = true;
             self.turns = self.windows.last().map_or(Ns::MAX, |w| w.1);
             if let Some(observer) = &mut self.observer {
                 observer.opens(at);
             }
-            Turn::Opened
+            WindowChange::Opened
         };
         (at, turn)
     }
@@ -103,7 +107,7 @@ impl<'p> Spans<'p> {
 
 /// Change of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum WindowChange {
     Opened,
     Closed,
     /// It was the last one, and the run ends with it.
@@ -158,8 +162,8 @@ mod tests {
     fn a_run_can_end_with_the_last_window() {
         let mut seen = Windows(Vec::new(), true);
         let mut spans = Spans::new(&mut seen);
-        let turns: Vec<(Ns, Turn)> = (0..4).map(|_| spans.turn()).collect();
-        let [first, second] = [(20, Turn::Closed), (50, Turn::Over)];
-        assert_eq!(turns, [(10, Turn::Opened), first, (40, Turn::Opened), second]);
+        let turns: Vec<(Ns, WindowChange)> = (0..4).map(|_| spans.turn()).collect();
+        let [first, second] = [(20, WindowChange::Closed), (50, WindowChange::Over)];
+        assert_eq!(turns, [(10, WindowChange::Opened), first, (40, WindowChange::Opened), second]);
     }
 }

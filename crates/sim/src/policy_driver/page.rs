@@ -84,7 +84,7 @@ impl Page {
     }
 
     /// A hostile kernel writes these words from now on.
-    pub(crate) fn usurp(&mut self) {
+    pub(crate) fn take_over(&mut self) {
         self.rogue = true;
     }
 

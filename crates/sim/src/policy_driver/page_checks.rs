@@ -1,6 +1,6 @@
 //! Checks the use of pages by guests and policies against the protocol.
 
-use vcoop_abi::conformance::{Limits, Report, Watch, What};
+use vcoop_abi::conformance::{Limits, Operation, Report, Watch};
 
 use crate::queue::Ns;
 
@@ -43,7 +43,7 @@ impl PageChecks {
         let mut all = Vec::new();
         for (v, watched) in self.0.iter_mut().enumerate() {
             if let Some(watch) = watched {
-                watch.event(end, What::End);
+                watch.event(end, Operation::End);
                 let (guest, host) = watch.reports();
                 all.push((v, guest, host));
             }
@@ -64,7 +64,7 @@ mod tests {
         checks = PageChecks::new(Limits::default(), [false, true].into_iter());
         assert!(checks.is_on());
         checks.show(0, |_| panic!("this one is not checked"));
-        checks.show(1, |page| page.event(10, What::Registered(true)));
+        checks.show(1, |page| page.event(10, Operation::Registered(true)));
         let reports = checks.reports(20);
         assert_eq!(reports.iter().map(|report| report.0).collect::<Vec<_>>(), [1]);
     }

@@ -2,7 +2,7 @@
 
 use vcoop_model::rng::Stream;
 
-use super::{Missed, Op};
+use super::{MissedPeriods, Op};
 use crate::queue::Ns;
 
 const BILLION: u64 = 1_000_000_000;
@@ -53,8 +53,8 @@ impl SkewedClock {
         if self.is_host() { op } else { self.converted(op) }
     }
 
-    fn of_host(self, missed: Missed) -> Missed {
-        Missed { last: self.host_time(missed.last), ..missed }
+    fn of_host(self, missed: MissedPeriods) -> MissedPeriods {
+        MissedPeriods { last: self.host_time(missed.last), ..missed }
     }
 
     #[cold]

@@ -17,11 +17,11 @@ pub(super) struct Desktop {
     pub(super) server: Option<(Target, u32)>,
     pub(super) due: Ns,
     pub(super) done: u32,
-    pub(super) at: Acting,
+    pub(super) at: DesktopStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Acting {
+pub(super) enum DesktopStage {
     Think,
     Act,
     Burst,
@@ -33,29 +33,29 @@ pub(super) enum Acting {
 impl Desktop {
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         let (then, op) = match self.at {
-            Acting::Think => {
+            DesktopStage::Think => {
                 // Never at this very moment: the sample's event is a timer's.
                 self.due = now + rng.draw(&self.think).max(1);
                 self.done = 0;
-                (Acting::Act, Op::SleepUntil { at: self.due, sample: true })
+                (DesktopStage::Act, Op::SleepUntil { at: self.due, sample: true })
             }
-            Acting::Act => (Acting::Burst, Op::Act),
-            Acting::Burst => {
+            DesktopStage::Act => (DesktopStage::Burst, Op::Act),
+            DesktopStage::Burst => {
                 self.done += 1;
                 let then = match self.server {
-                    _ if self.done == self.bursts => Acting::Respond,
-                    Some(_) => Acting::Call,
-                    None => Acting::Burst,
+                    _ if self.done == self.bursts => DesktopStage::Respond,
+                    Some(_) => DesktopStage::Call,
+                    None => DesktopStage::Burst,
                 };
                 (then, Op::Run { ns: rng.draw(&self.burst), mode: Mode::User })
             }
-            Acting::Call => {
+            DesktopStage::Call => {
                 // Without a server this stage is not reached.
                 let call = |(server, irq_vcpu)| Op::Call { server, irq_vcpu };
-                (Acting::Await, self.server.map_or(Op::Exit, call))
+                (DesktopStage::Await, self.server.map_or(Op::Exit, call))
             }
-            Acting::Await => (Acting::Act, Op::Await),
-            Acting::Respond => (Acting::Think, Op::Respond { due: self.due }),
+            DesktopStage::Await => (DesktopStage::Act, Op::Await),
+            DesktopStage::Respond => (DesktopStage::Think, Op::Respond { due: self.due }),
         };
         self.at = then;
         op
@@ -64,7 +64,7 @@ impl Desktop {
     /// When the present action was due; `None` while thinking.
     pub(super) fn open(&self, now: Ns) -> Option<Ns> {
         // `Think` is what comes next only before the first sleep, and after a response.
-        (self.at != Acting::Think && self.due <= now).then_some(self.due)
+        (self.at != DesktopStage::Think && self.due <= now).then_some(self.due)
     }
 
     /// The mean time between two actions.

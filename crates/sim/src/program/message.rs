@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, LockKind, Mode, Section, Target};
 
-use super::{Missed, Op, Open, skip_past};
+use super::{MissedPeriods, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -93,7 +93,7 @@ impl Serve {
 
 /// Stage of a ping in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked -> Arm -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trip {
+enum PingStage {
     Start,
     Arm,
     Woken,
@@ -111,12 +111,12 @@ pub(super) struct Ping {
     server: (Target, u32),
     work: Dist,
     due: Ns,
-    at: Trip,
+    at: PingStage,
 }
 
 impl Ping {
     pub(super) fn new(interval: Ns, phase: Dist, server: (Target, u32), work: Dist) -> Self {
-        Self { interval, phase, server, work, due: 0, at: Trip::Start }
+        Self { interval, phase, server, work, due: 0, at: PingStage::Start }
     }
 
     pub(super) fn every(&self) -> Ns {
@@ -125,26 +125,28 @@ impl Ping {
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
         let (then, op) = match self.at {
-            Trip::Start => {
+            PingStage::Start => {
                 self.due = now + self.interval + rng.draw(&self.phase);
-                (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+                (PingStage::Woken, Op::SleepUntil { at: self.due, sample: false })
             }
-            Trip::Arm => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
-            Trip::Woken => {
+            PingStage::Arm => (PingStage::Woken, Op::SleepUntil { at: self.due, sample: false }),
+            PingStage::Woken => {
                 let (server, irq_vcpu) = self.server;
-                (Trip::Called, Op::Call { server, irq_vcpu })
+                (PingStage::Called, Op::Call { server, irq_vcpu })
             }
-            Trip::Called => (Trip::Awaited, Op::Await),
-            Trip::Awaited => (Trip::Sampled, Op::Sample),
-            Trip::Sampled => (Trip::Worked, Op::Run { ns: rng.draw(&self.work), mode: Mode::User }),
-            Trip::Worked => {
+            PingStage::Called => (PingStage::Awaited, Op::Await),
+            PingStage::Awaited => (PingStage::Sampled, Op::Sample),
+            PingStage::Sampled => {
+                (PingStage::Worked, Op::Run { ns: rng.draw(&self.work), mode: Mode::User })
+            }
+            PingStage::Worked => {
                 // A closed loop: what fell due before now had no call, whatever held it up.
                 self.due += self.interval;
                 match skip_past(&mut self.due, self.interval, now) {
-                    Missed { n: 0, .. } => {
-                        (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+                    MissedPeriods { n: 0, .. } => {
+                        (PingStage::Woken, Op::SleepUntil { at: self.due, sample: false })
                     }
-                    missed => (Trip::Arm, Op::Missed(missed)),
+                    missed => (PingStage::Arm, Op::Missed(missed)),
                 }
             }
         };
@@ -153,9 +155,9 @@ impl Ping {
     }
 
     pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
-        let out = matches!(self.at, Trip::Called | Trip::Awaited);
+        let out = matches!(self.at, PingStage::Called | PingStage::Awaited);
         // One that has not run at all would have called a period after it was to begin.
-        let never = self.at == Trip::Start;
+        let never = self.at == PingStage::Start;
         let due = if never { begun + self.interval } else { self.due };
         let late = now.saturating_sub(due) >= self.interval;
         let missed = now.saturating_sub(due.max(from)) / self.interval;

@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, Mode};
 
-use super::{Missed, Op, Open, skip_past};
+use super::{MissedPeriods, Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -106,7 +106,7 @@ impl Audio {
             self.at = if behind { Stage::Sampled } else { Stage::Arm };
             let glitches = lost.n + u64::from(late);
             let last = if behind { self.due } else { lost.last };
-            let missed = Missed { n: lost.n + u64::from(behind), last, ..lost };
+            let missed = MissedPeriods { n: lost.n + u64::from(behind), last, ..lost };
             if glitches + missed.n > 0 {
                 return Op::Glitches { glitches, missed };
             }

@@ -12,7 +12,7 @@ const FOR_EVER_NS: Ns = 1 << 60;
 
 /// Operation to return before the next act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum PendingOp {
     Next,
     /// A call was made: its answer.
     Await,
@@ -38,13 +38,13 @@ pub(super) struct Routine {
     /// The timer that was reached last.
     timer: Option<usize>,
     next: usize,
-    then: Then,
+    then: PendingOp,
 }
 
 impl Routine {
     pub(super) fn new(acts: &[Act]) -> Self {
         let states = vec![0; acts.len()].into();
-        Self { acts: acts.into(), states, timer: None, next: 0, then: Then::Next }
+        Self { acts: acts.into(), states, timer: None, next: 0, then: PendingOp::Next }
     }
 
     /// The period at which it measures from its begin on, perhaps after work.
@@ -56,11 +56,11 @@ impl Routine {
     }
 
     pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
-        let begins = self.next == 0 && self.then == Then::Next;
+        let begins = self.next == 0 && self.then == PendingOp::Next;
         match (self.timer, self.every()) {
             (Some(i), _) => {
                 let &Act::Timer { period_ns, .. } = &self.acts[i] else { return Open::default() };
-                let waits = matches!(self.then, Then::Timer { .. } | Then::Sample);
+                let waits = matches!(self.then, PendingOp::Timer { .. } | PendingOp::Sample);
                 let at = if waits { Stage::Woken } else { Stage::Worked };
                 open(at, (self.states[i], begun), period_ns, from, now)
             }
@@ -70,22 +70,22 @@ impl Routine {
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
-        match std::mem::replace(&mut self.then, Then::Next) {
-            Then::Next => {}
-            Then::Await => {
-                self.then = Then::Act;
+        match std::mem::replace(&mut self.then, PendingOp::Next) {
+            PendingOp::Next => {}
+            PendingOp::Await => {
+                self.then = PendingOp::Act;
                 return Op::Await;
             }
-            Then::Act => return Op::Act,
-            Then::Sample => return Op::Sample,
-            Then::Serve(i) => {
+            PendingOp::Act => return Op::Act,
+            PendingOp::Sample => return Op::Sample,
+            PendingOp::Serve(i) => {
                 if let Act::Serve { time } = &self.acts[i] {
-                    self.then = Then::Sample;
+                    self.then = PendingOp::Sample;
                     return Op::Spin { ns: rng.draw(time) };
                 }
             }
-            Then::Timer { at, busy } => {
-                self.then = Then::Sample;
+            PendingOp::Timer { at, busy } => {
+                self.then = PendingOp::Sample;
                 return if busy {
                     Op::BusyUntil { at }
                 } else {
@@ -123,18 +123,18 @@ impl Routine {
         match &self.acts[i] {
             Act::Do(phase) => {
                 if matches!(phase, Phase::Call { .. }) {
-                    self.then = Then::Await;
+                    self.then = PendingOp::Await;
                 }
                 Op::of_phase(phase, now, rng)
             }
             Act::Remote { delay, irq_vcpu } => {
-                self.then = Then::Await;
+                self.then = PendingOp::Await;
                 Op::Remote { ns: rng.draw(delay), irq_vcpu: *irq_vcpu }
             }
             Act::Begin => Op::Begin,
             Act::Sample => Op::Sample,
             &Act::Timer { period_ns: 0, .. } => {
-                self.then = Then::Sample;
+                self.then = PendingOp::Sample;
                 Op::BusyUntil { at: now }
             }
             &Act::Timer { period_ns, busy, .. } => {
@@ -142,7 +142,7 @@ impl Routine {
                 *due = if *due == 0 { now } else { *due } + period_ns;
                 let missed = skip_past(due, period_ns, now);
                 self.timer = Some(i);
-                self.then = Then::Timer { at: *due, busy };
+                self.then = PendingOp::Timer { at: *due, busy };
                 Op::Missed(missed)
             }
             Act::Done => Op::Done,
@@ -157,11 +157,11 @@ impl Routine {
             &Act::ReadCstates { counters } => Op::ReadCstates(counters),
             &Act::Post { peer, room } => Op::Post { peer, room },
             &Act::Receive { sample } => {
-                self.then = if sample { Then::Sample } else { Then::Next };
+                self.then = if sample { PendingOp::Sample } else { PendingOp::Next };
                 Op::Receive { sample }
             }
             Act::Serve { .. } => {
-                self.then = Then::Serve(i);
+                self.then = PendingOp::Serve(i);
                 Op::Receive { sample: true }
             }
             Act::Reply => Op::Reply,

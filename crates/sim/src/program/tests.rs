@@ -43,12 +43,12 @@ fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
 }
 
 fn missed(n: u64, last: Ns) -> Op {
-    Op::Missed(Missed { n, last, every: 100 })
+    Op::Missed(MissedPeriods { n, last, every: 100 })
 }
 
 #[test]
 fn periods_missed_before_the_measured_time_do_not_count() {
-    let missed = Missed { n: 5, last: 1_000, every: 100 };
+    let missed = MissedPeriods { n: 5, last: 1_000, every: 100 };
     for (from, n) in [(0, 5), (600, 5), (601, 4), (1_000, 1), (1_001, 0)] {
         assert_eq!(missed.since(from), n, "{from}");
     }
@@ -136,7 +136,7 @@ fn audio_glitches_when_written_later_than_its_buffer_lasts() {
     // Written at 320, due 200 + 100: a glitch; the next is due 300, behind: no sample.
     assert_eq!(
         r.next(320),
-        Op::Glitches { glitches: 1, missed: Missed { n: 1, last: 300, every: 100 } }
+        Op::Glitches { glitches: 1, missed: MissedPeriods { n: 1, last: 300, every: 100 } }
     );
     assert_eq!(r.next(320), run(30));
     assert_eq!(r.next(350), Op::WaitDevice { due: 400 });
@@ -145,7 +145,7 @@ fn audio_glitches_when_written_later_than_its_buffer_lasts() {
     // Due 400, written 780: late. 500 and 600 were lost whole; 700 can still be written.
     assert_eq!(
         r.next(780),
-        Op::Glitches { glitches: 3, missed: Missed { n: 3, last: 700, every: 100 } }
+        Op::Glitches { glitches: 3, missed: MissedPeriods { n: 3, last: 700, every: 100 } }
     );
     assert_eq!(r.next(780), run(30));
     assert_eq!(r.next(790), Op::WaitDevice { due: 800 });

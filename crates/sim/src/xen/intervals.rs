@@ -6,7 +6,7 @@ use vcoop_model::recording::{Intervals, Span};
 use crate::attribution::track::NONE;
 use crate::clock::{Clock, Event};
 use crate::queue::Ns;
-use crate::xen::storm::Reached;
+use crate::xen::storm::MilestoneReached;
 
 /// Most spans of a view; later ones are dropped.
 const MOST: usize = 100_000;
@@ -118,12 +118,12 @@ impl Views {
     /// A VM of a storm has reached a milestone; on this pCPU, if it runs.
     pub(crate) fn reached(
         &mut self,
-        reached: Reached,
+        reached: MilestoneReached,
         pcpu: Option<u32>,
         current: impl Fn(u32) -> u32,
         clock: &mut Clock,
     ) {
-        let Reached { storm, milestone, number, vm } = reached;
+        let MilestoneReached { storm, milestone, number, vm } = reached;
         let begins = ViewStart::Reached { storm, milestone, number };
         for i in 0..self.len() {
             let view = &mut self.views[i as usize];
@@ -236,7 +236,8 @@ mod tests {
     fn a_view_of_a_vm_looks_for_its_pcpu() {
         let at = ViewStart::Reached { storm: 0, milestone: Milestone::Start, number: 2 };
         let (mut views, mut clock) = views(None, at);
-        let reached = |number| Reached { storm: 0, milestone: Milestone::Start, number, vm: 7 };
+        let reached =
+            |number| MilestoneReached { storm: 0, milestone: Milestone::Start, number, vm: 7 };
         views.reached(reached(1), None, |_| NONE, &mut clock);
         assert!(!views.are_open());
         views.reached(reached(2), None, |_| NONE, &mut clock);

@@ -5,7 +5,7 @@
 
 use vcoop_credit1::Credit1;
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
-use vcoop_policy::ratelimit::{Ratelimit, Seen};
+use vcoop_policy::ratelimit::{DomainCounters, Ratelimit};
 use vcoop_sched::EntId;
 
 use crate::queue::Ns;
@@ -52,7 +52,7 @@ impl RatelimitDriver {
         credit1: &Credit1,
         threads: impl Iterator<Item = EntId>,
     ) -> Option<Ns> {
-        let mut seen = Seen::default();
+        let mut seen = DomainCounters::default();
         for one in threads.map(|thread| credit1.observed(thread)) {
             seen.blocks += one.blocks;
             seen.run_ns += one.run_ns;

@@ -28,7 +28,7 @@ const LEAST_P95: u64 = 20;
 
 /// A VM of a storm has reached a milestone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct MilestoneReached {
     pub(crate) storm: u32,
     pub(crate) milestone: Milestone,
     /// Its rank among the VMs of its storm.
@@ -38,7 +38,7 @@ pub(crate) struct Reached {
 
 /// A VM of a storm.
 #[derive(Clone, Copy, Debug)]
-struct Birth {
+struct VmCreation {
     storm: u32,
     /// Its number in the storm, from 1.
     number: u32,
@@ -84,7 +84,7 @@ struct Responses {
 pub(crate) struct Storms<'p> {
     plan: &'p Plan,
     all: Vec<Storm>,
-    births: Vec<Birth>,
+    births: Vec<VmCreation>,
     marks: Vec<Mark>,
 }
 
@@ -109,7 +109,7 @@ impl<'p> Storms<'p> {
                     };
                     calls.enter_builder(birth, at, irq_vcpu)
                 });
-                storms.births.push(Birth {
+                storms.births.push(VmCreation {
                     storm: s,
                     number: i + 1,
                     vm,
@@ -174,7 +174,7 @@ impl<'p> Storms<'p> {
     }
 
     /// VMStart.
-    pub(crate) fn started(&mut self, birth: u32, now: Ns) -> Reached {
+    pub(crate) fn started(&mut self, birth: u32, now: Ns) -> MilestoneReached {
         let b = &mut self.births[birth as usize];
         b.started = Some(now);
         let storm = &mut self.all[b.storm as usize];
@@ -185,7 +185,7 @@ impl<'p> Storms<'p> {
     }
 
     /// VMLogin.
-    pub(crate) fn logged_in(&mut self, birth: u32, now: Ns) -> Reached {
+    pub(crate) fn logged_in(&mut self, birth: u32, now: Ns) -> MilestoneReached {
         let b = &mut self.births[birth as usize];
         b.login = Some(now);
         let storm = &mut self.all[b.storm as usize];
@@ -195,9 +195,9 @@ impl<'p> Storms<'p> {
         self.reached(birth, Milestone::Login, number)
     }
 
-    fn reached(&self, birth: u32, milestone: Milestone, number: u32) -> Reached {
+    fn reached(&self, birth: u32, milestone: Milestone, number: u32) -> MilestoneReached {
         let b = &self.births[birth as usize];
-        Reached { storm: b.storm, milestone, number, vm: b.vm }
+        MilestoneReached { storm: b.storm, milestone, number, vm: b.vm }
     }
 
     fn mark(&mut self, kind: MarkKind, birth: u32, number: u32, now: Ns) {
@@ -209,7 +209,7 @@ impl<'p> Storms<'p> {
 
     /// A VM has reached a milestone. If that completes its batch, or leaves a place, the next batch comes after the
     /// gap.
-    pub(crate) fn goes_on(&self, after: Reached, clock: &mut Clock) {
+    pub(crate) fn goes_on(&self, after: MilestoneReached, clock: &mut Clock) {
         let plan = &self.plan.storms[after.storm as usize];
         let storm = &self.all[after.storm as usize];
         let event = Event::Storm(after.storm);
@@ -269,7 +269,7 @@ impl<'p> Storms<'p> {
             let seconds = |ns: Ns| ns as f64 / 1e9;
             let asked = births.iter().filter(|b| b.requested.is_some()).count();
             into.put(&storm.label, "asked", "count", asked as f64);
-            let mut milestone = |reached: &str, name: &str, at: fn(&Birth) -> Option<Ns>| {
+            let mut milestone = |reached: &str, name: &str, at: fn(&VmCreation) -> Option<Ns>| {
                 let there = births.iter().filter(|b| at(b).is_some()).count();
                 into.put(&storm.label, reached, "count", there as f64);
                 // The last one, and what each took since its batch began.
@@ -424,7 +424,8 @@ mod tests {
             assert_eq!(storms.next_call(1), None);
             clock.advance(200);
             let second = storms.started(1, 200);
-            let first = Reached { storm: 0, milestone: Milestone::Start, number: 1, vm: 6 };
+            let first =
+                MilestoneReached { storm: 0, milestone: Milestone::Start, number: 1, vm: 6 };
             assert_eq!(second, first, "it started first");
             storms.goes_on(second, &mut clock);
             assert_eq!(clock.is_pending(Event::Storm(0)), rolling);

@@ -15,7 +15,7 @@ use crate::machine::{Irq, vector};
 use crate::policy_driver::MASTER;
 use crate::queue::Ns;
 use crate::world::World;
-use crate::xen::storm::{Reached, irq_vcpu};
+use crate::xen::storm::{MilestoneReached, irq_vcpu};
 
 impl World<'_> {
     /// The next batch of a storm is due: its request reaches the pCPU where it is looked at.
@@ -112,7 +112,7 @@ impl World<'_> {
     }
 
     /// A VM of a storm has reached a milestone: interval views may begin.
-    fn views_reached(&mut self, reached: Reached) {
+    fn views_reached(&mut self, reached: MilestoneReached) {
         let first = self.vms[reached.vm as usize].first;
         let vcpus = first..first + self.plan.vms[reached.vm as usize].level.topology.cpus();
         let p = vcpus.map(|v| self.vcpus[v as usize].pcpu).find(|p| *p != NONE);

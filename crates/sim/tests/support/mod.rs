@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use vcoop_abi::conformance::Limits;
 use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{
-    Act, CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan,
-    PolicyPlan, Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
+    Act, CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan,
+    Preemption, ProbePlan, Program, SampleEnd, Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
@@ -267,17 +267,17 @@ pub(crate) fn probe_all(plan: &mut Plan) {
     for (i, t) in plan.host_tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
         let target = Target::Host(i as u32);
         let probe = format!("host.{}", t.name);
-        probes.push(ProbePlan { probe, target, moment: Moment::Task });
+        probes.push(ProbePlan { probe, target, moment: SampleEnd::Task });
     }
     for (m, vm) in plan.vms.iter().enumerate() {
         for (i, t) in vm.tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
             let target = Target::Guest { vm: m as u32, task: i as u32 };
             let probe = format!("{}.{}", vm.name, t.name);
             if t.program.times_interrupts() {
-                let (probe, moment) = (format!("{probe}.interrupt"), Moment::Interrupt);
+                let (probe, moment) = (format!("{probe}.interrupt"), SampleEnd::Interrupt);
                 probes.push(ProbePlan { probe, target, moment });
             }
-            probes.push(ProbePlan { probe, target, moment: Moment::Task });
+            probes.push(ProbePlan { probe, target, moment: SampleEnd::Task });
         }
     }
     plan.probes = probes;

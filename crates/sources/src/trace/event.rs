@@ -16,12 +16,12 @@ pub struct Event {
     /// The CPU that wrote it.
     pub cpu: u32,
     /// What happened.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// How a thread leaves its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
+pub enum SwitchOut {
     /// The thread is still runnable.
     Runnable,
     /// The thread sleeps, or has ended.
@@ -32,13 +32,13 @@ pub enum Leaves {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// The CPU goes from one thread to another.
     Switch {
         /// Thread that had the CPU.
         prev: Tid,
         /// How `prev` leaves it.
-        leaves: Leaves,
+        leaves: SwitchOut,
         /// Thread that gets the CPU.
         next: Tid,
         /// Name of `next`.
@@ -175,7 +175,7 @@ impl Decoder {
     }
 
     /// Decodes an event's bytes; `None` for an unknown event, or one that is cut short.
-    pub(super) fn decode(&self, data: &[u8]) -> Option<What> {
+    pub(super) fn decode(&self, data: &[u8]) -> Option<EventKind> {
         let id = u16::try_from(Format::TYPE.unsigned(data)?).ok()?;
         let (_, shape) = self.shapes.iter().find(|(i, _)| *i == id)?;
         let tid = |f: &Field| Tid::try_from(f.signed(data)?).ok();
@@ -187,29 +187,29 @@ impl Decoder {
                 let n = bytes.len().min(name.len());
                 name[..n].copy_from_slice(&bytes[..n]);
                 let leaves = match state.unsigned(data)? & BLOCKED {
-                    0 => Leaves::Runnable,
-                    state if state & UNINTERRUPTIBLE != 0 => Leaves::Blocked,
-                    _ => Leaves::Asleep,
+                    0 => SwitchOut::Runnable,
+                    state if state & UNINTERRUPTIBLE != 0 => SwitchOut::Blocked,
+                    _ => SwitchOut::Asleep,
                 };
-                What::Switch { prev: tid(prev)?, leaves, next: tid(next)?, comm: name }
+                EventKind::Switch { prev: tid(prev)?, leaves, next: tid(next)?, comm: name }
             }
             Shape::Waking { tid: t, cpu: c, by } => {
                 let by = by.as_ref().and_then(|(by, flags)| {
                     let interrupt = flags.unsigned(data)? & INTERRUPT != 0;
                     tid(by).filter(|by| !interrupt && *by != 0)
                 });
-                What::Waking { tid: tid(t)?, cpu: cpu(c)?, by }
+                EventKind::Waking { tid: tid(t)?, cpu: cpu(c)?, by }
             }
-            Shape::Wakeup { tid: t, cpu: c } => What::Wakeup { tid: tid(t)?, cpu: cpu(c)? },
-            Shape::Entry { tid: t } => What::Entry { tid: tid(t)? },
+            Shape::Wakeup { tid: t, cpu: c } => EventKind::Wakeup { tid: tid(t)?, cpu: cpu(c)? },
+            Shape::Entry { tid: t } => EventKind::Entry { tid: tid(t)? },
             Shape::Exit { tid: t, reason } => {
                 let number = |f: Field| u32::try_from(f.unsigned(data)?).ok();
                 let reason =
                     reason.and_then(|(n, isa)| Some(Reason::new(number(n)?, number(isa)?)));
-                What::Exit { tid: tid(t)?, reason }
+                EventKind::Exit { tid: tid(t)?, reason }
             }
             Shape::HaltOver { tid: t, ns } => {
-                What::HaltOver { tid: tid(t)?, ns: ns.unsigned(data)? }
+                EventKind::HaltOver { tid: tid(t)?, ns: ns.unsigned(data)? }
             }
         })
     }
@@ -217,7 +217,7 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
-    use super::{Decoder, Leaves, What};
+    use super::{Decoder, EventKind, SwitchOut};
     use crate::trace::format::Format;
 
     fn format() -> Format {
@@ -244,14 +244,14 @@ mod tests {
         assert!(decoder.learn("sched_switch", &format()));
         // Running, preempted, interruptible, uninterruptible, dead.
         for (state, left) in [
-            (0, Leaves::Runnable),
-            (0x100, Leaves::Runnable),
-            (1, Leaves::Asleep),
-            (2, Leaves::Blocked),
-            (0x10, Leaves::Asleep),
+            (0, SwitchOut::Runnable),
+            (0x100, SwitchOut::Runnable),
+            (1, SwitchOut::Asleep),
+            (2, SwitchOut::Blocked),
+            (0x10, SwitchOut::Asleep),
         ] {
             let what = decoder.decode(&switch(state)).unwrap();
-            let What::Switch { prev, leaves, next, comm } = what else { panic!("{what:?}") };
+            let EventKind::Switch { prev, leaves, next, comm } = what else { panic!("{what:?}") };
             assert_eq!((prev, leaves, next, &comm[..7]), (41, left, 0, b"swapper".as_slice()));
         }
     }
@@ -279,7 +279,9 @@ mod tests {
             let words = [9, 77, number, isa];
             let data: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
             let what = decoder.decode(&data).unwrap();
-            let What::Exit { tid: 77, reason: Some(reason) } = what else { panic!("{what:?}") };
+            let EventKind::Exit { tid: 77, reason: Some(reason) } = what else {
+                panic!("{what:?}")
+            };
             assert_eq!(reason.name(format.symbols()), name);
         }
     }
@@ -300,7 +302,7 @@ mod tests {
         {
             let mut data = vec![8, 0, flags, 0];
             data.extend([current, 5, 1_u32].into_iter().flat_map(u32::to_le_bytes));
-            assert_eq!(decoder.decode(&data), Some(What::Waking { tid: 5, cpu: 1, by }));
+            assert_eq!(decoder.decode(&data), Some(EventKind::Waking { tid: 5, cpu: 1, by }));
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use vcoop_threads::tsc::Clock;
 
-use super::event::{Comm, Event, Leaves, Tid, What};
+use super::event::{Comm, Event, EventKind, SwitchOut, Tid};
 
 /// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,15 +200,15 @@ impl Timeline {
     pub fn apply(&mut self, event: &Event) {
         self.pass(event.time);
         let (time, cpu) = (event.time, event.cpu);
-        match event.what {
-            What::Switch { prev, leaves, next, comm } => {
+        match event.kind {
+            EventKind::Switch { prev, leaves, next, comm } => {
                 let label = self.whose(next, comm);
                 push(self.cpus.entry(cpu).or_default(), (time, label));
                 if let Some(t) = self.tracks.get_mut(&prev) {
                     let to = match leaves {
-                        Leaves::Runnable => State::Preempted,
-                        Leaves::Asleep => State::Asleep,
-                        Leaves::Blocked => State::Blocked,
+                        SwitchOut::Runnable => State::Preempted,
+                        SwitchOut::Asleep => State::Asleep,
+                        SwitchOut::Blocked => State::Blocked,
                     };
                     t.leave(time, cpu, to);
                 }
@@ -216,30 +216,30 @@ impl Timeline {
                     t.arrive(time, cpu);
                 }
             }
-            What::Waking { tid, cpu, .. } | What::Wakeup { tid, cpu } => {
-                let queued = matches!(event.what, What::Wakeup { .. });
+            EventKind::Waking { tid, cpu, .. } | EventKind::Wakeup { tid, cpu } => {
+                let queued = matches!(event.kind, EventKind::Wakeup { .. });
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.wake(time, cpu, queued);
                 }
             }
-            What::Entry { tid } => {
+            EventKind::Entry { tid } => {
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.enters = true;
                     t.change(State::Running, State::Guest, time);
                 }
             }
-            What::Exit { tid, .. } => {
+            EventKind::Exit { tid, .. } => {
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.change(State::Guest, State::Running, time);
                 }
             }
-            What::HaltOver { tid, ns } => {
+            EventKind::HaltOver { tid, ns } => {
                 let since = time.saturating_sub(self.clock.to_cycles(ns));
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.polled(since, time);
                 }
             }
-            What::Lost { since } => {
+            EventKind::Lost { since } => {
                 for t in self.tracks.values_mut() {
                     t.forget(since);
                 }

@@ -1,4 +1,4 @@
-use super::super::event::{Comm, Event, Leaves, What};
+use super::super::event::{Comm, Event, EventKind, SwitchOut};
 use super::{IDLE, Meter, Span, State, Timeline};
 use proptest::prelude::*;
 use vcoop_threads::tsc::Clock;
@@ -9,13 +9,13 @@ fn comm(name: &str) -> Comm {
     comm
 }
 
-fn at(time: u64, what: What) -> Event {
-    Event { time, cpu: 0, what }
+fn at(time: u64, what: EventKind) -> Event {
+    Event { time, cpu: 0, kind: what }
 }
 
 fn switch(time: u64, prev: i32, runnable: bool, next: i32, name: &str) -> Event {
-    let leaves = if runnable { Leaves::Runnable } else { Leaves::Asleep };
-    at(time, What::Switch { prev, leaves, next, comm: comm(name) })
+    let leaves = if runnable { SwitchOut::Runnable } else { SwitchOut::Asleep };
+    at(time, EventKind::Switch { prev, leaves, next, comm: comm(name) })
 }
 
 /// Thread 5 is tracked; one cycle is a nanosecond.
@@ -49,10 +49,10 @@ fn a_thread_goes_through_its_states() {
         switch(150, 5, true, 9, "make"),
         switch(180, 9, true, 5, "vcpu0"),
         // While it runs: nothing.
-        at(190, What::Waking { tid: 5, cpu: 0, by: None }),
+        at(190, EventKind::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, false, 0, "swapper/0"),
-        at(230, What::Waking { tid: 5, cpu: 0, by: None }),
-        at(235, What::Wakeup { tid: 5, cpu: 0 }),
+        at(230, EventKind::Waking { tid: 5, cpu: 0, by: None }),
+        at(235, EventKind::Wakeup { tid: 5, cpu: 0 }),
         switch(240, 0, true, 7, "kworker/0:1"),
         switch(260, 7, false, 5, "vcpu0"),
     ]);
@@ -89,7 +89,7 @@ fn what_a_thread_did_before_its_first_event_follows_from_it() {
     assert_eq!(switched(5, true, 0), [(Running, 50), (Preempted, 100)]);
     assert_eq!(switched(5, false, 0), [(Running, 50), (Asleep, 100)]);
     assert_eq!(switched(0, true, 5), [(Preempted, 50), (Running, 100)]);
-    let woken = first(at(100, What::Waking { tid: 5, cpu: 0, by: None }));
+    let woken = first(at(100, EventKind::Waking { tid: 5, cpu: 0, by: None }));
     assert_eq!(woken, [(Asleep, 50), (Waking, 100)]);
 }
 
@@ -98,7 +98,7 @@ fn events_that_were_lost_say_nothing_of_before() {
     let mut t = Timeline::new(Clock::new(0, 1_000_000));
     t.know(5, "guest", true);
     t.were_there(50);
-    t.apply(&at(90, What::Lost { since: 80 }));
+    t.apply(&at(90, EventKind::Lost { since: 80 }));
     t.apply(&switch(100, 5, false, 0, "swapper/0"));
     t.settle(200);
     assert_eq!(t.spans(5, 85, 150), None);
@@ -113,9 +113,9 @@ fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
     // The waker on another CPU was traced first, and put it on a queue after the switch.
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
-        at(195, What::Waking { tid: 5, cpu: 0, by: None }),
+        at(195, EventKind::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, false, 0, "swapper/0"),
-        at(203, What::Wakeup { tid: 5, cpu: 0 }),
+        at(203, EventKind::Wakeup { tid: 5, cpu: 0 }),
         switch(210, 0, true, 5, "vcpu0"),
     ]);
     let want = [(Running, 50), (Asleep, 3), (Waking, 7), (Running, 5)];
@@ -125,12 +125,12 @@ fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
 #[test]
 fn a_thread_that_the_kernel_blocks_is_not_asleep() {
     use State::{Blocked, Running, Waking};
-    let leaves = Leaves::Blocked;
-    let blocked = What::Switch { prev: 5, leaves, next: 0, comm: comm("swapper/0") };
+    let leaves = SwitchOut::Blocked;
+    let blocked = EventKind::Switch { prev: 5, leaves, next: 0, comm: comm("swapper/0") };
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
         at(130, blocked),
-        at(170, What::Waking { tid: 5, cpu: 0, by: None }),
+        at(170, EventKind::Waking { tid: 5, cpu: 0, by: None }),
         switch(180, 0, true, 5, "vcpu0"),
     ]);
     let want = [(Running, 30), (Blocked, 40), (Waking, 10), (Running, 20)];
@@ -142,16 +142,16 @@ fn polling_counts_as_halted_and_guest_mode_is_told_apart() {
     use State::{Asleep, Guest, Polling, Running, Waking};
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
-        at(110, What::Entry { tid: 5 }),
-        at(150, What::Exit { tid: 5, reason: None }),
-        at(190, What::HaltOver { tid: 5, ns: 30 }),
-        at(195, What::Entry { tid: 5 }),
-        at(200, What::Exit { tid: 5, reason: None }),
+        at(110, EventKind::Entry { tid: 5 }),
+        at(150, EventKind::Exit { tid: 5, reason: None }),
+        at(190, EventKind::HaltOver { tid: 5, ns: 30 }),
+        at(195, EventKind::Entry { tid: 5 }),
+        at(200, EventKind::Exit { tid: 5, reason: None }),
         // Polled for 20, then slept.
         switch(230, 5, false, 0, "swapper/0"),
-        at(260, What::Wakeup { tid: 5, cpu: 0 }),
+        at(260, EventKind::Wakeup { tid: 5, cpu: 0 }),
         switch(270, 0, true, 5, "vcpu0"),
-        at(275, What::HaltOver { tid: 5, ns: 65 }),
+        at(275, EventKind::HaltOver { tid: 5, ns: 65 }),
     ]);
     let want = [(Running, 10), (Guest, 40), (Running, 10), (Polling, 30), (Running, 5)];
     assert_eq!(states(&t, 100, 195).unwrap(), want);
@@ -167,8 +167,8 @@ fn what_was_lost_is_unknown_until_it_is_seen_again() {
         switch(100, 0, true, 5, "vcpu0"),
         switch(150, 5, true, 9, "make"),
         switch(160, 9, true, 5, "vcpu0"),
-        at(180, What::Lost { since: 155 }),
-        at(185, What::Waking { tid: 5, cpu: 0, by: None }),
+        at(180, EventKind::Lost { since: 155 }),
+        at(185, EventKind::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, true, 9, "make"),
     ]);
     assert_eq!(states(&t, 100, 155).unwrap(), [(Running, 50), (Preempted, 5)]);
@@ -188,9 +188,9 @@ fn meters_are_read_where_asked() {
         switch(150, 5, true, 9, "make"),
         switch(180, 9, false, 5, "vcpu0"),
         switch(200, 5, false, 0, "swapper/0"),
-        at(300, What::Waking { tid: 5, cpu: 0, by: None }),
+        at(300, EventKind::Waking { tid: 5, cpu: 0, by: None }),
         // The kernel counts from the queue on.
-        at(305, What::Wakeup { tid: 5, cpu: 0 }),
+        at(305, EventKind::Wakeup { tid: 5, cpu: 0 }),
         switch(310, 0, false, 5, "vcpu0"),
     ] {
         t.apply(&e);
@@ -251,12 +251,12 @@ proptest! {
                 match kind {
                     0 => switch(time, 5, flag, 9, "make"),
                     1 => switch(time, 9, flag, 5, "vcpu0"),
-                    2 => at(time, What::Waking { tid: 5, cpu: 0, by: None }),
-                    3 => at(time, What::Wakeup { tid: 5, cpu: 0 }),
-                    4 => at(time, What::Entry { tid: 5 }),
-                    5 => at(time, What::Exit { tid: 5, reason: None }),
-                    6 => at(time, What::HaltOver { tid: 5, ns: n }),
-                    _ => at(time, What::Lost { since: time.saturating_sub(n) }),
+                    2 => at(time, EventKind::Waking { tid: 5, cpu: 0, by: None }),
+                    3 => at(time, EventKind::Wakeup { tid: 5, cpu: 0 }),
+                    4 => at(time, EventKind::Entry { tid: 5 }),
+                    5 => at(time, EventKind::Exit { tid: 5, reason: None }),
+                    6 => at(time, EventKind::HaltOver { tid: 5, ns: n }),
+                    _ => at(time, EventKind::Lost { since: time.saturating_sub(n) }),
                 }
             })
             .collect();

@@ -5,7 +5,7 @@
 
 use vcoop_threads::tsc::Clock;
 
-use super::event::{Decoder, Event, Reason, What};
+use super::event::{Decoder, Event, EventKind, Reason};
 use super::format::Format;
 use super::page::{Layout, Page};
 use super::timeline::{State, Timeline};
@@ -136,7 +136,7 @@ fn read(events: &[(u64, Vec<u8>)]) -> Vec<Event> {
     let page = Page::new(&page, &Layout::USUAL).unwrap();
     let event = |record: super::page::Record<'_>| {
         let what = decoder.decode(record.data).unwrap();
-        Event { time: record.time, cpu: 0, what }
+        Event { time: record.time, cpu: 0, kind: what }
     };
     page.records().map(event).collect()
 }
@@ -147,7 +147,7 @@ fn exits_of_vmx_have_their_names() {
     let names = tables.symbols();
     let of = |number: u32| {
         let events = read(&[(1, exit(number))]);
-        let What::Exit { tid: VCPU, reason: Some(reason) } = events[0].what else {
+        let EventKind::Exit { tid: VCPU, reason: Some(reason) } = events[0].kind else {
             panic!("{events:?}")
         };
         (reason, reason.name(names))
@@ -201,7 +201,7 @@ fn time_in_guest_mode_is_told_apart_on_vmx() {
         "{spans:?}"
     );
     let timers = events.iter().filter(|event| {
-        matches!(event.what, What::Exit { reason: Some(reason), .. } if reason.number == timer)
+        matches!(event.kind, EventKind::Exit { reason: Some(reason), .. } if reason.number == timer)
     });
     assert_eq!(timers.count(), 1);
 }

@@ -19,7 +19,7 @@ mod rig;
 
 use rig::{BYTES, Guest, LIMIT, Window, during, have, until};
 
-vcoop_testing::beside_others!();
+vcoop_testing::concurrent!();
 
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
+use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, SeriesOwner};
 use vcoop_experiment::result::{Interval, Limits};
 use vcoop_experiment::verdict::LEAST_LOAD;
 
@@ -54,7 +54,8 @@ fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
         let of = |whose| Effect::new(base.probe.clone(), whose, repeats);
         match base.metric.as_str() {
             "latency" => {
-                let whose = if base.is_of_a_guest() { Whose::Guest } else { Whose::Others };
+                let whose =
+                    if base.is_of_a_guest() { SeriesOwner::Guest } else { SeriesOwner::Others };
                 effects.push(Effect {
                     // Older datasets leave a series without samples out.
                     missed: [share(base), own.map_or(1.0, |own| share(own))],
@@ -68,7 +69,7 @@ fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
                 let idle = base.numbers.get("value").is_some_and(|value| *value < LEAST_LOAD);
                 if let (Some(own), false) = (own, probe || idle) {
                     let others = base.probe.starts_with("host.") || !measured(base);
-                    let whose = if others { Whose::Others } else { Whose::Own };
+                    let whose = if others { SeriesOwner::Others } else { SeriesOwner::Own };
                     effects.push(Effect { work: change(own, "ratio", "work"), ..of(whose) });
                 }
             }
@@ -100,12 +101,12 @@ pub(super) fn best(
         let judged = Judgement::new(&effects, baseline, limits);
         let Some(gain) = judged.gain.filter(|_| judged.improves) else { continue };
         if judged.too_much().is_empty() {
-            let of = |whose: Whose, change: fn(&Effect) -> Option<&Change>| {
+            let of = |whose: SeriesOwner, change: fn(&Effect) -> Option<&Change>| {
                 let own = effects.iter().filter(|effect| effect.whose == whose);
                 geometric(&own.filter_map(change).map(|c| c.ratio).collect::<Vec<f64>>())
             };
-            let host = of(Whose::Others, |effect| effect.mean.as_ref());
-            found.push((gain, policy, [host, of(Whose::Own, |effect| effect.work.as_ref())]));
+            let host = of(SeriesOwner::Others, |effect| effect.mean.as_ref());
+            found.push((gain, policy, [host, of(SeriesOwner::Own, |effect| effect.work.as_ref())]));
         }
     }
     // Stable: of equals the one that the sweep names first.

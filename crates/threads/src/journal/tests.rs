@@ -5,7 +5,7 @@ use std::thread;
 
 use proptest::prelude::*;
 use vcoop_policy::thread::Policy;
-use vcoop_testing::{Tree, Waiting};
+use vcoop_testing::{Tree, WaitingThread};
 
 use super::{Contents, Journal, JournalError, MOST_THREADS, Origin, Restored};
 use crate::Attributes;
@@ -14,7 +14,7 @@ use crate::captured::{Baseline, Captured};
 
 /// Runs `body` while that many other threads wait, and gives it their numbers.
 fn beside(threads: usize, body: impl FnOnce(&[i32])) {
-    let waiting: Vec<Waiting> = (0..threads).map(|_| Waiting::start()).collect();
+    let waiting: Vec<WaitingThread> = (0..threads).map(|_| WaitingThread::start()).collect();
     let tids: Vec<i32> = waiting.iter().map(|thread| thread.tid).collect();
     body(&tids);
 }

@@ -64,7 +64,7 @@ const MEASURES: [(&str, Ns); 34] = [
 fn known<R>(
     software: bool,
     measures: &[(&'static str, Ns)],
-    with: impl FnOnce(Known<'_>) -> R,
+    with: impl FnOnce(RuleInput<'_>) -> R,
 ) -> R {
     let measures: Vec<Measure> = measures.iter().map(|(name, ns)| measure(name, *ns)).collect();
     let facts = HostFacts::read(Path::new("/nowhere"), &[0, 1], None);
@@ -72,14 +72,14 @@ fn known<R>(
     let place = "a test, Linux 0, 2026-01-01";
     let cpu = (CPU, "assumed: a test's".to_owned());
     let constant = false;
-    let noise = &[SeenNoise {
+    let noise = &[MeasuredNoise {
         by: NoiseBy::Threads,
         took: Distribution { mean_ns: 30_020, ..measure("", 30_000).distribution },
         watched_ns: 1_000_000_000,
         cpus: vec![1],
     }];
     let (measures, facts, base, cpu) = (&*measures, &facts, &base, &cpu);
-    with(Known { measures, facts, software, place, base, cpu, noise, constant })
+    with(RuleInput { measures, facts, software, place, base, cpu, noise, constant })
 }
 
 fn cost(costs: &[Cost], key: &str) -> Ns {
@@ -177,7 +177,7 @@ fn the_way_out_of_idle_is_what_waking_takes_more() {
             residency_ns: 1_000,
             disabled: false,
         });
-        let (costs, profile) = Known { facts: &facts, ..known }.profile();
+        let (costs, profile) = RuleInput { facts: &facts, ..known }.profile();
         assert!(profile.costs.cstates[0].monitor);
         assert_eq!(cost(&costs, "cstate.C1"), 3_000);
     });
@@ -213,9 +213,9 @@ fn noise_has_its_rate_and_its_source() {
         assert_eq!((noise.takes.values()[7], noise.mean_ns), (600_000, 30_020));
         let seen = &known.noise[0];
         assert_eq!(seen.permille(), 3, "100 times 30 us in a second");
-        let odd = SeenNoise { took: Distribution { mean_ns: 1, ..seen.took }, ..seen.clone() };
+        let odd = MeasuredNoise { took: Distribution { mean_ns: 1, ..seen.took }, ..seen.clone() };
         assert_eq!(odd.noise().mean_ns, noise.takes.mean(), "no such mean is possible");
-        let crowded = SeenNoise { watched_ns: 2_000_000, ..seen.clone() };
+        let crowded = MeasuredNoise { watched_ns: 2_000_000, ..seen.clone() };
         assert!(seen.leaves_time() && !crowded.leaves_time());
         let source = &profile.sources["noise.threads"];
         assert!(source.starts_with("measured by vcoop calibrate on a test"), "{source}");
@@ -225,7 +225,7 @@ fn noise_has_its_rate_and_its_source() {
 #[test]
 fn constants_vary_in_nothing() {
     known(false, &MEASURES, |known| {
-        let (_, profile) = Known { constant: true, ..known }.profile();
+        let (_, profile) = RuleInput { constant: true, ..known }.profile();
         assert!(profile.costs.spread.is_empty() && profile.noise.is_empty());
         assert_eq!(profile.costs.timer_irq_ns, 1_000);
     });

@@ -66,7 +66,7 @@ pub struct SpinVirt {
     pub preempted_unseen: bool,
     /// Which of its vCPUs a guest is told are preempted.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub told: Told,
+    pub told: PreemptedReport,
     /// A waiter for a paravirtual lock halts also if the vCPU of the waiter before it is preempted (`pv_wait_early`
     /// from Linux 4.11 to 5.3).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -78,7 +78,7 @@ choice! {
     /// `arch/x86/kvm/x86.c`), or a rule of the guest itself.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    pub enum Told {
+    pub enum PreemptedReport {
         /// Those that left guest mode because of an interrupt of the host.
         // Since 5.19. Those that gave their pCPU up in another exit, or halted, are not.
         #[default]
@@ -208,7 +208,7 @@ impl Default for SpinVirt {
             ple_grow: 2,
             candidates: Candidates::default(),
             preempted_unseen: false,
-            told: Told::default(),
+            told: PreemptedReport::default(),
             early_if_preempted: false,
         }
     }

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::diagnostic::Collector;
 use crate::limits::{MAX_ROUND_STEPS, MAX_TASKS};
-use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, Room, Section};
+use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Program, QueueRoom, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::keys::workload::{
-    Barrier, Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe,
-    RtApp, Schbench, SectionKeys, StepKeys, Through, TimerBench, TimerWait,
+    Barrier, Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers,
+    MessageChannel, Pipe, RtApp, Schbench, SectionKeys, StepKeys, TimerBench, TimerWait,
 };
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::units::Period;
 
 fn run(time: Dist, mode: Mode) -> Act {
@@ -80,7 +80,7 @@ pub(super) fn client(
 }
 
 /// A pipe with room for messages of 100 bytes; those between two tasks never fill it.
-const PIPE: Room = Room::Pipe(Room::PIPE);
+const PIPE: QueueRoom = QueueRoom::Pipe(QueueRoom::PIPE);
 
 pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &Collector) -> Threads {
     needs_time(&keys.work, "work", errors);
@@ -117,8 +117,8 @@ pub(super) fn groups(
     let loops = keys.loops.as_ref().map(|loops| loops.value.get());
     let messages = keys.room.as_ref().map(|room| room.value.get32());
     let room = match keys.through.value {
-        Through::Socket => Room::Socket(messages.unwrap_or(Room::SOCKET)),
-        Through::Pipe => Room::Pipe(messages.unwrap_or(Room::PIPE)),
+        MessageChannel::Socket => QueueRoom::Socket(messages.unwrap_or(QueueRoom::SOCKET)),
+        MessageChannel::Pipe => QueueRoom::Pipe(messages.unwrap_or(QueueRoom::PIPE)),
     };
     if !are_few(groups * pairs, MAX_PAIRS, "pairs of sender and receiver", common, errors)
         || !are_few(groups * tasks, MAX_TASKS as u64, "tasks", common, errors)
@@ -128,11 +128,11 @@ pub(super) fn groups(
     // The lock under which messages of a receiver's queue are put in and taken.
     let queue = |lock: u32| {
         let kind = match keys.through.value {
-            Through::Socket => LockKind::Spin,
-            Through::Pipe => LockKind::Mutex,
+            MessageChannel::Socket => LockKind::Spin,
+            MessageChannel::Pipe => LockKind::Mutex,
         };
         let section = keys.queue_section.as_ref();
-        let of = |time: &At<Dist>| Section { lock, kind, time: time.value, flush_every: 0 };
+        let of = |time: &Placed<Dist>| Section { lock, kind, time: time.value, flush_every: 0 };
         section.map_or_else(Vec::new, |time| of(time).acts())
     };
     let mut threads = Vec::new();
@@ -187,7 +187,7 @@ fn batches(interval_ns: Ns, batch: u64, workers: Range<u64>, message: Act) -> Ve
         acts.push(Act::Do(Phase::Sleep { time: Dist::Const(interval_ns) }));
         for _ in 0..batch {
             let peer = index(workers.start + sent % n);
-            acts.extend([message.clone(), Act::Post { peer, room: Room::List }]);
+            acts.extend([message.clone(), Act::Post { peer, room: QueueRoom::List }]);
             sent += 1;
         }
     }
@@ -249,7 +249,7 @@ pub(super) fn schbench(
         }
         for w in 0..messengers * workers {
             let peer = index(first + w / workers);
-            let ask = Act::Post { peer, room: Room::List };
+            let ask = Act::Post { peer, room: QueueRoom::List };
             let mut acts: Vec<Act> = keys.interval.is_none().then_some(ask).into_iter().collect();
             match keys.interval {
                 None => {
@@ -400,7 +400,7 @@ pub(super) fn rt_app(
         let help = "add a second table with a name of its own, or use `instance` in the file";
         errors.error_help(common.count.span, "an rt-app file cannot have copies", help);
     }
-    let At { value, span } = &keys.file;
+    let Placed { value, span } = &keys.file;
     let threads = match captures.rt_app(value, span.source != 0) {
         Ok(threads) => threads,
         Err(why) => return errors.error(*span, format!("cannot use `{}`: {why}", value)),

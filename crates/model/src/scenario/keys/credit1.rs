@@ -5,8 +5,8 @@ use vcoop_sched::config::Topology;
 
 use crate::diagnostic::Collector;
 use crate::plan::Ns;
-use crate::toml_read::At;
-use crate::toml_read::table::{Sub, table};
+use crate::toml_read::Placed;
+use crate::toml_read::table::{SubTable, table};
 use crate::toml_read::units::{Time, show};
 use crate::toml_read::value::choice;
 
@@ -75,25 +75,25 @@ table! {
     pub(crate) struct PatchKeys {
         /// Start from several: "xpin-like" keeps dom0's vCPUs apart and boosted, with credit, and
         /// protected by a ratelimit of 100 ms of their own.
-        preset: Option<At<PresetKind>>,
+        preset: Option<Placed<PresetKind>>,
         /// dom0 preempts within the ratelimit.
-        dom0_preempts_ratelimit: Option<At<Patch>>,
+        dom0_preempts_ratelimit: Option<Placed<Patch>>,
         /// A vCPU that blocked may be stolen while cache-hot. As posted: no effect.
-        migrate_if_blocked: Option<At<Patch>>,
+        migrate_if_blocked: Option<Placed<Patch>>,
         /// A vCPU woken by dom0 goes to dom0's pCPU.
-        waker_local: Option<At<bool>>,
+        waker_local: Option<Placed<bool>>,
         /// A boosted vCPU preempts within the ratelimit.
-        boost_preempts_ratelimit: Option<At<BoostPreempts>>,
+        boost_preempts_ratelimit: Option<Placed<BoostPreempts>>,
         /// An I/O completion ends the ratelimit. As posted: only a VM's first wake-up does.
-        io_wake_ignores_ratelimit: Option<At<Patch>>,
+        io_wake_ignores_ratelimit: Option<Placed<Patch>>,
         /// dom0 keeps its boost. As posted: only until the next accounting.
-        keep_dom0_boost: Option<At<Patch>>,
+        keep_dom0_boost: Option<Placed<Patch>>,
         /// Ten times the timeslice for a vCPU alone. As posted: the credit tick stays as it is.
-        long_slice_alone: Option<At<Patch>>,
+        long_slice_alone: Option<Placed<Patch>>,
         /// dom0's vCPUs do not move to a pCPU that has another of them.
-        spread_dom0: Option<At<bool>>,
+        spread_dom0: Option<Placed<bool>>,
         /// dom0's vCPUs go to the front of run queues.
-        dom0_front: Option<At<bool>>,
+        dom0_front: Option<Placed<bool>>,
     }
 }
 
@@ -101,23 +101,23 @@ table! {
     /// Xen's credit1, with `class = "credit1"` in `[host.sched]`.
     pub(crate) struct Credit1Keys {
         /// Version of Xen whose rules apply, where versions differ.
-        version: At<XenVersion> = "current",
+        version: Placed<XenVersion> = "current",
         /// Timeslice and accounting period, 1ms to 1s; a third of it is the credit tick.
-        timeslice: At<Time> = "30ms",
+        timeslice: Placed<Time> = "30ms",
         /// How long a vCPU runs before it can be preempted: 0us (off), or 100us to 500ms, and at most the timeslice.
-        ratelimit: At<Time> = "1ms",
+        ratelimit: Placed<Time> = "1ms",
         /// A vCPU that stopped running so recently is cache-hot and not stolen, up to 100ms.
-        migration_delay: At<Time> = "0us",
+        migration_delay: Placed<Time> = "0us",
         /// A pCPU looks for work elsewhere at most this often, up to 1s; 0us: at every chance.
-        load_balance_ratelimit: At<Time> = "0us",
+        load_balance_ratelimit: Placed<Time> = "0us",
         /// A wake-up interrupts one suitable idle pCPU rather than all.
-        tickle_one_idle: At<bool> = "true",
+        tickle_one_idle: Placed<bool> = "true",
         /// Fill cores rather than spread over them.
-        smt_power_savings: At<bool> = "false",
+        smt_power_savings: Placed<bool> = "false",
         /// How running is charged.
-        burn: At<Burn> = "exact",
+        burn: Placed<Burn> = "exact",
         /// Patches.
-        patches: Sub<PatchKeys>,
+        patches: SubTable<PatchKeys>,
     }
 }
 
@@ -153,7 +153,7 @@ impl Credit1Keys {
     }
 }
 
-fn range(key: &str, at: &At<Time>, min: Ns, max: Ns, errors: &Collector) {
+fn range(key: &str, at: &Placed<Time>, min: Ns, max: Ns, errors: &Collector) {
     if !(min..=max).contains(&at.value.0) {
         let message = format!("`{key}` cannot be {}", show(at.value.0));
         errors.error_help(at.span, message, format!("{} to {}", show(min), show(max)));
@@ -162,16 +162,18 @@ fn range(key: &str, at: &At<Time>, min: Ns, max: Ns, errors: &Collector) {
 
 impl PresetKind {
     /// The patches to start from.
-    pub(crate) fn patches(given: Option<&At<Self>>) -> Patches {
-        given.map_or_else(Patches::default, |At { value: Self::XpinLike, .. }| Patches::xpin_like())
+    pub(crate) fn patches(given: Option<&Placed<Self>>) -> Patches {
+        given.map_or_else(Patches::default, |Placed { value: Self::XpinLike, .. }| {
+            Patches::xpin_like()
+        })
     }
 }
 
 impl PatchKeys {
     fn resolve(&self) -> Patches {
         let base = PresetKind::patches(self.preset.as_ref());
-        let patch = |key: &Option<At<Patch>>| key.as_ref().map_or(Patch::Off, |k| k.value);
-        let flag = |key: &Option<At<bool>>, base| key.as_ref().map_or(base, |k| k.value);
+        let patch = |key: &Option<Placed<Patch>>| key.as_ref().map_or(Patch::Off, |k| k.value);
+        let flag = |key: &Option<Placed<bool>>, base| key.as_ref().map_or(base, |k| k.value);
         Patches {
             dom0_preempts_ratelimit: patch(&self.dom0_preempts_ratelimit),
             migrate_if_blocked: patch(&self.migrate_if_blocked),

@@ -5,7 +5,7 @@ use vcoop_sched::config::Topology;
 
 use crate::diagnostic::Collector;
 use crate::plan::Ns;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Time, show};
 
@@ -16,7 +16,7 @@ table! {
     /// the host has several threads, this number of a VM's vCPUs are the threads of one virtual processor.
     pub(crate) struct PowerVmKeys {
         /// Dispatch window, 1ms to 1s.
-        window: At<Time> = "10ms",
+        window: Placed<Time> = "10ms",
     }
 }
 

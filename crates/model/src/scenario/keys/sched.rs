@@ -7,7 +7,7 @@ use vcoop_sched::config::{
 
 use crate::diagnostic::{Collector, Span};
 use crate::plan::Ns;
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Period, Span1, Time, show};
 use crate::toml_read::value::{Int, choice};
@@ -140,66 +140,66 @@ table! {
     pub(crate) struct SchedKeys {
         /// The scheduler: Linux's, credit1 or PowerVM's; guests have Linux's. All other keys of this table are about
         /// Linux's: the others have the tables `[host.credit1]` and `[host.powervm]`.
-        class: At<ClassKind> = "linux",
+        class: Placed<ClassKind> = "linux",
         /// Fair class.
-        fair: At<FairKind> = "eevdf",
+        fair: Placed<FairKind> = "eevdf",
         /// CFS: period in which every runnable entity should run once. Kernel: 6 ms, scaled.
-        sched_latency: Option<At<Span1>>,
+        sched_latency: Option<Placed<Span1>>,
         /// CFS: no slice is shorter. Kernel: 0.75 ms, scaled.
-        min_granularity: Option<At<Span1>>,
+        min_granularity: Option<Placed<Span1>>,
         /// CFS: lead in virtual time that a waking entity needs to preempt. Kernel: 1 ms, scaled.
-        wakeup_granularity: Option<At<Time>>,
+        wakeup_granularity: Option<Placed<Time>>,
         /// CFS: place a sleeper half a latency behind rather than a whole one. Kernel: true.
-        gentle_sleepers: Option<At<bool>>,
+        gentle_sleepers: Option<Placed<bool>>,
         /// EEVDF: request size of an entity without a slice of its own. Kernel: 0.7 ms, 0.75 ms until 6.14, scaled.
-        base_slice: Option<At<Span1>>,
+        base_slice: Option<Placed<Span1>>,
         /// EEVDF: the running entity keeps the CPU until its slice is used or it is not eligible.
         /// Kernel: true.
-        run_to_parity: Option<At<bool>>,
+        run_to_parity: Option<Placed<bool>>,
         /// EEVDF: a waking entity with a shorter slice ends the protection of `run_to_parity`. Kernel: true since 6.12.
-        preempt_short: Option<At<bool>>,
+        preempt_short: Option<Placed<bool>>,
         /// EEVDF: keep lag across sleep. Kernel: true.
-        place_lag: Option<At<bool>>,
+        place_lag: Option<Placed<bool>>,
         /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true since 6.12.
-        delay_dequeue: Option<At<bool>>,
+        delay_dequeue: Option<Placed<bool>>,
         /// EEVDF: a thread that yields (`sched_yield`, and a vCPU that yields to another one) gives up the rest of its
         /// request, if it is eligible. False: only its deadline moves, further with each yield. Kernel: true with
         /// eevdf and eevdf-7.3, and in stable updates from 6.6.120, 6.12.63, 6.17.13 and 6.18.2 on; false with the other releases.
-        yield_forfeits: Option<At<bool>>,
+        yield_forfeits: Option<Placed<bool>>,
         /// EEVDF: if others wait, a timer ends the running entity's request when it is used up (HRTICK). False: the
         /// next tick does. Kernel: true with eevdf-7.3; on x86 since 7.1.
-        hrtick: Option<At<bool>>,
+        hrtick: Option<Placed<bool>>,
         /// EEVDF: a thread that yields to another one of its CPU (`kvm_vcpu_on_spin`, `pv_sched_yield`) gets a penalty
         /// in virtual time, once in 6 ms on each CPU, as posted in December 2025 ("vCPU debooster"). Kernel: none has
         /// it.
-        yield_penalty: Option<At<bool>>,
+        yield_penalty: Option<Placed<bool>>,
         /// Slice of SCHED_RR.
-        rr_slice: At<Span1> = "100ms",
+        rr_slice: Placed<Span1> = "100ms",
         /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
         /// and eevdf-6.6, else `fair-server`.
-        rt_guard: Option<At<GuardKind>>,
+        rt_guard: Option<Placed<GuardKind>>,
         /// RT time allowed in a period (default with throttle and both: 95 % of it), or fair time granted in one
         /// (with fair-server: 5 %). With `both` the fair server grants what is left of the period.
-        rt_runtime: Option<At<Span1>>,
+        rt_runtime: Option<Placed<Span1>>,
         /// The period of `rt_runtime`. Default: 1s.
-        rt_period: Option<At<Period>>,
+        rt_period: Option<Placed<Period>>,
         /// Admission control of SCHED_DEADLINE: reservations may take 95 % of the CPUs, less what fair
         /// servers have, and their threads may not be confined to some CPUs. False is Linux's
         /// `sched_rt_runtime_us = -1`.
-        dl_admission: At<bool> = "true",
+        dl_admission: Placed<bool> = "true",
         /// A timer throttles a deadline thread when its runtime is used up, as with the kernel's feature HRTICK_DL.
         /// False: the next tick does. Kernel: true with eevdf-7.3; on x86 since 7.1.
-        dl_hrtick: Option<At<bool>>,
+        dl_hrtick: Option<Placed<bool>>,
         /// Balance load on the tick.
-        balance_periodic: At<bool> = "true",
+        balance_periodic: Placed<bool> = "true",
         /// Pull when a CPU is about to go idle.
-        balance_newidle: At<bool> = "true",
+        balance_newidle: Placed<bool> = "true",
         /// An entity that ran within this time is cache-hot, and balancing does not pull it at first.
-        migration_cost: At<Time> = "500us",
+        migration_cost: Placed<Time> = "500us",
         /// Busiest must exceed local by this many percent, 117 meaning 17 % more.
-        imbalance_pct: At<Int<100, 1000>> = "117",
+        imbalance_pct: Placed<Int<100, 1000>> = "117",
         /// A busy CPU balances this many times less often than an idle one.
-        busy_factor: At<Int<1, 1024>> = "16",
+        busy_factor: Placed<Int<1, 1024>> = "16",
     }
 }
 
@@ -253,8 +253,9 @@ impl SchedKeys {
             Release::Cfs(release) => {
                 refuse_foreign(&eevdf_only, "eevdf", "cfs", errors);
                 let kernel = CfsTunables::of(release, cpus);
-                let ns =
-                    |key: &Option<At<Span1>>, default| key.as_ref().map_or(default, |k| k.value.0);
+                let ns = |key: &Option<Placed<Span1>>, default| {
+                    key.as_ref().map_or(default, |k| k.value.0)
+                };
                 let granularity = self.wakeup_granularity.as_ref().map(|k| k.value.0);
                 Fair::Cfs(CfsTunables {
                     release,
@@ -317,7 +318,7 @@ impl SchedKeys {
     }
 }
 
-fn or(key: &Option<At<bool>>, default: bool) -> bool {
+fn or(key: &Option<Placed<bool>>, default: bool) -> bool {
     key.as_ref().map_or(default, |k| k.value)
 }
 
@@ -333,6 +334,6 @@ fn refuse_foreign(keys: &[(&str, Option<Span>)], owner: &str, fair: &str, errors
 }
 
 /// The period of a tick rate.
-pub(crate) fn tick_ns(hz: &At<Int<10, 10_000>>) -> Ns {
+pub(crate) fn tick_ns(hz: &Placed<Int<10, 10_000>>) -> Ns {
     1_000_000_000 / hz.value.get()
 }

@@ -4,7 +4,7 @@ use crate::plan::{Milestone, Ns, Score};
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Period, Span1, Time, time_pattern};
 use crate::toml_read::value::{Int, Name, choice};
-use crate::toml_read::{At, Text};
+use crate::toml_read::{Placed, Text};
 
 table! {
     /// VMs created during the run, batch by batch (a boot storm). For each VM the toolstack is called
@@ -12,34 +12,34 @@ table! {
     /// kind = "boot" ends with VMLogin.
     pub(crate) struct StormKeys {
         /// Name; `--set` and views refer to it.
-        name: At<Name>,
+        name: Placed<Name>,
         /// The VMs: all copies of this one.
-        vm: At<String>,
+        vm: Placed<String>,
         /// Number of VMs in a batch.
-        batch: At<Int<1, 1024>> = "1",
+        batch: Placed<Int<1, 1024>> = "1",
         /// Milestone that all VMs of a batch must reach before the next batch begins.
-        next: At<Milestone> = "login",
+        next: Placed<Milestone> = "login",
         /// The next VM comes as soon as one VM has reached the milestone `next`, so that `batch` VMs are starting at
         /// any time.
-        rolling: At<bool> = "false",
+        rolling: Placed<bool> = "false",
         /// When the first batch begins, from the start of the warm-up; not before its end. Default: at its end.
-        start: Option<At<Time>>,
+        start: Option<Placed<Time>>,
         /// Time from a batch's end to the next one's begin.
-        gap: At<Time> = "0s",
+        gap: Placed<Time> = "0s",
         /// Server that is called for each VM (domain build): `host.LOAD` or `VM.TASK`; of several copies
         /// each in turn. Default: building takes no time.
-        toolstack: Option<At<String>>,
+        toolstack: Option<Placed<String>>,
         /// Calls of `backend` for each VM's devices, after the toolstack's.
-        devices: At<Int<0, 1024>> = "0",
+        devices: Placed<Int<0, 1024>> = "0",
         /// Server that they call.
-        backend: Option<At<String>>,
+        backend: Option<Placed<String>>,
         /// Density: how many VMs are logged in before the response times of their tasks of kind =
         /// "desktop" pass this limit. Default: no limit, and no density in the result.
-        limit: Option<At<Span1>>,
+        limit: Option<Placed<Span1>>,
         /// Statistic of the response times that is compared with the limit.
-        score: At<Score> = "p95",
+        score: Placed<Score> = "p95",
         /// Only actions that begin within this time after a login count. Default: until the next login.
-        window: Option<At<Span1>>,
+        window: Option<Placed<Span1>>,
     }
 }
 
@@ -85,19 +85,19 @@ table! {
     /// A view of single runs beside the series; in the result it is that of the first repeat.
     pub(crate) struct ViewKeys {
         /// What it shows.
-        kind: At<ViewKind>,
+        kind: Placed<ViewKind>,
         /// scatter: the series, as `[[probe]]` names it.
-        probe: Option<At<String>>,
+        probe: Option<Placed<String>>,
         /// scatter: most samples kept.
-        most: At<Int<1, 10_000_000>> = "100_000",
+        most: Placed<Int<1, 10_000_000>> = "100_000",
         /// intervals: pCPU. Default: the first on which the VM of `at` runs from then on.
-        pcpu: Option<At<Int<0, 1023>>>,
+        pcpu: Option<Placed<Int<0, 1023>>>,
         /// intervals: begin of the view: a time from the start of the warm-up, or "start 20", "login 20"
         /// for the twentieth VM of a storm.
-        at: Option<At<StartText>>,
+        at: Option<Placed<StartText>>,
         /// intervals: the storm of `at`. Default: the only one.
-        storm: Option<At<String>>,
+        storm: Option<Placed<String>>,
         /// intervals: length of the view.
-        length: At<Period> = "20ms",
+        length: Placed<Period> = "20ms",
     }
 }

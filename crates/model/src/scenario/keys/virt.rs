@@ -5,9 +5,9 @@ use vcoop_policy::govern::Kind;
 
 use crate::diagnostic::Span;
 use crate::plan::virt::{
-    ApicVirt, ExitsOff, GuestIdle, GuestTimer, IpiPath, SpinLocks, TimerMode, Told, Virt,
+    ApicVirt, ExitsOff, GuestIdle, GuestTimer, IpiPath, PreemptedReport, SpinLocks, TimerMode, Virt,
 };
-use crate::toml_read::At;
+use crate::toml_read::Placed;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{NohzCpus, Percent, Skew, Span1, Time};
 use crate::toml_read::value::{Factor, Int, choice};
@@ -21,7 +21,7 @@ macro_rules! virt_keys {
         table! {
             /// How a VM is virtualised.
             pub(crate) struct VirtKeys {
-                $( $(#[doc = $doc])+ $key: Option<At<$type>>, )+
+                $( $(#[doc = $doc])+ $key: Option<Placed<$type>>, )+
             }
         }
 
@@ -38,13 +38,13 @@ macro_rules! virt_keys {
 
             /// The keys that are written, and where.
             pub(crate) fn given(&self) -> Vec<(&'static str, Span)> {
-                let all = [$( (stringify!($key), At::span_of(&self.$key)) ),+];
+                let all = [$( (stringify!($key), Placed::span_of(&self.$key)) ),+];
                 all.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
             }
 
             /// Puts what is written over what there is, in the order in which the keys are declared.
             pub(crate) fn apply(&self, virt: &mut Virt) {
-                $( if let Some(At { value: $value, .. }) = &self.$key {
+                $( if let Some(Placed { value: $value, .. }) = &self.$key {
                     let $virt = &mut *virt;
                     $put;
                 } )+
@@ -183,7 +183,7 @@ virt_keys! {
     exit_fastpath: bool => |virt, on| virt.apic.fastpath = *on,
     /// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`), of "hlt", "mwait", "pause",
     /// "cstate". Default: none.
-    disable_exits: Vec<At<ExitKind>> => |virt, list| {
+    disable_exits: Vec<Placed<ExitKind>> => |virt, list| {
         let off = |kind| list.iter().any(|at| at.value == kind);
         virt.exits_off = ExitsOff {
             hlt: off(ExitKind::Hlt),
@@ -287,7 +287,7 @@ virt_keys! {
     /// halted ones (`away`, older KVM). `vcpu_is_preempted`, `tlb_shootdown = "pv"` and `pv_sched_yield` use this flag.
     /// Default: interrupted. In a PowerVM pool Linux goes by cores (`core`): if one thread of a core was preempted, all
     /// threads of the core count as preempted, including idle ones.
-    preempted_flag: Told => |virt, told| virt.spin.told = *told,
+    preempted_flag: PreemptedReport => |virt, told| virt.spin.told = *told,
     /// A waiter for a pv spinlock halts also if the vCPU of the one before it in line is preempted, as in guests
     /// from Linux 4.11 to 5.3. Default: false.
     wait_early_preempted: bool => |virt, on| virt.spin.early_if_preempted = *on,

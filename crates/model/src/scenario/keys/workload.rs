@@ -11,16 +11,16 @@ mod routine;
 
 use crate::diagnostic::nearest;
 use crate::plan::Dist;
-use crate::toml_read::table::{Flat, table};
+use crate::toml_read::table::{SharedKeys, table};
 use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, time_pattern};
 use crate::toml_read::value::{Factor, Int, Name, choice};
-use crate::toml_read::{At, Reader, Table, TableSchema, Text};
+use crate::toml_read::{Placed, Reader, Table, TableSchema, Text};
 use vcoop_sched::config::Policy;
 
 pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
-    Barrier, Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
-    SectionKeys, StepKeys, Through, TimerBench, TimerWait,
+    Barrier, Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, MessageChannel, Pipe,
+    RtApp, Schbench, SectionKeys, StepKeys, TimerBench, TimerWait,
 };
 
 /// When a task starts.
@@ -54,28 +54,28 @@ table! {
     /// Keys of every workload.
     pub(crate) struct CommonKeys {
         /// Name; probes, `--set` and reports refer to it.
-        name: At<Name>,
+        name: Placed<Name>,
         /// False: it is left out of the scenario. A matrix can vary it.
-        enabled: At<bool> = "true",
+        enabled: Placed<bool> = "true",
         /// Copies, named NAME/0, NAME/1, ... when there are several.
-        count: At<Int<1, 1024>> = "1",
+        count: Placed<Int<1, 1024>> = "1",
         /// Scheduling policy. Default: that of the file for threads of a capture or of rt-app, else other.
-        policy: Option<At<Policy>>,
+        policy: Option<Placed<Policy>>,
         /// CPUs it may use: pCPUs for a load, vCPUs for a guest task. If it is "all", threads of rt-app keep the
         /// CPUs of their file, and those of a capture with cpu_map = "wrap".
-        cpus: At<CpuList> = "all",
+        cpus: Placed<CpuList> = "all",
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program. With 0s the simulator draws a time of the warm-up's
         /// first 100 ms for each task; threads of a capture or of rt-app start together.
-        start: At<StartTime> = "0s",
+        start: Placed<StartTime> = "0s",
         /// The `[[group]]` that its threads are in (loads only). Default: none.
-        group: Option<At<Name>>,
+        group: Option<Placed<Name>>,
         /// Process that it is a thread of (guests only): tasks of one process share an address space, which is what
         /// TLB flushes are about. Default: each name is a process.
-        process: Option<At<Name>>,
+        process: Option<Placed<Name>>,
         /// Timer slack of its sleeps. Default: 0 under fifo, rr and deadline, for cyclictest, ping and timer-bench,
         /// which set it so, and for servers and desktops, whose sleeps no timer ends; else 50 us, as in Linux.
-        slack: Option<At<Time>>,
+        slack: Option<Placed<Time>>,
     }
 }
 
@@ -93,13 +93,13 @@ table! {
     /// Wakes up at a period. Measures how late each wake-up is.
     pub(crate) struct Cyclictest {
         /// Period.
-        interval: At<Period> = "1ms",
+        interval: Placed<Period> = "1ms",
         /// Each copy's period is longer than the previous copy's by this (`-d`).
-        distance: At<Time> = "0us",
+        distance: Placed<Time> = "0us",
         /// Due times: absolute, or counted from the end of the last work.
-        mode: At<CyclicMode> = "absolute",
+        mode: Placed<CyclicMode> = "absolute",
         /// CPU time after each wake-up.
-        work: At<Dist> = "5us",
+        work: Placed<Dist> = "5us",
     }
 }
 
@@ -107,12 +107,12 @@ table! {
     /// Uses the CPU all the time.
     pub(crate) struct Hog {
         /// Share of its time that it spends in kernel sections.
-        kernel: At<Percent<100>> = "0%",
+        kernel: Placed<Percent<100>> = "0%",
         /// Length of a kernel section.
-        section: At<Dist> = "exp 50us",
+        section: Placed<Dist> = "exp 50us",
         /// Of the host: on a live one `stress-ng` does the work, by this `--cpu-method`. It must be installed there. In
         /// the simulator it is like any other hog.
-        stress_ng: Option<At<Name>>,
+        stress_ng: Option<Placed<Name>>,
     }
 }
 
@@ -120,17 +120,17 @@ table! {
     /// Runs for a fixed part of each period.
     pub(crate) struct Duty {
         /// Period.
-        period: At<Period> = "10ms",
+        period: Placed<Period> = "10ms",
         /// CPU time in each period. Instead of `util`.
-        on: Option<At<Span1>>,
+        on: Option<Placed<Span1>>,
         /// CPU time as a share of the period. Default, without `on`: 50%.
-        util: Option<At<Percent<100>>>,
+        util: Option<Placed<Percent<100>>>,
         /// Periods start at multiples of the period. A period that begins before the previous period's work has ended
         /// is left out. False: a sleep follows the work. With util = "100%" there is no sleep.
-        phase_locked: At<bool> = "true",
+        phase_locked: Placed<bool> = "true",
         /// `on` is time by the clock, as `stress-ng --timeout`, and not CPU time. It comes first in each period. Needs
         /// `phase_locked`.
-        by_clock: At<bool> = "false",
+        by_clock: Placed<bool> = "false",
     }
 }
 
@@ -138,14 +138,14 @@ table! {
     /// Runs and sleeps for random times.
     pub(crate) struct Bursty {
         /// CPU time of a burst.
-        burst: At<Dist> = "exp 4ms",
+        burst: Placed<Dist> = "exp 4ms",
         /// Sleep between bursts.
-        idle: At<Dist> = "exp 6ms",
+        idle: Placed<Dist> = "exp 6ms",
         /// Server that it calls after each burst, and whose answer it waits for: `host.LOAD` or
         /// `VM.TASK`. Of several copies on both sides, copy n calls copy n modulo the servers.
-        server: Option<At<String>>,
+        server: Option<Placed<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
@@ -154,15 +154,15 @@ table! {
     /// sometimes a short sleep.
     pub(crate) struct Stress {
         /// User compute between system calls.
-        user: At<Dist> = "exp 400us",
+        user: Placed<Dist> = "exp 400us",
         /// A system call.
-        kernel: At<Dist> = "exp 20us",
+        kernel: Placed<Dist> = "exp 20us",
         /// Rounds of the two before a long section.
-        rounds: At<Int<1, 64>> = "16",
+        rounds: Placed<Int<1, 64>> = "16",
         /// A long kernel section (page reclaim, truncation, ...).
-        long: At<Dist> = "exp 300us max 2ms",
+        long: Placed<Dist> = "exp 300us max 2ms",
         /// Sleep after the long section (waiting for a lock, a pipe, a disk).
-        sleep: At<Dist> = "exp 200us",
+        sleep: Placed<Dist> = "exp 200us",
     }
 }
 
@@ -171,11 +171,11 @@ table! {
     /// thread at the frame rate, workers (script compilation, garbage collection).
     pub(crate) struct Browser {
         /// System call after a burst of any thread.
-        syscall: At<Dist> = "exp 30us",
+        syscall: Placed<Dist> = "exp 30us",
         /// Frame period.
-        frame: At<Period> = "16667us",
+        frame: Placed<Period> = "16667us",
         /// Workers.
-        workers: At<Int<0, 64>> = "3",
+        workers: Placed<Int<0, 64>> = "3",
     }
 }
 
@@ -218,17 +218,17 @@ table! {
     /// Measures how late each callback begins.
     pub(crate) struct Audio {
         /// Frames a second.
-        rate: At<Int<1_000, 1_000_000>> = "48000",
+        rate: Placed<Int<1_000, 1_000_000>> = "48000",
         /// A burst: what the device takes at once, and so the time between callbacks.
-        period: At<AudioTime> = "96 frames",
+        period: Placed<AudioTime> = "96 frames",
         /// Audio queued ahead of the device.
-        buffer: At<AudioTime> = "192 frames",
+        buffer: Placed<AudioTime> = "192 frames",
         /// CPU time of a callback.
-        work: At<Dist> = "200us",
+        work: Placed<Dist> = "200us",
         /// What wakes it. Default: a device in a guest, a timer on the host.
-        source: Option<At<AudioSource>>,
+        source: Option<Placed<AudioSource>>,
         /// vCPU that takes the device's interrupt.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
@@ -236,14 +236,14 @@ table! {
     /// A server: waits for calls, uses the CPU for each in the order of their arrival, and answers it.
     pub(crate) struct Server {
         /// CPU time of a call.
-        work: At<Dist> = "2us",
+        work: Placed<Dist> = "2us",
         /// Sleep after the work and before the answer, as for a disk. Later calls wait meanwhile; several copies serve
         /// in parallel.
-        wait: At<Dist> = "0us",
+        wait: Placed<Dist> = "0us",
         /// What it does under a lock for each call, before the work.
-        guarded: Flat<SectionKeys>,
+        guarded: SharedKeys<SectionKeys>,
         /// vCPU that takes the interrupts of calls from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
@@ -253,19 +253,19 @@ table! {
     pub(crate) struct Ping {
         /// Server that it calls: `host.LOAD` or `VM.TASK`; of several copies `VM.TASK/0`, or without
         /// the number copy n modulo the servers.
-        server: At<String>,
+        server: Placed<String>,
         /// Period.
-        interval: At<Period> = "1ms",
+        interval: Placed<Period> = "1ms",
         /// CPU time after each answer.
-        work: At<Dist> = "0us",
+        work: Placed<Dist> = "0us",
         /// vCPU that takes the interrupts of answers from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
 choice! {
     /// What a VM does when it has booted.
-    pub(crate) enum Then {
+    pub(crate) enum AfterBoot {
         /// Its tasks with start = "login".
         Tasks = "tasks",
         /// A CPU loop, and none of these tasks.
@@ -279,20 +279,20 @@ table! {
     /// Boots, until VMLogin: rounds of a burst of compute and an I/O call, sometimes with a longer burst (guests only).
     pub(crate) struct Boot {
         /// Rounds.
-        rounds: At<Int<1, 10_000_000>> = "1000",
+        rounds: Placed<Int<1, 10_000_000>> = "1000",
         /// CPU time before each call.
-        burst: At<Dist> = "exp 10us",
+        burst: Placed<Dist> = "exp 10us",
         /// Rounds from one longer burst to the next; 0: there are none.
-        every: At<Int<0, 10_000_000>> = "0",
+        every: Placed<Int<0, 10_000_000>> = "0",
         /// CPU time of a longer burst, besides the round's own.
-        long: At<Dist> = "exp 1ms",
+        long: Placed<Dist> = "exp 1ms",
         /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
         /// servers. Default: no I/O.
-        server: Option<At<String>>,
+        server: Option<Placed<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
         /// Work after VMLogin.
-        then: At<Then> = "tasks",
+        then: Placed<AfterBoot> = "tasks",
     }
 }
 
@@ -302,16 +302,16 @@ table! {
     /// the thinking to the end of the last burst.
     pub(crate) struct Desktop {
         /// Time between two actions.
-        think: At<Dist> = "exp 2s",
+        think: Placed<Dist> = "exp 2s",
         /// Bursts of an action.
-        bursts: At<Int<1, 100_000>> = "20",
+        bursts: Placed<Int<1, 100_000>> = "20",
         /// CPU time of a burst.
-        burst: At<Dist> = "exp 1ms",
+        burst: Placed<Dist> = "exp 1ms",
         /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies, caller n calls copy n modulo the
         /// servers. Default: no I/O.
-        server: Option<At<String>>,
+        server: Option<Placed<String>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
@@ -329,21 +329,21 @@ table! {
     /// Threads of a recorded machine, played back: their CPU demand, sleeps and wake-ups.
     pub(crate) struct Capture {
         /// A capture file, relative to the scenario's, or `builtin:NAME`.
-        file: At<String>,
+        file: Placed<String>,
         /// CPU demand times this; sleeps stay.
-        scale: At<Factor> = "1.0",
+        scale: Placed<Factor> = "1.0",
         /// Start again at the end.
-        r#loop: At<bool> = "true",
+        r#loop: Placed<bool> = "true",
         /// Only this many threads, those with the most CPU demand.
-        threads: Option<At<Int<1, 100_000>>>,
+        threads: Option<Placed<Int<1, 100_000>>>,
         /// Spread the threads' starts evenly over this time.
-        jitter: At<Time> = "0s",
+        jitter: Placed<Time> = "0s",
         /// What becomes of captured CPU bindings.
-        cpu_map: At<CpuMap> = "free",
+        cpu_map: Placed<CpuMap> = "free",
         /// The capture is of the thread of a vCPU (guests only). The time for exits, the guest's kernel and switches is
         /// part of the captured runs, and is not added to them. The simulated thread wakes up at the captured times,
         /// even if it was delayed.
-        of_vcpu: At<bool> = "false",
+        of_vcpu: Placed<bool> = "false",
     }
 }
 
@@ -433,9 +433,9 @@ pub(crate) struct Workload {
 fn read_workload(reader: &mut Reader<'_>, guest: bool) -> Option<Workload> {
     let words: Vec<&str> =
         Kind::WORDS.iter().copied().filter(|word| guest || !GUEST_ONLY.contains(word)).collect();
-    let word: Option<At<String>> = reader.field("kind", "").flatten();
+    let word: Option<Placed<String>> = reader.field("kind", "").flatten();
     let common = CommonKeys::read_fields(reader);
-    let Some(At { value: word, span }) = word else {
+    let Some(Placed { value: word, span }) = word else {
         if reader.table.get("kind").is_none() {
             let help = format!("add `kind = ...`, one of {}", words.join(", "));
             reader.errors.error_help(reader.span, "missing key `kind`", help);

@@ -6,7 +6,7 @@ use vcoop_sched::config::Policy;
 use super::*;
 use crate::builtin::builtin_scenarios;
 use crate::dist::Dist;
-use crate::plan::{Moment, Program, RogueStep, Target};
+use crate::plan::{Program, RogueStep, SampleEnd, Target};
 use crate::scenario::keys::storm::StartText;
 use crate::scenario::keys::texts::CpuMax;
 use crate::scenario::keys::workload::{AudioTime, StartTime};
@@ -34,7 +34,7 @@ fn all_parse_and_give_plans_that_survive_serialisation() {
                 };
                 // Tasks of a routine have one series, and a timer's interrupt one of its own.
                 let probed = probe.probe.strip_suffix(".interrupt");
-                assert_eq!(probed.is_some(), probe.moment == Moment::Interrupt);
+                assert_eq!(probed.is_some(), probe.moment == SampleEnd::Interrupt);
                 let probed = probed.unwrap_or(&probe.probe);
                 let named = [&task.name, &task.label].map(|name| probed.ends_with(name));
                 assert!(named.contains(&true), "{}", probe.probe);

@@ -5,7 +5,7 @@ use vcoop_sched::config::Topology;
 
 use super::*;
 use crate::plan::TimelineAction;
-use crate::plan::virt::{SpinLocks, Told};
+use crate::plan::virt::{PreemptedReport, SpinLocks};
 
 const POOL: &str = r#"
 name = "pool"
@@ -112,7 +112,10 @@ fn keys_of_others_are_refused() {
     let confer = elsewhere.replacen("weight = 200", "spinlocks = \"confer\"", 1);
     says(&confer, &["`spinlocks = \"confer\"` needs a shared processor pool"]);
     let told = |text: &str| plan_of(text).vms.iter().map(|vm| vm.virt.spin.told).next();
-    assert_eq!((told(POOL), told(&elsewhere)), (Some(Told::Core), Some(Told::Interrupted)));
+    assert_eq!(
+        (told(POOL), told(&elsewhere)),
+        (Some(PreemptedReport::Core), Some(PreemptedReport::Interrupted))
+    );
     let core = elsewhere.replacen("weight = 200", "preempted_flag = \"core\"", 1);
     says(&core, &["`preempted_flag = \"core\"` needs a shared processor pool"]);
     refused("pcpus = 8", "pcpus = 8\ntick_hz = 100", "tick_hz", "needs Linux's scheduler");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
 use crate::plan::{
-    Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Room, Section, Target,
+    Act, Dist, IpiTo, LockKind, Mode, Phase, Program, QueueRoom, SampleEnd, Section, Target,
 };
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
@@ -216,7 +216,7 @@ fn copies_meet_at_a_barrier() {
 #[test]
 fn a_pipe_has_more_room_than_a_socket() {
     let plan = guest("kind = 'groups'\ngroups = 1\nthrough = 'pipe'");
-    let posts = |act: &Act| matches!(act, Act::Post { room: Room::Pipe(640), .. });
+    let posts = |act: &Act| matches!(act, Act::Post { room: QueueRoom::Pipe(640), .. });
     assert!(acts(&plan.vms[0].tasks[0].program).iter().any(posts));
 }
 
@@ -230,7 +230,7 @@ fn everybody_in_a_group_knows_the_others() {
         let peers: Vec<usize> = acts(&task.program)
             .iter()
             .filter_map(|act| match act {
-                Act::Post { peer, room: Room::Socket(278) } => Some(*peer as usize),
+                Act::Post { peer, room: QueueRoom::Socket(278) } => Some(*peer as usize),
                 _ => None,
             })
             .collect();
@@ -252,7 +252,7 @@ fn a_fixed_rate_wakes_workers_in_batches() {
     let plan = guest(&format!("{keys}interval = '40ms'\nbatch = 2"));
     let tasks = &plan.vms[0].tasks;
     let pause = || Act::Do(Phase::Sleep { time: Dist::Const(40_000_000) });
-    let post = |peer| [run(1_000, Mode::User), Act::Post { peer, room: Room::List }];
+    let post = |peer| [run(1_000, Mode::User), Act::Post { peer, room: QueueRoom::List }];
     let batch = |peers: [u32; 2]| [vec![pause()], peers.map(post).concat()].concat();
     // Peers 0 and 1 are the messengers; each has three workers, and after three batches all have had two requests.
     let first = [batch([2, 3]), batch([4, 2]), batch([3, 4])].concat();
@@ -291,7 +291,7 @@ fn a_timer_bench_has_no_slack() {
     assert_eq!(acts(&plan.vms[0].tasks[0].program)[0], timer);
     assert_eq!(plan.vms[0].tasks[0].timer_slack_ns, 0);
     let probes: Vec<_> = plan.probes.iter().map(|p| (&*p.probe, p.moment)).collect();
-    assert_eq!(probes, [("g.x", Moment::Task), ("g.x.interrupt", Moment::Interrupt)]);
+    assert_eq!(probes, [("g.x", SampleEnd::Task), ("g.x.interrupt", SampleEnd::Interrupt)]);
     refused("[[load]]\nname = 'x'\nkind = 'timer-bench'\n", "no kind `timer-bench` on the host");
 }
 

@@ -8,7 +8,7 @@ use vcoop_experiment::result::{Document, LatencySeries, Statistic};
 use super::Group;
 use super::lanes::{Panel, across_words, panels, panels_across, probes};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
+use crate::chart::{Axis, Chart, Layer, LegendSymbol, Scale, Table, Unit, Whisker};
 
 /// Bins of a drawn histogram by octave.
 const PER_OCTAVE: f64 = 4.0;
@@ -72,7 +72,7 @@ fn slower_panel(document: &Document, probe: &str, panel: &Panel, x: Axis, y: Axi
     };
     for lane in &panel.lanes {
         let Some(series) = lane.latency(document, probe) else { continue };
-        chart.legend.push(lane.key(Sign::Line));
+        chart.legend.push(lane.key(LegendSymbol::Line));
         let mut row = vec![lane.label.clone(), series.count.to_string()];
         row.extend(QUANTILES.iter().map(|q| format::maybe_time(series.statistic(q.2).0)));
         row.push(format::maybe_time(series.max));
@@ -188,7 +188,7 @@ fn histogram(panel: &Panel, bins: &[Option<BTreeMap<i32, f64>>], x: Axis, y: Axi
                 points.push((bin_from(bin + 1), bottom));
             }
         }
-        chart.line(lane.key(Sign::Line), points, true);
+        chart.line(lane.key(LegendSymbol::Line), points, true);
     }
     chart.table = Table::new(&header);
     let every: BTreeSet<i32> = columns.iter().flat_map(|bins| bins.keys().copied()).collect();
@@ -241,7 +241,7 @@ fn quantile_dots(document: &Document, probe: &str, panel: &Panel, y: Axis) -> Ch
     let (mut layers, mut legend) = (Vec::new(), Vec::new());
     let width = 0.8 / found.len().max(1) as f64;
     for (n, (lane, series)) in found.iter().enumerate() {
-        legend.push(lane.key(Sign::Dot));
+        legend.push(lane.key(LegendSymbol::Dot));
         let mut marks = Vec::new();
         for (group, quantile) in shown.iter().enumerate() {
             let (Some(value), interval) = series.statistic(quantile.2) else { continue };

@@ -7,7 +7,7 @@ use vcoop_model::distinct;
 
 use super::Group;
 use super::lanes::{Lane, across_words, panels_across, probes, titled};
-use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
+use crate::chart::{Axis, Chart, Layer, LegendSymbol, Scale, Table, Unit, Whisker};
 
 /// Ratios beyond these are drawn at the edge.
 const EDGES: [f64; 2] = [1e-3, 1e3];
@@ -148,7 +148,7 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
     }
     // A policy that was not run has no dot to explain.
     let ran = lanes.iter().zip(&whiskers).filter(|(_, whiskers)| !whiskers.is_empty());
-    let legend = ran.map(|(lane, _)| lane.key(Sign::Dot)).collect();
+    let legend = ran.map(|(lane, _)| lane.key(LegendSymbol::Dot)).collect();
     let mut layers = vec![Layer::Rule { at: 1.0, label: String::new() }];
     layers.extend(
         lanes

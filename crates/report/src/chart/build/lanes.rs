@@ -9,7 +9,7 @@ use vcoop_experiment::params;
 use vcoop_experiment::result::{Document, Key, LatencySeries, Params, Place};
 use vcoop_model::distinct;
 
-use crate::chart::{Key as LegendKey, Sign, Slot};
+use crate::chart::{Key as LegendKey, LegendSymbol, Slot};
 
 /// Most lines in one chart.
 const MOST_LANES: usize = 8;
@@ -80,7 +80,7 @@ impl Lane {
     }
 
     /// Its entry in a legend.
-    pub(crate) fn key(&self, sign: Sign) -> LegendKey {
+    pub(crate) fn key(&self, sign: LegendSymbol) -> LegendKey {
         LegendKey { slot: self.slot, sign, label: self.label.clone() }
     }
 }

@@ -1,6 +1,6 @@
 //! Pairs of values, one in each row: two dots with a line between them.
 
-use crate::chart::{Axis, Chart, Key, Layer, Sign, Slot, Table};
+use crate::chart::{Axis, Chart, Key, Layer, LegendSymbol, Slot, Table};
 
 pub(super) struct Pair {
     pub(super) label: String,
@@ -34,7 +34,7 @@ pub(super) fn chart(
         ..Chart::new(0.0, x, Axis::rows(depth, ticks))
     };
     for (n, name) in names.into_iter().enumerate() {
-        let key = Key { slot: Slot::Series(n), sign: Sign::Dot, label: name.to_owned() };
+        let key = Key { slot: Slot::Series(n), sign: LegendSymbol::Dot, label: name.to_owned() };
         let points = pairs.iter().filter_map(|pair| Some((pair.values[n]?, pair.at))).collect();
         chart.dots(key, points, 7.0);
     }

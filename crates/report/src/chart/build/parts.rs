@@ -9,7 +9,7 @@ use vcoop_model::recording::Part;
 use super::Group;
 use super::lanes::{Lane, panels, probes};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, Layer, LegendSymbol, Rect, Scale, Slot, Table, Unit};
 use crate::parts::{self, words};
 
 /// Parts from the bottom of a stack to its top: the host's first.
@@ -83,7 +83,7 @@ fn named(lane: &Lane, place: &str) -> String {
 }
 
 fn key(part: Part) -> Key {
-    Key { slot: Slot::Part(part as usize), sign: Sign::Box, label: words(part).to_owned() }
+    Key { slot: Slot::Part(part as usize), sign: LegendSymbol::Box, label: words(part).to_owned() }
 }
 
 fn bands(series: &LatencySeries) -> &[SizeBand] {

@@ -6,7 +6,7 @@ use vcoop_model::distinct;
 
 use super::pairs::{self, Pair};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, LegendSymbol, Scale, Slot, Table, Unit};
 use crate::reproduce::units;
 
 /// Most pairs of dots in one chart.
@@ -105,7 +105,8 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
         ..Chart::new(200.0, x, y)
     };
     for (slot, (label, points)) in lines.into_iter().enumerate() {
-        let key = Key { slot: Slot::Series(slot), sign: Sign::Line, label: label.to_owned() };
+        let key =
+            Key { slot: Slot::Series(slot), sign: LegendSymbol::Line, label: label.to_owned() };
         chart.line(key, points, true);
     }
     let percent = |share: f64| format!("{} %", format::digits(share * 100.0));

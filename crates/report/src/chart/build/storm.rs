@@ -10,7 +10,7 @@ use super::Group;
 use super::lanes::{panels, place_words, titled};
 use super::time::seconds;
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, Layer, LegendSymbol, Rect, Scale, Slot, Table, Unit};
 
 /// Most rows of an interval view; the threads that ran least share one.
 const MOST_ROWS: usize = 14;
@@ -43,7 +43,7 @@ pub(super) fn curves(document: &Document) -> Group {
             for lane in &panel.lanes {
                 let Some(curve) = of().find(|c| lane.is_at(&c.place)) else { continue };
                 let points = curve.points.iter().map(|p| (f64::from(p.vm), p.mean_s)).collect();
-                chart.line(lane.key(Sign::Line), points, false);
+                chart.line(lane.key(LegendSymbol::Line), points, false);
                 chart.table.rows.extend(curve.points.iter().map(|p| {
                     let time = |s: f64| format::with_unit(s, "s");
                     let range = |[lo, hi]: Interval| format!("{} to {}", time(lo), time(hi));
@@ -90,7 +90,7 @@ fn scatter(document: &Document, index: usize, view: &ScatterView, y: Axis) -> Ch
     let samples = view.latency_us.len();
     let mut layers =
         vec![Layer::Dots { slot: Slot::Series(1), label, points: points.collect(), size: 2.2 }];
-    let key = |slot, label: &str| Key { slot, sign: Sign::Dot, label: label.to_owned() };
+    let key = |slot, label: &str| Key { slot, sign: LegendSymbol::Dot, label: label.to_owned() };
     let mut legend = vec![key(Slot::Series(1), "sample")];
     for (event, at) in [("start", y.min), ("login", y.max)] {
         let marks = view.marks.iter().filter(|m| m.event == event);
@@ -195,9 +195,17 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
             Layer::Boxes { slot: Slot::Series(0), boxes: rest },
         ],
         legend: first
-            .map(|who| Key { slot: Slot::Series(1), sign: Sign::Box, label: who.to_owned() })
+            .map(|who| Key {
+                slot: Slot::Series(1),
+                sign: LegendSymbol::Box,
+                label: who.to_owned(),
+            })
             .into_iter()
-            .chain([Key { slot: Slot::Series(0), sign: Sign::Box, label: "others".to_owned() }])
+            .chain([Key {
+                slot: Slot::Series(0),
+                sign: LegendSymbol::Box,
+                label: "others".to_owned(),
+            }])
             .collect(),
         table,
         ..Chart::new((rows as f64 * 15.0).max(40.0), x, Axis::rows(rows as f64, ticks))

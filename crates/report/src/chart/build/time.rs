@@ -7,7 +7,7 @@ use vcoop_model::distinct;
 use super::Group;
 use super::lanes::{Lane, Panel, panels, probes};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, Layer, LegendSymbol, Scale, Slot, Table, Unit};
 
 /// A column of [`OverTime`], with its name.
 type Column = (&'static str, fn(&OverTime) -> &[Option<f64>]);
@@ -80,7 +80,7 @@ fn over_time(document: &Document, probe: &str, panel: &Panel, column: &Column, y
         }
         let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
         chart.layers.push(Layer::Line { slot, label, points, step: false, faint: false });
-        chart.legend.push(lane.key(Sign::Line));
+        chart.legend.push(lane.key(LegendSymbol::Line));
         for (i, count) in time.count.iter().enumerate() {
             chart.table.rows.push(vec![
                 lane.label.clone(),
@@ -112,7 +112,7 @@ fn marks(document: &Document, panel: &Panel, chart: &mut Chart) {
         let label = format!("{} starts", curve.vm);
         let place = |p: &CurvePoint| (curve.begin_s + p.mean_s, chart.y.min);
         let points = curve.points.iter().map(place).collect();
-        chart.dots(Key { slot: Slot::Event, sign: Sign::Dot, label }, points, 5.0);
+        chart.dots(Key { slot: Slot::Event, sign: LegendSymbol::Dot, label }, points, 5.0);
     }
 }
 
@@ -199,7 +199,7 @@ impl Lines<'_> {
                 let width = width_us / 1e6;
                 let at = |i: usize| (i as f64 + 0.5) * width;
                 let points = columns[0].iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
-                chart.line(lane.key(Sign::Line), points, false);
+                chart.line(lane.key(LegendSymbol::Line), points, false);
                 chart.table.rows.extend((0..columns[0].len()).map(|i| {
                     let row = [lane.label.clone(), format::time(i as f64 * width_us)];
                     row.into_iter().chain(columns.iter().map(|c| format::digits(c[i]))).collect()

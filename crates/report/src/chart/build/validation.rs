@@ -2,8 +2,8 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::params;
-use vcoop_experiment::sim_vs_kvm::Beside;
-use vcoop_experiment::validate::Validated;
+use vcoop_experiment::sim_vs_kvm::SeriesPair;
+use vcoop_experiment::validate::ScenarioValidation;
 
 use super::pairs::{self, Pair};
 use crate::chart::escape::id;
@@ -13,10 +13,10 @@ use crate::chart::{Axis, Chart, Scale, Table, Unit};
 const STEP: f64 = 17.0;
 
 /// The charts of a scenario: one for each probe in each cell, with all policies.
-pub(crate) fn charts(scenario: &Validated) -> Vec<Chart> {
-    let mut groups: Vec<Vec<&Beside>> = Vec::new();
+pub(crate) fn charts(scenario: &ScenarioValidation) -> Vec<Chart> {
+    let mut groups: Vec<Vec<&SeriesPair>> = Vec::new();
     for row in &scenario.series {
-        let same = |group: &&mut Vec<&Beside>| {
+        let same = |group: &&mut Vec<&SeriesPair>| {
             let first = group[0];
             (&first.params, &first.probe, &first.metric) == (&row.params, &row.probe, &row.metric)
         };
@@ -28,7 +28,7 @@ pub(crate) fn charts(scenario: &Validated) -> Vec<Chart> {
     groups.iter().enumerate().map(|(n, rows)| chart(scenario, n, rows)).collect()
 }
 
-fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
+fn chart(scenario: &ScenarioValidation, n: usize, rows: &[&SeriesPair]) -> Chart {
     let first = rows[0];
     let latency = first.metric == "latency";
     let (unit, label) = match latency {

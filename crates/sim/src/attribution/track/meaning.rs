@@ -78,7 +78,7 @@ const BEHIND: [Part; STATES] = [Part::ServiceQueue; STATES];
 
 /// Stage of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leg {
+pub(crate) enum RoundTripStage {
     /// The request or the answer is being sent or is on its way; the track is the sender's, then that of the vCPU that
     /// it interrupts.
     Flight,
@@ -103,26 +103,26 @@ pub(super) enum Phase {
     Armed,
     /// Due; the event has not reached the task.
     BeforeEvent,
-    /// On a leg of a round trip. A task that has its event, whichever, has [`Leg::Arrived`].
-    On(Leg),
+    /// On a leg of a round trip. A task that has its event, whichever, has [`RoundTripStage::Arrived`].
+    On(RoundTripStage),
     /// Action: the task has its (v)CPU and works.
     Acting,
 }
 
 /// The task is runnable.
-pub(super) const RUNNABLE: Phase = Phase::On(Leg::Arrived);
+pub(super) const RUNNABLE: Phase = Phase::On(RoundTripStage::Arrived);
 
 impl Phase {
     /// Parts by state in this stage.
     pub(super) fn meaning(self) -> &'static [Part; STATES] {
         match self {
             Self::Idle | Self::Armed | Self::BeforeEvent => &BEFORE_EVENT,
-            Self::On(Leg::Arrived) => &AFTER_EVENT,
-            Self::On(Leg::Flight) => &FLIGHT,
-            Self::On(Leg::Queued) => &QUEUED,
-            Self::On(Leg::Served) | Self::Acting => &SERVED,
-            Self::On(Leg::Held) => &HELD,
-            Self::On(Leg::Behind) => &BEHIND,
+            Self::On(RoundTripStage::Arrived) => &AFTER_EVENT,
+            Self::On(RoundTripStage::Flight) => &FLIGHT,
+            Self::On(RoundTripStage::Queued) => &QUEUED,
+            Self::On(RoundTripStage::Served) | Self::Acting => &SERVED,
+            Self::On(RoundTripStage::Held) => &HELD,
+            Self::On(RoundTripStage::Behind) => &BEHIND,
         }
     }
 }

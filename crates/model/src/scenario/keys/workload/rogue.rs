@@ -4,7 +4,7 @@ use crate::plan::{Claim, Ns, Registers, RogueStep};
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Period, time_pattern};
 use crate::toml_read::value::choice;
-use crate::toml_read::{At, Text};
+use crate::toml_read::{Placed, Text};
 
 choice! {
     /// How a rogue guest abuses the boost protocol.
@@ -30,15 +30,15 @@ table! {
     /// A guest task that uses the CPU without end and abuses the boost protocol (guests only).
     pub(crate) struct Rogue {
         /// How.
-        mode: At<Abuse> = "forever",
+        mode: Placed<Abuse> = "forever",
         /// Time between toggles; with `triple-fault`, from the task's start to the fault.
-        period: At<Period> = "1ms",
+        period: Placed<Period> = "1ms",
         /// What a `program` does in a loop: "ask" for a boost, "end" the request; "claim" to be in a "section" with
         /// preemption off, a "softirq", an "nmi", to run an "urgent" task, to be "idle", or "nothing" of these;
         /// "acknowledge" the last interrupt, "notify", ring the lab's "doorbell"; "register own" area, "nothing",
         /// "refused" addresses or "odd" ones; "scribble T" over the next vCPU's words; program a "deadline T" ahead;
         /// "halt T"; "work T"; "fault".
-        steps: Option<At<Vec<At<RogueStep>>>>,
+        steps: Option<Placed<Vec<Placed<RogueStep>>>>,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::plan::Dist;
 use crate::plan::LockKind;
-use crate::toml_read::At;
-use crate::toml_read::table::{Flat, table};
+use crate::toml_read::Placed;
+use crate::toml_read::table::{SharedKeys, table};
 use crate::toml_read::units::{Period, Time};
 use crate::toml_read::value::{Int, choice};
 
@@ -12,17 +12,17 @@ table! {
     pub(crate) struct SectionKeys {
         /// Number of the VM's lock that it takes for a part of each call, message, request or step (guests only).
         /// Workloads of a VM with the same number share the lock. Default: none.
-        lock: Option<At<Int<0, 63>>>,
+        lock: Option<Placed<Int<0, 63>>>,
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
         /// mutex, a futex as in mutexes of user space, or a read-write semaphore like Linux's `mmap_lock` to read or to
         /// write. Waiters for a mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for
         /// a futex and waiting readers sleep. Default: mutex.
-        lock_kind: Option<At<LockKind>>,
+        lock_kind: Option<Placed<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
-        section: Option<At<Dist>>,
+        section: Option<Placed<Dist>>,
         /// Every so many acquisitions of the lock, the TLBs of all vCPUs that run tasks of this process are flushed
         /// under the lock, as by munmap; 0: no flush. Default: 0.
-        flush_every: Option<At<Int<0, 1_000_000_000>>>,
+        flush_every: Option<Placed<Int<0, 1_000_000_000>>>,
     }
 }
 
@@ -33,18 +33,18 @@ table! {
     pub(crate) struct Client {
         /// Server that it calls, here or in another VM: `host.LOAD` or `VM.TASK`; of several copies
         /// `VM.TASK/0`, or without the number copy n modulo the servers. Either this or `network`.
-        server: Option<At<String>>,
+        server: Option<Placed<String>>,
         /// The server is on another machine: time from the call's departure to the interrupt of the answer, with the
         /// server's work.
-        network: Option<At<Dist>>,
+        network: Option<Placed<Dist>>,
         /// Time between an answer and the next call.
-        think: At<Dist> = "0us",
+        think: Placed<Dist> = "0us",
         /// CPU time of a message before it is sent.
-        work: At<Dist> = "2us",
+        work: Placed<Dist> = "2us",
         /// What it does under a lock before each call.
-        guarded: Flat<SectionKeys>,
+        guarded: SharedKeys<SectionKeys>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
-        irq_vcpu: At<Int<0, 255>> = "0",
+        irq_vcpu: Placed<Int<0, 255>> = "0",
     }
 }
 
@@ -53,13 +53,13 @@ table! {
     /// NAME/pong. Measures the round trip; `rate` counts them.
     pub(crate) struct Pipe {
         /// CPU time of each task before it writes.
-        work: At<Dist> = "1us",
+        work: Placed<Dist> = "1us",
     }
 }
 
 choice! {
     /// What messages go through.
-    pub(crate) enum Through {
+    pub(crate) enum MessageChannel {
         /// A Unix stream socket.
         Socket = "socket",
         /// A pipe.
@@ -72,32 +72,32 @@ table! {
     /// to each receiver of it by turns, and sleeps while there is no room. `rate` counts messages received.
     pub(crate) struct Groups {
         /// Groups.
-        groups: At<Int<1, 1000>> = "10",
+        groups: Placed<Int<1, 1000>> = "10",
         /// Senders of a group.
-        senders: At<Int<1, 1000>> = "20",
+        senders: Placed<Int<1, 1000>> = "20",
         /// Receivers of a group.
-        receivers: At<Int<1, 1000>> = "20",
+        receivers: Placed<Int<1, 1000>> = "20",
         /// What messages go through: a `socket`, whose writers are all woken when three quarters are free, or a `pipe`
         /// (hackbench -p), of which one is woken when a page is free.
-        through: At<Through> = "socket",
+        through: Placed<MessageChannel> = "socket",
         /// Messages that a receiver has room for. Default: those of 100 bytes that Linux has room for, 278 in a socket
         /// and 640 in a pipe.
-        room: Option<At<Int<1, 1_000_000>>>,
+        room: Option<Placed<Int<1, 1_000_000>>>,
         /// CPU time of a message at its sender.
-        send: At<Dist> = "1us",
+        send: Placed<Dist> = "1us",
         /// CPU time of a message at its receiver.
-        receive: At<Dist> = "1us",
+        receive: Placed<Dist> = "1us",
         /// A sender's sleep after it has written to all receivers once.
-        pause: At<Dist> = "0us",
+        pause: Placed<Dist> = "0us",
         /// Times that a sender writes to all receivers before it exits (hackbench -l). Receivers exit after as many
         /// messages, and `elapsed` is the time until all have. Default: for ever.
-        loops: Option<At<Int<1, 1_000_000>>>,
+        loops: Option<Placed<Int<1, 1_000_000>>>,
         /// CPU time under the lock of a receiver's queue, once a message at its sender and once at its receiver, besides
         /// `send` and `receive` (guests only): a spinlock of a socket, or the mutex of a pipe. Default: queues have no
         /// lock.
-        queue_section: Option<At<Dist>>,
+        queue_section: Option<Placed<Dist>>,
         /// What a receiver does under a lock for each message.
-        guarded: Flat<SectionKeys>,
+        guarded: SharedKeys<SectionKeys>,
     }
 }
 
@@ -110,23 +110,23 @@ table! {
     /// end, unless its worker is still at the request before. `rate` counts requests.
     pub(crate) struct Schbench {
         /// Message threads (`-m`).
-        messengers: At<Int<1, 256>> = "1",
+        messengers: Placed<Int<1, 256>> = "1",
         /// Workers of each (`-t`).
-        workers: At<Int<1, 1024>> = "8",
+        workers: Placed<Int<1, 1024>> = "8",
         /// CPU time of a messenger for each request.
-        message: At<Dist> = "1us",
+        message: Placed<Dist> = "1us",
         /// A worker's sleep before it works on a request. Default: 100 us, and none with an `interval`, which takes
         /// none.
-        think: Option<At<Dist>>,
+        think: Option<Placed<Dist>>,
         /// CPU time of a request.
-        work: At<Dist> = "exp 1ms",
+        work: Placed<Dist> = "exp 1ms",
         /// A messenger's sleep between two batches of requests. Default: no fixed rate.
-        interval: Option<At<Period>>,
+        interval: Option<Placed<Period>>,
         /// interval: requests of a batch, at most `workers`, each to the next worker in turn. schbench of 2017 to 2021
         /// wakes two thirds of its workers at once. Default: 1.
-        batch: Option<At<Int<1, 1024>>>,
+        batch: Option<Placed<Int<1, 1024>>>,
         /// What a worker does under a lock for each request.
-        guarded: Flat<SectionKeys>,
+        guarded: SharedKeys<SectionKeys>,
     }
 }
 
@@ -134,15 +134,15 @@ table! {
     /// A further part of a round, after the parts before it.
     pub(crate) struct StepKeys {
         /// How many times the step is repeated in a round.
-        times: At<Int<1, 10_000>> = "1",
+        times: Placed<Int<1, 10_000>> = "1",
         /// The step is done in one of this number of rounds.
-        every: At<Int<1, 1_000_000_000>> = "1",
+        every: Placed<Int<1, 1_000_000_000>> = "1",
         /// CPU time in user mode, before the lock is taken.
-        work: At<Dist> = "0us",
+        work: Placed<Dist> = "0us",
         /// CPU time in the guest's kernel, before the lock is taken.
-        kernel: At<Dist> = "0us",
+        kernel: Placed<Dist> = "0us",
         /// What it does under a lock.
-        guarded: Flat<SectionKeys>,
+        guarded: SharedKeys<SectionKeys>,
     }
 }
 
@@ -152,24 +152,24 @@ table! {
     /// of the round; `rate` counts rounds.
     pub(crate) struct LockWorkers {
         /// CPU time of a round outside of the lock, in user mode.
-        work: At<Dist> = "exp 20us",
+        work: Placed<Dist> = "exp 20us",
         /// CPU time of a round outside of the lock in the guest's kernel, as for page faults: KVM yields to vCPUs that
         /// were preempted there only.
-        kernel: At<Dist> = "0us",
+        kernel: Placed<Dist> = "0us",
         /// CPU time under the lock, with preemption off.
-        section: At<Dist> = "exp 2us",
+        section: Placed<Dist> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
-        lock: At<Int<0, 63>> = "0",
+        lock: Placed<Int<0, 63>> = "0",
         /// Kind of the lock: a spinlock (`spin-irq`: taken with interrupts off, as by `spin_lock_irqsave`), a kernel's
         /// mutex, a futex as in mutexes of user space, or a read-write semaphore to read or to write. Waiters for a
         /// mutex, and waiting writers, spin while the holder runs and otherwise sleep; waiters for a futex and waiting
         /// readers sleep. Holders of all but a spinlock can be preempted.
-        lock_kind: At<LockKind> = "spin",
+        lock_kind: Placed<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
-        flush_locked: At<bool> = "false",
+        flush_locked: Placed<bool> = "false",
         /// Every so many rounds there is a munmap, which flushes the TLBs of all vCPUs that run tasks of this process;
         /// 0: none.
-        flush_every: At<Int<0, 1_000_000_000>> = "0",
+        flush_every: Placed<Int<0, 1_000_000_000>> = "0",
         /// Further parts of the round, in this order, after the above.
         step: Vec<StepKeys>,
     }
@@ -181,10 +181,10 @@ table! {
     /// behind the barrier; `rate` counts rounds of tasks.
     pub(crate) struct Barrier {
         /// CPU time of a round.
-        work: At<Dist> = "exp 1ms",
+        work: Placed<Dist> = "exp 1ms",
         /// How long a task spins at the barrier, in user mode, before it sleeps; 0: it sleeps at once. libgomp spins
         /// some ms unless there are more threads than CPUs, Intel's runtime 200 ms.
-        spin: At<Time> = "1ms",
+        spin: Placed<Time> = "1ms",
     }
 }
 
@@ -210,11 +210,11 @@ table! {
     /// counts rounds.
     pub(crate) struct IpiBench {
         /// Which IPIs are sent.
-        mode: At<IpiMode> = "broadcast",
+        mode: Placed<IpiMode> = "broadcast",
         /// CPU time between two rounds.
-        gap: At<Dist> = "1us",
+        gap: Placed<Dist> = "1us",
         /// broadcast-lock: the lock, as for `lock-workers`.
-        lock: At<Int<0, 63>> = "0",
+        lock: Placed<Int<0, 63>> = "0",
     }
 }
 
@@ -236,11 +236,11 @@ table! {
     pub(crate) struct TimerBench {
         /// Time from one expiry to the next, at least 1us. With wait = "busy" 0us is possible: each timer is due at the
         /// moment in which it is armed.
-        interval: At<Time> = "100us",
+        interval: Placed<Time> = "100us",
         /// Way of waiting for the timer.
-        wait: At<TimerWait> = "halt",
+        wait: Placed<TimerWait> = "halt",
         /// CPU time after each expiry.
-        work: At<Dist> = "1us",
+        work: Placed<Dist> = "1us",
     }
 }
 
@@ -250,9 +250,9 @@ table! {
     /// read all counters.
     pub(crate) struct CstateMonitor {
         /// Time between two readings.
-        interval: At<Dist> = "100ms",
+        interval: Placed<Dist> = "100ms",
         /// Counters: of a core there are four (C1, C3, C6, C7), of its package up to seven more.
-        counters: At<Int<1, 64>> = "4",
+        counters: Placed<Int<1, 64>> = "4",
     }
 }
 
@@ -261,6 +261,6 @@ table! {
     /// Something that vcoop cannot express is refused with its path in the file. Measures the lateness of timers.
     pub(crate) struct RtApp {
         /// A JSON file, relative to the scenario's, or `builtin:rt-app-mixed`.
-        file: At<String>,
+        file: Placed<String>,
     }
 }

@@ -7,10 +7,10 @@ use vcoop_policy::driver;
 use vcoop_sources::Pressure;
 use vcoop_threads::clock::monotonic;
 
-use super::{AttachedVm, CHECK_NS, Inside, next_check};
+use super::{AttachedVm, CHECK_NS, EngineThread, next_check};
 use crate::engine::PRESSURE;
 use crate::policy::kernel_rules;
-use crate::port::Due;
+use crate::port::DueAction;
 
 /// Policies rest when the host has been without CPU pressure for this long.
 const QUIET_NS: Ns = 10_000_000_000;
@@ -31,7 +31,7 @@ impl AttachedVm {
     }
 }
 
-impl Inside {
+impl EngineThread {
     /// A policy begins: CPU pressure is watched from now on, if the kernel has it.
     pub(super) fn hear_pressure(&mut self) {
         if self.pressure.is_none()
@@ -65,9 +65,9 @@ impl Inside {
     }
 
     fn rest_later(&mut self) {
-        self.dues.remove(&(self.rests_at, Due::Rest));
+        self.dues.remove(&(self.rests_at, DueAction::Rest));
         self.rests_at = monotonic() + QUIET_NS;
-        self.dues.insert((self.rests_at, Due::Rest));
+        self.dues.insert((self.rests_at, DueAction::Rest));
     }
 
     /// Ends the rest of a VM's policy.
@@ -89,7 +89,7 @@ impl Inside {
                 vm.look_at_waits();
             }
             self.await_nothing_of(number);
-            self.dues.insert((next_check(monotonic()), Due::Check(number)));
+            self.dues.insert((next_check(monotonic()), DueAction::Check(number)));
             let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
             for place in 0..places {
                 self.run(number, place, |port| driver::stop(port));

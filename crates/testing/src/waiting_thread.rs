@@ -7,14 +7,14 @@ use vcoop_threads::gettid;
 
 /// A thread that waits until it is released. Dropping this releases it.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingThread {
     /// Its thread id.
     pub tid: i32,
     leave: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Waiting {
+impl WaitingThread {
     /// Starts a thread.
     pub fn start() -> Self {
         let (tell, told) = mpsc::channel();

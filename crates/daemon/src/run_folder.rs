@@ -16,7 +16,7 @@ use vcoop_threads::journal::{Journal, JournalError};
 
 /// Why the folder is not available.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum RunFolderError {
     /// The folder or its lock; [`FolderError::Busy`]: another process owns the vCPU threads.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -27,7 +27,7 @@ pub enum PlaceError {
 
 /// Result of restoring threads that another process had left changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct RestoreReport {
     /// Threads that were restored.
     pub restored: Vec<i32>,
     /// Threads that have ended.
@@ -40,12 +40,12 @@ pub struct Left {
 
 /// The folder, with its lock held.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunFolder {
     dir: PathBuf,
     lock: File,
 }
 
-impl Place {
+impl RunFolder {
     /// Path of the folder: `VCOOP_RUN_DIR`, or `/run/vcoop`.
     pub fn usual() -> PathBuf {
         vcoop_service::usual()
@@ -55,8 +55,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// [`PlaceError`].
-    pub fn take(dir: &Path) -> Result<Self, PlaceError> {
+    /// [`RunFolderError`].
+    pub fn take(dir: &Path) -> Result<Self, RunFolderError> {
         let remedy = "stop it, or let it do it: vcoop attach, vcoop detach";
         let lock = vcoop_service::lock(dir, "lock", remedy)?;
         Ok(Self { dir: dir.to_owned(), lock })
@@ -76,17 +76,17 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// [`PlaceError`].
-    pub(crate) fn journal(&self) -> Result<(Journal, Left), PlaceError> {
+    /// [`RunFolderError`].
+    pub(crate) fn journal(&self) -> Result<(Journal, RestoreReport), RunFolderError> {
         let (left, old) = self.restore()?;
         let journal = old.map_or_else(|| Journal::create(&self.dir), Ok)?;
         Ok((journal, left))
     }
 
     /// Restores the threads in the journal, and removes it unless some remain in it.
-    fn restore(&self) -> Result<(Left, Option<Journal>), PlaceError> {
+    fn restore(&self) -> Result<(RestoreReport, Option<Journal>), RunFolderError> {
         let path = self.journal_path();
-        let mut left = Left::default();
+        let mut left = RestoreReport::default();
         if !path.exists() {
             return Ok((left, None));
         }
@@ -113,37 +113,37 @@ impl Place {
 ///
 /// # Errors
 ///
-/// [`PlaceError`]; [`FolderError::Busy`] if an owner is at work.
-pub fn restore(dir: &Path) -> Result<Left, PlaceError> {
+/// [`RunFolderError`]; [`FolderError::Busy`] if an owner is at work.
+pub fn restore(dir: &Path) -> Result<RestoreReport, RunFolderError> {
     if !dir.exists() {
-        return Ok(Left::default());
+        return Ok(RestoreReport::default());
     }
-    Place::take(dir)?.restore().map(|(left, _)| left)
+    RunFolder::take(dir)?.restore().map(|(left, _)| left)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FolderError, Left, Place, PlaceError, restore};
+    use super::{FolderError, RestoreReport, RunFolder, RunFolderError, restore};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use vcoop_testing::{Tree, Waiting};
+    use vcoop_testing::{Tree, WaitingThread};
     use vcoop_threads::Captured;
 
     #[test]
     fn one_owner_at_a_time_and_the_second_is_told_who() {
         let tree = Tree::default();
         let dir = tree.path("run");
-        let first = Place::take(&dir).unwrap();
-        let second = Place::take(&dir);
+        let first = RunFolder::take(&dir).unwrap();
+        let second = RunFolder::take(&dir);
         let why = second.unwrap_err();
         let me = std::process::id().to_string();
         assert!(
-            matches!(&why, PlaceError::Folder(FolderError::Busy(pid, _)) if *pid == me),
+            matches!(&why, RunFolderError::Folder(FolderError::Busy(pid, _)) if *pid == me),
             "{why}"
         );
-        assert!(matches!(restore(&dir), Err(PlaceError::Folder(FolderError::Busy(..)))));
+        assert!(matches!(restore(&dir), Err(RunFolderError::Folder(FolderError::Busy(..)))));
         drop(first);
-        assert!(Place::take(&dir).is_ok());
+        assert!(RunFolder::take(&dir).is_ok());
     }
 
     #[test]
@@ -152,21 +152,24 @@ mod tests {
         let dir = tree.path("run");
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(Place::take(&dir), Err(PlaceError::Folder(FolderError::Untrusted(_)))));
+        assert!(matches!(
+            RunFolder::take(&dir),
+            Err(RunFolderError::Folder(FolderError::Untrusted(_)))
+        ));
     }
 
     #[test]
     fn without_room_for_another_journal_the_old_one_is_removed() {
         let tree = Tree::default();
         let dir = tree.path("run");
-        let (vcpu, place) = (Waiting::start(), Place::take(&dir).unwrap());
+        let (vcpu, place) = (WaitingThread::start(), RunFolder::take(&dir).unwrap());
         let (mut journal, _) = place.journal().unwrap();
         journal.record([&Captured::of(vcpu.tid).unwrap()]).unwrap();
         drop((journal, place));
         // As on a full file system: no file can be made in its place.
         fs::create_dir(dir.join("threads.journal.new")).unwrap();
         assert_eq!(restore(&dir).unwrap().restored, [vcpu.tid]);
-        assert_eq!(restore(&dir).unwrap(), Left::default());
+        assert_eq!(restore(&dir).unwrap(), RestoreReport::default());
         vcpu.end();
     }
 
@@ -174,9 +177,9 @@ mod tests {
     fn where_nothing_is_left_nothing_is_restored() {
         let tree = Tree::default();
         let dir = tree.path("run");
-        assert_eq!(restore(&dir).unwrap(), Left::default());
+        assert_eq!(restore(&dir).unwrap(), RestoreReport::default());
         assert!(!dir.exists());
-        drop(Place::take(&dir).unwrap());
-        assert_eq!(restore(&dir).unwrap(), Left::default());
+        drop(RunFolder::take(&dir).unwrap());
+        assert_eq!(restore(&dir).unwrap(), RestoreReport::default());
     }
 }

@@ -8,8 +8,8 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::{allowed_cpus, host_busy_ns, run_time};
 use vcoop_vmm::Groups;
 
-use super::{AttachedVm, Inside};
-use crate::port::Due;
+use super::{AttachedVm, EngineThread};
+use crate::port::DueAction;
 
 /// Looks of governors that are this close together share one sample of the host.
 const FRESH_NS: Ns = 5_000_000;
@@ -137,7 +137,7 @@ fn next_look(now: Ns, governor: &GovernorDriver) -> Ns {
     (now + every / 2).next_multiple_of(every)
 }
 
-impl Inside {
+impl EngineThread {
     /// The governor of a VM begins, if it has one.
     pub(super) fn begin_to_govern(&mut self, number: u64) {
         let Some(vm) = self.vms.get(&number) else { return };
@@ -151,7 +151,7 @@ impl Inside {
             if let Some(link) = &vm.link {
                 link.prefer(Some(governor.width()));
             }
-            self.dues.insert((next_look(self.usage.at, governor), Due::Govern(number)));
+            self.dues.insert((next_look(self.usage.at, governor), DueAction::Govern(number)));
         }
         self.vms.entry(number).and_modify(|vm| vm.governor = governor);
     }
@@ -164,7 +164,7 @@ impl Inside {
             return;
         };
         let width = governor.look(self.usage.at, &Pool { vms: &self.vms, usage: &self.usage });
-        self.dues.insert((next_look(self.usage.at, &governor), Due::Govern(number)));
+        self.dues.insert((next_look(self.usage.at, &governor), DueAction::Govern(number)));
         let Some(vm) = self.vms.get_mut(&number) else { return };
         vm.governor = Some(governor);
         if let (Some(width), Some(link)) = (width, &vm.link) {
@@ -174,7 +174,7 @@ impl Inside {
 
     /// Lets the guest of a VM use all its vCPUs again.
     pub(super) fn govern_no_more(&mut self, number: u64) {
-        self.dues.retain(|(_, due)| *due != Due::Govern(number));
+        self.dues.retain(|(_, due)| *due != DueAction::Govern(number));
         let vm = self.vms.get_mut(&number);
         if let Some(AttachedVm { governor: governor @ Some(_), link: Some(link), .. }) = vm {
             *governor = None;

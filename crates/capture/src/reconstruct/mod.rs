@@ -24,17 +24,17 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
 
-use crate::line::{Event, Left, Record, Task};
+use crate::line::{Event, Record, SwitchOut, Task};
 use crate::losses::Losses;
 use crate::{CaptureError, Limits};
 
 use cpu::{Cpu, Current};
 pub(crate) use thread::{Act, numbers};
-use thread::{Building, RanOn, State};
+use thread::{Building, CpusSeen, State};
 
 /// A thread at the end of the capture.
 #[derive(Debug)]
-pub(crate) struct Turned {
+pub(crate) struct ReconstructedThread {
     pub(crate) tid: i32,
     pub(crate) name: String,
     pub(crate) first_prio: i32,
@@ -45,7 +45,7 @@ pub(crate) struct Turned {
 
 /// The state of all CPUs and threads at the latest event.
 #[derive(Debug, Default)]
-pub(crate) struct Turner {
+pub(crate) struct Reconstruction {
     limits: Limits,
     pub(crate) losses: Losses,
     /// Times of the first and the latest event.
@@ -62,7 +62,7 @@ pub(crate) struct Turner {
     has_waking: bool,
 }
 
-impl Turner {
+impl Reconstruction {
     pub(crate) fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -143,7 +143,7 @@ impl Turner {
         &mut self,
         cpu: u32,
         prev: Task<'_>,
-        left: Left,
+        left: SwitchOut,
         next: Task<'_>,
     ) -> Result<(), CaptureError> {
         self.switches += 1;
@@ -159,9 +159,9 @@ impl Turner {
         if let Some(p) = self.occupy(cpu, prev.tid)? {
             self.account(cpu, now);
             self.threads[p].seen_as(prev.comm, prev.prio);
-            if left == Left::Runnable && !self.threads[p].exiting {
+            if left == SwitchOut::Runnable && !self.threads[p].exiting {
                 self.threads[p].state = State::Runnable { since: now };
-            } else if left == Left::Dead || self.threads[p].exiting {
+            } else if left == SwitchOut::Dead || self.threads[p].exiting {
                 self.end(p);
             } else {
                 self.threads[p].flush();
@@ -313,7 +313,7 @@ impl Turner {
     }
 
     /// Ends the capture at its latest event.
-    pub(crate) fn finish(mut self) -> (Vec<Turned>, Ns, u32, Losses) {
+    pub(crate) fn finish(mut self) -> (Vec<ReconstructedThread>, Ns, u32, Losses) {
         let now = self.now;
         let span = now - self.start_ns.unwrap_or(now);
         let numbers: Vec<u32> = self.cpus.keys().copied().collect();
@@ -338,12 +338,12 @@ impl Turner {
 }
 
 /// Ends a thread. A sleep that is open at the end is left to the replay, which fills every script up to the span.
-fn finished(mut t: Building, losses: &mut Losses) -> Turned {
+fn finished(mut t: Building, losses: &mut Losses) -> ReconstructedThread {
     losses.cut_at_end +=
         u64::from(matches!(t.state, State::Running { .. } | State::Runnable { .. }));
     t.flush();
-    let only_cpu = if let RanOn::Only(cpu) = t.ran_on { Some(cpu) } else { None };
-    Turned {
+    let only_cpu = if let CpusSeen::Only(cpu) = t.ran_on { Some(cpu) } else { None };
+    ReconstructedThread {
         tid: t.tid,
         name: if t.name.is_empty() { format!("tid {}", t.tid) } else { t.name },
         first_prio: t.first_prio.unwrap_or(120),

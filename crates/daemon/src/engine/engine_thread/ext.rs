@@ -6,13 +6,13 @@
 use vcoop_bpf::{Admission, Rules, VcpuState};
 use vcoop_vmm::Accel;
 
-use super::{AttachedVm, Inside};
+use super::{AttachedVm, EngineThread};
 use crate::engine::link::Link;
 use crate::policy::kernel_rules;
 use crate::port::Vcpu;
 use crate::protocol::{InterruptStatus, Refusal};
 
-impl Inside {
+impl EngineThread {
     /// Registers the vCPUs of a VM with `scx_vcoop`.
     pub(super) fn admit(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };

@@ -8,17 +8,17 @@ use vcoop_model::plan::Ns;
 use vcoop_model::trace_event::{
     Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, ThreadNames, Work,
 };
-use vcoop_sources::trace::{Event, Leaves, Tid, What};
+use vcoop_sources::trace::{Event, EventKind, SwitchOut, Tid};
 use vcoop_threads::tsc::Clock;
 
-use crate::subject::Subject;
+use crate::observed_vm::ObservedVm;
 
 /// Threads of others that are told by name.
 const MOST_NAMED: usize = 4096;
 
 /// The names of an observation.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct ObservedNames {
     pub(crate) names: ThreadNames,
     ids: BTreeMap<Tid, ThreadId>,
     /// One name for all threads that came later.
@@ -43,8 +43,8 @@ fn everybody() -> BTreeMap<Tid, String> {
     tasks.take(MOST_NAMED).collect()
 }
 
-impl Names {
-    pub(crate) fn new(subject: &Subject, cpus: &[u32]) -> Self {
+impl ObservedNames {
+    pub(crate) fn new(subject: &ObservedVm, cpus: &[u32]) -> Self {
         let mut names = ThreadNames {
             pcpus: cpus.iter().max().map_or(1, |last| last + 1),
             vms: vec![subject.name.clone()],
@@ -111,21 +111,21 @@ impl Names {
             let has = names.shown.get(&pcpu).copied().flatten();
             (id.is_some() && id == has).then_some(Told::Begin { pcpu, work })
         };
-        let told = match event.what {
-            What::Switch { prev, leaves, next, .. } => {
+        let told = match event.kind {
+            EventKind::Switch { prev, leaves, next, .. } => {
                 // A switch that was missed.
                 self.switch(at, pcpu, prev, Left::Blocked, observer);
-                let runnable = leaves == Leaves::Runnable;
+                let runnable = leaves == SwitchOut::Runnable;
                 let left = if runnable { Left::Preempted } else { Left::Blocked };
                 self.switch(at, pcpu, next, left, observer);
                 None
             }
-            What::Waking { tid, cpu, .. } => {
+            EventKind::Waking { tid, cpu, .. } => {
                 self.who(tid).map(|thread| Told::Wake { thread, pcpu: cpu, by: pcpu })
             }
-            What::Entry { tid } => begins(self, tid, Work::Guest(GuestWork::Task)),
-            What::Exit { tid, .. } => begins(self, tid, Work::Exit("handled")),
-            What::Wakeup { .. } | What::HaltOver { .. } | What::Lost { .. } => None,
+            EventKind::Entry { tid } => begins(self, tid, Work::Guest(GuestWork::Task)),
+            EventKind::Exit { tid, .. } => begins(self, tid, Work::Exit("handled")),
+            EventKind::Wakeup { .. } | EventKind::HaltOver { .. } | EventKind::Lost { .. } => None,
         };
         if let Some(told) = told {
             observer.event(at, &told);

@@ -14,17 +14,17 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Captured, RunTimes, real_time_limit, run_time};
 use vcoop_vmm::{Accel, VcpuThread};
 
-use super::{AttachedVm, Inside, next_check};
+use super::{AttachedVm, EngineThread, next_check};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
 use crate::policy::kernel_rules;
-use crate::port::{Due, Stop, Vcpu};
+use crate::port::{DueAction, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
 /// Open files that policies leave to others in this process: clients, metrics, looks at `/proc`, another keeper.
 pub(super) const SPARE_FILES: usize = 64;
 
-impl Inside {
+impl EngineThread {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
         let Target { vm: id, accel, vcpus, plan, timers, shares, notes } = target;
         // Steps that take long or can fail come before the first boost. What this host lacks is first: no thread is to
@@ -158,18 +158,18 @@ impl Inside {
             return Err(why.of(format_args!("vCPU {index}")));
         }
         let now = monotonic();
-        self.dues.insert((next_check(now), Due::Check(number)));
+        self.dues.insert((next_check(now), DueAction::Check(number)));
         let Some(vm) = self.vms.get_mut(&number) else {
             return Err(Refusal::from("it has ended".to_owned()));
         };
         if vm.plan.policy.repays() && vm.times.iter().any(Option::is_some) {
-            self.dues.insert((now, Due::Account(number)));
+            self.dues.insert((now, DueAction::Account(number)));
         }
         if let Some(link) = &mut vm.link {
             link.ask_clock();
         }
         if vm.listens() {
-            self.dues.insert((now, Due::Look(number)));
+            self.dues.insert((now, DueAction::Look(number)));
             self.hear_bell(number, true);
         }
         Ok(())
@@ -295,7 +295,7 @@ impl Inside {
         };
         if let Ok(vcpu) = std::mem::replace(entry, Err(alone)) {
             let id = vm.id.clone();
-            self.let_go(vcpu, &id, Due::Policy(number, place));
+            self.let_go(vcpu, &id, DueAction::Policy(number, place));
         }
         let Some(vm) = self.vms.get(&number) else { return };
         let ended = |v: &Result<Vcpu, VcpuStatus>| match v {
@@ -309,15 +309,15 @@ impl Inside {
     }
 
     /// Gives a thread back and forgets it. What cannot be restored stays in the journal; says why.
-    fn let_go(&mut self, vcpu: Vcpu, of: &VmId, due: Due) -> Option<String> {
+    fn let_go(&mut self, vcpu: Vcpu, of: &VmId, due: DueAction) -> Option<String> {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));
         }
-        if let (Some(at), Due::Policy(number, place)) = (vcpu.awaits, due) {
-            self.dues.remove(&(at, Due::Deadline(number, place)));
+        if let (Some(at), DueAction::Policy(number, place)) = (vcpu.awaits, due) {
+            self.dues.remove(&(at, DueAction::Deadline(number, place)));
         }
         let first = self.threads.get(&of.pid.cast_signed());
         let first = first.and_then(|(number, place)| self.vcpu(*number, *place));
@@ -351,7 +351,7 @@ impl Inside {
         }
         for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
             if let Ok(vcpu) = vcpu {
-                let due = Due::Policy(number, place);
+                let due = DueAction::Policy(number, place);
                 last.not_given_back.extend(self.let_go(vcpu, &vm.id, due));
             }
         }
@@ -363,7 +363,7 @@ impl Inside {
     /// Removes what is due for a VM as a whole.
     pub(super) fn await_nothing_of(&mut self, number: u64) {
         self.dues.retain(|(_, due)| {
-            !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
+            !matches!(due, DueAction::Account(n) | DueAction::Check(n) | DueAction::Look(n)
                 if *n == number)
         });
     }

@@ -5,9 +5,9 @@ use std::thread;
 
 /// A resource while no test uses it. A test that panics does not return it, and the next test creates another.
 #[derive(Debug)]
-pub struct Kept<T>(Mutex<Option<T>>);
+pub struct Reused<T>(Mutex<Option<T>>);
 
-impl<T> Kept<T> {
+impl<T> Reused<T> {
     /// Without a resource.
     #[must_use]
     pub const fn new() -> Self {
@@ -36,7 +36,7 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Reused<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -44,15 +44,15 @@ impl<T> Default for Kept<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Kept;
+    use super::Reused;
 
     #[test]
     fn a_panic_keeps_nothing() {
-        let kept = Kept::new();
+        let kept = Reused::new();
         let next = |with| kept.take_or(|| Ok::<_, ()>(with)).unwrap();
         kept.keep(next(1));
         assert_eq!(next(2), 1);
-        struct Test<'a>(&'a Kept<i32>);
+        struct Test<'a>(&'a Reused<i32>);
         impl Drop for Test<'_> {
             fn drop(&mut self) {
                 self.0.keep(3);

@@ -1,7 +1,7 @@
 //! Interrupts for vCPUs, by KVM's events.
 
 use hdrhistogram::Histogram;
-use vcoop_bpf::OfVcpu;
+use vcoop_bpf::WatchedVcpu;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver;
@@ -9,13 +9,13 @@ use vcoop_policy::event::Injection;
 use vcoop_threads::clock::monotonic;
 use vcoop_vmm::Accel;
 
-use super::{AttachedVm, Inside};
+use super::{AttachedVm, EngineThread};
 use crate::policy::kernel_rules;
 use crate::protocol::{InterruptStatus, Refusal};
 
 /// Counts of the interrupts of a VM.
 #[derive(Debug)]
-pub(super) struct Interrupted {
+pub(super) struct InterruptCounts {
     heard: u64,
     coalesced: u64,
     boosted: u64,
@@ -23,14 +23,14 @@ pub(super) struct Interrupted {
     reactions: Histogram<u64>,
 }
 
-impl Interrupted {
+impl InterruptCounts {
     fn new() -> Self {
         let reactions = Histogram::new(2).expect("two digits are possible");
         Self { heard: 0, coalesced: 0, boosted: 0, reactions }
     }
 }
 
-impl Inside {
+impl EngineThread {
     /// Watches interrupts for a VM whose policy boosts for them. If they cannot be watched, a guest with a driver still
     /// announces its deadlines; `wake-boost` would do less than was asked for, and is refused.
     pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), Refusal> {
@@ -49,7 +49,8 @@ impl Inside {
         for (vcpu, thread) in vm.vcpus.iter().zip(&vm.threads) {
             let Ok(vcpu) = vcpu else { continue };
             let apic = thread.kvm_id.unwrap_or(thread.index);
-            match source.hear_interrupts(OfVcpu { process: vm.id.pid, tid: vcpu.tid(), apic }) {
+            match source.hear_interrupts(WatchedVcpu { process: vm.id.pid, tid: vcpu.tid(), apic })
+            {
                 Ok(name) => by = Some(name),
                 Err(why) if needs => return Err(Refusal::missing(why)),
                 Err(_) => break,
@@ -57,7 +58,7 @@ impl Inside {
         }
         let Some(by) = by else { return Ok(()) };
         vm.hears.push(by);
-        vm.interrupted = Some(Interrupted::new());
+        vm.interrupted = Some(InterruptCounts::new());
         Ok(())
     }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use vcoop_daemon::{Client, Place, PlaceError, Refusal, Request, Response, Service, VmStatus};
+use vcoop_daemon::{
+    Client, Refusal, Request, Response, RunFolder, RunFolderError, Service, VmStatus,
+};
 use vcoop_model::Note;
 use vcoop_service::FolderError;
 use vcoop_threads::journal::Journal;
@@ -77,14 +79,14 @@ pub(crate) struct Owner {
 impl Owner {
     /// Connects to the daemon, or becomes the owner if there is none.
     pub(crate) fn connect_or_be(quiet: bool) -> Result<Self, Failure> {
-        let dir = Place::usual();
+        let dir = RunFolder::usual();
         if let Some(client) = connect(&dir)? {
             return Ok(Self { client, _own: None });
         }
         let (own, left) = match Service::start(&dir) {
             Ok(started) => started,
             // Another process became the owner first.
-            Err(PlaceError::Folder(FolderError::Busy(..))) => {
+            Err(RunFolderError::Folder(FolderError::Busy(..))) => {
                 std::thread::sleep(Duration::from_millis(200));
                 let why = "another vcoop is starting or ending\n  remedy: try it again".to_owned();
                 let client = connect(&dir)?.ok_or(Failure::Run(why))?;
@@ -125,13 +127,13 @@ pub(crate) fn policies() -> Result<Vec<VmStatus>, Note> {
 
 /// Whether an owner and its keeper were killed, and left a journal of the threads that they had changed.
 pub(crate) fn is_something_left() -> bool {
-    let dir = Place::usual();
+    let dir = RunFolder::usual();
     Journal::path_in(&dir).exists() && matches!(connect(&dir), Ok(None))
 }
 
 /// Sends a request to the owner, if there is one.
 pub(crate) fn ask_owner(request: &Request) -> Result<Option<Response>, Failure> {
-    let client = connect(&Place::usual())?;
+    let client = connect(&RunFolder::usual())?;
     client.map(|mut client| answer(&mut client, request)).transpose()
 }
 
@@ -156,15 +158,15 @@ fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
 }
 
 /// The exit code for a folder or socket that cannot be used.
-pub(crate) fn failure(why: PlaceError) -> Failure {
+pub(crate) fn failure(why: RunFolderError) -> Failure {
     match &why {
-        PlaceError::Folder(folder) if folder.is_denied() => Failure::Missing(why.to_string()),
+        RunFolderError::Folder(folder) if folder.is_denied() => Failure::Missing(why.to_string()),
         _ => Failure::run(why),
     }
 }
 
 /// A message about leftovers of an owner that had died.
-pub(crate) fn said(left: &vcoop_daemon::Left) -> Vec<String> {
+pub(crate) fn said(left: &vcoop_daemon::RestoreReport) -> Vec<String> {
     let mut lines = Vec::new();
     let threads = |n: usize| if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") };
     if !left.restored.is_empty() {
@@ -188,13 +190,13 @@ pub(crate) fn said(left: &vcoop_daemon::Left) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Failure, FolderError, PlaceError, failure};
+    use super::{Failure, FolderError, RunFolderError, failure};
 
     #[test]
     fn a_folder_of_root_is_a_missing_permission() {
-        let roots = PlaceError::Folder(FolderError::Roots("/run/vcoop".into()));
+        let roots = RunFolderError::Folder(FolderError::Roots("/run/vcoop".into()));
         assert!(matches!(failure(roots), Failure::Missing(_)));
-        let busy = PlaceError::Folder(FolderError::Busy("71".to_owned(), "stop it"));
+        let busy = RunFolderError::Folder(FolderError::Busy("71".to_owned(), "stop it"));
         assert!(matches!(failure(busy), Failure::Run(_)));
     }
 }

@@ -12,7 +12,7 @@ const LONGEST_NS: Ns = 4_000_000_000;
 
 /// Noise, and the time in which it was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SeenNoise {
+pub struct MeasuredNoise {
     /// What it is made of.
     pub by: NoiseBy,
     /// Lengths of the times for which it took the CPU, in nanoseconds.
@@ -24,7 +24,7 @@ pub struct SeenNoise {
     pub cpus: Vec<u32>,
 }
 
-impl SeenNoise {
+impl MeasuredNoise {
     /// Mean time from one to the next.
     pub fn period_ns(&self) -> Ns {
         self.watched_ns / self.took.n.max(1)

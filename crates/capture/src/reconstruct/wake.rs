@@ -3,11 +3,11 @@
 use crate::CaptureError;
 use crate::line::{Context, Record, Task};
 
-use super::Turner;
+use super::Reconstruction;
 use super::cpu::Current;
 use super::thread::{Act, State};
 
-impl Turner {
+impl Reconstruction {
     pub(super) fn wake(&mut self, record: &Record<'_>, task: Task<'_>) -> Result<(), CaptureError> {
         self.occupy(record.cpu, record.tid)?;
         let Some(target) = self.thread(task.tid)? else { return Ok(()) };

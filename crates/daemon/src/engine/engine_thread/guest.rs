@@ -7,17 +7,17 @@ use vcoop_policy::config::Ns;
 use vcoop_policy::driver;
 use vcoop_threads::clock::monotonic;
 
-use super::Inside;
+use super::EngineThread;
 use crate::engine::link::{Deadline, Link, NS_PER_LOOK};
-use crate::engine::{BELL, aside, found_window};
-use crate::port::Due;
+use crate::engine::{BELL, found_window, spawn_at_normal_priority};
+use crate::port::DueAction;
 
 /// Time between two samples of the words of a guest that cannot ring: while one of its vCPUs is boosted or was asked
 /// for its clock, and otherwise. With many vCPUs it is longer.
 const LOOK_NS: Ns = 100_000;
 const LOOK_IDLE_NS: Ns = 4_000_000;
 
-impl Inside {
+impl EngineThread {
     /// Sets whether a guest's doorbell is watched.
     pub(super) fn hear_bell(&mut self, number: u64, heard: bool) {
         let Some(link) = self.vms.get(&number).and_then(|vm| vm.link.as_ref()) else { return };
@@ -79,8 +79,8 @@ impl Inside {
 
     /// Schedules a sample of a guest's words at this time, unless one is scheduled earlier.
     fn look_at(&mut self, number: u64, at: Ns) {
-        if !self.dues.iter().any(|(_, due)| *due == Due::Look(number)) {
-            self.dues.insert((at, Due::Look(number)));
+        if !self.dues.iter().any(|(_, due)| *due == DueAction::Look(number)) {
+            self.dues.insert((at, DueAction::Look(number)));
         }
     }
 
@@ -129,8 +129,8 @@ impl Inside {
         let Some(at) = vcpu.awaits else { return };
         let Err(deaf) = link.charge(now, 1) else { return };
         let later = at.max(now + deaf);
-        self.dues.remove(&(at, Due::Deadline(number, place)));
-        self.dues.insert((later, Due::Deadline(number, place)));
+        self.dues.remove(&(at, DueAction::Deadline(number, place)));
+        self.dues.insert((later, DueAction::Deadline(number, place)));
         vcpu.awaits = Some(later);
     }
 
@@ -150,10 +150,10 @@ impl Inside {
         let next = if let Deadline::Later(at) = due { Some(at) } else { None };
         if vcpu.awaits != next {
             if let Some(before) = std::mem::replace(&mut vcpu.awaits, next) {
-                self.dues.remove(&(before, Due::Deadline(number, place)));
+                self.dues.remove(&(before, DueAction::Deadline(number, place)));
             }
             if let Some(at) = next {
-                self.dues.insert((at, Due::Deadline(number, place)));
+                self.dues.insert((at, DueAction::Deadline(number, place)));
             }
         }
         if due == Deadline::Now {
@@ -180,7 +180,7 @@ impl Inside {
                 let found = found_window(pid, true).ok().flatten();
                 _ = tell.send((number, found));
             };
-            if aside("window", search).is_err() {
+            if spawn_at_normal_priority("window", search).is_err() {
                 link.searched(None, now);
             }
         }

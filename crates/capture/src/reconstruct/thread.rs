@@ -71,7 +71,7 @@ pub(super) enum State {
 
 /// CPUs on which a thread was seen to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum RanOn {
+pub(super) enum CpusSeen {
     #[default]
     Nowhere,
     Only(u32),
@@ -93,7 +93,7 @@ pub(super) struct Building {
     prio: Option<i32>,
     /// Priority to return to after priority inheritance.
     inherits_over: Option<i32>,
-    pub(super) ran_on: RanOn,
+    pub(super) ran_on: CpusSeen,
     pub(super) exiting: bool,
 }
 
@@ -110,9 +110,9 @@ impl Building {
 
     pub(super) fn runs_on(&mut self, cpu: u32) {
         self.ran_on = match self.ran_on {
-            RanOn::Nowhere => RanOn::Only(cpu),
-            RanOn::Only(c) if c == cpu => RanOn::Only(cpu),
-            _ => RanOn::Several,
+            CpusSeen::Nowhere => CpusSeen::Only(cpu),
+            CpusSeen::Only(c) if c == cpu => CpusSeen::Only(cpu),
+            _ => CpusSeen::Several,
         };
     }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_sources::{Happened, Source, What};
+use vcoop_sources::{Source, ThreadEvent, ThreadEventKind};
 use vcoop_threads::clock::monotonic;
 
-use super::Inside;
+use super::EngineThread;
 
-impl Inside {
+impl EngineThread {
     /// Reads from the source the thread events of a token. Returns whether there were any.
     pub(super) fn listen(&mut self, token: i32) -> bool {
         let Some(source) = &mut self.source else { return false };
@@ -26,13 +26,13 @@ impl Inside {
     }
 
     /// Handles events of a thread.
-    fn listen_to(&mut self, tid: i32, happened: &[Happened]) {
+    fn listen_to(&mut self, tid: i32, happened: &[ThreadEvent]) {
         let Some(&(number, place)) = self.threads.get(&tid) else { return };
         let now = monotonic();
         let (mut events, mut lost) = (Vec::new(), false);
-        for &Happened { at, what } in happened {
-            match what {
-                What::Sleeps => {
+        for &ThreadEvent { at, kind } in happened {
+            match kind {
+                ThreadEventKind::Sleeps => {
                     let late = now.saturating_sub(at);
                     self.heard.events += 1;
                     self.heard.sum_ns += late;
@@ -40,11 +40,11 @@ impl Inside {
                     events.push((now, true));
                 }
                 // Its run began before the event came, and is charged from there.
-                What::Runs => events.push((at, false)),
-                What::Interrupt { kind, coalesced } => {
+                ThreadEventKind::Runs => events.push((at, false)),
+                ThreadEventKind::Interrupt { kind, coalesced } => {
                     self.interrupted(number, place, at, kind, coalesced);
                 }
-                What::Lost => lost = true,
+                ThreadEventKind::Lost => lost = true,
             }
         }
         // An interrupt does not change whether it sleeps.

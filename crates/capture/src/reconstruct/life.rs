@@ -3,11 +3,11 @@
 use crate::CaptureError;
 use crate::line::Record;
 
-use super::Turner;
+use super::Reconstruction;
 use super::cpu::Current;
 use super::thread::{Act, Building, State};
 
-impl Turner {
+impl Reconstruction {
     pub(super) fn living(&self, tid: i32) -> Option<usize> {
         self.live.get(&tid).map(|&t| t as usize)
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Actor, Area, GuestCheck, Limits, Record, Report, Rule, What, at};
+use super::{Actor, Area, GuestCheck, Limits, Operation, Record, Report, Rule, at};
 use crate::layout::GuestArea;
 use crate::words::{BoostRequest, Status, Word};
 
@@ -24,18 +24,18 @@ const WORDS: [u16; 9] = [
 ///
 /// The host reports its own stores before it makes them. A word that changed between two samples counts as stored by
 /// the guest at the second sample. Other stores in between are not seen, and neither are the CPU and the instruction
-/// that stored. So only [`Looks::RULES`] are checked.
+/// that stored. So only [`SampledCheck::RULES`] are checked.
 ///
 /// All times `at` are nanoseconds of one clock that never goes back.
 #[derive(Clone, Debug)]
-pub struct Looks {
+pub struct SampledCheck {
     check: GuestCheck,
     words: [u64; WORDS.len()],
     changes: u64,
     answers: u64,
 }
 
-impl Looks {
+impl SampledCheck {
     /// The rules that can be judged from samples.
     pub const RULES: [Rule; 7] = [
         Rule::HeaderFirst,
@@ -57,7 +57,7 @@ impl Looks {
             answers: 0,
         };
         looks.stored(at, at::HEADER, area.header.load(Ordering::Acquire));
-        looks.read(at, Actor::Host, What::Registered(true));
+        looks.read(at, Actor::Host, Operation::Registered(true));
         // Words from before this host are not judged.
         looks.words = words(area);
         looks
@@ -87,7 +87,7 @@ impl Looks {
             self.stored(at, offset, now[n]);
         }
         // Overdue stores are judged also if no word has changed.
-        self.read(at, Actor::Host, What::End);
+        self.read(at, Actor::Host, Operation::End);
     }
 
     /// Number of changed words seen.
@@ -100,7 +100,7 @@ impl Looks {
         self.answers
     }
 
-    /// What was found so far. Only [`Looks::RULES`] are valid in it.
+    /// What was found so far. Only [`SampledCheck::RULES`] are valid in it.
     pub fn report(&self) -> Report {
         self.check.report()
     }
@@ -108,15 +108,15 @@ impl Looks {
     fn stored(&mut self, at: u64, offset: u16, value: u64) {
         // Any vCPU may store the remote word.
         let by = if offset == at::REMOTE { Actor::OtherVcpu } else { Actor::Guest };
-        self.read(at, by, What::Store { area: Area::Guest, offset, size: 8, value });
+        self.read(at, by, Operation::Store { area: Area::Guest, offset, size: 8, value });
     }
 
     fn host_stores(&mut self, at: u64, offset: u16, value: u64) {
-        self.read(at, Actor::Host, What::Store { area: Area::Host, offset, size: 8, value });
+        self.read(at, Actor::Host, Operation::Store { area: Area::Host, offset, size: 8, value });
     }
 
-    fn read(&mut self, at: u64, by: Actor, what: What) {
-        self.check.read(Record { at, by, what });
+    fn read(&mut self, at: u64, by: Actor, what: Operation) {
+        self.check.read(Record { at, by, operation: what });
     }
 }
 
@@ -139,7 +139,7 @@ fn words(area: &GuestArea) -> [u64; WORDS.len()] {
 
 #[cfg(test)]
 mod tests {
-    use super::Looks;
+    use super::SampledCheck;
     use crate::conformance::{Limits, Rule};
     use crate::layout::GuestArea;
     use crate::words::{BoostRequest, Class, CsState, Header, Intent, Status, TaskIntent, Word};
@@ -148,10 +148,10 @@ mod tests {
     const LIMITS: Limits = Limits { grace_ns: 100, burst_ns: None, refill_ppm: 0 };
 
     /// A registered guest that runs a fair task, and a host that boosts it at 1000.
-    fn boosted() -> (Looks, GuestArea) {
+    fn boosted() -> (SampledCheck, GuestArea) {
         let area = GuestArea::default();
         area.header.store(Header::OURS.to_word(), Ordering::Relaxed);
-        let mut looks = Looks::new(LIMITS, 0, &area);
+        let mut looks = SampledCheck::new(LIMITS, 0, &area);
         looks.status(10, Status::Normal);
         let fair = TaskIntent { class: Class::Fair, prio: 20, declared: false };
         let intent = Intent { running: fair, ..Intent::default() };
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn what_can_be_seen_is_found() {
-        let assert_found = |looks: &Looks, rule| {
+        let assert_found = |looks: &SampledCheck, rule| {
             assert!(looks.report().broke(rule), "{rule:?}");
-            assert!(Looks::RULES.contains(&rule));
+            assert!(SampledCheck::RULES.contains(&rule));
         };
         let (asks, ends) = (BoostRequest::Boost.to_word(), BoostRequest::Unboost.to_word());
         // A status of the host, what the guest stores after it and where, and when that is looked at.

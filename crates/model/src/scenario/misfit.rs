@@ -2,7 +2,7 @@
 
 /// Why a policy cannot run on a host.
 #[derive(Clone, Debug)]
-pub(crate) struct Unfit {
+pub(crate) struct PolicyMisfit {
     /// What is wrong.
     pub(crate) message: String,
     /// What is allowed.

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::inotify;
 use rustix::time::Timespec;
 use vcoop_model::running_vm::RunningVm;
-use vcoop_testing::{Skip, Waiting, until, without_files};
+use vcoop_testing::{Skip, WaitingThread, until, without_files};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{
@@ -22,15 +22,15 @@ use vcoop_threads::{
 };
 use vcoop_vmm::{Accel, Source, Thread, VcpuThread};
 
-use super::Inside;
+use super::EngineThread;
 use super::attach::SPARE_FILES;
 use crate::engine::link::tests::shares;
 use crate::engine::{self, Engine, KEEPER, Shares, Target};
 use crate::keeper::{Keeper, Program};
-use crate::place::Place;
 use crate::policy::policy;
-use crate::port::Due;
+use crate::port::DueAction;
 use crate::protocol::{Request, VmId, VmStatus};
+use crate::run_folder::RunFolder;
 
 /// A keeper that does nothing until its owner ends.
 pub(crate) fn idle(_: &Path) -> Command {
@@ -42,7 +42,7 @@ pub(crate) fn idle(_: &Path) -> Command {
 /// An engine in a folder of its own. Its keeper ends with it.
 struct Rig {
     /// `None` once it is dropped.
-    inside: Option<Inside>,
+    inside: Option<EngineThread>,
     dir: tempfile::TempDir,
     commands: mpsc::Sender<engine::Command>,
 }
@@ -72,15 +72,15 @@ impl Rig {
 }
 
 impl Deref for Rig {
-    type Target = Inside;
+    type Target = EngineThread;
 
-    fn deref(&self) -> &Inside {
+    fn deref(&self) -> &EngineThread {
         self.inside.as_ref().unwrap()
     }
 }
 
 impl DerefMut for Rig {
-    fn deref_mut(&mut self) -> &mut Inside {
+    fn deref_mut(&mut self) -> &mut EngineThread {
         self.inside.as_mut().unwrap()
     }
 }
@@ -92,20 +92,23 @@ impl Drop for Rig {
 }
 
 /// What an engine owns in a folder, with this program as its keeper.
-pub(crate) fn owned(dir: &tempfile::TempDir, keeper: Program) -> (Keeper, Place, Journal) {
-    let place = Place::take(&dir.path().join("run")).unwrap();
+pub(crate) fn owned(dir: &tempfile::TempDir, keeper: Program) -> (Keeper, RunFolder, Journal) {
+    let place = RunFolder::take(&dir.path().join("run")).unwrap();
     let (journal, _) = place.journal().unwrap();
     (Keeper::start_as(keeper, &place).unwrap(), place, journal)
 }
 
 /// An engine in a folder, with a sender for commands.
-fn engine(dir: &tempfile::TempDir, keeper: Program) -> (Inside, mpsc::Sender<engine::Command>) {
+fn engine(
+    dir: &tempfile::TempDir,
+    keeper: Program,
+) -> (EngineThread, mpsc::Sender<engine::Command>) {
     let (keeper, place, journal) = owned(dir, keeper);
     let (commands, orders) = mpsc::channel();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let token = EventData::new_u64(KEEPER);
     epoll::add(&poll, keeper.ends(), token, EventFlags::IN).unwrap();
-    (Inside::new(orders, poll, keeper, journal, place, Arc::default()), commands)
+    (EngineThread::new(orders, poll, keeper, journal, place, Arc::default()), commands)
 }
 
 /// A VM with one vCPU: this thread. Its policy does nothing.
@@ -160,7 +163,7 @@ fn writes(rig: &Rig) -> impl Fn() -> usize + use<> {
 fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
     let mut rig = Rig::new();
     let written = writes(&rig);
-    let vcpus: Vec<Waiting> = (0..8).map(|_| Waiting::start()).collect();
+    let vcpus: Vec<WaitingThread> = (0..8).map(|_| WaitingThread::start()).collect();
     let tids: Vec<i32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
     let (answer, answered) = mpsc::channel();
     for detached in [true, false] {
@@ -177,7 +180,7 @@ fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
         }
     }
     let captured: Vec<Captured> = tids.iter().map(|tid| Captured::of(*tid).unwrap()).collect();
-    vcpus.into_iter().for_each(Waiting::end);
+    vcpus.into_iter().for_each(WaitingThread::end);
     until("they are gone", || captured.iter().all(|captured| !captured.is_alive()));
     tids.iter().for_each(|tid| rig.ended(*tid));
     rig.settle();
@@ -188,7 +191,7 @@ fn the_journal_is_written_once_for_all_vcpus_of_a_vm() {
 #[test]
 fn who_asks_for_one_vm_is_not_told_of_all() {
     let mut rig = Rig::new();
-    let vcpus: Vec<Waiting> = (0..3).map(|_| Waiting::start()).collect();
+    let vcpus: Vec<WaitingThread> = (0..3).map(|_| WaitingThread::start()).collect();
     for (n, vcpu) in vcpus.iter().enumerate() {
         let mut target = target(vcpu.tid);
         target.vm.name = format!("web-{n}");
@@ -202,20 +205,20 @@ fn who_asks_for_one_vm_is_not_told_of_all() {
     let id = format!(r#"{{"pid":{},"start_ticks":1,"name":"web-1"}}"#, std::process::id());
     assert_eq!(names(&format!(r#"{{"do":"status","vm":{id}}}"#)), ["web-1"]);
     rig.detach_all();
-    vcpus.into_iter().for_each(Waiting::end);
+    vcpus.into_iter().for_each(WaitingThread::end);
 }
 
 #[test]
 fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     rig.attach(target(vcpu.tid)).unwrap();
     let (&number, vm) = rig.vms.first_key_value().unwrap();
     let captured = Captured::of(vm.vcpus[0].as_ref().unwrap().tid()).unwrap();
     vcpu.end();
     until("it is gone", || !captured.is_alive());
     rig.dues.clear();
-    rig.dues.extend([(1, Due::Check(number)), (2, Due::Account(number))]);
+    rig.dues.extend([(1, DueAction::Check(number)), (2, DueAction::Account(number))]);
     rig.act();
     assert!(rig.vms.is_empty(), "it has ended");
     assert!(rig.dues.is_empty(), "{:?}", rig.dues);
@@ -224,7 +227,7 @@ fn for_a_vm_that_ends_within_a_check_nothing_is_due() {
 #[test]
 fn a_vcpu_that_a_boost_would_not_raise_is_not_said_to_be_boosted() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let nicer = ["policy.static.means=\"nice 19\"".to_owned()];
     let Some(status) = rig.attached(under(vcpu.tid, "static", &nicer)) else { return };
     let why = status.vcpus[0].left_alone.as_deref().unwrap_or_default();
@@ -307,7 +310,7 @@ fn a_vmm_that_the_kernel_would_end_for_a_boost_is_not_boosted() {
 fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
     for told in [0, u64::MAX] {
         let mut rig = Rig::new();
-        let vcpu = Waiting::start();
+        let vcpu = WaitingThread::start();
         let Some(_) = rig.attached(under(vcpu.tid, "static", &[])) else { return };
         let number = rig.number();
         let captured = Captured::of(vcpu.tid).unwrap();
@@ -323,7 +326,7 @@ fn who_has_ended_is_left_whether_or_not_its_end_would_have_been_told() {
 #[test]
 fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let tid = vcpu.tid;
     rig.attach(target(tid)).unwrap();
     let mut other = target(tid);
@@ -334,7 +337,7 @@ fn a_thread_has_one_policy_and_only_its_own_end_ends_that() {
     assert!(rig.vms.len() == 1 && rig.journal.contents().threads.contains_key(&tid));
     // As if the thread had ended and its number belonged to another one.
     let (&number, vm) = rig.vms.first_key_value().unwrap();
-    let gone = Waiting::start();
+    let gone = WaitingThread::start();
     let captured = Captured::of(gone.tid).unwrap();
     gone.end();
     until("it is gone", || !captured.is_alive());
@@ -353,7 +356,7 @@ fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
     let dir = tempfile::tempdir().unwrap();
     let (keeper, place, journal) = owned(&dir, idle);
     let engine = Engine::with(keeper, place, journal).unwrap();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let cpu = || engine.status(None).unwrap().engine_cpu_ns;
     let [asleep, polling] = [0, 10_000_000].map(|time| {
         engine.busy_poll(time);
@@ -371,7 +374,7 @@ fn an_engine_that_polls_does_so_for_a_while_after_an_event() {
 #[test]
 fn who_is_detached_is_said_to_be_boosted_no_longer() {
     let mut rig = Rig::new();
-    let (vcpu, main) = (Waiting::start(), Waiting::start());
+    let (vcpu, main) = (WaitingThread::start(), WaitingThread::start());
     let of = |tid| under(tid, "static", &[]);
     let Target { mut vcpus, plan, .. } = of(main.tid);
     let timers = vcpus.pop().map(|thread| (thread, plan));
@@ -390,7 +393,7 @@ fn who_is_detached_is_said_to_be_boosted_no_longer() {
 #[test]
 fn a_policy_leaves_files_for_clients_and_metrics() {
     let attached = without_files(Rig::new, |mut rig, mut all| {
-        let vcpu = Waiting::start();
+        let vcpu = WaitingThread::start();
         [8, SPARE_FILES].map(|close| {
             all.truncate(all.len() - close);
             let attached = rig.attach(target(vcpu.tid));
@@ -407,7 +410,7 @@ fn a_policy_leaves_files_for_clients_and_metrics() {
 #[test]
 fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let tid = vcpu.tid;
     let Some(default @ 1..) = default_slice() else {
         return Skip::because("this kernel has no slices").tell();
@@ -424,7 +427,7 @@ fn a_slice_between_boosts_that_is_the_default_keeps_nobody_from_a_boost() {
 #[test]
 fn the_host_is_looked_at_once_for_all_governors() {
     let mut rig = Rig::new();
-    let vcpus = [Waiting::start(), Waiting::start()];
+    let vcpus = [WaitingThread::start(), WaitingThread::start()];
     for (pid, vcpu) in (1..).zip(&vcpus) {
         let mut target = under(vcpu.tid, "host-hint", &[]);
         target.vm.pid = pid;
@@ -434,7 +437,7 @@ fn the_host_is_looked_at_once_for_all_governors() {
         .dues
         .iter()
         .filter_map(|(at, due)| match due {
-            Due::Govern(number) => Some((*at, *number)),
+            DueAction::Govern(number) => Some((*at, *number)),
             _ => None,
         })
         .collect();
@@ -457,11 +460,11 @@ fn the_host_is_looked_at_once_for_all_governors() {
 #[test]
 fn a_guest_is_looked_at_where_the_policy_goes_by_it_and_heard_while_it_has_a_driver() {
     let mut rig = Rig::new();
-    let (vcpu, (file, shares)) = (Waiting::start(), shares());
+    let (vcpu, (file, shares)) = (WaitingThread::start(), shares());
     let mut attach = |name, shares| {
         let attached = rig.attached(Target { shares, ..under(vcpu.tid, name, &[]) })?;
         let number = rig.number();
-        let is_looked_at = rig.dues.iter().any(|(_, due)| *due == Due::Look(number));
+        let is_looked_at = rig.dues.iter().any(|(_, due)| *due == DueAction::Look(number));
         file.write_all_at(&[0; 8], 64).unwrap();
         rig.meet(number);
         let now = rig.detach(number).unwrap();
@@ -478,7 +481,7 @@ fn a_guest_is_looked_at_where_the_policy_goes_by_it_and_heard_while_it_has_a_dri
 #[test]
 fn a_guest_that_has_another_window_is_asked_there_what_it_was_asked_before() {
     let mut rig = Rig::new();
-    let (vcpu, [before, now]) = (Waiting::start(), [(); 2].map(|()| shares().1));
+    let (vcpu, [before, now]) = (WaitingThread::start(), [(); 2].map(|()| shares().1));
     let hints = |shares: &Shares| shares.window.host(0).unwrap().hints();
     let target = under(vcpu.tid, "host-hint", &[]);
     rig.attach(Target { shares: Some(before.clone()), ..target }).unwrap();
@@ -509,7 +512,7 @@ fn without_a_keeper_the_engine_gives_everything_back_and_ends() {
         std::os::unix::fs::symlink("/bin/true", &file).unwrap();
         let (mut inside, _commands) = engine(&dir, program);
         std::fs::remove_file(&file).unwrap();
-        let vcpu = Waiting::start();
+        let vcpu = WaitingThread::start();
         // Whether it is attached depends on when the keeper ends.
         let _ = inside.attach(target(vcpu.tid));
         let why = inside.why.clone();
@@ -551,7 +554,7 @@ fn a_keeper_that_has_lived_is_replaced() {
 #[test]
 fn a_keeper_that_somebody_has_stopped_is_replaced() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     rig.attached(target(vcpu.tid)).unwrap();
     let baseline = Captured::of(vcpu.tid).unwrap().baseline().clone();
     rig.keeper.stop();

@@ -36,14 +36,14 @@ use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
 use super::unload::Unloading;
-use super::{BELL, Command, ENDS, Found, KEEPER, PRESSURE, WAKE};
+use super::{BELL, Command, ENDS, KEEPER, PRESSURE, WAKE, WindowFound};
 use crate::keeper::Keeper;
-use crate::place::Place;
 use crate::policy::{ENGINE_PRIORITY, kernel_rules, listens};
-use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
+use crate::port::{DueAction, DueActions, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
+use crate::run_folder::RunFolder;
 use govern::Usage;
-use interrupts::Interrupted;
+use interrupts::InterruptCounts;
 
 /// Time between two checks whether a thread was changed from outside.
 const CHECK_NS: Ns = 1_000_000_000;
@@ -55,11 +55,11 @@ const ROOM: usize = 64;
 const LOOKS: usize = 32;
 
 /// The result of a search for the window of a VM, with the VM's number.
-type Searched = (u64, Option<Found>);
+type SearchResult = (u64, Option<WindowFound>);
 
 /// Counts and delays of thread events.
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct EventDelays {
     events: u64,
     sum_ns: Ns,
     max_ns: Ns,
@@ -91,7 +91,7 @@ struct AttachedVm {
     /// Sources of events of its threads and its interrupts.
     hears: Vec<&'static str>,
     /// Counts of its interrupts, if they are watched.
-    interrupted: Option<Interrupted>,
+    interrupted: Option<InterruptCounts>,
     /// Its number in `scx_vcoop`, if that decides about its boosts.
     ext: Option<u32>,
     /// Its vCPUs have what they had before the policy: no thread waits for a CPU, so a boost would change nothing.
@@ -116,7 +116,7 @@ impl AttachedVm {
 
 /// State of the engine's thread.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct EngineThread {
     orders: Receiver<Command>,
     poll: OwnedFd,
     /// Source of thread events; set from the first policy on that needs it.
@@ -134,7 +134,7 @@ pub(super) struct Inside {
     pub(super) unloading: Unloading,
     keeper: Keeper,
     journal: Journal,
-    place: Place,
+    place: RunFolder,
     /// Numbers of VMs, and vCPUs in them, whose new baseline the journal's file does not have yet.
     rebased: Vec<(u64, usize)>,
     /// How long it polls for the next event before it sleeps.
@@ -148,25 +148,25 @@ pub(super) struct Inside {
     vms: BTreeMap<u64, AttachedVm>,
     /// Number of the VM, and index of the vCPU in it, by thread.
     threads: BTreeMap<i32, (u64, usize)>,
-    dues: Dues,
+    dues: DueActions,
     next: u64,
-    heard: Heard,
+    heard: EventDelays,
     /// Usage that governors decide by.
     usage: Usage,
     /// Results of searches for windows.
-    found: (Sender<Searched>, Receiver<Searched>),
+    found: (Sender<SearchResult>, Receiver<SearchResult>),
     /// Why the engine ended, if it failed.
     why: Arc<OnceLock<String>>,
 }
 
-impl Inside {
+impl EngineThread {
     /// An engine without VMs.
     pub(super) fn new(
         orders: Receiver<Command>,
         poll: OwnedFd,
         keeper: Keeper,
         journal: Journal,
-        place: Place,
+        place: RunFolder,
         why: Arc<OnceLock<String>>,
     ) -> Self {
         Self {
@@ -188,9 +188,9 @@ impl Inside {
             cpus: Vec::new(),
             vms: BTreeMap::new(),
             threads: BTreeMap::new(),
-            dues: Dues::new(),
+            dues: DueActions::new(),
             next: 0,
-            heard: Heard::default(),
+            heard: EventDelays::default(),
             usage: Usage::default(),
             found: mpsc::channel(),
             why,
@@ -274,8 +274,8 @@ impl Inside {
 
     /// Whether the engine has to wake up for something that is due. A policy that is neither boosted nor throttled
     /// waits for nothing; it leaves its timer set, because the next boost needs it again.
-    fn matters(&self, due: Due) -> bool {
-        let Due::Policy(number, place) = due else { return true };
+    fn matters(&self, due: DueAction) -> bool {
+        let DueAction::Policy(number, place) = due else { return true };
         self.vcpu(number, place).is_some_and(|vcpu| {
             let policy = vcpu.driver.policy();
             policy.is_boosted() || policy.is_throttled()
@@ -367,7 +367,7 @@ impl Inside {
         self.heed_nice(number, place);
         self.last_event = self.last_event.max(at);
         let vm = self.vms.get_mut(&number)?;
-        let due = Due::Policy(number, place);
+        let due = DueAction::Policy(number, place);
         let pages = vm.link.as_ref().and_then(|link| link.pages(place));
         let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
         vcpu.called = vcpu.called.max(at);
@@ -428,7 +428,7 @@ impl Inside {
         {
             self.dues.pop_first();
             match due {
-                Due::Policy(number, place) => {
+                DueAction::Policy(number, place) => {
                     self.run(number, place, |port| {
                         // Nothing is due until it is armed again, also for the keeper.
                         port.arm(None);
@@ -436,14 +436,14 @@ impl Inside {
                     });
                     self.await_deadline(number, place);
                 }
-                Due::Deadline(number, place) => self.meet_deadline(number, place),
-                Due::Look(number) => self.look(number),
-                Due::Govern(number) => self.govern(number),
-                Due::Account(number) => {
+                DueAction::Deadline(number, place) => self.meet_deadline(number, place),
+                DueAction::Look(number) => self.look(number),
+                DueAction::Govern(number) => self.govern(number),
+                DueAction::Account(number) => {
                     self.account(number);
                     self.due_again(number, now + ACCOUNT_NS, due);
                 }
-                Due::Check(number) => {
+                DueAction::Check(number) => {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
                     self.meet(number);
@@ -453,13 +453,13 @@ impl Inside {
                     self.check_scheduler();
                     self.due_again(number, next_check(now), due);
                 }
-                Due::Rest => self.rest(),
+                DueAction::Rest => self.rest(),
             }
         }
     }
 
     /// Schedules the same for a VM again, unless the VM was found to have ended.
-    fn due_again(&mut self, number: u64, at: Ns, due: Due) {
+    fn due_again(&mut self, number: u64, at: Ns, due: DueAction) {
         if self.vms.contains_key(&number) {
             self.dues.insert((at, due));
         }

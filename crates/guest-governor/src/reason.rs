@@ -1,6 +1,6 @@
 //! Why a governor decided as it did, in words.
 
-use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, Seen, State};
+use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, GovernorInput, Kind, State};
 
 use crate::decider::Decider;
 
@@ -16,7 +16,7 @@ pub(crate) struct Steal {
 
 impl Steal {
     /// Steal of an interval in which the first `width` CPUs were in use.
-    pub(crate) fn new(kind: Kind, seen: &Seen<'_>, width: u32) -> Self {
+    pub(crate) fn new(kind: Kind, seen: &GovernorInput<'_>, width: u32) -> Self {
         let (steal_ns, of) = if kind == Kind::Step {
             let cpus = u128::from(seen.count(u32::MAX));
             (seen.sum(u32::MAX).steal_ns, u128::from(seen.elapsed_ns) * cpus)
@@ -60,7 +60,7 @@ fn state(decider: &Decider) -> Option<State> {
 }
 
 /// Why the width changed, or did not.
-pub(crate) fn why(
+pub(crate) fn reason(
     before: &Decider,
     after: &Decider,
     config: &GovernorConfig,

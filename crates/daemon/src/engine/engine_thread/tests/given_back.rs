@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use vcoop_model::running_vm::RunningVm;
 use vcoop_policy::thread::Policy;
-use vcoop_testing::{Waiting, until};
+use vcoop_testing::{WaitingThread, until};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, gettid};
 
@@ -18,7 +18,7 @@ use crate::policy::policy;
 #[test]
 fn a_boost_does_not_outlive_the_execution_of_another_program() {
     const HERE: &str = "VCOOP_TEST_EXECUTES";
-    const NAME: &str = "engine::inside::tests::given_back::a_boost_does_not_outlive_the_execution_of_another_program";
+    const NAME: &str = "engine::engine_thread::tests::given_back::a_boost_does_not_outlive_the_execution_of_another_program";
     if std::env::var_os(HERE).is_some() {
         eprintln!("thread {}", gettid());
         io::stdin().read_line(&mut String::new()).unwrap();
@@ -51,7 +51,7 @@ fn a_boost_does_not_outlive_the_execution_of_another_program() {
 
 #[test]
 fn the_first_thread_keeps_its_own_boost_when_another_one_ends() {
-    let (pid, other) = (std::process::id().cast_signed(), Waiting::start());
+    let (pid, other) = (std::process::id().cast_signed(), WaitingThread::start());
     let first = Captured::of(pid).unwrap();
     let running = RunningVm { name: "web".to_owned(), vcpus: 2, pcpus: 1 };
     let plan = Box::new(policy(&running, "static", &[]).unwrap());
@@ -77,7 +77,7 @@ fn what_cannot_be_given_back_is_said_and_stays_in_the_journal() {
 
 fn without_the_capability() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let Some(_) = rig.attached(under(vcpu.tid, "static", &[])) else { return };
     let number = rig.number();
     vcoop_testing::drop_cap_sys_nice();
@@ -91,7 +91,7 @@ fn without_the_capability() {
 #[test]
 fn a_process_cannot_keep_a_part_of_a_boost() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let tid = vcpu.tid;
     let normal = |nice| Policy::Normal { nice, slice_ns: None };
     let has = || Attributes::get(tid).unwrap().to_policy();
@@ -131,7 +131,7 @@ fn a_process_cannot_keep_a_part_of_a_boost() {
 #[test]
 fn who_has_lent_its_boosts_gets_no_more() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let tid = vcpu.tid;
     let before = Attributes::get(tid).unwrap();
     let Some(attached) = rig.attached(under(tid, "static", &[])) else { return };
@@ -158,7 +158,7 @@ fn renice(tid: i32, nice: i32) {
 #[test]
 fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back() {
     let mut rig = Rig::new();
-    let vcpu = Waiting::start();
+    let vcpu = WaitingThread::start();
     let tid = vcpu.tid;
     renice(tid, 9);
     let wanted = Attributes::get(tid).unwrap();
@@ -183,7 +183,7 @@ fn a_nice_value_that_somebody_sets_during_a_boost_is_what_the_thread_gets_back()
 #[test]
 fn nice_values_that_somebody_sets_for_a_whole_vm_are_written_at_once_or_end_its_boosts() {
     let mut rig = Rig::new();
-    let vcpus: Vec<Waiting> = (0..8).map(|_| Waiting::start()).collect();
+    let vcpus: Vec<WaitingThread> = (0..8).map(|_| WaitingThread::start()).collect();
     let tids: Vec<i32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
     rig.attach(with_vcpus(&tids)).unwrap();
     let (number, written) = (rig.number(), writes(&rig));

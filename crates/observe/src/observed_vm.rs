@@ -20,7 +20,7 @@ pub struct Vcpu {
 
 /// A VM, by its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
+pub struct ObservedVm {
     /// Its name, as a scenario and a probe take it.
     pub name: String,
     /// Its process; `None`: it has only its vCPUs' threads.
@@ -35,7 +35,7 @@ pub struct Subject {
     pub kvm: bool,
 }
 
-impl Subject {
+impl ObservedVm {
     /// The subject of a found VM.
     pub fn of(vm: &Vm) -> Self {
         let tid = |tid: u32| tid.cast_signed();

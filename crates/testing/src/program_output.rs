@@ -9,7 +9,7 @@ use crate::Skip;
 
 /// Exit code and output of a program that has ended.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct ProgramOutput {
     /// The command, where it is known, for messages of assertions.
     command: String,
     /// `None`: a signal ended it.
@@ -20,7 +20,7 @@ pub struct Said {
     pub err: String,
 }
 
-impl Said {
+impl ProgramOutput {
     /// Runs a program to its end, without input.
     ///
     /// # Panics
@@ -81,7 +81,7 @@ impl Said {
     }
 }
 
-impl From<Output> for Said {
+impl From<Output> for ProgramOutput {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).expect("its output is text");
         let (out, err) = (text(output.stdout), text(output.stderr));
@@ -89,7 +89,7 @@ impl From<Output> for Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for ProgramOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}exit code {:?}\n{}{}", self.command, self.code, self.out, self.err)
     }

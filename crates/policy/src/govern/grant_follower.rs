@@ -1,6 +1,6 @@
 //! Governors that follow the host's word.
 
-use super::{Cores, GovernorConfig, Kind, Seen};
+use super::{Cores, GovernorConfig, GovernorInput, Kind};
 
 /// `Entitlement` and `HostHint`.
 ///
@@ -11,14 +11,14 @@ use super::{Cores, GovernorConfig, Kind, Seen};
 /// A grant is a number of CPUs with a fraction, and fluctuates: the width follows it up at once, and down only by a
 /// whole core or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantFollower {
     cores: Cores,
     used: u32,
     entitled: u32,
     hint: bool,
 }
 
-impl Granted {
+impl GrantFollower {
     pub(crate) fn new(config: &GovernorConfig, vcpus: u32, threads: u32) -> Self {
         let cores = Cores::new(config, vcpus, threads);
         let entitled = config.entitled.div_ceil(cores.threads).clamp(cores.floor, cores.all);
@@ -29,7 +29,7 @@ impl Granted {
         self.cores.width(self.used)
     }
 
-    pub(crate) fn on(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn on(&mut self, seen: &GovernorInput<'_>) {
         let Some(grant) = seen.grant else { return };
         if !grant.contended {
             self.used = self.cores.all;
