@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
-use vcoop_experiment::stats::carries;
 use vcoop_lab::{
     BASE_PROFILE, CalibrateOptions, Calibration, Distribution, Error, Measure, MeasuredNoise,
     Origin, TOLERANCE_PERCENT, calibrate,
 };
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::NoiseBy;
+use vcoop_statistics::carries;
 
 use crate::failure::Failure;
 use crate::folder::{check_writable, write};

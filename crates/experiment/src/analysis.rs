@@ -18,8 +18,8 @@ use crate::result::{
 };
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measurements, PlanRuns};
-use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use crate::verdict;
+use vcoop_statistics::{self as stats, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
@@ -254,7 +254,7 @@ fn latency(
         return None;
     }
     let rounded = |ends: [f64; 2]| ends.map(us_f);
-    let of_mean = stats::interval(pool.blocks(), |w| pool.mean(w)).map(rounded);
+    let of_mean = stats::interval(pool.blocks(), &|w| pool.mean(w)).map(rounded);
     let ones = pool.ones();
     let shown = QUANTILES.map(|ppm| carries(count, ppm));
     let points: [Option<f64>; 5] =
@@ -316,7 +316,7 @@ fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
         }
         let ends = match ppm {
             Some(ppm) => stats::interval_of_quantiles(mine, base, ppm),
-            None => stats::interval(mine.blocks(), |w| quotient(mine.mean(w), base.mean(w))),
+            None => stats::interval(mine.blocks(), &|w| quotient(mine.mean(w), base.mean(w))),
         };
         ends.map(|ends| ends.map(ratio))
     };
@@ -474,7 +474,7 @@ fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
         None => {}
     }
     let blocks = fold(values);
-    stats::interval(blocks.len(), |w| weighted_mean(w, &blocks))
+    stats::interval(blocks.len(), &|w| weighted_mean(w, &blocks))
 }
 
 /// The interval of the ratio of two means over the same repeats; `folded`: their blocks. `work`: they are CPU time, of
@@ -500,7 +500,7 @@ fn interval_of_ratio(
     }
     let (mine, base) = folded;
     let ratio = |w: &[u16]| quotient(weighted_mean(w, mine), weighted_mean(w, base));
-    stats::interval(mine.len(), ratio).map(|[lo, hi]| [lo.max(0.0), hi])
+    stats::interval(mine.len(), &ratio).map(|[lo, hi]| [lo.max(0.0), hi])
 }
 
 /// Means of blocks, formed as [`blocks`] forms them.

@@ -1,10 +1,10 @@
 //! Runs plans on a backend, repeats, compares, reproduces.
 //!
 //! ```text
-//! Plans --runner--> Measured --analysis--> Document --verdict--> Verdict
-//!         |             |                     |
-//!      backend       repeat_summary: one   result: what `--json` prints,
-//!                    repeat, small         what the report draws from
+//! Plans --runner--> Measurements --analysis--> Document --verdict--> Verdict
+//!         |             |                         |
+//!      backend       repeat_summary: one       result: what `--json` prints,
+//!                    repeat, small             what the report draws from
 //!
 //! published --reproduce--> plans, Document --> Reproduction (published against simulated)
 //! ```
@@ -14,7 +14,6 @@
 
 pub mod analysis;
 pub mod backend;
-pub mod bins;
 pub mod deploy;
 pub mod diff;
 pub mod fit;
@@ -28,7 +27,6 @@ pub mod result;
 pub mod rounding;
 pub mod runner;
 pub mod sim_vs_kvm;
-pub mod stats;
 pub mod this_host;
 pub mod validate;
 pub mod verdict;

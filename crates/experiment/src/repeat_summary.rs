@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording, Slice, WorstSample};
 
-use crate::bins::Bins;
+use vcoop_statistics::bins::Bins;
 
 /// One repeat.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::result::Document;
 use crate::rounding;
 use crate::sim_vs_kvm::{SeriesPair, StatisticPair, beside};
-use crate::stats::median;
+use vcoop_statistics::median;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.validation/1";

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vcoop_experiment::result::Limits;
-use vcoop_experiment::stats::median;
 use vcoop_model::diagnostic::nearest;
+use vcoop_statistics::median;
 
 use crate::columns::{AxisColumn, Kind};
 use crate::manifest::{Manifest, Unreadable, manifest};

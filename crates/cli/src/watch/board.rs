@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_experiment::bins::{Bins, bucket_top};
 use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::runner::{Progress, RunId};
-use vcoop_experiment::stats::carries;
 use vcoop_experiment::{format, params};
 use vcoop_model::plan::{Ns, Plan};
+use vcoop_statistics::bins::{Bins, bucket_top};
+use vcoop_statistics::carries;
 
 /// Number of parts of the measured time that have a bar each.
 pub(super) const PARTS: u64 = 60;

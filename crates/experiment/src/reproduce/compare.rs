@@ -16,7 +16,7 @@ use crate::published::{
 };
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
-use crate::stats::median;
+use vcoop_statistics::median;
 
 /// Compares tables and claims with the documents of the scenarios.
 pub(super) fn compare(

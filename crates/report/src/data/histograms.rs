@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
-use vcoop_experiment::bins::Bins;
 use vcoop_experiment::repeat_summary::Latency;
 use vcoop_model::plan::Plan;
+use vcoop_statistics::bins::Bins;
 
 /// Most rows of a text histogram: larger values are overflows, as with `cyclictest -h`.
 const MOST_ROWS: u64 = 100_000;

@@ -43,7 +43,7 @@ fn weights_count_blocks_as_often() {
 
 /// The interval of a mean.
 fn of_mean(values: &[f64]) -> Option<[f64; 2]> {
-    interval(values.len(), |w| weighted_mean(w, values))
+    interval(values.len(), &|w| weighted_mean(w, values))
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn pairing_sharpens_ratios() {
     let base: Vec<f64> = (0..10).map(|r| 100.0 * f64::from(1 + r * r)).collect();
     let mine: Vec<f64> = base.iter().map(|v| v * 0.9).collect();
     let ratio = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
-    let [lo, hi] = interval(10, ratio).unwrap();
+    let [lo, hi] = interval(10, &ratio).unwrap();
     assert!((lo - 0.9).abs() < 1e-9 && (hi - 0.9).abs() < 1e-9);
     let [lo, hi] = of_mean(&mine).unwrap();
     assert!(hi / lo > 3.0, "the spread itself is large");
@@ -175,7 +175,7 @@ fn pairing_sharpens_ratios() {
 fn ratios_to_zero_have_no_interval() {
     let (some, none) = ([1.0; 5], [0.0; 5]);
     let ratio =
-        |a: &[f64], b: &[f64]| interval(5, |w| quotient(weighted_mean(w, a), weighted_mean(w, b)));
+        |a: &[f64], b: &[f64]| interval(5, &|w| quotient(weighted_mean(w, a), weighted_mean(w, b)));
     assert_eq!(ratio(&some, &none), None);
     assert_eq!(ratio(&none, &none), None);
     assert_eq!(ratio(&none, &some), Some([0.0, 0.0]));

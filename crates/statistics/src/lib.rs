@@ -30,7 +30,9 @@
 //! **Ratios** are paired: repeat `r` had the same workload under both policies. So both leave out the same repeat, and
 //! common variation cancels.
 
-use crate::bins::Bins;
+pub mod bins;
+
+use bins::Bins;
 
 /// With more repeats than this, they are grouped into so many blocks, and blocks are left out: the interval hardly
 /// changes, and memory is bounded.
@@ -55,7 +57,7 @@ fn without(blocks: usize, one: usize) -> Vec<u16> {
 
 /// 95 % interval of a statistic of weights (how often each block counts). `None` below two blocks, which have no
 /// spread, and if the statistic is undefined for all of them or without one, like a ratio to zero.
-pub fn interval(blocks: usize, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
+pub fn interval(blocks: usize, statistic: &dyn Fn(&[u16]) -> f64) -> Option<[f64; 2]> {
     if blocks < 2 {
         return None;
     }
