@@ -199,8 +199,8 @@ pub struct Key {
 
 /// Latencies of one probe under one policy, all repeats pooled, in microseconds.
 ///
-/// A quantile is null if fewer than 10 samples lie beyond it. Intervals are over repeats ([`crate::stats`]) and null
-/// where none is valid. A series without samples stays: mean and extremes are null, and `missed` has the number of
+/// A quantile is null if fewer than 10 samples lie beyond it. Intervals are over repeats ([`vcoop_statistics`]) and
+/// null where none is valid. A series without samples stays: mean and extremes are null, and `missed` has the number of
 /// periods.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencySeries {
