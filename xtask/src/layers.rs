@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
-
-/// The Python environment of the tests, with readers of our file formats by other authors.
-const PYTHON: &str = "target/python/venv/bin/python";
 
 /// Results of the tests of a layer.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -156,7 +153,7 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         test("benches", "--bench credit1"),
         Layer {
             needs: python_tools,
-            env: vec![("VCOOP_PYTHON", root.join(PYTHON).into())],
+            env: vec![("VCOOP_PYTHON", python(root).into())],
             ..test("foreign", "--test foreign -- --ignored --nocapture")
         },
         Layer {
@@ -362,10 +359,22 @@ fn miri_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "miri", "--version"], get)
 }
 
+/// Interpreter of the tests' environment, which `python/check.py` makes. It has readers of our file formats by other
+/// authors.
+fn python(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root.join(target).join("python/venv/bin/python")
+}
+
+/// Makes the environment once for all layers.
 fn python_tools() -> Result<(), String> {
-    let recent = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
-    tool("python3", &["-c", recent], "install Python 3.11 or newer, with venv")?;
-    prepare(&["python/check.py", "prepare"])
+    static MADE: OnceLock<Result<(), String>> = OnceLock::new();
+    let make = || {
+        let recent = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+        tool("python3", &["-c", recent], "install Python 3.11 or newer, with venv")?;
+        prepare(&["python/check.py", "prepare"])
+    };
+    MADE.get_or_init(make).clone()
 }
 
 fn ray_tools() -> Result<(), String> {
