@@ -21,7 +21,7 @@ use crate::lab_vm::LabVm;
 
 /// Where a line is.
 #[derive(Clone, Debug)]
-enum LineEnd {
+enum LinePlace {
     /// Between two threads of the host.
     Ours(Arc<Line>),
     /// In a VM's table.
@@ -44,7 +44,7 @@ enum Notification {
 pub(crate) struct Channel {
     pub(crate) caller: Target,
     pub(crate) server: Target,
-    place: LineEnd,
+    place: LinePlace,
     tell_caller: Notification,
     tell_server: Notification,
 }
@@ -148,7 +148,7 @@ impl Channels {
     fn wire(&mut self, plan: &Plan, caller: Target, server: Target) -> Result<Channel, Error> {
         let (from, to) = (vm_of(caller), vm_of(server));
         let place = match (from, to) {
-            (None, None) => LineEnd::Ours(Arc::new(Line::default())),
+            (None, None) => LinePlace::Ours(Arc::new(Line::default())),
             (Some(a), Some(b)) if a != b => {
                 let why = "a call from one VM to another is made in the simulator only";
                 return Err(unsupported(plan, caller, why.to_owned()));
@@ -165,7 +165,7 @@ impl Channels {
                 };
                 lines.specs.push(LineSpec { caller: end(caller), server: end(server) });
                 lines.ends.push((server, caller));
-                LineEnd::Guest(vm, lines.specs.len() as u64 - 1)
+                LinePlace::Guest(vm, lines.specs.len() as u64 - 1)
             }
         };
         let tell_caller = self.tell(plan, caller, to)?;
@@ -201,7 +201,7 @@ impl Channels {
     /// space.
     pub(crate) fn connect(&self, vm: u32, driver: &mut LabVm) {
         for wire in &self.wires {
-            let LineEnd::Guest(of, line) = wire.place else { continue };
+            let LinePlace::Guest(of, line) = wire.place else { continue };
             let bell = match (&wire.tell_caller, &wire.tell_server) {
                 (Notification::EventSignal(bell), _) | (_, Notification::EventSignal(bell))
                     if of == vm =>
@@ -225,8 +225,8 @@ impl Channel {
     /// The line.
     pub(crate) fn line<'a>(&'a self, vms: &'a [LabVm]) -> &'a Line {
         match &self.place {
-            LineEnd::Ours(line) => line,
-            LineEnd::Guest(vm, n) => vms[*vm as usize].machine.ram.at(LINES + n * LINE_STRIDE),
+            LinePlace::Ours(line) => line,
+            LinePlace::Guest(vm, n) => vms[*vm as usize].machine.ram.at(LINES + n * LINE_STRIDE),
         }
     }
 

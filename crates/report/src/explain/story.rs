@@ -17,7 +17,7 @@ pub struct Line {
 }
 
 /// The thread or task of the sample.
-struct Narrator<'a> {
+struct SampleThread<'a> {
     names: &'a ThreadNames,
     thread: ThreadId,
     /// Index of the guest task, if it is one.
@@ -41,7 +41,7 @@ pub(super) fn story(
     end: Ns,
 ) -> Vec<Line> {
     let Some((thread, task)) = hero(names, targets, events, end) else { return Vec::new() };
-    let mut hero = Narrator {
+    let mut hero = SampleThread {
         names,
         thread,
         task,
@@ -88,7 +88,7 @@ fn hero(
     events.iter().rev().find_map(came)
 }
 
-impl Narrator<'_> {
+impl SampleThread<'_> {
     fn say(&mut self, at: Ns, text: String) {
         let line = Line { at_us: (at - self.due) as f64 / 1e3, text };
         self.lines.push(line);
