@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{EngineStats, Part};
+use vcoop_statistics::{self as stats, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 
 use crate::deploy::deploy;
 use crate::params;
@@ -19,7 +20,6 @@ use crate::result::{
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measurements, PlanRuns};
 use crate::verdict;
-use vcoop_statistics::{self as stats, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.

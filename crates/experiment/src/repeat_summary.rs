@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording, Slice, WorstSample};
-
 use vcoop_statistics::bins::Bins;
 
 /// One repeat.

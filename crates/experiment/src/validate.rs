@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use vcoop_statistics::median;
 
 use crate::result::Document;
 use crate::rounding;
 use crate::sim_vs_kvm::{SeriesPair, StatisticPair, beside};
-use vcoop_statistics::median;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.validation/1";

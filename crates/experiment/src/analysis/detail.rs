@@ -2,14 +2,14 @@
 
 use vcoop_model::plan::{Ns, Plan, TimelineAction};
 use vcoop_model::recording::{InUse, Part, PolicyEvent};
+use vcoop_statistics::bins::{Bins, bucket_top};
+use vcoop_statistics::carries;
 
 use crate::repeat_summary::{Latency, RepeatSummary};
 use crate::result::{
     Detail, Distribution, InUseSeries, OverTime, Place, PolicyEventSeries, SizeBand, Switch,
 };
 use crate::rounding::{mean_us, scalar, us};
-use vcoop_statistics::bins::{Bins, bucket_top};
-use vcoop_statistics::carries;
 
 /// Binary digits of buckets of a distribution: sixteen buckets an octave.
 const DIGITS: u32 = 5;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::distinct;
 use vcoop_model::plan::Plan;
+use vcoop_statistics::median;
 
 use super::document::{
     Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
@@ -16,7 +17,6 @@ use crate::published::{
 };
 use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::rounding::{ratio, scalar};
-use vcoop_statistics::median;
 
 /// Compares tables and claims with the documents of the scenarios.
 pub(super) fn compare(

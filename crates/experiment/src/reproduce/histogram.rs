@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::Plan;
+use vcoop_statistics::bins::Bins;
 
 use super::compare::fits;
 use super::document::{Bucket, HistogramResult};
 use crate::published::{Histogram, HistogramColumn, MOST_US};
 use crate::rounding::scalar;
 use crate::runner::PlanRuns;
-use vcoop_statistics::bins::Bins;
 
 /// Compares a histogram with the runs of its scenario.
 pub(super) fn compare(
